@@ -1,0 +1,1 @@
+"""The machines: wire protocol, links, devices, their profiles and hosts."""

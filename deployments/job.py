@@ -1,0 +1,77 @@
+"""A job: one request on its way through the house, as the API hands it to the executor and gets it back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from cluster.tokenlog import Origin
+from engine.base import EngineError, Sampling, TokenLogprob
+
+
+class UnknownMode(EngineError):
+    """The mode is not one this application serves."""
+
+    code = "unknown_mode"
+
+
+class NoSuchDevice(EngineError):
+    """No device of that name is registered (or none at all, where one is needed)."""
+
+    code = "device_not_found"
+
+
+class Draining(EngineError):
+    """The application is going down and takes no new requests."""
+
+    code = "draining"
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What the client asked for, in tokens.
+
+    session: 63-bit random id, also the session id at every endpoint.
+    mode, device, window: the client's wishes; None leaves the choice to the policies.
+    reader_rate: tokens/s the reader takes in; None where the client did not say.
+    """
+
+    session: int
+    prompt: tuple[int, ...]
+    sampling: Sampling
+    mode: str | None = None
+    device: str | None = None
+    window: int | None = None
+    reader_rate: float | None = None
+
+
+@dataclass(slots=True)
+class JobStats:
+    """What a request cost. Times in seconds since the job reached the executor.
+
+    rounds, drafted, accepted: speculative rounds, tokens drafted, tokens accepted.
+    stages_s: seconds by stage (plan, open, draft, verify ...), summed over the request.
+    replans: how often the request went on elsewhere after an endpoint failed.
+    """
+
+    mode: str = ""
+    device: str | None = None
+    ttft_s: float = 0.0
+    total_s: float = 0.0
+    rounds: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    tokens: int = 0
+    by_origin: dict[str, int] = field(default_factory=dict)
+    stages_s: dict[str, float] = field(default_factory=dict)
+    replans: int = 0
+
+
+@dataclass(slots=True)
+class Delta:
+    """New output tokens of a job, in order. The last delta has `finish` ("stop" or "length") and `stats`."""
+
+    ids: list[int]
+    origins: list[Origin]
+    finish: str | None = None
+    logprobs: list[TokenLogprob] | None = None
+    stats: JobStats | None = None

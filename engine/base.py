@@ -1,0 +1,250 @@
+"""The engine protocol: sessions of one model, driven by generate, verify, draft, extend and cancel.
+
+Every engine speaks it: the batched torch engine, the null engine of tests and benchmarks, a device
+slowed to its profile, and an engine in another process reached over the wire. A plan is written
+against this protocol and does not know which it drives.
+
+A session is one sequence: a prompt and the output tokens that follow it. Output positions count
+from 0 at the first token after the prompt. One operation of a session runs at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Protocol
+
+import msgspec
+import numpy as np
+
+
+class EngineError(Exception):
+    """Base of everything an engine refuses or fails with; `code` names it on the wire and in the API."""
+
+    code = "engine_error"
+
+
+class InvalidRequest(EngineError):
+    """The request's values make no sense to this engine; nothing was changed."""
+
+    code = "invalid_request"
+
+
+class ContextOverflow(InvalidRequest):
+    """Prompt and requested output do not fit into the model's context or its KV cache."""
+
+    code = "context_length_exceeded"
+
+
+class NoCapacity(EngineError):
+    """No room for another session now; try again in `retry_after_s` seconds."""
+
+    code = "overloaded"
+
+    def __init__(self, message: str, retry_after_s: float = 1.0) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class UnknownSession(EngineError):
+    """No session with this id is open (never opened, finished and closed, or cancelled)."""
+
+    code = "unknown_session"
+
+
+class SessionCancelled(EngineError):
+    """The session was cancelled while this operation ran."""
+
+    code = "cancelled"
+
+
+class EngineStopped(EngineError):
+    """The engine is shut down or its process is gone: the work may go on elsewhere."""
+
+    code = "engine_stopped"
+
+
+class Sampling(msgspec.Struct, frozen=True, array_like=True):
+    """How output tokens are chosen. temperature 0 is greedy; a session's randomness depends only on
+    (seed, output position), so that a preempted, moved or retried session repeats its tokens.
+
+    max_tokens: output tokens, including those of a log the session was opened with.
+    top_k, top_p: 0 and 1.0 leave all tokens in.
+    stop: strings; stop_tokens: token ids. Either ends the output with finish "stop".
+    logprobs: -1 for none; n ≥ 0 for the chosen token's and the n best alternatives'
+        (of the model's own distribution, before temperature and filters).
+    """
+
+    max_tokens: int = 256
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    seed: int = 0
+    stop: tuple[str, ...] = ()
+    stop_tokens: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    logprobs: int = -1
+
+    @property
+    def greedy(self) -> bool:
+        return self.temperature == 0.0
+
+    def check(self) -> None:
+        """Raise InvalidRequest naming the first field whose value is out of range."""
+        allowed = [
+            ("max_tokens", self.max_tokens >= 1, "at least 1"),
+            ("temperature", 0.0 <= self.temperature <= 10.0, "between 0 and 10"),
+            ("top_k", self.top_k >= 0, "0 (off) or more"),
+            ("top_p", 0.0 < self.top_p <= 1.0, "above 0 and at most 1"),
+            ("repetition_penalty", 0.0 < self.repetition_penalty <= 10.0, "above 0 and at most 10"),
+            ("presence_penalty", -2.0 <= self.presence_penalty <= 2.0, "between -2 and 2"),
+            ("frequency_penalty", -2.0 <= self.frequency_penalty <= 2.0, "between -2 and 2"),
+            ("seed", 0 <= self.seed < 2**63, "between 0 and 2^63 - 1"),
+            ("stop", len(self.stop) <= 16 and all(self.stop), "at most 16 strings, none empty"),
+            ("stop_tokens", all(t >= 0 for t in self.stop_tokens), "token ids"),
+            ("logprobs", -1 <= self.logprobs <= 20, "between -1 (none) and 20"),
+        ]
+        for name, fine, range_ in allowed:
+            if not fine:
+                raise InvalidRequest(f"{name} must be {range_}, not {getattr(self, name)!r}")
+
+
+class TokenLogprob(msgspec.Struct, array_like=True):
+    """Natural-log probability of an output token, and the best alternatives as (id, logprob) pairs."""
+
+    logprob: float
+    top: list[tuple[int, float]] = []
+
+
+class Tokens(msgspec.Struct, array_like=True):
+    """Output tokens in order. finish: None while more may come, "stop" or "length" at the end."""
+
+    ids: list[int]
+    finish: str | None = None
+    logprobs: list[TokenLogprob] | None = None
+
+
+class DraftProbs(msgspec.Struct, array_like=True):
+    """The distributions a draft was sampled from, sparse: `width` (id, probability) pairs a token.
+
+    ids: int32 and probs: float32, little-endian bytes, each [drafted, width] row by row. A row sums to 1;
+    unused pairs have probability 0. The draft must have been drawn from exactly these numbers.
+    """
+
+    width: int
+    ids: bytes
+    probs: bytes
+
+    def arrays(self) -> tuple[np.ndarray, np.ndarray]:
+        """(ids, probs) as [drafted, width] arrays."""
+        ids = np.frombuffer(self.ids, "<i4").reshape(-1, self.width)
+        return ids, np.frombuffer(self.probs, "<f4").reshape(-1, self.width)
+
+
+class Draft(msgspec.Struct, array_like=True):
+    """Proposed tokens. probs is None for a greedy draft: each token then counts as a point mass."""
+
+    ids: list[int]
+    probs: DraftProbs | None = None
+
+
+class Verdict(msgspec.Struct, array_like=True):
+    """What became of a draft: its first `accepted` tokens stand, and the target adds its own.
+
+    ids: the accepted tokens and then the target's own (a correction, or a bonus after a full accept);
+        shorter where the output ended on the way (finish is then set).
+    """
+
+    accepted: int
+    ids: list[int]
+    finish: str | None = None
+    logprobs: list[TokenLogprob] | None = None
+
+
+class EngineStats(msgspec.Struct):
+    """Counters since start, and gauges of this moment. Times in seconds, the rest in tokens or pieces."""
+
+    sessions: int = 0
+    running: int = 0
+    waiting: int = 0
+    blocks_free: int = 0
+    blocks_total: int = 0
+    steps: int = 0
+    step_s: float = 0.0
+    opened: int = 0
+    cancelled: int = 0
+    finished: int = 0
+    preempted: int = 0
+    tokens_prefilled: int = 0
+    tokens_generated: int = 0
+    tokens_drafted: int = 0
+    tokens_verified: int = 0
+    tokens_accepted: int = 0
+    tokens_from_prefix: int = 0
+
+
+class EngineInfo(msgspec.Struct, frozen=True):
+    """What a caller must know of the model behind an engine.
+
+    vocabulary: an id of the tokenizer (equal ids mean equal token ids); context: tokens of prompt and output.
+    """
+
+    model: str
+    vocabulary: str
+    vocab_size: int
+    context: int
+    eos: int
+
+
+class Engine(Protocol):
+    """Sessions of one model. All methods are called on one event loop and block it for no longer
+    than a queue operation; the work happens elsewhere."""
+
+    @property
+    def info(self) -> EngineInfo: ...
+
+    async def open(
+        self, session: int, prompt: Sequence[int], sampling: Sampling, log: Sequence[int] = ()
+    ) -> None:
+        """Begin a session: prompt plus the output `log` so far; prefill starts at once.
+
+        Returns when the session is admitted (not when it is prefilled).
+        Raises InvalidRequest, ContextOverflow, NoCapacity.
+        """
+        ...
+
+    def generate(self, session: int) -> AsyncIterator[Tokens]:
+        """Decode until the output ends; the last item has `finish` set. The session stays open."""
+        ...
+
+    async def verify(self, session: int, drafts: Sequence[int], probs: DraftProbs | None = None) -> Verdict:
+        """One speculative round of the target: check `drafts`, keep the accepted prefix, add one token.
+
+        Greedy sessions accept by exact match; others by rejection sampling (Leviathan et al. 2023) with
+        the draft's distributions, or as point masses where `probs` is None. No drafts: plain decode.
+        """
+        ...
+
+    async def draft(self, session: int, position: int, tokens: Sequence[int], window: int) -> Draft:
+        """Like extend(position, tokens), then propose up to `window` tokens (fewer if the output would end).
+
+        The proposals are tentative: the next extend or draft replaces what it does not confirm.
+        """
+        ...
+
+    async def extend(self, session: int, position: int, tokens: Sequence[int]) -> None:
+        """Set the output from `position` on to `tokens`: keeps the common part, rolls the rest back."""
+        ...
+
+    async def cancel(self, session: int) -> None:
+        """End the session and free what it holds; unknown sessions are ignored. Running operations
+        of it raise SessionCancelled."""
+        ...
+
+    async def stats(self) -> EngineStats: ...
+
+    async def close(self) -> None:
+        """Stop working; open sessions fail with EngineStopped."""
+        ...
