@@ -91,6 +91,10 @@ class Sampling(msgspec.Struct, frozen=True, array_like=True):
     def greedy(self) -> bool:
         return self.temperature == 0.0
 
+    @property
+    def penalised(self) -> bool:
+        return self.repetition_penalty != 1.0 or bool(self.presence_penalty or self.frequency_penalty)
+
     def check(self) -> None:
         """Raise InvalidRequest naming the first field whose value is out of range."""
         allowed = [

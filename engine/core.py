@@ -1,0 +1,299 @@
+"""The engine without its thread: sessions, admission, and one batched step at a time.
+
+A step: the batching policy grants positions, the cache gives them room, one forward pass computes them,
+and each session whose window was completed gets its outcome. Everything here runs on one thread.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import torch
+
+from engine.base import (
+    Draft,
+    EngineStats,
+    InvalidRequest,
+    TokenLogprob,
+    Tokens,
+    UnknownSession,
+    Verdict,
+)
+from engine.chance import Purpose, uniforms
+from engine.kvcache import BlockPool
+from engine.model import KVPool, Model, Piece
+from engine.sampling import distributions, draw, logprobs, pack, penalise, sparse
+from engine.sequence import Generate, Propose, Sequence, Task, Verify
+from engine.verification import Window, verify
+from policies.batching import BatchingPolicy, Demand
+
+
+class Core:
+    """Sessions over one model.
+
+    num_blocks, block_size: the KV cache, in blocks of tokens.
+    token_budget: positions computed in one step at most.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        num_blocks: int,
+        block_size: int,
+        batching: BatchingPolicy,
+        token_budget: int,
+    ) -> None:
+        self.model, self.batching, self.token_budget = model, batching, token_budget
+        self.kv = KVPool(model.config, num_blocks, block_size, model.device, model.dtype)
+        self.pool = BlockPool(num_blocks, block_size, self.kv.copy_block)
+        self.sequences: dict[int, Sequence] = {}
+        self.waiting: list[Sequence] = []  # not admitted: hold no blocks; oldest first
+        self.stats = EngineStats(blocks_total=num_blocks)
+        self._arrivals = 0
+
+    # -- sessions ---------------------------------------------------------------------------------
+
+    def open(self, sequence: Sequence) -> None:
+        self.sequences[sequence.session] = sequence
+        self.waiting.append(sequence)
+        self.stats.opened += 1
+
+    def assign(self, session: int, task: Task) -> None:
+        """Give the session its next task; raises UnknownSession. A finished output ends it at once."""
+        s = self._get(session)
+        if s.finish is not None and isinstance(task, Generate):
+            task.deliver(Tokens([], s.finish))
+            return
+        if s.finish is not None and isinstance(task, Verify):
+            task.deliver(Verdict(0, [], s.finish))
+            return
+        room = s.sampling.max_tokens - s.output_len
+        if isinstance(task, Verify) and len(task.drafts) >= room:
+            # the target's own token needs a place: drafts beyond it could not stand
+            task = replace(task, drafts=task.drafts[: room - 1])
+        if isinstance(task, Propose) and (task.window < 1 or room < 1 or s.ends_draft(s.tokens[-1])):
+            task.deliver(Draft([]))
+            return
+        self._arrivals += 1
+        s.task, s.arrival = task, self._arrivals
+
+    def extend(self, session: int, position: int, tokens: list[int]) -> None:
+        """Set the output from `position` on; the cache keeps the common part.
+
+        Raises UnknownSession; InvalidRequest for a position beyond the output or tokens beyond max_tokens.
+        """
+        s = self._get(session)
+        if not 0 <= position <= s.output_len or position + len(tokens) > s.sampling.max_tokens:
+            raise InvalidRequest(
+                f"cannot set {len(tokens)} tokens at position {position}: the output has {s.output_len} "
+                f"of at most {s.sampling.max_tokens}"
+            )
+        same = s.replace(position, tokens)
+        self._roll_back(s, min(s.computed, same, len(s.tokens) - 1))
+
+    def pause(self, session: int) -> None:
+        """Take the running task away, if there is one; the session stays open."""
+        if session in self.sequences:
+            self.sequences[session].task = None
+
+    def cancel(self, session: int) -> None:
+        """End the session and free its blocks; unknown ones are ignored."""
+        s = self.sequences.pop(session, None)
+        if s is None:
+            return
+        self._release(s)
+        if not s.admitted:
+            self.waiting.remove(s)
+        if s.finish is None:
+            self.stats.cancelled += 1
+        else:
+            self.stats.finished += 1
+
+    def _get(self, session: int) -> Sequence:
+        try:
+            s = self.sequences[session]
+        except KeyError:
+            raise UnknownSession(f"no session {session} is open") from None
+        if s.task is not None:
+            raise InvalidRequest(f"session {session} is still at work on its last operation")
+        return s
+
+    # -- the step ---------------------------------------------------------------------------------
+
+    def step(self) -> bool:
+        """Compute one batch; False if there was nothing to do."""
+        begin = time.perf_counter()
+        self._admit()
+        ready = [s for s in self.sequences.values() if s.admitted and s.pending > 0]
+        if not ready:
+            return False
+        demands = [Demand(s.pending, s.window, s.arrival) for s in ready]
+        grants = self.batching.form(demands, self.token_budget)
+        chosen = self._make_room([(s, g) for s, g in zip(ready, grants, strict=True) if g])
+        if not chosen:  # all gave way to sessions that were granted nothing: they go first next time
+            return True
+        chosen.sort(key=lambda item: _proposes_by_chance(item[0]))  # their logits then come last
+        pieces = [
+            Piece(s.upcoming(g), s.computed, s.table.blocks, s.window if g == s.pending else 0)
+            for s, g in chosen
+        ]
+        with torch.inference_mode():
+            logits = self.model.forward(self.model.batch(pieces, self.pool.block_size), self.kv)
+            self._conclude(chosen, logits)
+        self.stats.steps += 1
+        self.stats.step_s += time.perf_counter() - begin
+        return True
+
+    def _admit(self) -> None:
+        """Let waiting sessions in, in order, while their tokens fit into the free blocks."""
+        while self.waiting:
+            s = self.waiting[0]
+            s.computed = self.pool.match(s.table, s.tokens, min(s.confirmed, len(s.tokens) - 1))
+            if not self.pool.grow(s.table, len(s.tokens) + 1):
+                self.pool.release(s.table)
+                s.computed = 0
+                return
+            self.stats.tokens_from_prefix += s.computed
+            s.admitted = True
+            self.waiting.pop(0)
+
+    def _make_room(self, granted: list[tuple[Sequence, int]]) -> list[tuple[Sequence, int]]:
+        """Blocks for every grant, the oldest sessions first. Where the cache is full, others give way:
+        first those that wait for their client, then the youngest; they are recomputed later."""
+        placed: list[tuple[Sequence, int]] = []
+        for s, grant in sorted(granted, key=lambda item: item[0].number):
+            if not s.admitted:  # gave way to an older one
+                continue
+            while not self.pool.grow(s.table, s.computed + grant):
+                victim = self._victim(s, placed)
+                self._preempt(victim)
+                if victim is s:
+                    break
+            else:
+                placed.append((s, grant))
+        return placed
+
+    def _victim(self, needy: Sequence, placed: list[tuple[Sequence, int]]) -> Sequence:
+        busy = {id(s) for s, _ in placed}
+        others = [
+            s
+            for s in self.sequences.values()
+            if s.admitted and id(s) not in busy and (s.number >= needy.number or s.pending == 0)
+        ]
+        return max(others, key=lambda s: (s.pending == 0, s.number))
+
+    def _preempt(self, s: Sequence) -> None:
+        self._release(s)
+        s.admitted = False
+        self.waiting.append(s)
+        self.waiting.sort(key=lambda w: w.number)
+        self.stats.preempted += 1
+
+    def _release(self, s: Sequence) -> None:
+        self.pool.release(s.table)
+        s.computed = 0
+
+    def _roll_back(self, s: Sequence, computed: int) -> None:
+        s.computed = computed
+        if s.admitted and not self.pool.truncate(s.table, computed):
+            self._preempt(s)
+
+    def _conclude(self, chosen: list[tuple[Sequence, int]], logits: torch.Tensor) -> None:
+        """Advance every session by its grant, and give those whose window is complete their outcome."""
+        decided: list[Sequence] = []
+        drawn: list[Sequence] = []
+        for s, grant in chosen:
+            complete = grant == s.pending and s.task is not None
+            self.stats.tokens_prefilled += grant - s.window if complete else grant
+            if complete:
+                (drawn if _proposes_by_chance(s) else decided).append(s)
+            s.computed += grant
+        rows = sum(s.window for s in decided)
+        if decided:
+            self._decide(decided, logits[:rows])
+        if drawn:
+            self._draft(drawn, logits[rows:])
+        for s, _ in chosen:
+            self.pool.register(s.table, s.tokens, min(s.computed, s.confirmed))
+
+    def _decide(self, sequences: list[Sequence], raw: torch.Tensor) -> None:
+        """Verification windows; plain decode and a greedy proposal are windows without drafts."""
+        windows = [_window(s) for s in sequences]
+        logits = raw
+        if any(w.sampling.penalised for w in windows):
+            rows = [(s, w, j) for s, w in zip(sequences, windows, strict=True) for j in range(s.window)]
+            logits = penalise(
+                raw,
+                [w.sampling for _, w, _ in rows],
+                lambda i: (rows[i][0].prompt, rows[i][0].output + rows[i][1].drafts[: rows[i][2]]),
+            )
+        outcomes = verify(logits, windows)
+        row = 0
+        for s, window, (accepted, own) in zip(sequences, windows, outcomes, strict=True):
+            ids = [*window.drafts[:accepted], own]
+            scores = None
+            if window.sampling.logprobs >= 0:
+                scores = logprobs(raw[row : row + len(ids)], ids, window.sampling.logprobs)
+            row += len(window.drafts) + 1
+            if isinstance(s.task, Propose):
+                self._propose(s, own, None)
+            else:
+                self._emit(s, accepted, ids, scores)
+
+    def _draft(self, sequences: list[Sequence], raw: torch.Tensor) -> None:
+        """Proposals drawn by chance, each with the distribution it was drawn from."""
+        settings = [s.sampling for s in sequences]
+        logits = penalise(raw, settings, lambda i: (sequences[i].prompt, sequences[i].output))
+        q_ids, q_probs = sparse(distributions(logits, settings))
+        chance = uniforms([s.seed for s in settings], [s.output_len for s in sequences], Purpose.DRAFT)
+        drawn = q_ids.gather(1, draw(q_probs, chance)[:, None]).squeeze(1).tolist()
+        for s, token, *q in zip(sequences, drawn, q_ids, q_probs, strict=True):
+            self._propose(s, token, (q[0], q[1]))
+
+    def _emit(self, s: Sequence, accepted: int, ids: list[int], scores: list[TokenLogprob] | None) -> None:
+        before = len(s.tokens)
+        for count, token in enumerate(ids, 1):
+            if s.append(token):
+                ids = ids[:count]
+                break
+        s.confirmed = len(s.tokens)
+        accepted = min(accepted, len(ids))
+        task, s.task = s.task, None
+        self.stats.tokens_generated += len(ids)
+        scores = scores and scores[: len(ids)]
+        if isinstance(task, Verify):
+            self.stats.tokens_verified += len(task.drafts)
+            self.stats.tokens_accepted += accepted
+            if task.drafts:  # keys and values beyond the accepted drafts are void
+                self._roll_back(s, min(s.computed, before + accepted, len(s.tokens) - 1))
+            task.deliver(Verdict(accepted, ids, s.finish, scores))
+        elif isinstance(task, Generate):
+            if s.finish is None:
+                s.task = task
+            task.deliver(Tokens(ids, s.finish, scores))
+
+    def _propose(self, s: Sequence, token: int, q: tuple[torch.Tensor, torch.Tensor] | None) -> None:
+        task = s.task
+        assert isinstance(task, Propose)
+        s.tokens.append(token)
+        task.ids.append(token)
+        if q is not None:
+            task.q_ids.append(q[0])
+            task.q_probs.append(q[1])
+        if len(task.ids) < task.window and not s.ends_draft(token):
+            return
+        s.task = None
+        self.stats.tokens_drafted += len(task.ids)
+        probs = pack(torch.stack(task.q_ids), torch.stack(task.q_probs)) if task.q_ids else None
+        task.deliver(Draft(task.ids, probs))
+
+
+def _proposes_by_chance(s: Sequence) -> bool:
+    return isinstance(s.task, Propose) and not s.sampling.greedy
+
+
+def _window(s: Sequence) -> Window:
+    if isinstance(s.task, Verify):
+        return Window(s.task.drafts, s.output_len, s.sampling, s.task.q_ids, s.task.q_probs)
+    return Window([], s.output_len, s.sampling)

@@ -1,0 +1,145 @@
+"""One session inside the engine: its tokens, how far they are computed, and what it is asked to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from engine.base import Draft, Sampling, Tokens, Verdict
+from engine.kvcache import BlockTable
+from engine.text import Detokenizer, StopStrings
+
+
+@dataclass(slots=True)
+class Generate:
+    """Decode until the output ends, delivering each token."""
+
+    deliver: Callable[[Tokens], None]
+
+
+@dataclass(slots=True)
+class Verify:
+    """Check the drafts in one step and deliver the verdict. q_ids, q_probs: [drafts, width] or None."""
+
+    drafts: list[int]
+    q_ids: np.ndarray | None
+    q_probs: np.ndarray | None
+    deliver: Callable[[Verdict], None]
+
+
+@dataclass(slots=True)
+class Propose:
+    """Decode `window` tentative tokens and deliver them with the distributions they were drawn from."""
+
+    window: int
+    deliver: Callable[[Draft], None]
+    ids: list[int] = field(default_factory=list)
+    q_ids: list[torch.Tensor] = field(default_factory=list)
+    q_probs: list[torch.Tensor] = field(default_factory=list)
+
+
+Task = Generate | Verify | Propose
+
+
+class Sequence:
+    """A prompt and its output.
+
+    computed: leading tokens whose keys and values are in the cache. At rest it is at most
+        len(tokens) − 1: the last token is computed with the next task, which needs its logits.
+    confirmed: leading tokens that are no tentative draft; only they may be shared as a prefix.
+    number: order of opening, the sequence's age; arrival: order of its present task.
+    """
+
+    def __init__(
+        self,
+        session: int,
+        number: int,
+        prompt: list[int],
+        log: list[int],
+        sampling: Sampling,
+        eos: int,
+        text: tuple[Detokenizer, StopStrings] | None,
+    ) -> None:
+        self.session, self.number, self.arrival = session, number, number
+        self.prompt_len = len(prompt)
+        self.tokens = prompt + log
+        self.sampling = sampling
+        self.table = BlockTable()
+        self.computed = 0
+        self.confirmed = len(self.tokens)
+        self.task: Task | None = None
+        self.admitted = False
+        self._ends: frozenset[int] = frozenset(sampling.stop_tokens) | (
+            frozenset() if sampling.ignore_eos else {eos}
+        )
+        self._text = text
+        self.finish: str | None = None
+        for position, token in enumerate(log, 1):
+            self.finish = self.finish or self._finish_after(token, position)
+
+    @property
+    def prompt(self) -> list[int]:
+        return self.tokens[: self.prompt_len]
+
+    @property
+    def output(self) -> list[int]:
+        return self.tokens[self.prompt_len :]
+
+    @property
+    def output_len(self) -> int:
+        return len(self.tokens) - self.prompt_len
+
+    @property
+    def window(self) -> int:
+        """Positions at the end of `pending` whose logits the task needs together."""
+        if self.task is None:
+            return 0
+        return len(self.task.drafts) + 1 if isinstance(self.task, Verify) else 1
+
+    @property
+    def pending(self) -> int:
+        """Positions to compute before the task (or, without one, the prefill) has what it needs."""
+        drafts = len(self.task.drafts) if isinstance(self.task, Verify) else 0
+        return len(self.tokens) + drafts - self.computed - (self.task is None)
+
+    def upcoming(self, count: int) -> list[int]:
+        """The next `count` tokens to compute."""
+        ids = self.tokens[self.computed : self.computed + count]
+        if isinstance(self.task, Verify) and len(ids) < count:
+            ids = ids + self.task.drafts[: count - len(ids)]
+        return ids
+
+    def append(self, token: int) -> bool:
+        """Add an output token; True if the output ends with it (`finish` then says why)."""
+        self.tokens.append(token)
+        self.finish = self._finish_after(token, self.output_len)
+        return self.finish is not None
+
+    def ends_draft(self, token: int) -> bool:
+        """Whether a draft should stop at `token` because the output would end there."""
+        return token in self._ends or self.output_len >= self.sampling.max_tokens
+
+    def replace(self, position: int, tokens: list[int]) -> int:
+        """Set the output from `position` on; returns how many leading tokens are unchanged."""
+        start = self.prompt_len + position
+        same = 0
+        for old, new in zip(self.tokens[start:], tokens, strict=False):
+            if old != new:
+                break
+            same += 1
+        self.tokens[start:] = tokens
+        self.confirmed = len(self.tokens)
+        self.finish = None
+        return start + same
+
+    def _finish_after(self, token: int, output_len: int) -> str | None:
+        if token in self._ends:
+            return "stop"
+        if self._text is not None:
+            detokenizer, stops = self._text
+            if stops.push(detokenizer.push([token]))[1]:
+                return "stop"
+        return "length" if output_len >= self.sampling.max_tokens else None

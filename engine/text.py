@@ -1,0 +1,259 @@
+"""Text and tokens: a model folder's tokenizer and chat template, incremental decoding, stop strings.
+
+Built on `tokenizers` and `jinja2` alone: importing transformers would cost every replica seconds.
+"""
+
+from __future__ import annotations
+
+import codecs
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from tokenizers import Tokenizer as RustTokenizer
+
+from engine.base import InvalidRequest
+
+
+class Tokenizer:
+    """The tokenizer of one model, in the Hugging Face folder layout.
+
+    vocabulary: equal for two tokenizers exactly when they give every token the same id.
+    eos, bos: token ids; bos is None where the model has none. vocab_size: tokens, added ones included.
+    """
+
+    def __init__(self, definition: str, config: Mapping[str, Any], template: str | None = None) -> None:
+        """definition: the text of tokenizer.json; config: tokenizer_config.json; template: jinja2 source."""
+        self._full = RustTokenizer.from_str(definition)
+        self._full.no_truncation()
+        self._full.no_padding()
+        self._plain = _without_added_tokens(definition)
+        vocab = self._full.get_vocab(with_added_tokens=True)
+        added = self._full.get_added_tokens_decoder()
+        self.vocab_size = max(vocab.values()) + 1
+        self.vocabulary = hashlib.sha256(json.dumps(sorted(vocab.items())).encode()).hexdigest()[:16]
+        self.bos = vocab.get(_token_text(config.get("bos_token")))
+        eos = vocab.get(_token_text(config.get("eos_token")))
+        if eos is None:
+            raise ValueError("tokenizer_config.json names no eos_token of the vocabulary")
+        self.eos: int = eos
+        self._prepended = [self.bos] if self.bos is not None and config.get("add_bos_token") else []
+        self._added = {token.content: i for i, token in added.items()}
+        self._special = frozenset(i for i, token in added.items() if token.special)
+        names = sorted(map(re.escape, self._added), key=len, reverse=True)
+        self._any_added = re.compile("|".join(names) or r"(?!)")
+        self._bytes = _TokenBytes(self._full, {i: token.content for i, token in added.items()})
+        self._template = _environment().from_string(template) if template else None
+        self._variables = {
+            name: _token_text(config.get(name))
+            for name in ("bos_token", "eos_token", "unk_token", "pad_token")
+        }
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Tokenizer:
+        """Read tokenizer.json, tokenizer_config.json and chat_template.jinja of a model folder.
+
+        Raises FileNotFoundError without the first two, ValueError where they do not say what is needed.
+        """
+        folder = Path(folder)
+        config = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
+        template_file = folder / "chat_template.jinja"
+        template = config.get("chat_template")
+        if template_file.exists():
+            template = template_file.read_text(encoding="utf-8")
+        elif isinstance(template, list):  # several named templates: the one for plain chat
+            template = next((t["template"] for t in template if t["name"] == "default"), None)
+        return cls((folder / "tokenizer.json").read_text(encoding="utf-8"), config, template)
+
+    def encode(self, text: str) -> list[int]:
+        """A raw prompt: special tokens written in it count as such; bos comes first, once, if the model
+        has it."""
+        ids = self._full.encode(text).ids
+        if ids[:2] == [self.bos, self.bos]:  # written in the text and added by the tokenizer as well
+            return ids[1:]
+        return ids if ids[:1] == self._prepended else self._prepended + ids
+
+    def render_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        """The prompt of a chat, up to where the assistant's answer begins.
+
+        messages: {"role", "content"} each. A special token written inside a content stays ordinary text.
+        Raises InvalidRequest where the template refuses the messages or the model has no template.
+        """
+        if self._template is None:
+            raise InvalidRequest("this model has no chat template; use /v1/completions")
+        mark = _unused_character(messages)
+        escaped = [{**m, "content": self._escape(m["content"], mark)} for m in messages]
+        try:
+            prompt = self._template.render(messages=escaped, add_generation_prompt=True, **self._variables)
+        except jinja2.TemplateError as error:
+            raise InvalidRequest(f"the model's chat template refuses these messages: {error}") from None
+        if mark not in prompt:
+            return self._full.encode(prompt, add_special_tokens=False).ids
+        return self._encode_marked(prompt, mark)
+
+    def _escape(self, content: str, mark: str) -> str:
+        """Break every added token in `content` with `mark`, also one that what follows would complete."""
+        content = self._any_added.sub(lambda m: m[0][0] + mark + m[0][1:], content)
+        if unfinished := _unfinished(content, self._added):
+            at = len(content) - unfinished + 1
+            content = content[:at] + mark + content[at:]
+        return content
+
+    def _encode_marked(self, prompt: str, mark: str) -> list[int]:
+        """Added tokens of the template become their ids, the rest is encoded as plain text without marks."""
+        ids: list[int] = []
+        at = 0
+        for match in self._any_added.finditer(prompt):
+            ids += self._encode_plain(prompt[at : match.start()].replace(mark, ""))
+            ids.append(self._added[match[0]])
+            at = match.end()
+        return ids + self._encode_plain(prompt[at:].replace(mark, ""))
+
+    def _encode_plain(self, text: str) -> list[int]:
+        return self._plain.encode(text, add_special_tokens=False).ids if text else []
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of output tokens: special ones are left out, broken UTF-8 becomes U+FFFD."""
+        return self.shown_bytes(ids).decode("utf-8", "replace")
+
+    def shown_bytes(self, ids: Iterable[int]) -> bytes:
+        """What tokens add to the output's text, as bytes: nothing for special ones."""
+        return b"".join([self._bytes[i] for i in ids if i not in self._special])
+
+    def token_bytes(self, token: int) -> bytes:
+        """One token's own bytes, special ones by name; it need not be whole UTF-8."""
+        return self._bytes[token]
+
+    def token_text(self, token: int) -> str:
+        """One token for people to read: U+FFFD stands for a part of a character."""
+        return self._bytes[token].decode("utf-8", "replace")
+
+
+class Detokenizer:
+    """Output tokens to text as they come, never half a character: however the tokens are split into
+    pushes, the pieces joined are `Tokenizer.decode` of all."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._shown_bytes = tokenizer.shown_bytes
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def push(self, ids: Iterable[int]) -> str:
+        """The characters that these tokens complete."""
+        return self._decoder.decode(self._shown_bytes(ids))
+
+    def flush(self) -> str:
+        """At the end: U+FFFD if the output stopped inside a character."""
+        return self._decoder.decode(b"", final=True)
+
+
+class StopStrings:
+    """Cuts text before the first stop string to be completed, whatever the pieces it arrives in.
+
+    Of several completed by the same character the longest counts. Nothing is given out that may turn out
+    to be the beginning of a stop string.
+    """
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        self._stops = tuple(stops)
+        self._held = ""
+        self._stopped = False
+
+    def push(self, text: str) -> tuple[str, bool]:
+        """(text that is safe to give out, whether a stop string was met). After that: nothing more."""
+        if self._stopped:
+            return "", True
+        if not self._stops:
+            return text, False
+        text = self._held + text
+        found = [(at + len(s), -len(s)) for s in self._stops if (at := text.find(s)) >= 0]
+        if found:
+            end, minus_length = min(found)
+            self._held, self._stopped = "", True
+            return text[: end + minus_length], True
+        safe = len(text) - _unfinished(text, self._stops)
+        self._held = text[safe:]
+        return text[:safe], False
+
+    def flush(self) -> str:
+        """What was held back, at the end of an output that met no stop string."""
+        held, self._held = self._held, ""
+        return held
+
+
+class _TokenBytes(dict[int, bytes]):
+    """Bytes by token id, filled as they are asked for; added tokens are given, by their text."""
+
+    def __init__(self, tokenizer: RustTokenizer, added: Mapping[int, str]) -> None:
+        super().__init__((i, text.encode()) for i, text in added.items())
+        self._token = tokenizer.id_to_token
+        self._byte_level = '"ByteLevel"' in json.dumps(json.loads(tokenizer.to_str())["decoder"])
+
+    def __missing__(self, token: int) -> bytes:
+        self[token] = value = self._read(token)
+        return value
+
+    def _read(self, token: int) -> bytes:
+        piece = self._token(token)
+        if piece is None:  # an id that pads the model's matrix: no text
+            return b""
+        if self._byte_level:
+            return bytes(_BYTE_OF[c] for c in piece)
+        if match := re.fullmatch(r"<0x([0-9A-F]{2})>", piece):
+            return bytes([int(match[1], 16)])
+        return piece.replace("▁", " ").encode()
+
+
+def _byte_alphabet() -> dict[str, int]:
+    """Byte-level BPE writes each byte as one printable character; this reads them back (GPT-2's table)."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [b for b in range(256) if b not in printable]
+    return {chr(b): b for b in printable} | {chr(256 + n): b for n, b in enumerate(others)}
+
+
+_BYTE_OF = _byte_alphabet()
+
+
+def _unfinished(text: str, strings: Iterable[str]) -> int:
+    """Length of the longest end of `text` that begins one of `strings` without being all of it."""
+    ends = (n for s in strings for n in range(min(len(s) - 1, len(text)), 0, -1) if text.endswith(s[:n]))
+    return max(ends, default=0)
+
+
+def _unused_character(messages: Sequence[Mapping[str, str]]) -> str:
+    used = set().union(*(m["content"] for m in messages))
+    return next(c for c in map(chr, range(0xE000, 0xF900)) if c not in used)
+
+
+def _without_added_tokens(definition: str) -> RustTokenizer:
+    """The same tokenizer, to which text that reads like an added token is only text."""
+    parsed = json.loads(definition)
+    for token in parsed["added_tokens"]:
+        token["special"] = True
+    tokenizer = RustTokenizer.from_str(json.dumps(parsed))
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    tokenizer.encode_special_tokens = True
+    return tokenizer
+
+
+def _token_text(token: Any) -> str:
+    """A token in tokenizer_config.json is a string or an object with a `content`."""
+    return (token.get("content") if isinstance(token, dict) else token) or ""
+
+
+def _environment() -> jinja2.Environment:
+    """Chat templates come with models, so they run in a sandbox; the settings are transformers' own."""
+
+    def raise_exception(message: str) -> None:
+        raise jinja2.TemplateError(message)
+
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+    )
+    environment.globals["raise_exception"] = raise_exception
+    return environment

@@ -1,0 +1,192 @@
+"""Weights of a local Hugging Face folder (Llama, Qwen2 or Qwen3), fused and laid out for the forward pass."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+
+ARCHITECTURES = ("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
+
+
+class UnsupportedModel(ValueError):
+    """The folder holds a model that this engine cannot run, or no model at all."""
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Shape of a model. Sizes in elements, context in tokens."""
+
+    vocab_size: int
+    hidden: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    norm_eps: float
+    context: int
+    eos: int
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        """KV cache of one token in float32, bytes."""
+        return self.layers * 2 * self.kv_heads * self.head_dim * 4
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One decoder layer. Shapes [out, in]; qkv holds query, key and value rows in this order, and the
+    rotary pairs of query and key lie next to each other (see `_interleave`)."""
+
+    attention_norm: torch.Tensor  # [hidden]
+    qkv: torch.Tensor  # [(heads + 2 kv_heads) · head_dim, hidden]
+    qkv_bias: torch.Tensor | None
+    query_norm: torch.Tensor | None  # [head_dim], Qwen3
+    key_norm: torch.Tensor | None
+    output: torch.Tensor  # [heads · head_dim, hidden], transposed for addmm
+    mlp_norm: torch.Tensor  # [hidden]
+    gate_up: torch.Tensor  # [2 · ffn, hidden]
+    down: torch.Tensor  # [ffn, hidden], transposed for addmm
+
+
+@dataclass(frozen=True)
+class Weights:
+    config: ModelConfig
+    embedding: torch.Tensor  # [vocab, hidden]
+    layers: tuple[Layer, ...]
+    norm: torch.Tensor  # [hidden]
+    head: torch.Tensor  # [vocab, hidden]
+    rotation: torch.Tensor  # complex64 [context, head_dim / 2]: e^(i · position · frequency)
+
+
+def load(folder: Path, device: torch.device, dtype: torch.dtype) -> Weights:
+    """Read config.json and *.safetensors of `folder`; raises UnsupportedModel saying what is the matter."""
+    raw = _read_config(folder)
+    config = _model_config(raw)
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        raise UnsupportedModel(f"{folder} holds no *.safetensors file")
+    tensors: dict[str, torch.Tensor] = {}
+    for file in files:
+        with safe_open(file, framework="pt") as f:
+            for name in f.keys():  # noqa: SIM118 - a safetensors handle, not a dict
+                tensors[name.removeprefix("model.")] = f.get_tensor(name).to(device=device, dtype=dtype)
+
+    def get(name: str) -> torch.Tensor:
+        if name not in tensors:
+            raise UnsupportedModel(f"{folder} has no tensor {name!r}")
+        return tensors[name]
+
+    embedding = get("embed_tokens.weight")
+    return Weights(
+        config=config,
+        embedding=embedding,
+        layers=tuple(_layer(tensors, f"layers.{i}.", config) for i in range(config.layers)),
+        norm=get("norm.weight"),
+        head=embedding if raw.get("tie_word_embeddings", False) else get("lm_head.weight"),
+        rotation=_rotation(raw, config).to(device),
+    )
+
+
+def _read_config(folder: Path) -> dict:
+    try:
+        raw = json.loads((folder / "config.json").read_text())
+    except FileNotFoundError:
+        raise UnsupportedModel(f"{folder} is no model folder: it has no config.json") from None
+    architecture = (raw.get("architectures") or ["?"])[0]
+    if architecture not in ARCHITECTURES:
+        raise UnsupportedModel(f"{folder} is a {architecture}; this engine runs {', '.join(ARCHITECTURES)}")
+    if raw.get("use_sliding_window"):
+        raise UnsupportedModel(f"{folder} uses sliding-window attention, which this engine does not")
+    return raw
+
+
+def _model_config(raw: dict) -> ModelConfig:
+    eos = raw.get("eos_token_id")
+    return ModelConfig(
+        vocab_size=raw["vocab_size"],
+        hidden=raw["hidden_size"],
+        layers=raw["num_hidden_layers"],
+        heads=raw["num_attention_heads"],
+        kv_heads=raw.get("num_key_value_heads") or raw["num_attention_heads"],
+        head_dim=raw.get("head_dim") or raw["hidden_size"] // raw["num_attention_heads"],
+        norm_eps=raw["rms_norm_eps"],
+        context=raw["max_position_embeddings"],
+        eos=eos[0] if isinstance(eos, list) else -1 if eos is None else eos,
+    )
+
+
+def _layer(tensors: dict[str, torch.Tensor], prefix: str, config: ModelConfig) -> Layer:
+    def get(name: str) -> torch.Tensor:
+        try:
+            return tensors[prefix + name]
+        except KeyError:
+            raise UnsupportedModel(f"the model has no tensor {prefix + name!r}") from None
+
+    def rotary(name: str) -> torch.Tensor:
+        return _interleave(get(name), config.head_dim)
+
+    bias = None
+    if prefix + "self_attn.q_proj.bias" in tensors:
+        bias = torch.cat(
+            [
+                rotary("self_attn.q_proj.bias"),
+                rotary("self_attn.k_proj.bias"),
+                get("self_attn.v_proj.bias"),
+            ]
+        )
+    normed = prefix + "self_attn.q_norm.weight" in tensors
+    return Layer(
+        attention_norm=get("input_layernorm.weight"),
+        qkv=torch.cat(
+            [
+                rotary("self_attn.q_proj.weight"),
+                rotary("self_attn.k_proj.weight"),
+                get("self_attn.v_proj.weight"),
+            ]
+        ),
+        qkv_bias=bias,
+        query_norm=rotary("self_attn.q_norm.weight") if normed else None,
+        key_norm=rotary("self_attn.k_norm.weight") if normed else None,
+        output=get("self_attn.o_proj.weight").t().contiguous(),
+        mlp_norm=get("post_attention_layernorm.weight"),
+        gate_up=torch.cat([get("mlp.gate_proj.weight"), get("mlp.up_proj.weight")]),
+        down=get("mlp.down_proj.weight").t().contiguous(),
+    )
+
+
+def _interleave(rows: torch.Tensor, head_dim: int) -> torch.Tensor:
+    """Reorder each head's rows from (all first halves, all second halves) to pairs, so that a rotation is
+    one complex product. Query and key are reordered alike, which leaves their dot products unchanged."""
+    paired = rows.view(-1, 2, head_dim // 2, *rows.shape[1:]).transpose(1, 2)
+    return paired.reshape(rows.shape).contiguous()
+
+
+def _rotation(raw: dict, config: ModelConfig) -> torch.Tensor:
+    """Rotary position embedding as unit complex numbers, [context, head_dim / 2]."""
+    scaling = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
+    theta = scaling.get("rope_theta") or raw.get("rope_theta") or 10000.0
+    exponent = torch.arange(0, config.head_dim, 2, dtype=torch.float64) / config.head_dim
+    frequency = 1.0 / theta**exponent
+    kind = scaling.get("rope_type") or scaling.get("type") or "default"
+    if kind == "llama3":
+        frequency = _llama3_scaled(frequency, scaling)
+    elif kind != "default":
+        raise UnsupportedModel(f"rotary scaling {kind!r} is not supported; there are: default, llama3")
+    # float32 products, as the models were trained with
+    angle = torch.arange(config.context, dtype=torch.float32)[:, None] * frequency.float()[None, :]
+    return torch.polar(torch.ones_like(angle), angle)
+
+
+def _llama3_scaled(frequency: torch.Tensor, scaling: dict) -> torch.Tensor:
+    """Llama 3.1's long-context scaling: low frequencies are divided by `factor`, high ones kept, those
+    between interpolated."""
+    old_context = scaling["original_max_position_embeddings"]
+    low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
+    turns = old_context * frequency / (2 * math.pi)
+    smooth = ((turns - low) / (high - low)).clamp(0.0, 1.0)
+    return (1 - smooth) * frequency / scaling["factor"] + smooth * frequency

@@ -1,0 +1,221 @@
+"""Tokenizer, chat rendering, incremental decoding and stop strings."""
+
+import itertools
+import json
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer as RustTokenizer
+from tokenizers import decoders, models, pre_tokenizers, processors, trainers
+
+from engine.base import InvalidRequest
+from engine.text import Detokenizer, StopStrings, Tokenizer
+
+SPECIAL = ["<bos>", "<eos>", "<|q|>", "<|a|>"]
+TEMPLATE = "<bos>{% for m in messages %}<|q|> {{ m.content | trim }}{% endfor %}<|a|>"
+CONFIG = {"bos_token": "<bos>", "eos_token": {"content": "<eos>"}}
+SAMPLE = ["The town of Zürich has 3 bridges; 東京 🗼 naïve café.", "what does the cat say? <|q|> nothing"]
+
+
+def definition(adds_bos: bool = False) -> str:
+    tokenizer = RustTokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=320,
+        special_tokens=SPECIAL,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(SAMPLE * 4, trainer)
+    if adds_bos:
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single="<bos> $A", special_tokens=[("<bos>", tokenizer.token_to_id("<bos>"))]
+        )
+    return tokenizer.to_str()
+
+
+DEFINITION = definition()
+TOKENIZER = Tokenizer(DEFINITION, CONFIG, TEMPLATE)
+BOS, EOS, Q, A = range(4)
+
+texts = st.text(max_size=60) | st.lists(st.sampled_from([*SPECIAL, "<", "|", "q", "a|>", " ", "é"])).map(
+    "".join
+)
+ids = st.lists(st.integers(0, TOKENIZER.vocab_size - 1), max_size=60)
+
+
+def split(sequence, cuts):
+    """The sequence in pieces, cut at the given places."""
+    places = sorted({min(c, len(sequence)) for c in cuts} | {0, len(sequence)})
+    return [sequence[a:b] for a, b in itertools.pairwise(places)]
+
+
+cuts = st.lists(st.integers(0, 60), max_size=20)
+
+
+def test_loads_a_model_folder(tmp_path):
+    (tmp_path / "tokenizer.json").write_text(DEFINITION)
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({**CONFIG, "chat_template": "wrong"}))
+    (tmp_path / "chat_template.jinja").write_text(TEMPLATE)
+    loaded = Tokenizer.load(tmp_path)
+    assert (loaded.eos, loaded.bos, loaded.vocab_size) == (EOS, BOS, 320)
+    assert loaded.vocabulary == TOKENIZER.vocabulary
+    assert loaded.render_chat([{"role": "user", "content": "cat"}])[:2] == [BOS, Q]
+
+
+def test_the_template_may_be_in_the_configuration(tmp_path):
+    (tmp_path / "tokenizer.json").write_text(DEFINITION)
+    named = [{"name": "tools", "template": "no"}, {"name": "default", "template": "<|q|><|a|>"}]
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({**CONFIG, "chat_template": named}))
+    assert Tokenizer.load(tmp_path).render_chat([]) == [Q, A]
+
+
+def test_a_model_without_eos_is_refused():
+    with pytest.raises(ValueError, match="eos"):
+        Tokenizer(DEFINITION, {"bos_token": "<bos>"})
+
+
+def test_another_vocabulary_has_another_id():
+    changed = json.loads(DEFINITION)
+    changed["model"]["merges"].pop()
+    changed["model"]["vocab"].pop(max(changed["model"]["vocab"], key=changed["model"]["vocab"].get))
+    assert Tokenizer(json.dumps(changed), CONFIG).vocabulary != TOKENIZER.vocabulary
+
+
+@pytest.mark.parametrize(
+    "tokenizer",
+    [Tokenizer(definition(adds_bos=True), CONFIG), Tokenizer(DEFINITION, {**CONFIG, "add_bos_token": True})],
+    ids=["post-processor", "configuration"],
+)
+def test_bos_is_added_once(tokenizer):
+    plain = TOKENIZER.encode("cat")
+    assert BOS not in plain
+    assert tokenizer.encode("cat") == tokenizer.encode("<bos>cat") == [BOS, *plain]
+    assert tokenizer.encode("") == [BOS]
+
+
+def test_raw_prompts_may_use_special_tokens():
+    assert TOKENIZER.encode("<|q|>cat<|a|>") == [Q, *TOKENIZER.encode("cat"), A]
+
+
+def test_chat_is_rendered_by_the_template():
+    rendered = TOKENIZER.render_chat([{"role": "user", "content": "  the cat "}])
+    assert rendered == [BOS, Q, *TOKENIZER.encode(" the cat"), A]
+
+
+@given(st.lists(texts, min_size=1, max_size=3))
+def test_special_tokens_in_a_content_stay_text(contents):
+    rendered = TOKENIZER.render_chat([{"role": "user", "content": c} for c in contents])
+    assert [i for i in rendered if i < 4] == [BOS] + [Q] * len(contents) + [A]
+    said = b"".join(TOKENIZER.token_bytes(i) for i in rendered).decode()
+    assert said == "<bos>" + "".join("<|q|> " + c.strip() for c in contents) + "<|a|>"
+
+
+def test_a_special_token_in_two_halves_stays_text():
+    joined = Tokenizer(DEFINITION, CONFIG, "{% for m in messages %}{{ m.content }}{% endfor %}")
+    rendered = joined.render_chat([{"role": "user", "content": c} for c in ("<", "|q|><|", "a|>")])
+    assert min(rendered) >= 4
+    assert joined.decode(rendered) == "<|q|><|a|>"
+
+
+def test_refusals_of_the_template_are_the_requests_fault():
+    with pytest.raises(InvalidRequest, match="no chat template"):
+        Tokenizer(DEFINITION, CONFIG).render_chat([])
+    strict = Tokenizer(DEFINITION, CONFIG, "{{ raise_exception('roles must alternate') }}")
+    with pytest.raises(InvalidRequest, match="roles must alternate"):
+        strict.render_chat([{"role": "user", "content": "x"}])
+
+
+@given(texts)
+def test_text_survives_the_round_trip(text):
+    ordinary = text.translate(str.maketrans("<>", "()"))
+    assert TOKENIZER.decode(TOKENIZER.encode(ordinary)) == ordinary
+
+
+@given(ids)
+def test_decodes_as_the_tokenizers_library_does(ids):
+    assert TOKENIZER.decode(ids) == RustTokenizer.from_str(DEFINITION).decode(ids)
+
+
+def test_tokens_for_logprobs():
+    for token in TOKENIZER.encode("🗼 é the"):
+        assert TOKENIZER.token_text(token) == TOKENIZER.token_bytes(token).decode("utf-8", "replace")
+    assert TOKENIZER.token_text(EOS) == "<eos>"
+    assert TOKENIZER.token_bytes(100_000) == b""  # padding of the model's matrix
+    assert TOKENIZER.decode([EOS]) == ""
+
+
+def test_sentencepiece_tokens():
+    vocab = {"<s>": 0, "</s>": 1, "▁the": 2, "<0xC3>": 3, "<0xA9>": 4}
+    tokenizer = RustTokenizer(models.BPE(vocab=vocab, merges=[], byte_fallback=True))
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    )
+    tokenizer.add_special_tokens(["<s>", "</s>"])
+    loaded = Tokenizer(tokenizer.to_str(), {"eos_token": "</s>"})
+    assert loaded.decode([0, 2, 3, 4, 1]) == " theé"
+    assert loaded.bos is None
+
+
+@given(ids, cuts)
+def test_any_split_of_the_tokens_gives_the_same_text(ids, cuts):
+    detokenizer = Detokenizer(TOKENIZER)
+    pieces = [detokenizer.push(piece) for piece in split(ids, cuts)]
+    assert "".join([*pieces, detokenizer.flush()]) == TOKENIZER.decode(ids)
+
+
+@given(st.text(min_size=1, max_size=20))
+def test_whole_characters_only(text):
+    ordinary = text.translate(str.maketrans("<>", "()"))
+    detokenizer = Detokenizer(TOKENIZER)
+    said = ""
+    for token in TOKENIZER.encode(ordinary):
+        said += detokenizer.push([token])
+        assert ordinary.startswith(said)
+    assert (said, detokenizer.flush()) == (ordinary, "")
+
+
+stops = st.lists(st.text("abc", min_size=1, max_size=4), max_size=4)
+
+
+def cut_by_hand(text, stops):
+    """The definition: the first character that completes a stop string, of those the longest."""
+    for end in range(1, len(text) + 1):
+        if met := [s for s in stops if text[:end].endswith(s)]:
+            return text[: end - max(map(len, met))], True
+    return text, False
+
+
+@given(st.text("abcd", max_size=40), stops, cuts)
+def test_the_earliest_stop_string_wins_however_the_text_is_split(text, stops, cuts):
+    expected, stops_there = cut_by_hand(text, stops)
+    checker = StopStrings(stops)
+    said, stopped = "", False
+    for piece in split(text, cuts):
+        safe, stopped = checker.push(piece)
+        said += safe
+        assert expected.startswith(said)
+    assert stopped == stops_there
+    assert said + ("" if stopped else checker.flush()) == expected
+
+
+def test_nothing_follows_a_stop():
+    checker = StopStrings(["ab"])
+    assert checker.push("xaby") == ("x", True)
+    assert checker.push("more") == ("", True)
+    assert checker.flush() == ""
+
+
+def test_text_is_held_only_while_it_may_become_a_stop():
+    checker = StopStrings(["END"])
+    assert [checker.push(c)[0] for c in "xENxE"] == ["x", "", "", "ENx", ""]
+    assert checker.flush() == "E"
+
+
+def test_the_import_does_not_pull_in_transformers_or_torch():
+    code = "import sys, engine.text; assert not {'transformers', 'torch'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
