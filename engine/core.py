@@ -128,7 +128,7 @@ class Core:
         ready = [s for s in self.sequences.values() if s.admitted and s.pending > 0]
         if not ready:
             return False
-        demands = [Demand(s.pending, s.window, s.arrival) for s in ready]
+        demands = [Demand(s.pending, s.window, s.arrival, s.computed) for s in ready]
         grants = self.batching.form(demands, self.token_budget)
         chosen = self._make_room([(s, g) for s, g in zip(ready, grants, strict=True) if g])
         if not chosen:  # all gave way to sessions that were granted nothing: they go first next time

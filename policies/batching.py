@@ -18,11 +18,13 @@ class Demand:
         their logits are needed together (1 for plain decode, γ + 1 for a verification window,
         0 where no logits are wanted).
     arrival: order in which the sequences' present work arrived; lower is older.
+    context: token positions already computed, which every pending one attends to.
     """
 
     pending: int
     window: int
     arrival: int
+    context: int = 0
 
 
 class BatchingPolicy(Protocol):
@@ -43,15 +45,17 @@ batching: Registry[BatchingPolicy] = Registry("batching")
 class FifoChunkedPrefill:
     """Decode and verification first (their readers wait), then prefill in order of arrival, in chunks.
 
-    chunk: the most prefill positions in a step that also decodes; it bounds how long a long
-        prompt can hold up the others' next token (Sarathi-style chunked prefill). A step with
-        nothing to decode uses the whole budget.
+    chunk: prefill positions in a step that also decodes; it bounds how long a long prompt can hold up
+        the others' next token (Sarathi-style chunked prefill). A step with nothing to decode uses the
+        whole budget.
+    context_doubles: tokens of context at which a prefill position costs twice what it costs at the
+        start, attention growing with the context; chunks shrink accordingly.
     """
 
-    def __init__(self, chunk: int = 128) -> None:
-        if chunk < 1:
-            raise ValueError(f"chunk must be at least 1 token, not {chunk}")
-        self.chunk = chunk
+    def __init__(self, chunk: int = 48, context_doubles: int = 1024) -> None:
+        if chunk < 1 or context_doubles < 1:
+            raise ValueError(f"chunk and context_doubles must be at least 1, not {chunk}, {context_doubles}")
+        self.chunk, self.context_doubles = chunk, context_doubles
 
     def form(self, demands: Sequence[Demand], budget: int) -> list[int]:
         grants = [0] * len(demands)
@@ -62,14 +66,17 @@ class FifoChunkedPrefill:
             if d.pending == d.window and (d.window <= left or left == budget):
                 grants[i] = d.window
                 left -= d.window
-        if left < budget:
-            left = min(left, self.chunk)
+        allowance = float(self.chunk if left < budget else budget)
+        weighted = left < budget
         for i in by_arrival:
             d = demands[i]
-            if left <= 0:
+            if left <= 0 or allowance <= 0:
                 break
             if d.pending == d.window:
                 continue
-            grants[i] = d.pending if d.pending <= left else min(left, d.pending - d.window)
+            cost = 1 + d.context / self.context_doubles if weighted else 1.0
+            room = min(left, max(1, int(allowance / cost)))
+            grants[i] = d.pending if d.pending <= room else min(room, d.pending - d.window)
             left -= grants[i]
+            allowance -= grants[i] * cost
         return grants
