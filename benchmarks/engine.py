@@ -1,4 +1,4 @@
-"""The torch engine against a bare transformers loop, the gap a long prompt tears, and the event loop beside it.
+"""The torch engine against a bare transformers loop; the gap a long prompt tears; the event loop beside it.
 
     python -m benchmarks.engine [--threads 2] [--rounds 5] [--steps 48]
 
@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import tempfile
 import time
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
@@ -32,7 +32,9 @@ PROMPT = 128  # tokens
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--threads", type=int, default=2, help="torch threads for both sides (default 2)")
     parser.add_argument("--rounds", type=int, default=5, help="alternations (default 5)")
     parser.add_argument("--steps", type=int, default=48, help="decode steps a round (default 48)")
@@ -66,7 +68,12 @@ def main() -> None:
         ratios = [a / b for a, b in zip(ours, theirs, strict=True)]
         figures[f"ratio_b{batch}"] = round(median(ratios), 3)
         rows.append(
-            [f"step, batch {batch}", report.milliseconds(ours), report.milliseconds(theirs), report.spread(ratios)]
+            [
+                f"step, batch {batch}",
+                report.milliseconds(ours),
+                report.milliseconds(theirs),
+                report.spread(ratios),
+            ]
         )
     gaps = asyncio.run(_gap_ratio(loaded, info, options.threads))
     figures["gap_ratio"] = round(gaps[1] / gaps[0], 2)
@@ -117,9 +124,7 @@ async def _engine_step_s(
     await engine.close()
     begin = max(times[0] for times in streams)  # from here on all decode
     end = min(times[-1] for times in streams)
-    gaps = [
-        b - a for times in streams for a, b in zip(times, times[1:], strict=False) if a >= begin and b <= end
-    ]
+    gaps = [b - a for times in streams for a, b in pairwise(times) if a >= begin and b <= end]
     return median(gaps)
 
 
@@ -133,7 +138,7 @@ def _transformers_step_s(model: LlamaForCausalLM, batch: int, steps: int) -> flo
         token = model(input_ids=token, past_key_values=cache).logits[:, -1:].argmax(-1)
         token.tolist()
         times.append(time.perf_counter())
-    return median(b - a for a, b in zip(times, times[1:], strict=False))
+    return median(b - a for a, b in pairwise(times))
 
 
 async def _gap_ratio(loaded: weights.Weights, info: EngineInfo, threads: int) -> tuple[float, float]:
@@ -150,7 +155,7 @@ async def _gap_ratio(loaded: weights.Weights, info: EngineInfo, threads: int) ->
         arrival = time.perf_counter()
         first_token = (await _stream(engine, 2000 + repeat, _prompt(60 + repeat, 2000), 1))[0]
         for times in await asyncio.gather(*streams):
-            for a, b in zip(times, times[1:], strict=False):
+            for a, b in pairwise(times):
                 if b < arrival:
                     calm.append(b - a)
                 elif b <= first_token:

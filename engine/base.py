@@ -168,7 +168,10 @@ class Verdict(msgspec.Struct, array_like=True):
 
 
 class EngineStats(msgspec.Struct):
-    """Counters since start, and gauges of this moment. Times in seconds, the rest in tokens or pieces."""
+    """Counters since start, and gauges of this moment. Times in seconds, the rest in tokens or pieces.
+
+    emulated: the times are those of other hardware; energy_j: joules that a device has spent.
+    """
 
     sessions: int = 0
     running: int = 0
@@ -187,6 +190,8 @@ class EngineStats(msgspec.Struct):
     tokens_verified: int = 0
     tokens_accepted: int = 0
     tokens_from_prefix: int = 0
+    emulated: bool = False
+    energy_j: float = 0.0
 
 
 class EngineInfo(msgspec.Struct, frozen=True):

@@ -9,6 +9,7 @@ import asyncio
 import copy
 import logging
 import queue
+import tempfile
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
@@ -85,16 +86,31 @@ class TorchEngine:
 
     @classmethod
     def load(
-        cls, folder: str | Path, *, device: str | None = None, name: str | None = None, **settings: Any
+        cls,
+        folder: str | Path,
+        *,
+        device: str | None = None,
+        name: str | None = None,
+        grow: int = 1,
+        **settings: Any,
     ) -> TorchEngine:
         """An engine over a local Hugging Face folder: float32 on CPU, bfloat16 on a GPU.
 
         device: "cpu", "cuda" …; None: a GPU if there is one. name: of the model, by default the folder's.
+        grow: run the model with so many times its layers and unchanged outputs (engine.family.grow).
         Further settings as in the constructor. Raises UnsupportedModel.
         """
         folder = Path(folder)
         place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-        loaded = weights.load(folder, place, torch.float32 if place.type == "cpu" else torch.bfloat16)
+        dtype = torch.float32 if place.type == "cpu" else torch.bfloat16
+        if grow == 1:
+            loaded = weights.load(folder, place, dtype)
+        else:
+            from engine.family.grow import grow as write_grown  # needs transformers: for experiments only
+
+            with tempfile.TemporaryDirectory() as grown:
+                write_grown(folder, grow, Path(grown))
+                loaded = weights.load(Path(grown), place, dtype)
         tokenizer = Tokenizer.load(folder)
         info = EngineInfo(
             model=name or folder.name,

@@ -1,0 +1,50 @@
+"""Engines in processes of their own, reached over the wire, as replicas and device hosts have them."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+
+from cluster.endpoint import serve_engines
+from deployments.engines import NullSettings, TorchSettings, build_engine
+
+START_S = 120.0  # a grown model is written and read before its process answers
+
+
+@contextmanager
+def engine_process(settings: TorchSettings | NullSettings) -> Iterator[str]:
+    """Run one engine, named "engine" on the wire, in a child process; yields its address."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_serve, args=(settings, theirs), daemon=True)
+    process.start()
+    theirs.close()
+    try:
+        if not ours.poll(START_S):
+            raise TimeoutError(f"the engine {settings} did not start within {START_S:g} s")
+        yield ours.recv()
+    finally:
+        ours.close()  # the child ends when its end of the pipe breaks
+        process.join(10)
+        if process.is_alive():
+            process.kill()
+            process.join()
+
+
+def _serve(settings: TorchSettings | NullSettings, parent: Connection) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends us
+    asyncio.run(_serve_until_closed(settings, parent))
+
+
+async def _serve_until_closed(settings: TorchSettings | NullSettings, parent: Connection) -> None:
+    engine = build_engine(settings)
+    async with serve_engines({"engine": engine}) as endpoint:
+        parent.send(endpoint.address)
+        closed = asyncio.Event()
+        asyncio.get_running_loop().add_reader(parent.fileno(), closed.set)
+        await closed.wait()
+    await engine.close()

@@ -1,0 +1,43 @@
+"""How a benchmark speaks: progress while it runs, tables for people, and one JSON line at the end."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import median
+from typing import TypeVar
+
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+T = TypeVar("T")
+
+
+def progress(items: Iterable[T], what: str) -> Iterable[T]:
+    """The items, with a progress bar on stderr."""
+    return track(items, what, console=Console(stderr=True), transient=True)
+
+
+def spread(values: Sequence[float]) -> str:
+    """Median and range."""
+    return f"{median(values):.4g} [{min(values):.4g} … {max(values):.4g}]"
+
+
+def milliseconds(seconds: Sequence[float]) -> str:
+    """Median and range of times in seconds, in milliseconds."""
+    low, middle, high = (1e3 * value for value in (min(seconds), median(seconds), max(seconds)))
+    return f"{middle:.2f} ms [{low:.2f} … {high:.2f}]"
+
+
+def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print a table."""
+    grid = Table(*columns, title=title)
+    for row in rows:
+        grid.add_row(*row)
+    Console().print(grid)
+
+
+def figures(benchmark: str, values: Mapping[str, float | bool]) -> None:
+    """Print the figures as one JSON object: a benchmark's last line."""
+    print(json.dumps({"benchmark": benchmark, "figures": dict(values)}), flush=True)
