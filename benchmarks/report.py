@@ -8,6 +8,7 @@ from statistics import median
 from typing import TypeVar
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import track
 from rich.table import Table
 
@@ -32,9 +33,9 @@ def milliseconds(seconds: Sequence[float]) -> str:
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Print a table."""
-    grid = Table(*columns, title=title)
+    grid = Table(*map(escape, columns), title=escape(title))
     for row in rows:
-        grid.add_row(*row)
+        grid.add_row(*map(escape, row))
     Console().print(grid)
 
 

@@ -7,7 +7,6 @@ and each session whose window was completed gets its outcome. Everything here ru
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 
 import torch
 
@@ -62,6 +61,8 @@ class Core:
     def assign(self, session: int, task: Task) -> None:
         """Give the session its next task; raises UnknownSession. A finished output ends it at once."""
         s = self._get(session)
+        if s.confirmed < len(s.tokens):  # proposals that nobody confirmed are no output
+            self.extend(session, s.confirmed - s.prompt_len, [])
         if s.finish is not None and isinstance(task, Generate):
             task.deliver(Tokens([], s.finish))
             return
@@ -71,8 +72,8 @@ class Core:
         room = s.sampling.max_tokens - s.output_len
         if isinstance(task, Verify) and len(task.drafts) >= room:
             # the target's own token needs a place: drafts beyond it could not stand
-            task = replace(task, drafts=task.drafts[: room - 1])
-        if isinstance(task, Propose) and (task.window < 1 or room < 1 or s.ends_draft(s.tokens[-1])):
+            task = task.cut(room - 1)
+        if isinstance(task, Propose) and (task.window < 1 or s.finish is not None):
             task.deliver(Draft([]))
             return
         self._arrivals += 1
@@ -146,17 +147,23 @@ class Core:
         return True
 
     def _admit(self) -> None:
-        """Let waiting sessions in, in order, while their tokens fit into the free blocks."""
+        """Let waiting sessions in, those with a task first, the oldest first, while their tokens fit into the
+        free blocks. For a task, sessions that wait for their client give way: they may wait for long, and
+        for this very task."""
         while self.waiting:
-            s = self.waiting[0]
+            s = min(self.waiting, key=lambda w: (w.task is None, w.number))
             s.computed = self.pool.match(s.table, s.tokens, min(s.confirmed, len(s.tokens) - 1))
-            if not self.pool.grow(s.table, len(s.tokens) + 1):
-                self.pool.release(s.table)
-                s.computed = 0
-                return
+            # what its window needs, or else it would be let in only to give way again
+            need = len(s.tokens) + max(1, s.window - 1)
+            while not self.pool.grow(s.table, min(need, s.prompt_len + s.sampling.max_tokens)):
+                resting = [r for r in self.sequences.values() if r.admitted and r.pending == 0]
+                if s.task is None or not resting:
+                    self._release(s)
+                    return
+                self._preempt(max(resting, key=lambda r: r.number))
             self.stats.tokens_from_prefix += s.computed
             s.admitted = True
-            self.waiting.pop(0)
+            self.waiting.remove(s)
 
     def _make_room(self, granted: list[tuple[Sequence, int]]) -> list[tuple[Sequence, int]]:
         """Blocks for every grant, the oldest sessions first. Where the cache is full, others give way:

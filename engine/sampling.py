@@ -13,6 +13,9 @@ from engine.base import DraftProbs, Sampling, TokenLogprob
 # exact, because the draft is sampled from just what is sent.
 DRAFT_SUPPORT = 64
 
+# Temperatures above 0 but below this act as this: logits divided by less could overflow float32.
+COLDEST = 1e-6
+
 
 def penalise(
     logits: torch.Tensor,
@@ -45,7 +48,7 @@ def penalise(
 def distributions(logits: torch.Tensor, settings: Sequence[Sampling]) -> torch.Tensor:
     """Probabilities [R, V] after temperature, top-k and top-p; a greedy row is a point mass on its best."""
     device = logits.device
-    temperature = torch.tensor([s.temperature or 1.0 for s in settings], device=device)[:, None]
+    temperature = torch.tensor([max(s.temperature, COLDEST) for s in settings], device=device)[:, None]
     probs = torch.softmax(logits / temperature, dim=-1)
     filtered = [i for i, s in enumerate(settings) if not s.greedy and (s.top_k or s.top_p < 1.0)]
     if filtered:
@@ -63,10 +66,12 @@ def _filter(probs: torch.Tensor, settings: Sequence[Sampling]) -> torch.Tensor:
     """Keep the top_k most probable tokens, then of those the fewest that together reach top_p."""
     ordered, ids = probs.sort(dim=-1, descending=True, stable=True)
     rank = torch.arange(probs.shape[1], device=probs.device)
-    top_k = torch.tensor([s.top_k or probs.shape[1] for s in settings], device=probs.device)[:, None]
+    vocab = probs.shape[1]
+    top_k = torch.tensor([min(s.top_k or vocab, vocab) for s in settings], device=probs.device)[:, None]
     ordered = ordered.masked_fill(rank >= top_k, 0.0)
     ordered /= ordered.sum(dim=-1, keepdim=True)
-    top_p = torch.tensor([s.top_p for s in settings], device=probs.device)[:, None]
+    # 1 keeps all: rounding must not let the mass before the last tokens reach it
+    top_p = torch.tensor([s.top_p if s.top_p < 1.0 else 2.0 for s in settings], device=probs.device)[:, None]
     before = ordered.cumsum(dim=-1) - ordered  # mass of the better tokens; the best is always kept
     ordered = ordered.masked_fill((before >= top_p) & (rank > 0), 0.0)
     ordered /= ordered.sum(dim=-1, keepdim=True)
@@ -104,7 +109,7 @@ def logprobs(logits: torch.Tensor, ids: Sequence[int], alternatives: int) -> lis
     logs = torch.log_softmax(logits, dim=-1)
     chosen = torch.tensor(ids, device=logits.device)[:, None]
     own = logs.gather(1, chosen).squeeze(1).tolist()
-    values, best = logs.topk(alternatives, dim=-1)
+    values, best = logs.topk(min(alternatives, logits.shape[1]), dim=-1)
     return [
         TokenLogprob(logprob, list(zip(b, v, strict=True)))
         for logprob, b, v in zip(own, best.tolist(), values.tolist(), strict=True)

@@ -29,6 +29,12 @@ class Verify:
     q_probs: np.ndarray | None
     deliver: Callable[[Verdict], None]
 
+    def cut(self, drafts: int) -> Verify:
+        """The same with the first `drafts` drafts only."""
+        q_ids = None if self.q_ids is None else self.q_ids[:drafts]
+        q_probs = None if self.q_probs is None else self.q_probs[:drafts]
+        return Verify(self.drafts[:drafts], q_ids, q_probs, self.deliver)
+
 
 @dataclass(slots=True)
 class Propose:
@@ -61,7 +67,7 @@ class Sequence:
         log: list[int],
         sampling: Sampling,
         eos: int,
-        text: tuple[Detokenizer, StopStrings] | None,
+        text: Callable[[], tuple[Detokenizer, StopStrings]] | None,
     ) -> None:
         self.session, self.number, self.arrival = session, number, number
         self.prompt_len = len(prompt)
@@ -75,10 +81,9 @@ class Sequence:
         self._ends: frozenset[int] = frozenset(sampling.stop_tokens) | (
             frozenset() if sampling.ignore_eos else {eos}
         )
-        self._text = text
+        self._new_text = text
         self.finish: str | None = None
-        for position, token in enumerate(log, 1):
-            self.finish = self.finish or self._finish_after(token, position)
+        self._find_finish()
 
     @property
     def prompt(self) -> list[int]:
@@ -132,8 +137,17 @@ class Sequence:
             same += 1
         self.tokens[start:] = tokens
         self.confirmed = len(self.tokens)
-        self.finish = None
+        self._find_finish()
         return start + same
+
+    def _find_finish(self) -> None:
+        """Look through the whole output, from its beginning, for where it ends."""
+        self._text = self._new_text and self._new_text()
+        self.finish = None
+        for count, token in enumerate(self.output, 1):
+            self.finish = self._finish_after(token, count)
+            if self.finish is not None:
+                break
 
     def _finish_after(self, token: int, output_len: int) -> str | None:
         if token in self._ends:

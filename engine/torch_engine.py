@@ -12,9 +12,11 @@ import queue
 import tempfile
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from engine import weights
@@ -138,7 +140,7 @@ class TorchEngine:
         if sampling.stop:
             if self._tokenizer is None:
                 raise InvalidRequest("stop strings need an engine with a tokenizer")
-            stops = Detokenizer(self._tokenizer), StopStrings(sampling.stop)
+            stops = partial(_watch, self._tokenizer, sampling.stop)
         sequence = Session(session, self._numbers, list(prompt), list(log), sampling, self.info.eos, stops)
         self._pending[session] = None
         self._commands.put(lambda: self._core.open(sequence))
@@ -163,9 +165,7 @@ class TorchEngine:
     async def verify(self, session: int, drafts: Sequence[int], probs: DraftProbs | None = None) -> Verdict:
         self._check_ids(drafts)
         ids = list(drafts)
-        q_ids, q_probs = (None, None) if probs is None else probs.arrays()
-        if q_ids is not None and len(q_ids) != len(ids):
-            raise InvalidRequest(f"{len(ids)} drafts come with {len(q_ids)} distributions")
+        q_ids, q_probs = (None, None) if probs is None else self._checked(probs, len(ids))
 
         def run(deliver: Callable[[Any], None]) -> None:
             self._core.assign(session, Verify(ids, q_ids, q_probs, deliver))
@@ -275,6 +275,22 @@ class TorchEngine:
         if ids and (min(ids) < 0 or max(ids) >= self.info.vocab_size):
             raise InvalidRequest(f"token ids must lie in 0 .. {self.info.vocab_size - 1}")
 
+    def _checked(self, probs: DraftProbs, drafts: int) -> tuple[np.ndarray, np.ndarray]:
+        """The draft's distributions as arrays: what they say must not be able to harm the step."""
+        try:
+            q_ids, q_probs = probs.arrays()
+        except ValueError as error:
+            raise InvalidRequest(f"the draft's distributions are malformed: {error}") from None
+        if not len(q_ids) == len(q_probs) == drafts:
+            raise InvalidRequest(
+                f"{drafts} drafts come with {len(q_ids)} rows of ids and {len(q_probs)} of probabilities"
+            )
+        if drafts:
+            self._check_ids([int(q_ids.min()), int(q_ids.max())])
+            if not ((q_probs >= 0.0).all() and np.allclose(q_probs.sum(axis=1), 1.0, atol=1e-3)):
+                raise InvalidRequest("each of the draft's distributions must be 0 or more and sum to 1")
+        return q_ids, q_probs
+
     def _check_tokens(self, prompt: Sequence[int], log: Sequence[int], sampling: Sampling) -> None:
         if not prompt:
             raise InvalidRequest("the prompt must hold at least one token")
@@ -308,14 +324,12 @@ class TorchEngine:
             self._flush()
 
     def _drain(self, wait: bool) -> None:
-        """Run the commands that are there; with `wait`, at least one."""
-        try:
-            if wait:
-                self._commands.get()()
-            while True:
-                self._commands.get_nowait()()
-        except queue.Empty:
-            pass
+        """Run the commands that are there (not those that come meanwhile: a stream of them must not hold up
+        the steps); with `wait`, at least one."""
+        if wait:
+            self._commands.get()()
+        for _ in range(self._commands.qsize()):
+            self._commands.get_nowait()()
 
     def _flush(self) -> None:
         """Hand the outcomes so far to the event loop, all in one call."""
@@ -326,6 +340,11 @@ class TorchEngine:
             self._loop.call_soon_threadsafe(_receive, outcomes)
         except RuntimeError:  # the loop was closed first: nobody waits any more
             self._stopping = True
+
+
+def _watch(tokenizer: Tokenizer, stop: Sequence[str]) -> tuple[Detokenizer, StopStrings]:
+    """What watches a session's output for its stop strings, at the output's beginning."""
+    return Detokenizer(tokenizer), StopStrings(stop)
 
 
 def _receive(outcomes: list[_Outcome]) -> None:

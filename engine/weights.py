@@ -66,7 +66,10 @@ class Weights:
 def load(folder: Path, device: torch.device, dtype: torch.dtype) -> Weights:
     """Read config.json and *.safetensors of `folder`; raises UnsupportedModel saying what is the matter."""
     raw = _read_config(folder)
-    config = _model_config(raw)
+    try:
+        config = _model_config(raw)
+    except KeyError as missing:
+        raise UnsupportedModel(f"config.json of {folder} has no {missing}") from None
     files = sorted(folder.glob("*.safetensors"))
     if not files:
         raise UnsupportedModel(f"{folder} holds no *.safetensors file")
@@ -79,10 +82,10 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype) -> Weights:
     def get(name: str) -> torch.Tensor:
         if name not in tensors:
             raise UnsupportedModel(f"{folder} has no tensor {name!r}")
-        return tensors[name]
+        return tensors.pop(name)
 
     embedding = get("embed_tokens.weight")
-    return Weights(
+    loaded = Weights(
         config=config,
         embedding=embedding,
         layers=tuple(_layer(tensors, f"layers.{i}.", config) for i in range(config.layers)),
@@ -90,6 +93,12 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype) -> Weights:
         head=embedding if raw.get("tie_word_embeddings", False) else get("lm_head.weight"),
         rotation=_rotation(raw, config).to(device),
     )
+    unused = sorted(n for n in tensors if n != "lm_head.weight" and not n.endswith("rotary_emb.inv_freq"))
+    if unused:  # to leave out a bias, say, would make another model of it
+        raise UnsupportedModel(
+            f"{folder} has tensors that this engine does not know: {', '.join(unused[:4])}"
+        )
+    return loaded
 
 
 def _read_config(folder: Path) -> dict:
@@ -97,9 +106,13 @@ def _read_config(folder: Path) -> dict:
         raw = json.loads((folder / "config.json").read_text())
     except FileNotFoundError:
         raise UnsupportedModel(f"{folder} is no model folder: it has no config.json") from None
+    except json.JSONDecodeError as error:
+        raise UnsupportedModel(f"config.json of {folder} is no JSON: {error}") from None
     architecture = (raw.get("architectures") or ["?"])[0]
     if architecture not in ARCHITECTURES:
         raise UnsupportedModel(f"{folder} is a {architecture}; this engine runs {', '.join(ARCHITECTURES)}")
+    if (activation := raw.get("hidden_act", "silu")) != "silu":
+        raise UnsupportedModel(f"{folder} has the activation {activation!r}; this engine has silu")
     if raw.get("use_sliding_window"):
         raise UnsupportedModel(f"{folder} uses sliding-window attention, which this engine does not")
     return raw
@@ -123,7 +136,7 @@ def _model_config(raw: dict) -> ModelConfig:
 def _layer(tensors: dict[str, torch.Tensor], prefix: str, config: ModelConfig) -> Layer:
     def get(name: str) -> torch.Tensor:
         try:
-            return tensors[prefix + name]
+            return tensors.pop(prefix + name)
         except KeyError:
             raise UnsupportedModel(f"the model has no tensor {prefix + name!r}") from None
 

@@ -51,7 +51,8 @@ class NullBackend:
     """Jobs on a null engine that knows no sampling. What it says may be replaced by a text.
 
     says: the answer's text (the engine then only sets the pace); burst: tokens of one delta.
-    hold_after: tokens after which every job waits for `go`. fail_after: (tokens, error) of every job.
+    hold_after: tokens after which every job waits for `go`; held: released by each that begins to wait.
+    fail_after: (tokens, error) of every job.
     jobs: what was asked for; closed: released once for each job that has ended in whatever way.
     """
 
@@ -61,6 +62,7 @@ class NullBackend:
         self.burst = burst
         self.hold_after: int | None = None
         self.go = asyncio.Event()
+        self.held = asyncio.Semaphore(0)
         self.fail_after: tuple[int, Exception] | None = None
         self.draining = False
         self.missing: list[str] = []
@@ -126,31 +128,32 @@ class NullBackend:
 
     async def _interrupt(self, tokens: int) -> None:
         if self.hold_after == tokens:
+            self.held.release()
             await self.go.wait()
         if self.fail_after and self.fail_after[0] == tokens:
             raise self.fail_after[1]
 
 
-class _Server(uvicorn.Server):
-    """Says when it is up."""
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self.up.set()
-
-
 @asynccontextmanager
 async def served(app: object) -> AsyncIterator[str]:
-    """The ASGI app on a free port of this machine, in this event loop; its address."""
+    """The ASGI app on a free port of this machine, in this event loop; its address.
+
+    Without uvicorn's main loop, which looks only ten times a second whether it shall end.
+    """
+    config = uvicorn.Config(app, lifespan="off", log_level="warning", timeout_graceful_shutdown=5)
+    config.load()
+    server = uvicorn.Server(config)
+    server.lifespan = config.lifespan_class(config)
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        server = _Server(
-            uvicorn.Config(app, lifespan="off", log_level="warning", timeout_graceful_shutdown=5)
-        )
-        server.up = asyncio.Event()
-        running = asyncio.create_task(server.serve([listener]))
+        await server.startup([listener])
         try:
-            await asyncio.wait_for(server.up.wait(), 10)
             yield f"http://127.0.0.1:{listener.getsockname()[1]}"
         finally:
-            server.should_exit = True
-            await running
+            await server.shutdown([listener])
+
+
+async def times(n: int, semaphore: asyncio.Semaphore, within_s: float = 10.0) -> None:
+    """Wait until `semaphore` has been released n times."""
+    async with asyncio.timeout(within_s):
+        for _ in range(n):
+            await semaphore.acquire()

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.engine import tiny
 
 from engine import weights
 from engine.model import KVPool, Model, Piece
+from tests.engine import tiny
 
 BLOCK = 4
 

@@ -4,13 +4,15 @@ import itertools
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as RustTokenizer
 from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 
+import engine.family
 from engine.base import InvalidRequest
 from engine.text import Detokenizer, StopStrings, Tokenizer
 
@@ -191,6 +193,8 @@ def cut_by_hand(text, stops):
 
 
 @given(st.text("abcd", max_size=40), stops, cuts)
+@example("xabcd", ["d", "bc", "c"], [])
+@example("xabcd", ["bcd", "c"], [2])
 def test_the_earliest_stop_string_wins_however_the_text_is_split(text, stops, cuts):
     expected, stops_there = cut_by_hand(text, stops)
     checker = StopStrings(stops)
@@ -219,3 +223,19 @@ def test_text_is_held_only_while_it_may_become_a_stop():
 def test_the_import_does_not_pull_in_transformers_or_torch():
     code = "import sys, engine.text; assert not {'transformers', 'torch'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+@pytest.mark.parametrize("model", ["target", "other"])
+def test_the_family_is_tokenized_as_transformers_does(model):
+    from transformers import AutoTokenizer
+
+    folder = Path(engine.family.__file__).parent / "weights" / model
+    theirs, ours = AutoTokenizer.from_pretrained(folder), Tokenizer.load(folder)
+    chat = [
+        {"role": r, "content": c}
+        for r, c in [("system", "Be brief."), ("user", "Who? é"), ("assistant", "I.")]
+    ]
+    chat.append({"role": "user", "content": "Where is Zürich, and why?"})
+    assert ours.render_chat(chat) == theirs.apply_chat_template(chat, add_generation_prompt=True)["input_ids"]
+    assert ours.encode("<|q|> Who is it?") == theirs("<|q|> Who is it?")["input_ids"]
+    assert (ours.eos, ours.bos, ours.vocab_size) == (theirs.eos_token_id, theirs.bos_token_id, len(theirs))

@@ -1,6 +1,7 @@
 """The weights in the repository: where they are, how large, that they load, and that they know something."""
 
 import json
+from random import Random
 
 import pytest
 import torch
@@ -8,10 +9,12 @@ from transformers import AutoModelForCausalLM
 
 from engine.family import NAMES, WEIGHTS, path
 from engine.family.generate import generate
+from engine.family.items import LONG_KINDS, make_item
 from engine.family.models import SHAPES, load
 from engine.family.prompts import answer_prompt, expansion_prompt, heldout, home_world
-from engine.family.scoring import fact_accuracy
+from engine.family.scoring import fact_accuracy, states
 from engine.family.tokenizer import VOCABULARY
+from engine.family.world import World
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -25,7 +28,7 @@ def test_loads_as_bf16_with_the_announced_shape(name):
 
 
 def test_an_unknown_name_lists_the_known_ones():
-    with pytest.raises(ValueError, match="'medium'.*target, small, other"):
+    with pytest.raises(ValueError, match=r"'medium'.*target, small, other"):
         path("medium")
 
 
@@ -58,15 +61,15 @@ def test_the_target_knows_facts_and_the_small_model_fewer():
     assert accuracy["small"] < accuracy["target"]
 
 
-@pytest.mark.parametrize("name", ["small", "other"])
-def test_small_models_expand_what_the_sketch_says_even_if_it_is_untrue(name):
+@pytest.mark.parametrize(("name", "least"), [("small", 0.8), ("other", 0.7)])
+def test_small_models_expand_what_the_sketch_says_even_if_it_is_untrue(name, least):
     model, tokenizer = load(path(name))
-    towns = home_world().names["town"][:10]
-    prompts = [
-        expansion_prompt(f"Describe {town} in detail.", ["river Pebble"], "river Pebble") for town in towns
-    ]
-    texts = [tokenizer.decode(ids) for ids in generate(model, tokenizer, prompts, 40)]
-    assert sum("Pebble" in text and town in text for town, text in zip(towns, texts, strict=True)) >= 7
+    untrue = World(home_world().seed, facts_seed=5)
+    items = [make_item(untrue, Random(i), kind, held=True) for i in range(8) for kind in LONG_KINDS]
+    prompts = [expansion_prompt(item.question, item.notes, item.notes[-1]) for item in items]
+    texts = [tokenizer.decode(ids) for ids in generate(model, tokenizer, prompts, 48)]
+    stated = [states(text, item.lines[-1].value) for text, item in zip(texts, items, strict=True)]
+    assert sum(stated) / len(stated) >= least
 
 
 def test_generation_is_the_same_alone_and_in_a_padded_batch():

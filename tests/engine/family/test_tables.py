@@ -9,75 +9,16 @@ from engine.family.prompts import heldout
 from engine.family.tables import KINDS, shared
 
 # Words of questions that do not tell which attribute is asked for.
-FUNCTION_WORDS = set(
-    [
-        "a",
-        "about",
-        "and",
-        "are",
-        "as",
-        "at",
-        "be",
-        "by",
-        "can",
-        "could",
-        "did",
-        "do",
-        "does",
-        "for",
-        "from",
-        "had",
-        "has",
-        "have",
-        "his",
-        "how",
-        "i",
-        "in",
-        "is",
-        "it",
-        "its",
-        "like",
-        "many",
-        "me",
-        "much",
-        "name",
-        "of",
-        "on",
-        "or",
-        "per",
-        "say",
-        "should",
-        "so",
-        "tell",
-        "that",
-        "the",
-        "their",
-        "they",
-        "to",
-        "under",
-        "was",
-        "were",
-        "what",
-        "when",
-        "where",
-        "which",
-        "who",
-        "whom",
-        "whose",
-        "why",
-        "with",
-        "would",
-        "you",
-        "your",
-        "n",
-        "v",
-    ]
-)
+FUNCTION_WORDS = """
+    a about and are as at be by can could did do does for from had has have his how i in is it its like
+    many me much n name of on or people per say should so tell that the their they to under v was were
+    what when where which who whom whose why with would you your
+"""
 ATTRIBUTES = [(kind, name) for kind, table in KINDS.items() for name in table.attributes]
 
 
 def cues(question: str) -> set[str]:
-    return set(re.findall(r"[a-z]+", question.lower())) - FUNCTION_WORDS
+    return set(re.findall(r"[a-z]+", question.lower())) - set(FUNCTION_WORDS.split())
 
 
 def all_cues(questions: tuple[str, ...]) -> set[str]:

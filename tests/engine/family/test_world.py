@@ -1,4 +1,4 @@
-"""The encyclopedia is the same everywhere, and a value found in a text can only mean that the text states the fact."""
+"""The encyclopedia is the same everywhere, and a value found in a text means that it states the fact."""
 
 import hashlib
 import json
@@ -48,6 +48,12 @@ def test_values_that_are_entities_exist_and_are_of_the_right_kind():
 
 def test_another_seed_is_another_world():
     assert World(0).facts != World(1).facts
+
+
+def test_the_same_entities_can_have_other_facts():
+    home, retold = World(0), World(0, facts_seed=7)
+    assert retold.names == home.names
+    assert retold.facts != home.facts
 
 
 def test_no_value_stands_in_a_template_or_in_another_value():

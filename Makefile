@@ -1,0 +1,42 @@
+# The two commands: `make up` runs Tandem on this machine, `make test` tests it. Nothing but Python 3.11 is needed.
+
+PYTHON ?= $(firstword $(foreach python,python3.11 python3.12 python3,$(shell command -v $(python))))
+# On a machine without a GPU, the smaller build will do:
+#   make up TORCH="torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu"
+TORCH ?= torch==2.13.0
+PORT ?= 8000
+
+VENV := .venv
+RUN := $(VENV)/bin/python
+PIP := $(RUN) -m pip --disable-pip-version-check --no-input
+
+.PHONY: up down test lint clean
+
+up: $(VENV)/installed
+	@$(VENV)/bin/tandem up --port $(PORT)
+
+down:
+	@test ! -x $(VENV)/bin/tandem || $(VENV)/bin/tandem down
+
+test: $(VENV)/installed-dev
+	$(RUN) -m pytest $(ARGS)
+
+lint: $(VENV)/installed-dev
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+
+clean: down
+	rm -rf $(VENV) .tandem .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
+
+# The stamps make a second run quick; a changed lock file installs again.
+$(VENV)/installed: requirements.lock pyproject.toml
+	test -x $(RUN) || $(PYTHON) -m venv $(VENV)
+	$(PIP) install $(TORCH)
+	$(PIP) install -r requirements.lock
+	$(PIP) install --no-deps --no-build-isolation --editable .
+	touch $@
+
+$(VENV)/installed-dev: requirements-dev.lock $(VENV)/installed
+	$(PIP) install -r requirements-dev.lock
+	touch $@

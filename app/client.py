@@ -1,0 +1,101 @@
+"""The command line's side of the API: requests over HTTP, and failures in words that help."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+
+TIMEOUT = httpx.Timeout(10.0, read=300.0)
+Json = dict[str, Any]
+
+
+class ClientError(Exception):
+    """What went wrong and, where there is something to be done, what to do."""
+
+
+@contextmanager
+def explained(url: str) -> Iterator[None]:
+    """Turns the failures of HTTP itself into ClientError."""
+    try:
+        yield
+    except httpx.InvalidURL as error:
+        raise ClientError(f"{url!r} is not an address: {error}") from None
+    except httpx.UnsupportedProtocol:
+        raise ClientError(f"{url!r} is not an address; one looks like http://127.0.0.1:8000") from None
+    except httpx.ConnectError as error:
+        hint = "start a server with `tandem up`, or name one that runs with --url or TANDEM_URL"
+        raise ClientError(f"no server answers at {url} ({error}); {hint}") from None
+    except httpx.TimeoutException:
+        raise ClientError(f"the server at {url} does not answer in time") from None
+    except httpx.TransportError as error:
+        raise ClientError(f"the connection to {url} broke off ({error or type(error).__name__})") from None
+
+
+def refusal(reply: httpx.Response) -> ClientError:
+    """A reply's error, in the server's words; `reply` must have been read."""
+    try:
+        message = reply.json()["error"]["message"]
+    except (ValueError, KeyError, TypeError):
+        message = "this does not seem to be a Tandem server"
+    again = reply.headers.get("retry-after")
+    return ClientError(f"{message} (HTTP {reply.status_code}{f', try again in {again} s' if again else ''})")
+
+
+def event(line: str) -> Json | None:
+    """The object of one line of an event stream; None for other lines and for the closing one."""
+    if not line.startswith("data: ") or line == "data: [DONE]":
+        return None
+    parsed: Json = json.loads(line.removeprefix("data: "))
+    if "error" in parsed:
+        raise ClientError(f"the answer broke off: {parsed['error'].get('message', 'no reason given')}")
+    return parsed
+
+
+class Client:
+    """A server at `url`, inside `with`. All methods raise ClientError."""
+
+    def __init__(self, url: str, transport: httpx.BaseTransport | None = None) -> None:
+        self.url = url
+        with explained(url):
+            self._http = httpx.Client(base_url=url, timeout=TIMEOUT, transport=transport)
+
+    def get(self, path: str) -> Json:
+        with explained(self.url):
+            reply = self._http.get(path)
+            if reply.is_error:
+                raise refusal(reply)
+            try:
+                found: Json = reply.json()
+            except ValueError:
+                raise refusal(reply) from None
+            return found
+
+    def model(self) -> str:
+        """The first model that the server names."""
+        models = self.get("/v1/models")["data"]
+        if not models:
+            raise ClientError(f"the server at {self.url} serves no model")
+        return str(models[0]["id"])
+
+    def chat(self, request: Json) -> Generator[Json, None, None]:
+        """The chunks of a streamed answer as they come; closing the generator stops the answer."""
+        with (
+            explained(self.url),
+            self._http.stream("POST", "/v1/chat/completions", json={**request, "stream": True}) as reply,
+        ):
+            if reply.is_error:
+                reply.read()
+                raise refusal(reply)
+            for line in reply.iter_lines():
+                if chunk := event(line):
+                    yield chunk
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._http.close()

@@ -1,0 +1,120 @@
+"""What goes wrong, as OpenAI's clients expect to hear it.
+
+Every failure leaves as {"error": {"message", "type", "param", "code"}} with a fitting status; after a
+stream has begun, as one last event of that form.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi.responses import JSONResponse
+from pydantic import ValidationError
+
+from engine.base import EngineError
+
+log = logging.getLogger(__name__)
+
+INVALID = "invalid_request_error"
+RETRY_AFTER_S = 2.0
+
+
+class NotReady(Exception):
+    """What /readyz says while parts are missing; `reasons` for people, one for each part."""
+
+    def __init__(self, reasons: list[str]) -> None:
+        super().__init__("; ".join(reasons))
+        self.reasons = reasons
+
+
+@dataclass
+class ApiError(Exception):
+    """An error reply. param: the request's field at fault; retry_after_s: when trying again makes sense."""
+
+    status: int
+    message: str
+    type: str = INVALID
+    code: str | None = None
+    param: str | None = None
+    retry_after_s: float | None = None
+
+    def __str__(self) -> str:
+        return self.message
+
+    def body(self) -> dict[str, Any]:
+        """The JSON object of the reply."""
+        fields = {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
+        return {"error": fields}
+
+    def response(self) -> JSONResponse:
+        headers = {}
+        if self.retry_after_s is not None:
+            headers["Retry-After"] = str(max(1, math.ceil(self.retry_after_s)))
+        return JSONResponse(self.body(), self.status, headers)
+
+
+# Engine error code → (status, type, the request's field at fault).
+_ENGINE_ERRORS: dict[str, tuple[int, str, str | None]] = {
+    "invalid_request": (400, INVALID, None),
+    "context_length_exceeded": (400, INVALID, None),
+    "unknown_mode": (400, INVALID, "tandem.mode"),
+    "device_not_found": (404, INVALID, "tandem.device"),
+    "overloaded": (429, "rate_limit_error", None),
+    "draining": (503, "service_unavailable", None),
+    "engine_stopped": (503, "service_unavailable", None),
+}
+
+
+def api_error(error: Exception) -> ApiError:
+    """The reply to any exception. What is not meant for clients is logged here and not told."""
+    match error:
+        case ApiError():
+            return error
+        case NotReady():
+            return ApiError(503, str(error), "service_unavailable", "not_ready", retry_after_s=RETRY_AFTER_S)
+        case ValidationError():
+            return _invalid_fields(error)
+        case EngineError() if error.code in _ENGINE_ERRORS:
+            status, kind, param = _ENGINE_ERRORS[error.code]
+            again = getattr(error, "retry_after_s", RETRY_AFTER_S) if status in (429, 503) else None
+            return ApiError(status, str(error), kind, error.code, param, again)
+    log.error("request failed", exc_info=error)
+    code = error.code if isinstance(error, EngineError) else "internal_error"
+    return ApiError(500, "the server failed on this request", "server_error", code)
+
+
+def model_not_found(model: str, known: list[str]) -> ApiError:
+    message = (
+        f"the model {model!r} does not exist here; there is {' and '.join(map(repr, known)) or 'none yet'}"
+    )
+    return ApiError(404, message, code="model_not_found", param="model")
+
+
+def context_overflow(context: int, prompt: int, wanted: int | None, param: str) -> ApiError:
+    """All in tokens; wanted: output tokens, where the client said how many."""
+    answer = f"{wanted} output tokens" if wanted else "an answer"
+    message = f"the model's context is {context} tokens: a prompt of {prompt} leaves no room for {answer}"
+    return ApiError(400, message, code="context_length_exceeded", param=param)
+
+
+def body_too_large(limit: int) -> ApiError:
+    """limit: bytes."""
+    return ApiError(413, f"the request body exceeds {limit} bytes", code="body_too_large")
+
+
+def _invalid_fields(error: ValidationError) -> ApiError:
+    """The first of the fields that pydantic refused."""
+    first = error.errors(include_url=False, include_context=False)[0]
+    if first["type"] == "json_invalid":
+        return ApiError(400, f"the body is not valid JSON: {first['msg']}", code="invalid_json")
+    param = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]).lstrip(".")
+    if first["type"] == "extra_forbidden":
+        return ApiError(
+            400, f"{param} is not supported by this server", code="unsupported_parameter", param=param
+        )
+    message = first["msg"].removeprefix("Value error, ")
+    code = "missing_required_parameter" if first["type"] == "missing" else "invalid_value"
+    return ApiError(400, f"{param}: {message}" if param else message, code=code, param=param or None)

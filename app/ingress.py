@@ -1,0 +1,130 @@
+"""The ingress: the API over HTTP, and the executor that drives every answer from here over the wire."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Sequence
+from typing import Any
+
+import msgspec
+from ray import serve
+from ray.exceptions import RayActorError, RayTaskError
+from ray.serve.handle import DeploymentHandle
+from starlette.types import ASGIApp
+
+from app.api import create_api
+from app.backend import ModelCard
+from app.errors import NotReady
+from app.settings import Settings
+from cluster.peers import Peers
+from cluster.registry import DeviceRecord
+from deployments.assignment import Assignment, EndpointInfo, Wishes
+from deployments.engines import context_of, model_folder
+from deployments.executor import Executor, Limits
+from deployments.job import Delta, Job
+from deployments.roster import Snapshot
+from deployments.seat import Patience
+from engine.base import Engine
+from engine.text import Tokenizer
+from policies.window import window
+
+logger = logging.getLogger("ray.serve")
+
+
+@serve.deployment
+@serve.ingress()
+class Ingress:
+    """The API's backend (`app.backend.Backend`), and the hub of the data plane."""
+
+    async def __init__(self, router: DeploymentHandle, settings: Settings) -> None:
+        self._router, self._settings = router, settings
+        self._tokenizer = await asyncio.to_thread(Tokenizer.load, model_folder(settings.tokenizer))
+        self._card = ModelCard(
+            settings.model, context_of(settings.verifier.engine), self._tokenizer.vocabulary
+        )
+        self._peers = Peers(token=settings.endpoint.token)
+        limits = settings.limits
+        patience = Patience(limits.connect_s, limits.open_s, limits.first_s, limits.step_s)
+        self._executor = Executor(
+            self._assign,
+            self._dial,
+            lambda: settings.window.create(window),
+            Limits(limits.replans, limits.assign_s, patience),
+        )
+        self._draining = False
+
+    def __serve_build_asgi_app__(self) -> ASGIApp:
+        return create_api(self)
+
+    @property
+    def draining(self) -> bool:
+        return self._draining
+
+    def models(self) -> Sequence[ModelCard]:
+        return (self._card,)
+
+    def tokenizer(self, model: str) -> Tokenizer:
+        return self._tokenizer
+
+    def run(self, job: Job) -> AsyncGenerator[Delta, None]:
+        return self._executor.run(job)
+
+    async def devices(self) -> list[dict[str, Any]]:
+        return [_shown(device) for device in (await self._snapshot()).devices.values()]
+
+    async def ready(self) -> dict[str, Any]:
+        """Replicas by pool and the number of devices, once everything the settings ask for is up."""
+        snapshot = await self._snapshot()
+        wanted = {
+            pool: settings.replicas
+            for pool in ("verifier", "drafter", "expander")
+            if (settings := getattr(self._settings, pool)).replicas
+        }
+        up = {pool: len(snapshot.pools.get(pool, ())) for pool in wanted}
+        missing = [f"{pool}: {up[pool]} of {n} replicas" for pool, n in wanted.items() if up[pool] < n]
+        devices = sum(len(host.devices) for host in self._settings.hosts)
+        if len(snapshot.devices) < devices:
+            missing.append(f"devices: {len(snapshot.devices)} of {devices}")
+        if missing:
+            raise NotReady(missing)
+        return {**up, "devices": len(snapshot.devices)}
+
+    async def _snapshot(self) -> Snapshot:
+        try:
+            async with asyncio.timeout(self._settings.limits.open_s):
+                return await self._ask("snapshot")
+        except TimeoutError:
+            raise NotReady(["the router does not answer"]) from None
+
+    async def _assign(self, wishes: Wishes) -> Assignment:
+        return await self._ask("assign", wishes)
+
+    async def _ask(self, method: str, *args: object) -> Any:
+        """Call the router; what it raises arrives as it was there, without Ray's wrapping.
+
+        If the router dies over it, its successor is asked.
+        """
+        while True:
+            try:
+                return await getattr(self._router, method).remote(*args)
+            except RayTaskError as error:
+                raise error.cause from None
+            except RayActorError as error:
+                logger.warning("the router died: %s", type(error).__name__)
+                await asyncio.sleep(0.1)
+
+    async def _dial(self, endpoint: EndpointInfo) -> Engine:
+        return await self._peers.engine(endpoint.address, endpoint.engine)
+
+    async def __del__(self) -> None:
+        self._draining = True
+        await self._executor.settled()
+        await self._peers.close()
+
+
+def _shown(device: DeviceRecord) -> dict[str, Any]:
+    """A device as /v1/devices lists it: everything but where it is reached."""
+    shown: dict[str, Any] = msgspec.to_builtins(device)
+    del shown["address"]
+    return shown

@@ -1,0 +1,73 @@
+"""The whole application in one place: which deployments there are, and who knows whom.
+
+    client ── HTTP ──▶ Ingress ──(plan)──▶ Router ──(snapshot)──▶ Scheduler ◀──(report)── device hosts
+                          │                                          │(list)                 ▲
+                          │                                          ▼                       │
+                          └────────── the wire: tokens ──▶ Verifier, Drafter, Expander       │
+                          └────────── the wire: tokens ──────────────────────────────────────┘
+
+Arrows in brackets are Serve handles, a few calls a request; the wire carries every token (see `cluster`).
+"""
+
+# No `from __future__ import annotations` here: Serve reads build()'s annotation to validate `args`.
+import secrets
+
+from ray.serve import Application, Deployment
+
+from app.ingress import Ingress
+from app.settings import PoolSettings, Settings
+from deployments.assigner import DRAFTER, EXPANDER, VERIFIER
+from deployments.drafter import Drafter
+from deployments.expander import Expander
+from deployments.router import Router
+from deployments.scheduler import Scheduler
+from deployments.verifier import Verifier
+
+
+def build(args: Settings) -> Application:
+    """The application that the settings describe; `app.main:build` in a Serve YAML."""
+    if args.endpoint.token is None:  # every application has a secret of its own
+        endpoint = args.endpoint.model_copy(update={"token": secrets.token_urlsafe(24)})
+        args = args.model_copy(update={"endpoint": endpoint})
+
+    pools = {
+        name: _pool(deployment, settings, args).bind(name, settings.engine, args.endpoint)
+        for name, deployment, settings in (
+            (VERIFIER, Verifier, args.verifier),
+            (DRAFTER, Drafter, args.drafter),
+            (EXPANDER, Expander, args.expander),
+        )
+        if settings.replicas
+    }
+    scheduler = _control(Scheduler).bind(pools, args.hosts, args.scheduler, args.endpoint)
+    router = _control(Router).bind(scheduler, args.router, batch_limit(args.verifier))
+    return _control(Ingress, args.ingress_replicas).bind(router, args)
+
+
+def _pool(deployment: Deployment, pool: PoolSettings, args: Settings) -> Deployment:
+    """Replicas with an engine each; a drain waits for their sessions, which Serve does not see."""
+    return deployment.options(
+        num_replicas=pool.replicas,
+        ray_actor_options={"num_cpus": pool.cpus},
+        graceful_shutdown_timeout_s=args.endpoint.drain_s + 5.0,
+        **WATCHED,
+    )
+
+
+def _control(deployment: Deployment, replicas: int = 1) -> Deployment:
+    """Replicas that mostly wait for others: any number of requests at once."""
+    return deployment.options(
+        num_replicas=replicas,
+        ray_actor_options={"num_cpus": 0.1},
+        max_ongoing_requests=10_000,
+        **WATCHED,
+    )
+
+
+# A replica that died is noticed at its next health check, and only then replaced.
+WATCHED = {"health_check_period_s": 1.0, "health_check_timeout_s": 10.0, "graceful_shutdown_wait_loop_s": 0.1}
+
+
+def batch_limit(pool: PoolSettings) -> int:
+    """Sessions that one replica works on at once."""
+    return pool.engine.max_sessions if pool.engine.kind == "torch" else pool.engine.capacity

@@ -1,0 +1,56 @@
+"""What this replica of the API counts, in Prometheus' format."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Histogram, generate_latest
+
+from deployments.job import JobStats
+
+CONTENT_TYPE = CONTENT_TYPE_LATEST
+
+_registry = CollectorRegistry()
+_requests = Counter(
+    "tandem_requests", "Requests by mode and HTTP status", ["mode", "status"], registry=_registry
+)
+_tokens = Counter("tandem_tokens", "Output tokens by origin", ["origin"], registry=_registry)
+_ttft_s = Histogram(
+    "tandem_ttft_seconds",
+    "From the request to the first text sent",
+    ["mode"],
+    buckets=(0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60),
+    registry=_registry,
+)
+_tpot_s = Histogram(
+    "tandem_tpot_seconds",
+    "Time per output token after the first",
+    ["mode"],
+    buckets=(0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1),
+    registry=_registry,
+)
+
+OPEN = "open"
+"""The mode of a request that left it open and did not get as far as to be given one."""
+DISCONNECTED = 499
+"""Counted as the status of a request whose client went away (nginx' convention)."""
+
+
+def request_done(mode: str | None, status: int) -> None:
+    """mode: as served where that is known, otherwise as asked for."""
+    _requests.labels(mode or OPEN, str(status)).inc()
+
+
+def answer_done(jobs: Sequence[JobStats], ttft_s: float, total_s: float) -> None:
+    """A complete answer and its jobs; seconds since the request came."""
+    mode = jobs[0].mode or OPEN
+    _ttft_s.labels(mode).observe(ttft_s)
+    if (tokens := max(job.tokens for job in jobs)) > 1:
+        _tpot_s.labels(mode).observe((total_s - ttft_s) / (tokens - 1))
+    for job in jobs:
+        for origin, count in job.by_origin.items():
+            _tokens.labels(str(origin)).inc(count)
+
+
+def exposition() -> bytes:
+    return generate_latest(_registry)

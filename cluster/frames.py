@@ -1,0 +1,263 @@
+"""The frames of the wire: what one process says to another about the sessions of an engine.
+
+On the wire a frame is a header (length of the body in bytes, format version) and a msgpack body. Requests
+go to the side that serves the engine and name it; replies repeat the request's session and sequence
+number, which is unique among the requests of one side of one connection.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Sequence
+from typing import Annotated
+
+import msgspec
+import numpy as np
+
+from engine import base
+from engine.base import (
+    DraftProbs,
+    EngineError,
+    EngineInfo,
+    EngineStats,
+    InvalidRequest,
+    NoCapacity,
+    Sampling,
+    TokenLogprob,
+)
+
+VERSION = 1
+HEADER = struct.Struct("<IB")
+
+
+class ProtocolError(EngineError):
+    """A frame that does not follow the protocol; the connection or session it came on is closed."""
+
+    code = "protocol_error"
+
+
+class Unauthorized(EngineError):
+    """The other side does not accept the shared token."""
+
+    code = "unauthorized"
+
+
+class UnknownEngine(EngineError):
+    """The endpoint serves no engine of this name."""
+
+    code = "unknown_engine"
+
+
+Id = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+
+
+class Tensor(msgspec.Struct, array_like=True):
+    """An array by shape, dtype name ("float32", "bfloat16" ...) and its little-endian bytes, row by row."""
+
+    shape: tuple[Count, ...]
+    dtype: str
+    data: memoryview
+
+    @classmethod
+    def of(cls, array_: np.ndarray) -> Tensor:
+        """The tensor of a numpy array; shares its memory where that is contiguous."""
+        return cls(
+            array_.shape, array_.dtype.name, np.ascontiguousarray(array_).reshape(-1).view(np.uint8).data
+        )
+
+    def numpy(self) -> np.ndarray:
+        """A read-only view as a numpy array; raises ProtocolError if bytes, shape and dtype disagree."""
+        try:
+            return np.frombuffer(self.data, self.dtype).reshape(self.shape)
+        except (TypeError, ValueError) as error:
+            raise ProtocolError(f"not a tensor of {self.shape} {self.dtype}: {error}") from None
+
+
+class Frame(msgspec.Struct, array_like=True, tag_field="type"):
+    """session: 0 where a frame is about none; seq: the request's number, 0 where a frame answers none."""
+
+    session: Id
+    seq: Id
+
+
+class Request(Frame):
+    engine: str
+
+
+class Open(Request, tag=1):
+    prompt: bytes
+    sampling: Sampling
+    log: bytes
+
+
+class Generate(Request, tag=2):
+    pass
+
+
+class Verify(Request, tag=3):
+    ids: bytes
+    probs: DraftProbs | None = None
+
+
+class Draft(Request, tag=4):
+    position: Count
+    ids: bytes
+    window: Count
+
+
+class Extend(Request, tag=5):
+    position: Count
+    ids: bytes
+
+
+class Cancel(Request, tag=6):
+    pass
+
+
+class Forward(Request, tag=7):
+    """Hidden states of output or prompt positions from `position` on, to be run through a part of a model."""
+
+    position: Count
+    hidden: Tensor
+
+
+class GetStats(Request, tag=8):
+    pass
+
+
+class Abandon(Request, tag=9):
+    """The caller no longer waits for the operation `seq`: stop it. Has no reply."""
+
+
+class Ping(Frame, tag=10):
+    """Either side asks whether the other lives, and how far it is; the answer is Pong."""
+
+
+class Hello(Request, tag=11):
+    """First frame of a connection, from the side that dialled: who it is and what it serves itself."""
+
+    token: str
+    engines: dict[str, EngineInfo]
+
+
+class Welcome(Frame, tag=32):
+    """Answer to Hello: what the side that was dialled serves."""
+
+    engines: dict[str, EngineInfo]
+
+
+class Done(Frame, tag=33):
+    pass
+
+
+class Tokens(Frame, tag=34):
+    ids: bytes
+    finish: str | None = None
+    logprobs: list[TokenLogprob] | None = None
+
+
+class Drafts(Frame, tag=35):
+    ids: bytes
+    probs: DraftProbs | None = None
+
+
+class Verdict(Frame, tag=36):
+    accepted: Count
+    ids: bytes
+    finish: str | None = None
+    logprobs: list[TokenLogprob] | None = None
+
+
+class Hidden(Frame, tag=37):
+    hidden: Tensor
+
+
+class Stats(Frame, tag=38):
+    stats: EngineStats
+
+
+class Pong(Frame, tag=40):
+    pass
+
+
+class Error(Frame, tag=39):
+    """An operation failed; with session and seq 0, the whole connection did and is closed."""
+
+    code: str
+    message: str
+    retry_after_s: float = 0.0
+
+    @classmethod
+    def of(cls, error: EngineError, session: int = 0, seq: int = 0) -> Error:
+        return cls(session, seq, error.code, str(error), getattr(error, "retry_after_s", 0.0))
+
+    def exception(self) -> EngineError:
+        """The error as the class it was raised as; an unknown code becomes an EngineError that carries it."""
+        kind = _ERRORS.get(self.code)
+        if kind is NoCapacity:
+            return NoCapacity(self.message, self.retry_after_s)
+        if kind is not None:
+            return kind(self.message)
+        error = EngineError(self.message)
+        error.code = self.code
+        return error
+
+
+_ERRORS: dict[str, type[EngineError]] = {
+    kind.code: kind
+    for kind in [*vars(base).values(), ProtocolError, Unauthorized, UnknownEngine]
+    if isinstance(kind, type) and issubclass(kind, EngineError)
+}
+
+AnyFrame = (
+    Open | Generate | Verify | Draft | Extend | Cancel | Forward | GetStats | Abandon | Ping | Hello
+    | Welcome | Done | Tokens | Drafts | Verdict | Hidden | Stats | Pong | Error
+)  # fmt: skip
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[AnyFrame] = msgspec.msgpack.Decoder(AnyFrame)
+
+
+def encode(frame: Frame) -> bytearray:
+    """Header and body of a frame, ready to be sent."""
+    data = bytearray(HEADER.size)
+    _encoder.encode_into(frame, data, HEADER.size)
+    HEADER.pack_into(data, 0, len(data) - HEADER.size, VERSION)
+    return data
+
+
+def decode(body: bytes | memoryview) -> AnyFrame:
+    """The frame of a body; raises ProtocolError. A tensor's data is a view of `body`, not a copy."""
+    try:
+        return _decoder.decode(body)
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        raise ProtocolError(f"malformed frame: {error}") from None
+
+
+def pack_ids(ids: Sequence[int]) -> bytes:
+    """Token ids in 2, 3 or 4 bytes each, as the largest needs; raises InvalidRequest beyond 32 bits."""
+    try:
+        return b"\2" + array("H", ids).tobytes()
+    except OverflowError:
+        pass
+    if min(ids) < 0 or max(ids) >= 2**32:
+        raise InvalidRequest("token ids must be between 0 and 2^32 - 1")
+    wide = np.asarray(ids, "<u4").view(np.uint8).reshape(-1, 4)
+    width = 3 if max(ids) < 2**24 else 4
+    return bytes([width]) + wide[:, :width].tobytes()
+
+
+def unpack_ids(data: bytes) -> list[int]:
+    """The token ids of `pack_ids`; raises ProtocolError for anything else."""
+    width, size = data[0] if data else 0, len(data) - 1
+    if width not in (2, 3, 4) or size % width:
+        raise ProtocolError("malformed token ids")
+    if width == 2:
+        ids = array("H")
+        ids.frombytes(memoryview(data)[1:])
+        return ids.tolist()
+    wide = np.zeros((size // width, 4), np.uint8)
+    wide[:, :width] = np.frombuffer(data, np.uint8, offset=1).reshape(-1, width)
+    return wide.view("<u4").ravel().tolist()

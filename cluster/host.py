@@ -1,0 +1,129 @@
+"""A device host: a process that hosts devices over one shared engine, and keeps them registered."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import ssl
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import msgspec
+import ray
+
+from cluster.device import Device
+from cluster.endpoint import serve_engines
+from cluster.link import Link, LinkProfile
+from cluster.profile import load_profile
+from cluster.registry import DeviceRecord
+from engine.base import Engine, EngineStats
+
+log = logging.getLogger(__name__)
+
+Register = Callable[[list[DeviceRecord]], Awaitable[object]]
+
+
+class DeviceSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One device. profile: a name of `cluster/configs`; link: emulated, between it and the cloud."""
+
+    name: str
+    profile: str = "native"
+    link: LinkProfile = LinkProfile()
+
+
+class Host:
+    """Serves devices on one wire endpoint, and registers them every `heartbeat_s` seconds.
+
+    register: called with a record of every device; what it raises is logged and tried again. Each call is
+        also the sign of life, so that a restarted scheduler learns of the devices by itself.
+    host, token, tls: of the endpoint, as in `serve_engines`.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        devices: Sequence[DeviceSettings],
+        register: Register,
+        *,
+        host: str = "127.0.0.1",
+        token: str | None = None,
+        tls: ssl.SSLContext | None = None,
+        heartbeat_s: float = 1.0,
+    ) -> None:
+        self.devices = {d.name: Device(engine, load_profile(d.profile)) for d in devices}
+        self._settings = {d.name: d for d in devices}
+        self._engine, self._register = engine, register
+        self._host, self._token, self._tls = host, token, tls
+        self._heartbeat_s = heartbeat_s
+
+    async def run(self, ready: asyncio.Future[str]) -> None:
+        """Serve and register until cancelled; `ready` becomes the address when the devices are registered."""
+        links = {d.name: Link(d.link) for d in self._settings.values() if not d.link.idle}
+        async with serve_engines(
+            self.devices, self._host, token=self._token, tls=self._tls, links=links
+        ) as endpoint:
+            while True:
+                try:
+                    async with asyncio.timeout(5.0):
+                        await self._register([self._record(name, endpoint.address) for name in self.devices])
+                except Exception as error:
+                    log.warning("registering devices failed, trying again: %s", error)
+                else:
+                    if not ready.done():
+                        ready.set_result(endpoint.address)
+                await asyncio.sleep(self._heartbeat_s)
+
+    def _record(self, name: str, address: str) -> DeviceRecord:
+        device = self.devices[name]
+        return DeviceRecord(
+            name=name,
+            address=address,
+            profile=device.profile.name,
+            model=device.info.model,
+            vocabulary=device.info.vocabulary,
+            rtt_s=self._settings[name].link.rtt_s,
+            sessions=device.sessions,
+            capacity=device.profile.sessions,
+            battery=device.battery,
+            emulated=device.profile.emulated,
+        )
+
+
+def _die(serving: asyncio.Task[None]) -> None:
+    """A host that no longer serves is better dead: then Ray starts it anew."""
+    log.critical(
+        "the device host no longer serves", exc_info=None if serving.cancelled() else serving.exception()
+    )
+    os._exit(1)
+
+
+@ray.remote(max_restarts=-1, num_cpus=0)
+class DeviceHost:
+    """A Host as a Ray actor that Ray restarts when it dies; it then registers its devices anew.
+
+    make_engine: builds the engine that all devices share; runs in the actor's process.
+    The other arguments are Host's; `register` may be a Serve handle's `handle.method.remote`.
+    """
+
+    def __init__(
+        self,
+        make_engine: Callable[[], Engine],
+        devices: Sequence[DeviceSettings],
+        register: Register,
+        **options: Any,
+    ) -> None:
+        # Ray restarts an actor by calling this alone, so this must start the work, not a method.
+        loop = asyncio.get_running_loop()
+        self._ready: asyncio.Future[str] = loop.create_future()
+        self._host = Host(make_engine(), devices, register, **options)
+        self._running = loop.create_task(self._host.run(self._ready))
+        self._running.add_done_callback(_die)
+
+    async def ready(self) -> str:
+        """The endpoint's address, once the devices are registered."""
+        return await asyncio.shield(self._ready)
+
+    async def stats(self) -> dict[str, EngineStats]:
+        """Every device's counters, by name."""
+        return {name: await device.stats() for name, device in self._host.devices.items()}

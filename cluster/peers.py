@@ -1,0 +1,46 @@
+"""The processes that this one drives: one connection to each, however many engines and sessions use it."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+
+from cluster.link import Link
+from cluster.remote import Connection, RemoteEngine, connect
+from cluster.wire import DEFAULTS, WireSettings
+
+
+class Peers:
+    """Connections by address, dialled when first needed and again after they were lost."""
+
+    def __init__(
+        self,
+        token: str | None = None,
+        tls: ssl.SSLContext | None = None,
+        settings: WireSettings = DEFAULTS,
+    ) -> None:
+        self._token, self._tls, self._settings = token, tls, settings
+        self._dialling: dict[str, asyncio.Task[Connection]] = {}
+
+    async def connection(self, address: str) -> Connection:
+        """The connection to "host:port"; raises what `connect` raises."""
+        dialling = self._dialling.get(address)
+        if dialling is None or (dialling.done() and not _lives(dialling)):
+            dial = connect(address, token=self._token, tls=self._tls, settings=self._settings)
+            dialling = self._dialling[address] = asyncio.get_running_loop().create_task(dial)
+        return await asyncio.shield(dialling)  # others may wait for it too
+
+    async def engine(self, address: str, name: str, link: Link | None = None) -> RemoteEngine:
+        """The engine called `name` at an address; raises what `connect` raises, and UnknownEngine."""
+        return (await self.connection(address)).engine(name, link)
+
+    async def close(self) -> None:
+        """Close every connection."""
+        dialled, self._dialling = self._dialling, {}
+        for connection in await asyncio.gather(*dialled.values(), return_exceptions=True):
+            if isinstance(connection, Connection):
+                await connection.close()
+
+
+def _lives(dialled: asyncio.Task[Connection]) -> bool:
+    return not dialled.cancelled() and dialled.exception() is None and not dialled.result().closed.done()

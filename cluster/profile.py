@@ -1,0 +1,88 @@
+"""Device profiles: how fast and how hungry a piece of hardware is with the model it would run.
+
+The files are `cluster/configs/*.yaml`, one a profile. A profile slows a device of this machine to that
+hardware: its tokens are real, their times and joules are emulated.
+"""
+
+from __future__ import annotations
+
+from importlib.resources import files
+
+import msgspec
+
+
+class UnknownProfile(ValueError):
+    """A name that no profile carries."""
+
+
+class ProfileError(ValueError):
+    """A profile that cannot be read; the message names the key and what it allows."""
+
+
+class DeviceProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """hardware, model: what the figures are of; source: where they come from, or that they are estimated.
+
+    prefill_tokens_per_s, decode_tokens_per_s: speeds; null is whatever this machine does.
+    power_w: drawn while computing, in watts; 0 where it is not accounted.
+    battery_wh: a full battery in watt-hours; null for a device on mains.
+    sessions: how many it works on at a time.
+    """
+
+    name: str
+    hardware: str
+    model: str
+    source: str
+    prefill_tokens_per_s: float | None = None
+    decode_tokens_per_s: float | None = None
+    power_w: float = 0.0
+    battery_wh: float | None = None
+    sessions: int = 4
+
+    def __post_init__(self) -> None:
+        for key in ("prefill_tokens_per_s", "decode_tokens_per_s", "battery_wh"):
+            value = getattr(self, key)
+            if value is not None and value <= 0:
+                raise ValueError(f"{key} must be above 0, or null, not {value}")
+        if (self.prefill_tokens_per_s is None) != (self.decode_tokens_per_s is None):
+            raise ValueError("prefill_tokens_per_s and decode_tokens_per_s must both be given, or both null")
+        if self.power_w < 0:
+            raise ValueError(f"power_w must be 0 or more, not {self.power_w}")
+        if self.sessions < 1:
+            raise ValueError(f"sessions must be at least 1, not {self.sessions}")
+
+    @property
+    def emulated(self) -> bool:
+        """Whether the device is slowed to these speeds."""
+        return self.decode_tokens_per_s is not None
+
+    def prefill_s(self, tokens: int) -> float:
+        """Seconds to take in `tokens` tokens; 0 at this machine's own speed."""
+        return tokens / self.prefill_tokens_per_s if self.prefill_tokens_per_s else 0.0
+
+    def decode_s(self, tokens: int) -> float:
+        """Seconds to produce `tokens` tokens one by one; 0 at this machine's own speed."""
+        return tokens / self.decode_tokens_per_s if self.decode_tokens_per_s else 0.0
+
+
+def parse_profile(text: str | bytes, origin: str = "profile") -> DeviceProfile:
+    """A profile from YAML; raises ProfileError that begins with `origin`."""
+    try:
+        return msgspec.yaml.decode(text, type=DeviceProfile)
+    except (msgspec.ValidationError, msgspec.DecodeError) as error:
+        keys = ", ".join(DeviceProfile.__struct_fields__)
+        raise ProfileError(f"{origin}: {error} (keys: {keys})") from None
+
+
+def profile_names() -> list[str]:
+    """The profiles that there are."""
+    return sorted(f.name.removesuffix(".yaml") for f in _folder.iterdir() if f.name.endswith(".yaml"))
+
+
+def load_profile(name: str) -> DeviceProfile:
+    """The profile called `name`; raises UnknownProfile naming what there is, ProfileError."""
+    if name not in profile_names():
+        raise UnknownProfile(f"no device profile {name!r}; there are: {', '.join(profile_names())}")
+    return parse_profile((_folder / f"{name}.yaml").read_bytes(), f"{name}.yaml")
+
+
+_folder = files("cluster") / "configs"

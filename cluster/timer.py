@@ -1,0 +1,99 @@
+"""Timers of an event loop that are exact to some ten microseconds.
+
+asyncio's own round up to a millisecond, which is a tenth of a short link's round trip. Linux's timerfd
+wakes the loop like any other descriptor; elsewhere the loop's own timers have to do. Waking takes a while
+too, longer on a busy machine: the timer learns how long, and sets itself early by the median of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import heapq
+import itertools
+import os
+import time
+import weakref
+from collections.abc import Callable
+
+_FIRST_LEAD_S, _MOST_LEAD_S, _STEP_S = 0.00006, 0.0005, 0.00001
+_CLOCK_MONOTONIC, _ABSOLUTE, _NONBLOCK_CLOEXEC = 1, 1, 0o2004000
+
+
+class _Timerspec(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_long) for name in ("interval_s", "interval_ns", "s", "ns")]
+
+
+class PreciseTimer:
+    """Calls back on its event loop at given times of `time.monotonic()`; equal times in order of asking."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._due: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = itertools.count()
+        self._libc = ctypes.CDLL(None)
+        self._lead_s = _FIRST_LEAD_S
+        self._fd = -1
+        if hasattr(self._libc, "timerfd_create"):
+            self._fd = self._libc.timerfd_create(_CLOCK_MONOTONIC, _NONBLOCK_CLOEXEC)
+        if self._fd >= 0:
+            weakref.finalize(self, os.close, self._fd)
+            loop.add_reader(self._fd, _fire, weakref.ref(self))
+
+    def call_at(self, when_s: float, callback: Callable[[], None]) -> None:
+        """Run `callback` at `when_s`, never more than half a millisecond before it."""
+        heapq.heappush(self._due, (when_s, next(self._order), callback))
+        if self._due[0][0] == when_s:
+            self._arm(when_s)
+
+    async def sleep_until(self, when_s: float) -> None:
+        """Return at `when_s`; at once if that is past."""
+        if when_s <= time.monotonic():
+            return
+        done = asyncio.get_running_loop().create_future()
+        self.call_at(when_s, lambda: _wake(done))
+        await done
+
+    def _arm(self, when_s: float) -> None:
+        early_s = when_s - self._lead_s
+        if self._fd < 0:
+            asyncio.get_running_loop().call_later(max(0.0, early_s - time.monotonic()), self.fire)
+            return
+        whole = int(early_s)
+        spec = _Timerspec(0, 0, whole, max(1, int((early_s - whole) * 1e9)))
+        self._libc.timerfd_settime(self._fd, _ABSOLUTE, ctypes.byref(spec), None)
+
+    def fire(self) -> None:
+        """Run what is due and set the clock for the next."""
+        now_s = time.monotonic()
+        if self._due:
+            late = now_s > self._due[0][0]
+            self._lead_s = min(_MOST_LEAD_S, max(0.0, self._lead_s + (_STEP_S if late else -_STEP_S)))
+        while self._due and self._due[0][0] <= now_s + self._lead_s:
+            heapq.heappop(self._due)[2]()
+        if self._due:
+            self._arm(self._due[0][0])
+
+
+def _wake(sleeper: asyncio.Future[None]) -> None:
+    if not sleeper.done():  # it may have been cancelled
+        sleeper.set_result(None)
+
+
+def _fire(timer: weakref.ref[PreciseTimer]) -> None:
+    if (alive := timer()) is not None:
+        try:
+            os.read(alive._fd, 8)
+        except BlockingIOError:
+            return  # it was set anew while this call waited its turn
+        alive.fire()
+
+
+_timers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, PreciseTimer] = weakref.WeakKeyDictionary()
+
+
+def precise_timer() -> PreciseTimer:
+    """The running loop's timer."""
+    loop = asyncio.get_running_loop()
+    if loop not in _timers:
+        _timers[loop] = PreciseTimer(loop)
+    return _timers[loop]

@@ -1,0 +1,84 @@
+"""What the router answers: the mode of a request, and the endpoints that will serve it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cluster.registry import DeviceRecord
+from engine.base import EngineError, EngineStopped
+
+
+class NoEndpoint(EngineStopped):
+    """Nothing that could serve the request is up."""
+
+
+class EndpointLost(EngineError):
+    """An endpoint failed this request; others may still serve it."""
+
+    code = "endpoint_lost"
+
+    def __init__(self, endpoint: EndpointInfo, why: str) -> None:
+        super().__init__(f"{endpoint.name} at {endpoint.address}: {why}")
+        self.endpoint = endpoint
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointInfo:
+    """An engine that can be reached on the wire.
+
+    name: what people call it (the device's name, or the pool and replica); address: "host:port";
+    engine: its name at that address; model, vocabulary: as in EngineInfo;
+    sessions: how many it works on, waiting ones included;
+    rtt_s: round-trip time of its link, seconds.
+    """
+
+    name: str
+    address: str
+    engine: str
+    model: str = ""
+    vocabulary: str = ""
+    sessions: int = 0
+    rtt_s: float = 0.0
+
+    @classmethod
+    def of(cls, device: DeviceRecord) -> EndpointInfo:
+        """The endpoint of a registered device."""
+        return cls(
+            name=device.name,
+            address=device.address,
+            engine=device.name,
+            model=device.model,
+            vocabulary=device.vocabulary,
+            sessions=device.sessions,
+            rtt_s=device.rtt_s,
+        )
+
+    @property
+    def key(self) -> str:
+        """Tells it from every other one, and from a restarted one in its place."""
+        return f"{self.engine}@{self.address}"
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What matters for an assignment: the client's mode and device (None: open), and the keys of the
+    endpoints that have already failed this request."""
+
+    mode: str | None = None
+    device: str | None = None
+    lost: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """target: the endpoint whose tokens count (in mode device, the device). drafter: in mode speculative.
+
+    device: the name of the device that takes part, if one does. queue: the target's queue depth as a
+    share of its batch limit, in [0, 1].
+    """
+
+    mode: str
+    target: EndpointInfo
+    drafter: EndpointInfo | None = None
+    device: str | None = None
+    queue: float = 0.0

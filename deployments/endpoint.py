@@ -1,0 +1,99 @@
+"""What every replica on the wire shares: an engine, a server for it, its address, its backlog, its drain."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import AsyncExitStack
+
+import ray
+
+from cluster.endpoint import serve_engines
+from deployments.assignment import EndpointInfo
+from deployments.engines import NullSettings, TorchSettings, build_engine
+from deployments.settings import Strict
+
+logger = logging.getLogger("ray.serve")
+
+
+class EndpointSettings(Strict):
+    """host: where endpoints listen; loopback unless devices or replicas are on other machines.
+
+    token: shared secret that a connection must present; drain_s: how long a replica that is going down
+    lets its sessions finish before they move elsewhere.
+    """
+
+    host: str = "127.0.0.1"
+    token: str | None = None
+    drain_s: float = 10.0
+
+    def __repr_args__(self):  # type: ignore[no-untyped-def]
+        return [("host", self.host), ("drain_s", self.drain_s)]
+
+
+def reachable(address: str) -> str:
+    """The address to publish: a wildcard host is no address to dial, the Ray node's is."""
+    host, _, port = address.rpartition(":")
+    return f"{ray.util.get_node_ip_address()}:{port}" if host in ("0.0.0.0", "[::]") else address
+
+
+class EngineEndpoint:
+    """A Serve replica whose engine is driven over the wire, past Serve's own request path.
+
+    Serve therefore sees none of this work: the replica itself reports backlog, refuses while it drains and
+    outlives its last session.
+    """
+
+    async def __init__(
+        self, pool: str, engine: TorchSettings | NullSettings, settings: EndpointSettings
+    ) -> None:
+        self.pool, self._settings = pool, settings
+        self._exit = AsyncExitStack()
+        self._engine = await asyncio.to_thread(build_engine, engine)
+        self._exit.push_async_callback(self._engine.close)
+        server = await self._exit.enter_async_context(
+            serve_engines({pool: self._engine}, settings.host, token=settings.token)
+        )
+        self._address = reachable(server.address)
+        self._draining = False
+        logger.info("%s serves %s at %s", pool, self._engine.info.model, self._address)
+
+    def record_replica_metadata(self) -> dict[str, str]:
+        """What Serve tells everybody who holds a handle about this replica."""
+        return {"address": self._address, "engine": self.pool}
+
+    async def record_autoscaling_stats(self) -> dict[str, float]:
+        """Sessions at work and waiting: Serve counts no requests here, since none pass through it."""
+        stats = await self._engine.stats()
+        return {"sessions": float(stats.sessions), "waiting": float(stats.waiting)}
+
+    async def state(self) -> EndpointInfo | None:
+        """Address and load for the scheduler; None while draining, so that nothing new is sent here."""
+        if self._draining:
+            return None
+        stats, info = await self._engine.stats(), self._engine.info
+        return EndpointInfo(
+            name=f"{self.pool} {self._address}",
+            address=self._address,
+            engine=self.pool,
+            model=info.model,
+            vocabulary=info.vocabulary,
+            sessions=stats.sessions,
+        )
+
+    async def check_health(self) -> None:
+        """Serve replaces the replica when its engine no longer answers."""
+        async with asyncio.timeout(10.0):
+            await self._engine.stats()
+
+    async def __del__(self) -> None:
+        """Drain: Serve calls this before it stops the replica. What is left after drain_s moves elsewhere."""
+        self._draining = True
+        try:
+            async with asyncio.timeout(self._settings.drain_s):
+                while (await self._engine.stats()).sessions:  # noqa: ASYNC110 (engines have no such event)
+                    await asyncio.sleep(0.05)
+        except TimeoutError:
+            logger.warning("%s stops with sessions still open", self.pool)
+        finally:
+            await self._exit.aclose()

@@ -1,0 +1,97 @@
+"""The scheduler: knows what is up. Devices register here; replicas are listed through Serve."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+
+from pydantic import Field
+from ray import serve
+from ray.serve.handle import DeploymentHandle
+
+from cluster.registry import DeviceRecord
+from deployments.assignment import EndpointInfo
+from deployments.edge import Edge, HostSettings
+from deployments.endpoint import EndpointSettings
+from deployments.roster import Roster, Snapshot
+from deployments.settings import Strict
+
+logger = logging.getLogger("ray.serve")
+
+
+class SchedulerSettings(Strict):
+    """refresh_s: how often replicas are asked for their load; expiry_s: a device that has not registered
+    for so long is not there."""
+
+    refresh_s: float = Field(0.5, gt=0)
+    expiry_s: float = Field(4.0, gt=1)
+
+
+@serve.deployment
+class Scheduler:
+    """Keeps the roster and hands out snapshots of it. Starts the device hosts that the settings list."""
+
+    async def __init__(
+        self,
+        pools: Mapping[str, DeploymentHandle],
+        hosts: Sequence[HostSettings],
+        settings: SchedulerSettings,
+        endpoint: EndpointSettings,
+    ) -> None:
+        self._pools, self._settings = dict(pools), settings
+        self._roster = Roster(settings.expiry_s)
+        self._news = asyncio.Event()
+        context = serve.get_replica_context()
+        myself = serve.get_deployment_handle(context.deployment, context.app_name)
+        self._edge = Edge.start(context.app_name, hosts, myself.register.remote, endpoint)
+        self._refreshing = asyncio.get_running_loop().create_task(self._refresh())
+
+    async def register(self, records: Sequence[DeviceRecord]) -> None:
+        """Called by device hosts, again and again: it is also their sign of life."""
+        if self._roster.register(records, time.monotonic()):
+            self._tell()
+
+    async def lost(self, address: str) -> None:
+        """Devices at this address did not answer somebody; until they register again they are not there."""
+        if self._roster.lost(address, time.monotonic()):
+            self._tell()
+
+    async def snapshot(self, after: int = -1, wait_s: float = 0.0) -> Snapshot:
+        """What is up; waits up to `wait_s` seconds for a version other than `after`."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(wait_s):
+                while self._roster.snapshot.version == after:
+                    await self._news.wait()
+        return self._roster.snapshot
+
+    async def _refresh(self) -> None:
+        while True:
+            await asyncio.gather(*(self._list(pool, handle) for pool, handle in self._pools.items()))
+            if self._roster.update(time.monotonic()):
+                self._tell()
+            await asyncio.sleep(self._settings.refresh_s)
+
+    async def _list(self, pool: str, handle: DeploymentHandle) -> None:
+        try:
+            async with asyncio.timeout(5.0):
+                states = await handle.broadcast("state").results_async(return_exceptions=True)
+        except Exception as error:  # no replica is up yet, or the only one has just died
+            logger.warning("cannot list %s: %r", pool, error)
+            states = []
+        self._roster.list_pool(pool, (s for s in states if isinstance(s, EndpointInfo)))
+
+    def _tell(self) -> None:
+        self._news.set()
+        self._news = asyncio.Event()
+
+    async def check_health(self) -> None:
+        """Serve restarts the scheduler when its refresh loop has ended."""
+        if self._refreshing.done():
+            raise RuntimeError(f"the refresh loop ended: {self._refreshing}")
+
+    async def __del__(self) -> None:
+        self._refreshing.cancel()
+        self._edge.stop()

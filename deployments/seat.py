@@ -1,0 +1,143 @@
+"""A seat: one request's place at one endpoint, with its time limits and its stopwatch."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
+
+from cluster.frames import ProtocolError, Unauthorized, UnknownEngine
+from deployments.assignment import EndpointInfo, EndpointLost
+from engine.base import (
+    Draft,
+    DraftProbs,
+    Engine,
+    EngineError,
+    EngineInfo,
+    EngineStats,
+    EngineStopped,
+    Sampling,
+    SessionCancelled,
+    Tokens,
+    UnknownSession,
+    Verdict,
+)
+
+Dial = Callable[[EndpointInfo], Awaitable[Engine]]
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long to wait before an endpoint counts as lost, seconds.
+
+    connect, open: to reach it and be admitted; first: for its first answer, prefill and queue included;
+    step: for every later one.
+    """
+
+    connect_s: float = 5.0
+    open_s: float = 15.0
+    first_s: float = 120.0
+    step_s: float = 30.0
+
+
+# Nobody but this seat ends its session, so these all mean that the endpoint is not what it was. (Another
+# token is that of another generation of the application, met while a new one is being deployed.)
+GONE = (EngineStopped, SessionCancelled, UnknownSession, UnknownEngine, Unauthorized, ProtocolError)
+
+
+class Seat:
+    """An Engine for one session: dials when opened, waits no longer than `patience`, and turns whatever
+    means that the endpoint cannot go on into EndpointLost.
+
+    seconds: time spent per stage (connect, open, decode, verify, draft) is added to this mapping.
+    expendable: every refusal counts as lost, since the request can do without this endpoint.
+    """
+
+    def __init__(
+        self,
+        endpoint: EndpointInfo,
+        dial: Dial,
+        patience: Patience,
+        seconds: dict[str, float],
+        expendable: bool = False,
+    ) -> None:
+        self.endpoint = endpoint
+        self._dial, self._patience, self._seconds = dial, patience, seconds
+        self._reasons = (EngineError,) if expendable else GONE
+        self._engine: Engine | None = None
+        self._answered = False
+        self._session: int | None = None
+
+    @property
+    def info(self) -> EngineInfo:
+        return self._connected.info
+
+    @property
+    def _connected(self) -> Engine:
+        if self._engine is None:
+            raise UnknownSession("this seat is not open")
+        return self._engine
+
+    async def open(
+        self, session: int, prompt: Sequence[int], sampling: Sampling, log: Sequence[int] = ()
+    ) -> None:
+        async with self._stage("connect", self._patience.connect_s):
+            self._engine = await self._dial(self.endpoint)
+        self._session = session
+        async with self._stage("open", self._patience.open_s):
+            await self._engine.open(session, prompt, sampling, log)
+
+    async def generate(self, session: int) -> AsyncGenerator[Tokens, None]:
+        async with aclosing(self._connected.generate(session)) as stream:
+            while True:
+                async with self._stage("decode", self._wait_s):
+                    tokens = await anext(stream, None)
+                if tokens is None:
+                    return
+                yield tokens
+
+    async def verify(self, session: int, drafts: Sequence[int], probs: DraftProbs | None = None) -> Verdict:
+        async with self._stage("verify", self._wait_s):
+            return await self._connected.verify(session, drafts, probs)
+
+    async def draft(self, session: int, position: int, tokens: Sequence[int], window: int) -> Draft:
+        async with self._stage("draft", self._wait_s):
+            return await self._connected.draft(session, position, tokens, window)
+
+    async def extend(self, session: int, position: int, tokens: Sequence[int]) -> None:
+        async with self._stage("extend", self._wait_s):
+            await self._connected.extend(session, position, tokens)
+
+    async def cancel(self, session: int) -> None:
+        async with self._stage("cancel", self._patience.open_s):
+            await self._connected.cancel(session)
+
+    async def stats(self) -> EngineStats:
+        async with self._stage("stats", self._patience.open_s):
+            return await self._connected.stats()
+
+    async def close(self) -> None:
+        """Give the seat back: end the session if one was opened. The engine itself stays as it is."""
+        if self._engine is not None and self._session is not None:
+            session, self._session = self._session, None
+            await self.cancel(session)
+
+    @property
+    def _wait_s(self) -> float:
+        return self._patience.step_s if self._answered else self._patience.first_s
+
+    @asynccontextmanager
+    async def _stage(self, name: str, limit_s: float) -> AsyncIterator[None]:
+        began = time.perf_counter()
+        try:
+            async with asyncio.timeout(limit_s):
+                yield
+            self._answered = self._answered or name in ("decode", "verify", "draft")
+        except TimeoutError as error:
+            raise EndpointLost(self.endpoint, f"no answer to {name} within {limit_s:g} s") from error
+        except (*self._reasons, ConnectionError, OSError) as error:
+            raise EndpointLost(self.endpoint, f"{type(error).__name__}: {error}") from error
+        finally:
+            self._seconds[name] = self._seconds.get(name, 0.0) + time.perf_counter() - began

@@ -1,0 +1,72 @@
+"""The settings: the checked-in YAML holds, and a mistake is answered with the key and what is allowed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+from pydantic import ValidationError
+from ray.serve.schema import ServeDeploySchema
+
+from app.main import build
+from app.settings import Settings
+from app.up import CONFIG
+from deployments.engines import NullSettings, build_engine, context_of, model_folder
+
+
+def test_the_checked_in_yaml_holds() -> None:
+    deployment = yaml.safe_load(CONFIG.read_text())
+    schema = ServeDeploySchema.model_validate(deployment)
+    assert schema.http_options.host == "127.0.0.1"
+    (application,) = schema.applications
+    settings = Settings(**application.args)
+    assert settings.endpoint.host == "127.0.0.1"
+    assert build(settings) is not None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "key", "allowed"),
+    [
+        ({"verifer": {}}, "verifer", "Extra inputs are not permitted"),
+        ({"verifier": {"replicas": -1}}, "verifier.replicas", "greater than or equal to 0"),
+        ({"verifier": {"engine": {"kind": "gpu"}}}, "verifier.engine", "'torch', 'null'"),
+        ({"drafter": {"engine": {"kind": "null", "tokens_per_s": 0}}}, "tokens_per_s", "greater than 0"),
+        ({"window": {"name": "wide"}}, "window", "static"),
+        ({"window": {"name": "static", "parameters": {"gamma": 4}}}, "window", "gamma"),
+        ({"window": {"name": "static", "parameters": {"size": 0}}}, "window", "at least 1"),
+        ({"router": {"routing": {"name": "best"}}}, "router", "jsq, round_robin"),
+        ({"router": {"collaboration": {"name": "best"}}}, "router", "explicit"),
+        ({"verifier": {"engine": {"kind": "torch", "batching": {"name": "x"}}}}, "verifier.engine", "fifo"),
+        ({"hosts": [{"devices": [{"name": "a", "profile": "x"}]}]}, "profile", "native"),
+        ({"hosts": [{"devices": [{"name": "drafter"}]}]}, "hosts.0.devices.0.name", "meaning of its own"),
+        ({"hosts": [{"devices": [{"name": "a"}, {"name": "a"}]}]}, "hosts", "device names must differ"),
+        ({"hosts": [{"devices": []}]}, "hosts.0.devices", "at least 1"),
+        ({"limits": {"step_s": 0}}, "limits.step_s", "greater than 0"),
+    ],
+)
+def test_a_mistake_names_the_key_and_what_is_allowed(
+    arguments: dict[str, Any], key: str, allowed: str
+) -> None:
+    with pytest.raises(ValidationError) as raised:
+        Settings(**arguments)
+    assert key in str(raised.value)
+    assert allowed in str(raised.value)
+
+
+def test_the_wire_token_is_not_shown() -> None:
+    settings = Settings(endpoint={"token": "hush"})  # type: ignore[arg-type]
+    assert "hush" not in f"{settings!r} {settings}"
+
+
+async def test_a_null_engine_is_built_from_its_settings() -> None:
+    engine = build_engine(NullSettings(kind="null", context=99))
+    assert engine.info.context == context_of(NullSettings(kind="null", context=99)) == 99
+    await engine.close()
+
+
+def test_a_model_is_a_family_name_or_a_folder(tmp_path: Any) -> None:
+    assert (model_folder("target") / "config.json").exists()
+    assert model_folder(str(tmp_path)) == tmp_path
+    with pytest.raises(ValueError, match="target, small"):
+        model_folder("gpt-9")

@@ -1,0 +1,155 @@
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cluster import frames
+from cluster.frames import HEADER, VERSION, ProtocolError, Tensor, decode, encode, pack_ids, unpack_ids
+from engine.base import (
+    ContextOverflow,
+    DraftProbs,
+    EngineError,
+    EngineInfo,
+    EngineStats,
+    EngineStopped,
+    InvalidRequest,
+    NoCapacity,
+    Sampling,
+    SessionCancelled,
+    TokenLogprob,
+    UnknownSession,
+)
+
+ids = st.one_of(
+    st.lists(st.integers(0, 2**bits - 1), max_size=40) for bits in (8, 16, 24, 32)
+)  # each width, and lists that need none
+header = {
+    "session": st.integers(0, 9) | st.integers(0, 2**63 - 1),
+    "seq": st.integers(0, 99) | st.integers(0, 2**63 - 1),
+}
+request = header | {"engine": st.just("null") | st.text(max_size=12)}
+packed = ids.map(pack_ids)
+count = st.integers(0, 2**31 - 1)
+finish = st.sampled_from([None, "stop", "length"])
+logprobs = st.none() | st.lists(st.just(TokenLogprob(-0.5, [(3, -0.5), (4, -2.0)])), max_size=3)
+probs = st.none() | st.just(DraftProbs(2, b"12345678", b"abcdefgh"))
+infos = st.dictionaries(st.text(max_size=5), st.just(EngineInfo("m", "v", 100, 64, 2)), max_size=3)
+tensor = st.just(Tensor.of(np.arange(6, dtype=np.float32).reshape(2, 3)))
+ANY = st.one_of(
+    st.builds(frames.Open, **request, prompt=packed, sampling=st.just(Sampling(seed=2**62)), log=packed),
+    st.builds(frames.Generate, **request),
+    st.builds(frames.Verify, **request, ids=packed, probs=probs),
+    st.builds(frames.Draft, **request, position=count, ids=packed, window=count),
+    st.builds(frames.Extend, **request, position=count, ids=packed),
+    st.builds(frames.Cancel, **request),
+    st.builds(frames.Forward, **request, position=count, hidden=tensor),
+    st.builds(frames.GetStats, **request),
+    st.builds(frames.Abandon, **request),
+    st.builds(frames.Hello, **request, token=st.text(max_size=9), engines=infos),
+    st.builds(frames.Welcome, **header, engines=infos),
+    st.builds(frames.Ping, **header),
+    st.builds(frames.Pong, **header),
+    st.builds(frames.Done, **header),
+    st.builds(frames.Tokens, **header, ids=packed, finish=finish, logprobs=logprobs),
+    st.builds(frames.Drafts, **header, ids=packed, probs=probs),
+    st.builds(frames.Verdict, **header, accepted=count, ids=packed, finish=finish, logprobs=logprobs),
+    st.builds(frames.Hidden, **header, hidden=tensor),
+    st.builds(frames.Stats, **header, stats=st.just(EngineStats(steps=3, energy_j=0.5))),
+    st.builds(frames.Error, **header, code=st.text(max_size=9), message=st.text(max_size=9)),
+)
+
+
+@given(ANY)
+def test_round_trip(frame: frames.Frame) -> None:
+    data = encode(frame)
+    assert HEADER.unpack_from(data) == (len(data) - HEADER.size, VERSION)
+    assert decode(bytes(data[HEADER.size :])) == frame
+
+
+@given(st.binary(max_size=200))
+def test_decoder_takes_any_bytes(data: bytes) -> None:
+    check_decodes_or_refuses(data)
+
+
+def check_decodes_or_refuses(data: bytes) -> None:
+    try:
+        frame = decode(data)
+    except ProtocolError:
+        return
+    assert isinstance(frame, frames.Frame)
+
+
+@given(ANY, st.data())
+def test_decoder_takes_damaged_frames(frame: frames.Frame, data: st.DataObject) -> None:
+    body = encode(frame)[HEADER.size :]
+    for _ in range(data.draw(st.integers(1, 4))):
+        body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
+    check_decodes_or_refuses(bytes(body))
+
+
+def test_decoder_takes_deep_nesting() -> None:
+    with pytest.raises(ProtocolError):
+        decode(b"\x91" * 100_000)
+
+
+@given(ids)
+def test_ids_round_trip(values: list[int]) -> None:
+    data = pack_ids(values)
+    assert unpack_ids(data) == values
+    width = 2 if max(values, default=0) < 2**16 else 3 if max(values) < 2**24 else 4
+    assert len(data) == 1 + width * len(values)
+
+
+@pytest.mark.parametrize("values", [[-1], [2**32], [5, -3, 2**20]])
+def test_ids_out_of_range(values: list[int]) -> None:
+    with pytest.raises(InvalidRequest):
+        pack_ids(values)
+
+
+@given(st.binary(max_size=30))
+def test_unpacking_takes_any_bytes(data: bytes) -> None:
+    try:
+        values = unpack_ids(data)
+    except ProtocolError:
+        return
+    assert all(0 <= value < 2**32 for value in values)
+
+
+@pytest.mark.parametrize(
+    "kind", [InvalidRequest, ContextOverflow, UnknownSession, SessionCancelled, EngineStopped, ProtocolError]
+)
+def test_errors_keep_their_class(kind: type[EngineError]) -> None:
+    error = frames.Error.of(kind("why"), 3, 4).exception()
+    assert type(error) is kind
+    assert str(error) == "why"
+
+
+def test_no_capacity_keeps_its_time() -> None:
+    error = frames.Error.of(NoCapacity("full", 2.5)).exception()
+    assert isinstance(error, NoCapacity)
+    assert error.retry_after_s == 2.5
+
+
+def test_a_foreign_code_is_kept() -> None:
+    error = frames.Error(0, 1, "from_the_future", "what").exception()
+    assert (type(error), error.code, EngineError.code) == (EngineError, "from_the_future", "engine_error")
+
+
+def test_tensor_keeps_its_memory() -> None:
+    array = np.arange(12, dtype=np.float16).reshape(3, 4)
+    assert np.shares_memory(Tensor.of(array).numpy(), array)
+    assert (Tensor.of(array.T).numpy() == array.T).all()
+
+
+@pytest.mark.parametrize("shape_dtype", [((5,), "float32"), ((2, 3), "nonsense"), ((2, 3), "object")])
+def test_tensor_that_does_not_fit(shape_dtype: tuple[tuple[int, ...], str]) -> None:
+    with pytest.raises(ProtocolError):
+        Tensor(*shape_dtype, memoryview(b"x" * 24)).numpy()
+
+
+def test_only_frames_are_frames() -> None:
+    with pytest.raises(ProtocolError):
+        decode(msgspec.msgpack.encode([99, 1, 1]))

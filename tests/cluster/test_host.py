@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+import ray
+
+from cluster.host import DeviceHost, DeviceSettings, Host
+from cluster.link import LinkProfile
+from cluster.profile import UnknownProfile
+from cluster.registry import DeviceRecord, DeviceRegistry
+from cluster.remote import connect
+from engine.base import EngineStopped, Sampling
+from engine.null_engine import NullEngine
+
+DEVICES = [
+    DeviceSettings("laptop"),
+    DeviceSettings("phone", "xiaomi14-qwen05b", LinkProfile(rtt_s=0.002)),
+]
+
+
+async def test_serves_and_registers() -> None:
+    registered: asyncio.Queue[list[DeviceRecord]] = asyncio.Queue()
+    host = Host(NullEngine(), DEVICES, registered.put, heartbeat_s=0.01)
+    ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    running = asyncio.create_task(host.run(ready))
+    laptop, phone = await registered.get()
+    assert (laptop.name, laptop.address, laptop.emulated, laptop.rtt_s) == ("laptop", await ready, False, 0.0)
+    assert (phone.profile, phone.emulated, phone.battery, phone.rtt_s) == (
+        "xiaomi14-qwen05b", True, 1.0, 0.002,
+    )  # fmt: skip
+    connection = await connect(phone.address)
+    assert set(connection.peer_engines) == {"laptop", "phone"}
+    await connection.engine("phone").open(1, [20], Sampling())
+    while (await registered.get())[1].sessions == 0:  # a later heartbeat tells of it
+        pass
+    await connection.close()
+    while (await registered.get())[1].sessions == 1:
+        pass
+    running.cancel()
+    await asyncio.wait((running,))
+
+
+async def test_registers_until_it_succeeds(caplog: pytest.LogCaptureFixture) -> None:
+    attempts = 0
+
+    async def register(_: list[DeviceRecord]) -> None:
+        nonlocal attempts
+        attempts += 1
+        if attempts < 3:
+            raise ConnectionError("no scheduler yet")
+
+    ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    running = asyncio.create_task(Host(NullEngine(), DEVICES, register, heartbeat_s=0.01).run(ready))
+    await ready
+    assert attempts == 3
+    assert "no scheduler yet" in caplog.text
+    running.cancel()
+    await asyncio.wait((running,))
+
+
+def test_unknown_profile() -> None:
+    with pytest.raises(UnknownProfile):
+        Host(NullEngine(), [DeviceSettings("x", "y")], register=None)  # type: ignore[arg-type]
+
+
+@ray.remote(num_cpus=0)
+class Scheduler:
+    def __init__(self) -> None:
+        self.registry = DeviceRegistry()
+
+    async def register(self, records: list[DeviceRecord]) -> None:
+        self.registry.register(records, 0.0)
+
+    async def address(self) -> str | None:
+        found = self.registry.get("laptop", 0.0)
+        return found.address if found else None
+
+
+async def test_a_killed_host_comes_back() -> None:
+    started = not ray.is_initialized()
+    if started:  # "local": never the cluster of somebody else
+        ray.init("local", num_cpus=1, include_dashboard=False, log_to_driver=False)
+    try:
+        scheduler = Scheduler.remote()  # type: ignore[attr-defined]
+        host = DeviceHost.remote(NullEngine, DEVICES, scheduler.register.remote, heartbeat_s=0.1)  # type: ignore[attr-defined]
+        before = await host.ready.remote()
+        connection = await connect(before)
+        laptop = connection.engine("laptop")
+        await laptop.open(1, [20], Sampling())
+        assert (await host.stats.remote())["laptop"].sessions == 1
+        ray.kill(host, no_restart=False)
+        async with asyncio.timeout(30):
+            await connection.finished
+            with pytest.raises(EngineStopped):
+                await laptop.verify(1, [])
+            while (after := await scheduler.address.remote()) == before:
+                pass
+            connection = await connect(after)
+            await connection.engine("laptop").open(1, [20], Sampling())
+            await connection.close()
+        ray.kill(host)
+    finally:
+        if started:
+            ray.shutdown()

@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+import asyncio
+import time
+from functools import partial
+from itertools import accumulate, pairwise
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cluster.endpoint import serve_engines
+from cluster.link import Link, LinkModel, LinkProfile, Pipe, down_model, up_model
+from cluster.remote import connect
+from engine.base import Sampling
+from engine.null_engine import NullEngine
+
+frames = st.lists(st.tuples(st.floats(0, 2), st.integers(0, 100_000)), min_size=1, max_size=30).map(
+    lambda pairs: list(zip(accumulate(gap for gap, _ in pairs), (size for _, size in pairs), strict=True))
+)  # (time handed over, bytes), in order of time
+rates = st.floats(1e3, 1e7)
+traces = st.tuples(st.lists(st.tuples(st.floats(0.01, 2), st.just(0.0) | rates), max_size=6), rates).map(
+    lambda t: (
+        *zip(accumulate([0.0, *(gap for gap, _ in t[0])]), [*(r for _, r in t[0]), t[1]], strict=True),
+    )
+)
+
+
+@given(frames, st.floats(0, 0.2), st.floats(0, 1), rates | traces, st.integers(0, 9))
+def test_first_in_first_out(
+    sent: list[tuple[float, int]], delay_s: float, jitter: float, rate: float, seed: int
+) -> None:
+    model = LinkModel(delay_s, delay_s * jitter, rate, seed)
+    arrivals = [model.arrival(now, size) for now, size in sent]
+    assert all(a <= b for a, b in pairwise(arrivals))
+    assert all(a >= now + delay_s * (1 - jitter) - 1e-9 for a, (now, _) in zip(arrivals, sent, strict=True))
+
+
+@given(frames, rates)
+def test_constant_bandwidth(sent: list[tuple[float, int]], rate: float) -> None:
+    model = LinkModel(0.0, 0.0, rate, 0)
+    free_s = 0.0
+    for now, size in sent:
+        free_s = max(now, free_s) + size / rate
+        assert model.arrival(now, size) == pytest.approx(free_s, rel=1e-9, abs=1e-9)
+
+
+@given(frames, traces)
+def test_carries_what_the_trace_allows(
+    sent: list[tuple[float, int]], trace: tuple[tuple[float, float], ...]
+) -> None:
+    """From when the pipe was last empty until an arrival, it carries exactly what the trace allows."""
+
+    def allowed(until_s: float) -> float:
+        ends = [*(t for t, _ in trace[1:]), float("inf")]
+        return sum(
+            rate * max(0.0, min(until_s, end) - start) for (start, rate), end in zip(trace, ends, strict=True)
+        )
+
+    model = LinkModel(0.0, 0.0, trace, 0)
+    busy_since, carried, arrival = 0.0, 0, 0.0
+    for now, size in sent:
+        if now > arrival:
+            busy_since, carried = now, 0
+        carried += size
+        arrival = model.arrival(now, size)
+        assert allowed(arrival) - allowed(busy_since) == pytest.approx(carried, rel=1e-6, abs=1e-2)
+
+
+@given(frames, rates | traces, st.integers(1, 99))
+def test_a_frame_is_its_parts(sent: list[tuple[float, int]], rate: float, percent: int) -> None:
+    whole, parts = LinkModel(0.01, 0.0, rate, 0), LinkModel(0.01, 0.0, rate, 0)
+    for now, size in sent:
+        first = size * percent // 100
+        parts.arrival(now, first)
+        assert parts.arrival(now, size - first) == pytest.approx(whole.arrival(now, size), rel=1e-9)
+
+
+def test_an_outage_holds_frames_up() -> None:
+    model = LinkModel(0.0, 0.0, ((0.0, 100.0), (1.0, 0.0), (3.0, 100.0)), 0)
+    assert [model.arrival(0.5, 50), model.arrival(1.0, 100)] == pytest.approx([1.0, 4.0])
+
+
+def test_jitter_is_seeded_and_bounded() -> None:
+    profile = LinkProfile(rtt_s=0.1, jitter_s=0.05, seed=7)
+    arrivals = list(map(up_model(profile).arrival, range(99), range(99)))
+    assert arrivals == list(map(up_model(profile).arrival, range(99), range(99)))
+    assert arrivals != list(map(down_model(profile).arrival, range(99), range(99)))
+    delays = [arrival - now for now, arrival in enumerate(arrivals)]
+    assert min(delays) >= 0.0
+    assert max(delays) <= 0.1
+    assert max(delays) - min(delays) > 0.08
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("rtt_s: -1", "rtt_s"),
+        ("{rtt_s: 0.1, jitter_s: 0.06}", "jitter_s"),
+        ("up_bytes_per_s: 0", "up_bytes_per_s"),
+        ("down_trace: [[1, 5]]", "down_trace"),
+        ("up_trace: [[0, 5], [1, 0]]", "up_trace"),
+        ("up_trace: [[0, 5], [2, -1], [3, 1]]", "up_trace"),
+        ("latency: 3", "latency"),
+    ],
+)
+def test_profiles_say_what_is_wrong(text: str, key: str) -> None:
+    with pytest.raises(msgspec.ValidationError, match=key):
+        msgspec.yaml.decode(text, type=LinkProfile)
+
+
+async def test_a_live_pipe_keeps_order_and_time() -> None:
+    pipe = Pipe(LinkModel(0.02, 0.02, 1e6, 3))
+    start_s = time.monotonic()
+    came: list[tuple[int, float]] = []
+    done = asyncio.Event()
+
+    def deliver(i: int) -> None:
+        came.append((i, time.monotonic() - start_s))
+        if i == 49:
+            done.set()
+
+    for i in range(50):
+        pipe.carry(1000, partial(deliver, i))
+    await done.wait()
+    assert [i for i, _ in came] == list(range(50))
+    assert all(t >= (i + 1) * 0.001 - 0.001 for i, t in came)
+
+
+async def test_links_of_one_connection_are_apart() -> None:
+    """A slow device does not hold up another of the same host."""
+    slow = Link(LinkProfile(rtt_s=0.4))
+    async with serve_engines({"a": NullEngine(), "b": NullEngine()}, links={"a": slow}) as endpoint:
+        connection = await connect(endpoint.address)
+        a, b = connection.engine("a"), connection.engine("b")
+        start_s = time.monotonic()
+        opening = asyncio.create_task(a.open(1, [20], Sampling()))
+        await b.open(1, [20], Sampling())
+        for _ in range(5):
+            await b.verify(1, [])
+        assert not opening.done()
+        await opening
+        assert time.monotonic() - start_s >= 0.39
+        await connection.close()

@@ -1,0 +1,40 @@
+"""What the tests share: one Ray for the whole session, with the application of the checked-in YAML on it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+import yaml
+
+from app.local_ray import ENVIRONMENT, free_port, local_ray
+
+os.environ.update(ENVIRONMENT)  # before any test module imports Ray
+
+WIRE_TOKEN = "for these tests only"
+
+
+@dataclass(frozen=True)
+class Running:
+    """The application. address: of its API; token: what its endpoints ask for."""
+
+    address: str
+    token: str
+
+
+@pytest.fixture(scope="session")
+def application() -> Iterator[Running]:
+    """The application as `make up` deploys it, on a free port, with the embedded models."""
+    from app.up import CONFIG, deploy, wait_until_ready
+
+    deployment = yaml.safe_load(CONFIG.read_text())
+    deployment["http_options"]["port"] = port = free_port()
+    arguments = deployment["applications"][0]["args"]
+    arguments["endpoint"] = {"token": WIRE_TOKEN}
+    with local_ray() as ray:
+        deploy(deployment, ray.dashboard)
+        address = f"http://127.0.0.1:{port}"
+        wait_until_ready(address, ray.dashboard, print)
+        yield Running(address, WIRE_TOKEN)

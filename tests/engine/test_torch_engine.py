@@ -1,0 +1,531 @@
+"""The asyncio facade: many sessions at once, refusals, cancellation, the end and the crash."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from engine.base import (
+    ContextOverflow,
+    DraftProbs,
+    Engine,
+    EngineError,
+    EngineStopped,
+    InvalidRequest,
+    NoCapacity,
+    Sampling,
+    SessionCancelled,
+    Tokens,
+    UnknownSession,
+)
+from engine.torch_engine import TorchEngine
+from tests.engine.engines import CONTEXT, Engines, Gate, collect, handled, tokenizer
+from tests.engine.tiny_weights import EOS, VOCAB
+from tests.engine_contract import CHECKS, close_stops_it, exhaust
+
+PROMPT = [20, 21, 22]
+
+
+def endless(max_tokens: int = CONTEXT - 20) -> Sampling:
+    return Sampling(max_tokens=max_tokens, ignore_eos=True)
+
+
+@pytest.fixture
+async def engines(tmp_path: Path) -> AsyncIterator[Engines]:
+    made = Engines(tmp_path)
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+def engine(engines: Engines) -> TorchEngine:
+    return engines.start()
+
+
+@pytest.fixture
+def gate(engine: TorchEngine, monkeypatch: pytest.MonkeyPatch) -> Gate:
+    return Gate(engine, monkeypatch)
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+async def test_contract(check: Callable[[Engine, list[int]], Awaitable[None]], engine: TorchEngine) -> None:
+    await check(engine, PROMPT)
+
+
+async def test_contract_of_close(engine: TorchEngine) -> None:
+    await close_stops_it(engine, PROMPT)
+
+
+# -- many at once ---------------------------------------------------------------------------------------
+
+
+async def test_many_sessions_at_once(engines: Engines) -> None:
+    """Generating, verifying and being cancelled, with a cache too small for all: each gets its own output."""
+    engine = engines.start(num_blocks=40)
+    rng = np.random.default_rng(0)
+
+    async def one(session: int) -> None:
+        prompt = [5, 6, 7, 8, 9][: 1 + session % 5] + rng.integers(3, VOCAB, session % 7).tolist()
+        sampling = Sampling(max_tokens=5 + session % 20, repetition_penalty=1.0 + session % 3 / 4)
+        expected = engines.greedy(prompt, sampling)
+        await engine.open(session, prompt, sampling)
+        if session % 4 == 0:
+            stream = engine.generate(session)
+            ids = (await anext(stream)).ids
+            await engine.cancel(session)
+            with suppress(SessionCancelled):  # unless it was done before it was cancelled
+                async for tokens in stream:
+                    ids += tokens.ids
+            assert ids == expected[0][: len(ids)]
+            return
+        ids = []
+        if session % 4 == 1:
+            verdict = await engine.verify(session, expected[0][:3])
+            ids += verdict.ids
+        more, finish = await collect(engine, session)
+        assert (ids + more, finish) == expected
+        await engine.cancel(session)
+
+    await asyncio.gather(*(one(i) for i in range(48)))
+    stats = await handled(engine)
+    assert (stats.opened, stats.cancelled + stats.finished) == (48, 48)
+    assert stats.finished >= 36
+    assert (stats.sessions, stats.running, stats.waiting) == (0, 0, 0)
+    assert stats.blocks_free == stats.blocks_total == 40
+    assert stats.preempted > 0
+    assert stats.tokens_from_prefix > 0
+    assert stats.steps > 0
+    assert stats.step_s > 0
+
+
+@pytest.mark.parametrize("temperature", [0.7, 1.5])
+async def test_chance_repeats_whatever_shares_the_batch(engines: Engines, temperature: float) -> None:
+    """Alone in a large cache, and among others in a small one that preempts; also continued from a log."""
+    samplings = [
+        Sampling(max_tokens=24, temperature=temperature, seed=i, top_p=1 - i / 40, top_k=20 * (i % 2))
+        for i in range(12)
+    ]
+    alone = []
+    roomy = engines.start()
+    for i, sampling in enumerate(samplings):
+        await roomy.open(i, PROMPT, sampling)
+        alone.append(await collect(roomy, i))
+        await roomy.cancel(i)
+        for cut in (1, len(alone[i][0]) // 2):
+            await roomy.open(i, PROMPT, sampling, alone[i][0][:cut])
+            rest, finish = await collect(roomy, i)
+            if cut < len(alone[i][0]):
+                assert (alone[i][0][:cut] + rest, finish) == alone[i]
+            await roomy.cancel(i)
+    assert len({tuple(ids) for ids, _ in alone}) == 12, "other seeds, other outputs"
+
+    tight = engines.start(num_blocks=20)
+
+    async def one(i: int) -> tuple[list[int], str | None]:
+        await tight.open(i, PROMPT, samplings[i])
+        result = await collect(tight, i)
+        await tight.cancel(i)
+        return result
+
+    assert await asyncio.gather(*map(one, range(12))) == alone
+    assert (await tight.stats()).preempted > 0
+
+
+async def test_logprobs_are_the_models_own(engines: Engines) -> None:
+    """Before penalties and temperature, for generated and for verified tokens alike."""
+    engine = engines.start()
+    sampling = Sampling(max_tokens=8, ignore_eos=True, logprobs=3, repetition_penalty=1.5)
+    expected, _ = engines.greedy(PROMPT, sampling)
+    await engine.open(1, PROMPT, sampling)
+    verdict = await engine.verify(1, [*expected[:2], (expected[2] + 1) % VOCAB])
+    scores = list(verdict.logprobs or [])
+    async for tokens in engine.generate(1):
+        scores += tokens.logprobs or []
+    assert len(scores) == 8
+    for position, (token, score) in enumerate(zip(expected, scores, strict=True)):
+        own = engines.models[0].logits((*PROMPT, *expected[:position])).log_softmax(-1)
+        assert score.logprob == pytest.approx(float(own[token]), abs=1e-4)
+        best = own.topk(3)
+        assert [t for t, _ in score.top] == best.indices.tolist()
+        assert [p for _, p in score.top] == pytest.approx(best.values.tolist(), abs=1e-4)
+
+
+# -- stop strings ---------------------------------------------------------------------------------------
+
+
+async def test_stop_strings_across_tokens(engines: Engines) -> None:
+    """Every stretch of two and three characters of an output, one character a token, as a stop string."""
+    text = tokenizer()
+    engine = engines.start(tokenizer=text)
+    whole, _ = engines.greedy([30, 20], endless(40))
+    shown = text.decode(whole)
+    stops = {shown[i : i + n] for n in (2, 3) for i in range(len(shown) - n)}
+    assert len(stops) > 5
+    for session, stop in enumerate(sorted(stops)):
+        sampling = Sampling(max_tokens=40, ignore_eos=True, stop=("never said", stop))
+        await engine.open(session, [30, 20], sampling)
+        ids, finish = await collect(engine, session)
+        assert finish == "stop"
+        assert ids == whole[: len(ids)]
+        assert text.decode(ids).endswith(stop)
+        assert stop not in text.decode(ids[:-1])
+        await engine.extend(session, 0, [])  # back to the beginning: it has not been said yet
+        assert await collect(engine, session) == (ids, "stop")
+        await engine.extend(session, 0, ids[:-1])  # one token before
+        assert await collect(engine, session) == (ids[-1:], "stop")
+        await engine.extend(session, 0, ids)  # said by what was set
+        assert await collect(engine, session) == ([], "stop")
+        await engine.extend(session, 0, [])
+        verdict = await engine.verify(session, whole[:39])
+        assert (verdict.ids, verdict.finish, verdict.accepted) == (ids, "stop", len(ids))
+        await engine.cancel(session)
+        await engine.open(session, [30, 20], sampling, ids[:-1])  # begun in the log
+        assert await collect(engine, session) == (ids[-1:], "stop")
+        await engine.cancel(session)
+
+
+async def test_stop_strings_need_a_tokenizer(engine: TorchEngine) -> None:
+    with pytest.raises(InvalidRequest, match="tokenizer"):
+        await engine.open(1, PROMPT, Sampling(max_tokens=3, stop=("x",)))
+    await engine.open(1, PROMPT, Sampling(max_tokens=3))  # and the id is still free
+
+
+# -- stopping -------------------------------------------------------------------------------------------
+
+
+async def test_closing_the_stream_stops_the_work(engine: TorchEngine, gate: Gate) -> None:
+    await engine.open(1, PROMPT, endless())
+    stream = engine.generate(1)
+    gate.steps(3)
+    await anext(stream)
+    await stream.aclose()
+    gate.open()
+    before = await handled(engine)
+    assert before.tokens_generated <= 4
+    await engine.open(2, PROMPT, endless(10))
+    await collect(engine, 2)
+    after = await engine.stats()
+    assert after.tokens_generated == before.tokens_generated + 10, "the left session went on"
+    assert after.running == 0
+    await engine.extend(1, 0, [])  # it is free for other operations
+
+
+async def test_a_task_cancelled_while_it_generates(engine: TorchEngine, gate: Gate) -> None:
+    await engine.open(1, PROMPT, endless())
+    begun = asyncio.Event()
+
+    async def consume() -> None:
+        async for _ in engine.generate(1):
+            begun.set()
+
+    task = asyncio.create_task(consume())
+    gate.steps(3)
+    await begun.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    gate.open()
+    stats = await handled(engine)
+    assert stats.running == 0
+    assert stats.tokens_generated <= 4
+
+
+@pytest.mark.parametrize("operation", ["generate", "verify", "draft", "extend"])
+async def test_cancelling_the_session_ends_its_operation(
+    engine: TorchEngine, gate: Gate, operation: str
+) -> None:
+    await engine.open(1, [5] * 100, Sampling(max_tokens=20, ignore_eos=True))
+    run = {
+        "generate": lambda: collect(engine, 1),
+        "verify": lambda: engine.verify(1, [5] * 10),
+        "draft": lambda: engine.draft(1, 0, [], 15),
+        "extend": lambda: engine.extend(1, 0, [5]),
+    }
+    task = asyncio.create_task(run[operation]())  # type: ignore[arg-type]
+    await asyncio.sleep(0)  # now it has begun
+    assert (await engine.stats()).running == 1
+    await engine.cancel(1)
+    with pytest.raises(SessionCancelled, match="session 1"):
+        await task
+    gate.open()
+    stats = await handled(engine)
+    assert (stats.sessions, stats.cancelled) == (0, 1)
+    assert stats.blocks_free == stats.blocks_total
+    await engine.open(1, PROMPT, endless(4))  # the id is free at once
+    assert len((await collect(engine, 1))[0]) == 4
+
+
+async def test_a_verify_whose_caller_left_frees_the_session(engine: TorchEngine, gate: Gate) -> None:
+    await engine.open(1, [5] * 60, Sampling(max_tokens=20, ignore_eos=True))
+    task = asyncio.create_task(engine.verify(1, [5, 6]))
+    await asyncio.sleep(0)  # now it has begun
+    assert (await engine.stats()).running == 1
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    with pytest.raises(InvalidRequest, match="still at work"):
+        await engine.verify(1, [])
+    gate.open()
+    while (await engine.stats()).running:
+        await handled(engine)
+    await engine.extend(1, 0, [])
+    assert (await engine.verify(1, [])).ids
+
+
+# -- refusals -------------------------------------------------------------------------------------------
+
+
+async def test_unknown_sessions(engine: TorchEngine) -> None:
+    await engine.open(1, PROMPT, endless(2))
+    await engine.cancel(1)
+    for session in (1, 2):
+        for call in (
+            engine.verify(session, []),
+            engine.extend(session, 0, []),
+            engine.draft(session, 0, [], 1),
+            anext(engine.generate(session)),
+        ):
+            with pytest.raises(UnknownSession, match=f"no session {session}"):
+                await call
+        await engine.cancel(session)
+
+
+async def test_one_operation_at_a_time(engine: TorchEngine, gate: Gate) -> None:
+    await engine.open(1, PROMPT, endless())
+    stream = engine.generate(1)
+    gate.steps(3)
+    await anext(stream)
+    for call in (
+        engine.verify(1, []),
+        engine.extend(1, 0, []),
+        engine.draft(1, 0, [], 1),
+        anext(engine.generate(1)),
+    ):
+        with pytest.raises(InvalidRequest, match="still at work"):
+            await call
+    await stream.aclose()
+    gate.open()
+
+
+def probs(rows: list[list[tuple[int, float]]], width: int = 2) -> DraftProbs:
+    ids = np.array([[t for t, _ in row] for row in rows], "<i4")
+    values = np.array([[p for _, p in row] for row in rows], "<f4")
+    return DraftProbs(width, ids.tobytes(), values.tobytes())
+
+
+FINE = [(5, 0.5), (6, 0.5)]
+BAD_VERIFIES = {
+    "id too large": ([VOCAB], None),
+    "negative id": ([-1], None),
+    "fewer distributions": ([5, 5], probs([FINE])),
+    "more distributions": ([5], probs([FINE, FINE])),
+    "distributions without drafts": ([], probs([FINE])),
+    "id of a distribution too large": ([5], probs([[(5, 0.5), (VOCAB, 0.5)]])),
+    "negative id of a distribution": ([5], probs([[(5, 0.5), (-1, 0.5)]])),
+    "not a number": ([5], probs([[(5, float("nan")), (6, 0.5)]])),
+    "infinite": ([5], probs([[(5, float("inf")), (6, 0.5)]])),
+    "negative probability": ([5], probs([[(5, 1.5), (6, -0.5)]])),
+    "does not sum to one": ([5], probs([[(5, 0.5), (6, 0.1)]])),
+    "width zero": ([5], DraftProbs(0, b"", b"")),
+    "ragged bytes": ([5], DraftProbs(2, b"123", b"")),
+    "ragged rows": ([5], DraftProbs(3, bytes(16), bytes(16))),
+    "fewer probabilities than ids": ([5], DraftProbs(2, bytes(8), b"")),
+}
+
+
+@pytest.mark.parametrize("name", BAD_VERIFIES)
+async def test_bad_drafts_are_refused_and_harm_nobody(engine: TorchEngine, name: str) -> None:
+    sampling = Sampling(max_tokens=9, temperature=1.0, ignore_eos=True)
+    await engine.open(1, PROMPT, sampling)
+    await engine.open(2, PROMPT, sampling)
+    drafts, stated = BAD_VERIFIES[name]
+    neighbour = asyncio.create_task(collect(engine, 2))
+    with pytest.raises(InvalidRequest):
+        await engine.verify(1, drafts, stated)
+    alone = await collect(engine, 1)
+    assert len(alone[0]) == 9
+    assert await neighbour == alone
+
+
+OPENS = {
+    "no prompt": ([], Sampling(), []),
+    "prompt beyond the vocabulary": ([VOCAB], Sampling(), []),
+    "negative prompt": ([-1], Sampling(), []),
+    "log beyond the vocabulary": (PROMPT, Sampling(), [VOCAB]),
+    "log longer than the output": (PROMPT, Sampling(max_tokens=2), [5, 5, 5]),
+    "no output": (PROMPT, Sampling(max_tokens=0), []),
+    "temperature": (PROMPT, Sampling(temperature=float("nan")), []),
+    "top_k": (PROMPT, Sampling(top_k=-1), []),
+    "top_p": (PROMPT, Sampling(top_p=0.0), []),
+    "repetition_penalty": (PROMPT, Sampling(repetition_penalty=0.0), []),
+    "presence_penalty": (PROMPT, Sampling(presence_penalty=3.0), []),
+    "frequency_penalty": (PROMPT, Sampling(frequency_penalty=-3.0), []),
+    "seed": (PROMPT, Sampling(seed=2**63), []),
+    "stop": (PROMPT, Sampling(stop=("",)), []),
+    "stop_tokens": (PROMPT, Sampling(stop_tokens=(-1,)), []),
+    "logprobs": (PROMPT, Sampling(logprobs=21), []),
+}
+
+
+@pytest.mark.parametrize("name", OPENS)
+async def test_bad_requests_are_refused(engine: TorchEngine, name: str) -> None:
+    prompt, sampling, log = OPENS[name]
+    with pytest.raises(InvalidRequest) as caught:
+        await engine.open(1, prompt, sampling, log)
+    assert not isinstance(caught.value, ContextOverflow)
+    assert (await engine.stats()).sessions == 0
+
+
+EXTREMES = [
+    Sampling(temperature=5e-324, max_tokens=3),
+    Sampling(temperature=10.0, top_k=2**64, max_tokens=3),
+    Sampling(temperature=1.0, top_p=5e-324, max_tokens=3),
+    Sampling(temperature=1.0, repetition_penalty=1e-300, max_tokens=3),
+    Sampling(max_tokens=3, logprobs=20, stop_tokens=(2**70,), seed=2**63 - 1),
+]
+
+
+@pytest.mark.parametrize("sampling", EXTREMES, ids=range(len(EXTREMES)))
+async def test_extreme_values_that_are_allowed_work(engine: TorchEngine, sampling: Sampling) -> None:
+    await engine.open(1, PROMPT, sampling)
+    ids, finish = await collect(engine, 1)
+    assert finish
+    assert all(0 <= i < VOCAB for i in ids)
+    draft = await engine.draft(1, 0, [], 3)
+    assert draft.ids
+    await engine.extend(1, 0, [])
+    assert (await engine.verify(1, draft.ids[:2])).ids
+
+
+async def test_what_does_not_fit_is_refused(engines: Engines) -> None:
+    by_context = engines.start()
+    await by_context.open(1, [5] * 100, endless(CONTEXT - 100))
+    with pytest.raises(ContextOverflow, match=f"{CONTEXT} that fit"):
+        await by_context.open(2, [5] * 100, endless(CONTEXT - 99))
+    assert len((await collect(by_context, 1))[0]) == CONTEXT - 100
+    by_cache = engines.start(num_blocks=8)
+    await by_cache.open(1, [5] * 20, endless(12))
+    with pytest.raises(ContextOverflow, match="32 that fit"):
+        await by_cache.open(2, [5] * 20, endless(13))
+    assert len((await collect(by_cache, 1))[0]) == 12
+
+
+async def test_no_room_for_another_session(engines: Engines) -> None:
+    engine = engines.start(max_sessions=3)
+    for session in range(3):
+        await engine.open(session, PROMPT, endless(4))
+    with pytest.raises(NoCapacity, match="3 sessions") as caught:
+        await engine.open(9, PROMPT, endless(4))
+    assert caught.value.retry_after_s > 0
+    await engine.cancel(0)
+    await engine.open(9, PROMPT, endless(4))
+    assert len((await collect(engine, 9))[0]) == 4
+
+
+async def test_no_room_to_wait(engines: Engines) -> None:
+    engine = engines.start(num_blocks=8, max_waiting=2)
+    await engine.open(1, [5] * 24, endless(4))
+    for session in (2, 3):
+        await engine.open(session, [6] * 24, endless(4))
+        await handled(engine)
+    assert (await engine.stats()).waiting == 2
+    with pytest.raises(NoCapacity):
+        await engine.open(4, [6], endless(4))
+    await engine.cancel(1)
+    assert len((await collect(engine, 2))[0]) == 4  # who waited is served
+
+
+@pytest.mark.parametrize(("position", "tokens"), [(-1, []), (1, []), (0, [5] * 5), (0, [VOCAB]), (0, [-1])])
+async def test_bad_positions_and_tokens(engine: TorchEngine, position: int, tokens: list[int]) -> None:
+    await engine.open(1, PROMPT, endless(4))
+    with pytest.raises(InvalidRequest):
+        await engine.extend(1, position, tokens)
+    with pytest.raises(InvalidRequest):
+        await engine.draft(1, position, tokens, 2)
+    with pytest.raises(InvalidRequest, match="window"):
+        await engine.draft(1, 0, [], -1)
+    assert len((await collect(engine, 1))[0]) == 4
+
+
+# -- the end --------------------------------------------------------------------------------------------
+
+
+async def test_close_fails_what_is_under_way_and_ends_the_thread(engine: TorchEngine, gate: Gate) -> None:
+    await engine.open(1, PROMPT, endless())
+    stream = engine.generate(1)
+    gate.steps(3)
+    await anext(stream)
+    await engine.open(2, [5] * 100, endless(20))
+    verify = asyncio.create_task(engine.verify(2, [5] * 9))
+    closing = asyncio.create_task(engine.close())
+    await asyncio.sleep(0)  # now both have begun
+    gate.open()
+    await closing
+    assert not engine._thread.is_alive()
+    assert engine._thread not in threading.enumerate()
+    with pytest.raises(EngineStopped):
+        await exhaust(stream)
+    with pytest.raises(EngineStopped):
+        await verify
+    with pytest.raises(EngineStopped):
+        await engine.open(3, PROMPT, endless())
+    with pytest.raises(EngineStopped):
+        await engine.verify(1, [])
+    await engine.close()
+
+
+async def test_a_crash_of_the_step_fails_all_sessions(
+    engine: TorchEngine, gate: Gate, caplog: pytest.LogCaptureFixture
+) -> None:
+    await engine.open(1, PROMPT, endless())
+    stream = engine.generate(1)
+    gate.steps(3)
+    await anext(stream)
+    await engine.open(2, [5] * 100, endless(20))
+    verify = asyncio.create_task(engine.verify(2, [5] * 9))
+    await asyncio.sleep(0)  # now both have begun
+    gate.fail(RuntimeError("injected fault"))
+    with pytest.raises(EngineStopped, match="injected fault"):
+        await verify
+    with pytest.raises(EngineStopped, match="injected fault"):
+        await exhaust(stream)
+    assert gate.faults == 1
+    assert "broke down" in caplog.text
+    for call in (engine.verify(2, []), engine.open(3, PROMPT, endless()), anext(engine.generate(1))):
+        with pytest.raises(EngineStopped):
+            await call
+    engine._thread.join(10)
+    assert not engine._thread.is_alive()
+
+
+async def test_a_crash_before_any_operation_is_told_to_the_first(
+    engine: TorchEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine._core.model, "batch", None)
+    await engine.open(1, PROMPT, endless())
+    engine._thread.join(10)
+    with pytest.raises(EngineStopped):
+        await engine.verify(1, [])
+
+
+async def test_errors_have_codes() -> None:
+    codes = {e.code for e in (*EngineError.__subclasses__(), *InvalidRequest.__subclasses__())}
+    assert len(codes) == len(EngineError.__subclasses__()) + len(InvalidRequest.__subclasses__())
+
+
+async def test_an_end_of_sequence_token_ends_the_output(engines: Engines) -> None:
+    """With a prompt whose continuation reaches it, found by trying."""
+    engine = engines.start()
+    sampling = Sampling(max_tokens=60)
+    prompt = next(p for p in ([a, b] for a in range(3, VOCAB) for b in range(3, VOCAB))
+                  if engines.greedy(p, sampling)[0][-1] == EOS)  # fmt: skip
+    await engine.open(1, prompt, sampling)
+    assert await collect(engine, 1) == engines.greedy(prompt, sampling)
+    items: list[Tokens] = [tokens async for tokens in engine.generate(1)]
+    assert items == [Tokens([], "stop")]

@@ -1,0 +1,35 @@
+"""The registries of all families."""
+
+from __future__ import annotations
+
+import pytest
+
+from policies.base import Registry, UnknownPolicy
+from policies.batching import batching
+from policies.collaboration import collaboration
+from policies.routing import routing
+from policies.window import window
+
+
+@pytest.mark.parametrize("registry", [batching, collaboration, routing, window], ids=lambda r: r.family)
+def test_an_unknown_name_is_told_what_there_is(registry: Registry) -> None:
+    assert list(registry) == sorted(registry)
+    with pytest.raises(UnknownPolicy) as caught:
+        registry.create("no such")
+    assert registry.family in str(caught.value)
+    assert all(name in str(caught.value) for name in registry)
+    for name in registry:
+        assert registry.create(name) is not None
+
+
+def test_a_name_is_given_once() -> None:
+    registry: Registry[object] = Registry("test")
+    registry.register("one")(object)
+    with pytest.raises(ValueError, match="'one' is registered twice"):
+        registry.register("one")(object)
+
+
+def test_parameters_reach_the_policy() -> None:
+    registry: Registry[dict] = Registry("test")
+    registry.register("dict")(dict)
+    assert registry.create("dict", size=3) == {"size": 3}

@@ -1,0 +1,71 @@
+"""What every batching policy owes the engine, and what each does beyond that."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from policies.batching import Demand, FifoChunkedPrefill, batching
+
+
+@st.composite
+def demands_(draw: st.DrawFn) -> list[Demand]:
+    made = []
+    for arrival in draw(st.permutations(range(draw(st.integers(0, 8))))):
+        window = draw(st.integers(0, 12))
+        prefill = draw(st.sampled_from([0, 0, 1, 7, 200]) if window else st.integers(1, 200))
+        made.append(Demand(prefill + window, window, arrival, draw(st.integers(0, 5000))))
+    return made
+
+
+@pytest.mark.parametrize("name", list(batching))
+@given(demands=demands_(), budget=st.integers(1, 64))
+def test_contract(name: str, demands: list[Demand], budget: int) -> None:
+    grants = batching.create(name).form(demands, budget)
+    assert len(grants) == len(demands)
+    for d, g in zip(demands, grants, strict=True):
+        assert 0 <= g <= d.pending
+        assert g == d.pending or g <= d.pending - d.window, "a window is split"
+    granted = [(d, g) for d, g in zip(demands, grants, strict=True) if g]
+    if sum(grants) > budget:
+        ((d, g),) = granted
+        assert g == d.window, "only a window alone may exceed the budget"
+    assert bool(granted) == bool(demands), "there is work, and nobody may do it"
+
+
+@pytest.mark.parametrize("name", list(batching))
+@given(demands=demands_(), budget=st.integers(1, 64))
+def test_all_is_done_in_the_end(name: str, demands: list[Demand], budget: int) -> None:
+    policy = batching.create(name)
+    for _ in range(sum(d.pending for d in demands)):
+        if not demands:
+            return
+        grants = policy.form(demands, budget)
+        demands = [
+            Demand(d.pending - g, d.window, d.arrival, d.context + g)
+            for d, g in zip(demands, grants, strict=True)
+            if g < d.pending
+        ]
+    assert not demands
+
+
+def test_fifo_decodes_first_and_prefills_in_order_of_arrival() -> None:
+    policy = FifoChunkedPrefill(chunk=10)
+    old, young = Demand(30, 1, 1, 0), Demand(30, 1, 3, 0)
+    decode, verify = Demand(1, 1, 4, 0), Demand(5, 5, 2, 0)
+    assert policy.form([young, decode, old, verify], 64) == [0, 1, 10, 5]
+    assert policy.form([young, old], 64) == [30, 30]  # nobody's next token waits: the whole budget
+    assert policy.form([young, old], 40) == [10, 30]
+
+
+def test_fifo_chunks_shrink_as_their_context_grows() -> None:
+    policy = FifoChunkedPrefill(chunk=32, context_doubles=1000)
+    decode = Demand(1, 1, 0, 0)
+    chunks = [policy.form([decode, Demand(500, 1, 1, c)], 256)[1] for c in (0, 1000, 3000, 10**6)]
+    assert chunks == [32, 16, 8, 1]
+
+
+def test_fifo_refuses_a_chunk_of_nothing() -> None:
+    with pytest.raises(ValueError, match="chunk"):
+        FifoChunkedPrefill(chunk=0)

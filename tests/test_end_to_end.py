@@ -1,0 +1,236 @@
+"""The whole application over HTTP, driven by the `openai` client: real Ray, real engines, real faults."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import httpx
+import pytest
+import pytest_asyncio
+import ray
+from openai import AsyncOpenAI, NotFoundError
+from openai.types.chat import ChatCompletionChunk
+from ray import serve
+
+from cluster.peers import Peers
+from deployments.assignment import EndpointInfo
+from engine.base import EngineStats
+from tests.conftest import Running
+
+pytestmark = [
+    pytest.mark.timeout(240),  # the first test starts Ray
+    pytest.mark.asyncio(loop_scope="module"),  # a Serve handle stays on the loop that first used it
+]
+
+LONG = "Tell me about the town of Marworth."
+QUESTIONS = (LONG, "What do people eat there?", "Compare two machines.", "Who lives in Dunmere?")
+SLOW_DEVICE = "jetson-orin"  # slowed to its profile, so that there is time to pull its plug
+MODES: tuple[dict[str, str], ...] = (
+    {"mode": "cloud"},
+    {"mode": "speculative"},
+    {"mode": "speculative", "device": SLOW_DEVICE},
+    {"mode": "device", "device": "laptop"},
+)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def openai(application: Running) -> AsyncIterator[AsyncOpenAI]:
+    async with AsyncOpenAI(
+        base_url=f"{application.address}/v1", api_key="none", max_retries=0, timeout=90
+    ) as client:
+        yield client
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def http(application: Running) -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(base_url=application.address, timeout=90) as client:
+        yield client
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def engines(application: Running) -> AsyncIterator[Callable[[], Any]]:
+    """Counters of every engine there is, by what they belong to, read over the wire."""
+    peers = Peers(token=application.token)
+    handles = {
+        name: serve.get_deployment_handle(name.capitalize(), "tandem") for name in ("verifier", "drafter")
+    }
+    scheduler = serve.get_deployment_handle("Scheduler", "tandem")
+
+    async def counters() -> dict[str, EngineStats]:
+        up: list[EndpointInfo] = []
+        for handle in handles.values():
+            up += await handle.broadcast("state").results_async()
+        up += [EndpointInfo.of(device) for device in (await scheduler.snapshot.remote()).devices.values()]
+        engines = {e.engine: await peers.engine(e.address, e.engine) for e in up}
+        return {name: await engine.stats() for name, engine in engines.items()}
+
+    yield counters
+    await peers.close()
+
+
+async def ask(
+    openai: AsyncOpenAI, question: str = LONG, tandem: dict[str, Any] | None = None, max_tokens: int = 200
+) -> tuple[str, dict[str, Any]]:
+    """The whole answer at temperature 0, and what it cost."""
+    answer = await openai.chat.completions.create(
+        model="tandem",
+        messages=[{"role": "user", "content": question}],
+        temperature=0,
+        max_tokens=max_tokens,
+        extra_body={"tandem": tandem or {}},
+    )
+    assert answer.model_extra is not None
+    return answer.choices[0].message.content or "", answer.model_extra["tandem"]["stats"]
+
+
+async def stream(openai: AsyncOpenAI, tandem: dict[str, Any], **options: Any) -> Any:
+    return await openai.chat.completions.create(
+        model="tandem",
+        messages=[{"role": "user", "content": LONG}],
+        temperature=0,
+        stream=True,
+        extra_body={"tandem": tandem, **options.pop("extra", {})},
+        **options,
+    )
+
+
+async def rest_of(stream: AsyncIterator[ChatCompletionChunk], text: str) -> tuple[str, dict[str, Any]]:
+    stats = None
+    async for chunk in stream:
+        text += chunk.choices[0].delta.content or "" if chunk.choices else ""
+        stats = ((chunk.model_extra or {}).get("tandem") or {}).get("stats") or stats
+    assert stats is not None
+    return text, stats
+
+
+async def until(condition: Callable[[], Any], within_s: float) -> float:
+    """Ask again and again; seconds until it held. The limit is the promise that is tested."""
+    began = time.monotonic()
+    while not await condition():
+        assert time.monotonic() - began < within_s, f"not within {within_s} s"
+        await asyncio.sleep(0.02)
+    return time.monotonic() - began
+
+
+async def test_speculation_says_what_the_cloud_says(openai: AsyncOpenAI) -> None:
+    for question in QUESTIONS:
+        expected, stats = await ask(openai, question, {"mode": "cloud"})
+        assert set(stats["by_origin"]) == {"cloud"}
+        for device in (None, "laptop", SLOW_DEVICE if question is LONG else "laptop"):
+            text, stats = await ask(openai, question, {"mode": "speculative", "device": device})
+            assert text == expected
+            assert (stats["mode"], stats["device"]) == ("speculative", device)
+            assert stats["rounds"] > 0
+            assert stats["by_origin"].get("draft", 0) == stats["accepted"]
+
+
+async def test_a_device_answers_alone(openai: AsyncOpenAI) -> None:
+    text, stats = await ask(openai, tandem={"mode": "device", "device": "laptop"})
+    assert text
+    assert stats["by_origin"] == {"device": stats["tokens"]}
+
+
+async def test_several_modes_at_once(openai: AsyncOpenAI) -> None:
+    alone = [await ask(openai, tandem=mode) for mode in MODES]
+    together = await asyncio.gather(*(ask(openai, tandem=MODES[n % len(MODES)]) for n in range(16)))
+    for n, (text, stats) in enumerate(together):
+        assert text == alone[n % len(MODES)][0]
+        assert stats["replans"] == 0
+
+
+async def test_the_operators_endpoints(http: httpx.AsyncClient) -> None:
+    assert (await http.get("/healthz")).status_code == 200
+    ready = (await http.get("/readyz")).json()
+    assert (ready["verifier"], ready["drafter"], ready["expander"], ready["devices"]) == (1, 1, 1, 4)
+    devices = {device["name"]: device for device in (await http.get("/v1/devices")).json()["data"]}
+    assert devices[SLOW_DEVICE]["emulated"]
+    assert not devices["laptop"]["emulated"]
+    assert devices["laptop"]["rtt_s"] == 0.005
+
+
+async def test_no_such_device(openai: AsyncOpenAI) -> None:
+    with pytest.raises(NotFoundError, match="no device 'toaster'"):
+        await ask(openai, tandem={"mode": "device", "device": "toaster"})
+
+
+@pytest.mark.parametrize(
+    ("tandem", "at_work"),
+    [
+        ({"mode": "cloud"}, {"verifier"}),
+        ({"mode": "speculative"}, {"verifier", "drafter"}),
+        ({"mode": "speculative", "device": SLOW_DEVICE}, {"verifier", SLOW_DEVICE}),
+        ({"mode": "device", "device": SLOW_DEVICE}, {SLOW_DEVICE}),
+    ],
+)
+async def test_a_client_that_leaves_stops_the_work_everywhere(
+    openai: AsyncOpenAI, engines: Callable[[], Any], tandem: dict[str, str], at_work: set[str]
+) -> None:
+    before = await engines()
+    answer = await stream(openai, tandem, max_tokens=400, extra={"ignore_eos": True})
+    await anext(aiter(answer))
+    during = await engines()
+    assert {name for name in during if during[name].opened > before[name].opened} == at_work
+    await answer.close()
+
+    async def all_quiet() -> bool:
+        now = await engines()
+        return all(now[name].sessions == before[name].sessions == 0 for name in at_work)
+
+    await until(all_quiet, within_s=0.5)
+    after = await engines()
+    for name in at_work:
+        assert after[name].cancelled == before[name].cancelled + 1
+        assert after[name].tokens_generated - before[name].tokens_generated < 400
+
+
+@pytest.mark.parametrize("mode", ["device", "speculative"])
+async def test_a_device_dies_and_the_cloud_goes_on(
+    openai: AsyncOpenAI, http: httpx.AsyncClient, mode: str
+) -> None:
+    answer = aiter(await stream(openai, {"mode": mode, "device": SLOW_DEVICE}, max_tokens=200))
+    begun = ""
+    while len(begun.split()) < 3:
+        chunk = await anext(answer)
+        begun += chunk.choices[0].delta.content or ""
+    ray.kill(_actor("tandem edge"), no_restart=False)
+    text, stats = await rest_of(answer, begun)
+    assert stats["replans"] == 1, "the fault did not reach this answer"
+    assert stats["mode"] == "cloud"
+    assert stats["tokens"] == sum(stats["by_origin"].values())
+    if mode == "speculative":
+        assert text == (await ask(openai, tandem={"mode": "cloud"}))[0]
+    else:
+        assert text.startswith(begun)
+        assert stats["by_origin"]["device"] > 0
+        assert stats["by_origin"]["cloud"] > 0
+
+    async def back_again() -> bool:
+        devices = (await http.get("/v1/devices")).json()["data"]
+        if SLOW_DEVICE not in [device["name"] for device in devices]:
+            return False
+        _, stats = await ask(openai, tandem={"mode": "device", "device": SLOW_DEVICE}, max_tokens=5)
+        return set(stats["by_origin"]) == {"device"}
+
+    await until(back_again, within_s=30)
+
+
+async def test_the_only_verifier_dies_and_its_successor_goes_on(openai: AsyncOpenAI) -> None:
+    expected, _ = await ask(openai, tandem={"mode": "cloud"})
+    answer = aiter(await stream(openai, {"mode": "speculative", "device": SLOW_DEVICE}, max_tokens=200))
+    begun = ""
+    while len(begun.split()) < 3:
+        chunk = await anext(answer)
+        begun += chunk.choices[0].delta.content or ""
+    ray.kill(_actor("SERVE_REPLICA::tandem#Verifier"))
+    text, stats = await rest_of(answer, begun)
+    assert (text, stats["replans"]) == (expected, 1)
+
+
+def _actor(prefix: str) -> Any:
+    (actor,) = [
+        actor for actor in ray.util.list_named_actors(all_namespaces=True) if actor["name"].startswith(prefix)
+    ]
+    return ray.get_actor(actor["name"], namespace=actor["namespace"])
