@@ -19,6 +19,7 @@ from app.errors import NotReady
 from app.settings import Settings
 from cluster.peers import Peers
 from cluster.registry import DeviceRecord
+from deployments.assigner import POOLS
 from deployments.assignment import Assignment, EndpointInfo, Wishes
 from deployments.engines import context_of, model_folder
 from deployments.executor import Executor, Limits
@@ -77,9 +78,7 @@ class Ingress:
         """Replicas by pool and the number of devices, once everything the settings ask for is up."""
         snapshot = await self._snapshot()
         wanted = {
-            pool: settings.replicas
-            for pool in ("verifier", "drafter", "expander")
-            if (settings := getattr(self._settings, pool)).replicas
+            pool: settings.replicas for pool in POOLS if (settings := getattr(self._settings, pool)).replicas
         }
         up = {pool: len(snapshot.pools.get(pool, ())) for pool in wanted}
         missing = [f"{pool}: {up[pool]} of {n} replicas" for pool, n in wanted.items() if up[pool] < n]

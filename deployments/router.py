@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from ray import serve
 from ray.serve.handle import DeploymentHandle
 
-from deployments.assigner import VERIFIER, Assigner
+from deployments.assigner import Assigner
 from deployments.assignment import Assignment, NoEndpoint, Wishes
 from deployments.roster import Snapshot
 from deployments.settings import PolicyChoice, Strict
@@ -71,10 +71,6 @@ class Router:
     async def snapshot(self) -> Snapshot:
         """What is up, as this router knows it."""
         return self._assigner.snapshot
-
-    async def ready(self) -> bool:
-        """Whether a request for mode cloud can be served."""
-        return bool((await self.snapshot()).pools.get(VERIFIER))
 
     async def _follow(self) -> None:
         while True:

@@ -76,10 +76,10 @@ class Scheduler:
 
     async def _list(self, pool: str, handle: DeploymentHandle) -> None:
         try:
-            async with asyncio.timeout(5.0):
+            async with asyncio.timeout(2.0):
                 states = await handle.broadcast("state").results_async(return_exceptions=True)
         except Exception as error:  # no replica is up yet, or the only one has just died
-            logger.warning("cannot list %s: %r", pool, error)
+            logger.debug("cannot list %s: %r", pool, error)
             states = []
         self._roster.list_pool(pool, (s for s in states if isinstance(s, EndpointInfo)))
 

@@ -63,7 +63,7 @@ class Batch:
     """A ragged batch as tensors. T = positions of all pieces together."""
 
     ids: torch.Tensor  # [T]
-    rotation: torch.Tensor  # complex [T, heads + 2 kv_heads, head_dim / 2], ones for the value heads
+    rotation: torch.Tensor  # complex [T, 1, head_dim / 2], of the rows' positions
     slots: torch.Tensor  # [T] where the new keys and values go
     groups: tuple[Group, ...]
     back: torch.Tensor | None  # [T] rows of the groups' outputs in batch order; None: already so
@@ -118,7 +118,7 @@ class Model:
             )
         return Batch(
             ids=self._tensor(ids),
-            rotation=self._rotation(self._tensor(positions)),
+            rotation=self.weights.rotation.index_select(0, self._tensor(positions))[:, None],
             slots=self._tensor(slots),
             groups=tuple(groups),
             back=back,
@@ -147,24 +147,25 @@ class Model:
     def head(self, hidden: torch.Tensor) -> torch.Tensor:
         """[R, hidden] → logits [R, vocab] in float32."""
         normed = F.rms_norm(hidden, hidden.shape[-1:], self.weights.norm, self.config.norm_eps)
-        return F.linear(normed, self.weights.head).float()
+        return torch.mm(normed, self.weights.head).float()
 
     def _layer(
         self, w: Layer, hidden: torch.Tensor, batch: Batch, kv: torch.Tensor, token_shape: tuple[int, int]
     ) -> torch.Tensor:
         config, shape = self.config, hidden.shape[-1:]
         normed = F.rms_norm(hidden, shape, w.attention_norm, config.norm_eps)
-        qkv = self._rotate(w, F.linear(normed, w.qkv, w.qkv_bias), batch.rotation)
+        qkv = torch.mm(normed, w.qkv) if w.qkv_bias is None else torch.addmm(w.qkv_bias, normed, w.qkv)
+        qkv = self._rotate(w, qkv, batch.rotation)
         kv.view(-1, *token_shape).index_copy_(0, batch.slots, qkv[:, config.heads :])
         mixed = self._attention(qkv[:, : config.heads], batch, kv)
         hidden = torch.addmm(hidden, mixed, w.output)
         normed = F.rms_norm(hidden, shape, w.mlp_norm, config.norm_eps)
-        gate, up = F.linear(normed, w.gate_up).chunk(2, dim=-1)
+        gate, up = torch.mm(normed, w.gate_up).chunk(2, dim=-1)
         return torch.addmm(hidden, F.silu(gate).mul_(up), w.down)
 
     def _rotate(self, w: Layer, qkv: torch.Tensor, rotation: torch.Tensor) -> torch.Tensor:
-        """[T, (heads + 2 kv_heads) · head_dim] → [T, heads + 2 kv_heads, head_dim], positions applied to
-        query and key (the value heads are multiplied by one)."""
+        """[T, (heads + 2 kv_heads) · head_dim] → [T, heads + 2 kv_heads, head_dim], query and key turned by
+        their positions."""
         config = self.config
         qkv = qkv.view(qkv.shape[0], -1, config.head_dim)
         if w.query_norm is not None and w.key_norm is not None:
@@ -173,7 +174,8 @@ class Model:
             key = F.rms_norm(key, (config.head_dim,), w.key_norm, config.norm_eps)
             qkv = torch.cat((query, key, value), dim=1)
         pairs = torch.view_as_complex(qkv.float().view(*qkv.shape[:2], -1, 2))
-        return torch.view_as_real(pairs * rotation).view(qkv.shape).to(self.dtype)
+        pairs[:, : config.heads + config.kv_heads].mul_(rotation)
+        return torch.view_as_real(pairs).view(qkv.shape).to(self.dtype)
 
     def _attention(self, query: torch.Tensor, batch: Batch, kv: torch.Tensor) -> torch.Tensor:
         """Query [T, heads, head_dim] against the cached keys and values: [T, heads · head_dim]."""
@@ -223,19 +225,6 @@ class Model:
             mask=mask[:, None].to(self.device, self.dtype),
         )
         return group, np.flatnonzero(real), rows[real]
-
-    def _rotation(self, positions: torch.Tensor) -> torch.Tensor:
-        config = self.config
-        turn = self.weights.rotation.index_select(0, positions)
-        rotation = torch.ones(
-            len(positions),
-            config.heads + 2 * config.kv_heads,
-            config.head_dim // 2,
-            dtype=torch.complex64,
-            device=self.device,
-        )
-        rotation[:, : config.heads + config.kv_heads] = turn[:, None]
-        return rotation
 
     def _tables(self, blocks: np.ndarray) -> torch.Tensor | slice:
         if (np.diff(blocks) == 1).all():

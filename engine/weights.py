@@ -39,18 +39,19 @@ class ModelConfig:
 
 @dataclass(frozen=True)
 class Layer:
-    """One decoder layer. Shapes [out, in]; qkv holds query, key and value rows in this order, and the
-    rotary pairs of query and key lie next to each other (see `_interleave`)."""
+    """One decoder layer. Matrices are [in, out], which streams from memory faster than [out, in] when few
+    rows are multiplied; qkv holds query, key and value columns in this order, and the rotary pairs of query
+    and key lie next to each other (see `_interleave`)."""
 
     attention_norm: torch.Tensor  # [hidden]
-    qkv: torch.Tensor  # [(heads + 2 kv_heads) · head_dim, hidden]
+    qkv: torch.Tensor  # [hidden, (heads + 2 kv_heads) · head_dim]
     qkv_bias: torch.Tensor | None
     query_norm: torch.Tensor | None  # [head_dim], Qwen3
     key_norm: torch.Tensor | None
-    output: torch.Tensor  # [heads · head_dim, hidden], transposed for addmm
+    output: torch.Tensor  # [heads · head_dim, hidden]
     mlp_norm: torch.Tensor  # [hidden]
-    gate_up: torch.Tensor  # [2 · ffn, hidden]
-    down: torch.Tensor  # [ffn, hidden], transposed for addmm
+    gate_up: torch.Tensor  # [hidden, 2 · ffn]
+    down: torch.Tensor  # [ffn, hidden]
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class Weights:
     embedding: torch.Tensor  # [vocab, hidden]
     layers: tuple[Layer, ...]
     norm: torch.Tensor  # [hidden]
-    head: torch.Tensor  # [vocab, hidden]
+    head: torch.Tensor  # [hidden, vocab]
     rotation: torch.Tensor  # complex64 [context, head_dim / 2]: e^(i · position · frequency)
 
 
@@ -90,7 +91,7 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype) -> Weights:
         embedding=embedding,
         layers=tuple(_layer(tensors, f"layers.{i}.", config) for i in range(config.layers)),
         norm=get("norm.weight"),
-        head=embedding if raw.get("tie_word_embeddings", False) else get("lm_head.weight"),
+        head=_columns(embedding if raw.get("tie_word_embeddings", False) else get("lm_head.weight")),
         rotation=_rotation(raw, config).to(device),
     )
     unused = sorted(n for n in tensors if n != "lm_head.weight" and not n.endswith("rotary_emb.inv_freq"))
@@ -155,21 +156,24 @@ def _layer(tensors: dict[str, torch.Tensor], prefix: str, config: ModelConfig) -
     normed = prefix + "self_attn.q_norm.weight" in tensors
     return Layer(
         attention_norm=get("input_layernorm.weight"),
-        qkv=torch.cat(
-            [
-                rotary("self_attn.q_proj.weight"),
-                rotary("self_attn.k_proj.weight"),
-                get("self_attn.v_proj.weight"),
-            ]
+        qkv=_columns(
+            rotary("self_attn.q_proj.weight"),
+            rotary("self_attn.k_proj.weight"),
+            get("self_attn.v_proj.weight"),
         ),
         qkv_bias=bias,
         query_norm=rotary("self_attn.q_norm.weight") if normed else None,
         key_norm=rotary("self_attn.k_norm.weight") if normed else None,
-        output=get("self_attn.o_proj.weight").t().contiguous(),
+        output=_columns(get("self_attn.o_proj.weight")),
         mlp_norm=get("post_attention_layernorm.weight"),
-        gate_up=torch.cat([get("mlp.gate_proj.weight"), get("mlp.up_proj.weight")]),
-        down=get("mlp.down_proj.weight").t().contiguous(),
+        gate_up=_columns(get("mlp.gate_proj.weight"), get("mlp.up_proj.weight")),
+        down=_columns(get("mlp.down_proj.weight")),
     )
+
+
+def _columns(*matrices: torch.Tensor) -> torch.Tensor:
+    """Projections of the same input side by side: each [out, in], together [in, Σ out]."""
+    return torch.cat(matrices).t().contiguous()
 
 
 def _interleave(rows: torch.Tensor, head_dim: int) -> torch.Tensor:

@@ -229,6 +229,21 @@ async def test_the_only_verifier_dies_and_its_successor_goes_on(openai: AsyncOpe
     assert (text, stats["replans"]) == (expected, 1)
 
 
+async def test_the_control_plane_dies_and_comes_back(openai: AsyncOpenAI, http: httpx.AsyncClient) -> None:
+    expected, _ = await ask(openai, tandem={"mode": "cloud"})
+    for deployment in ("Router", "Scheduler"):
+        ray.kill(_actor(f"SERVE_REPLICA::tandem#{deployment}"))
+        text, _ = await ask(openai, tandem={"mode": "cloud"})
+        assert text == expected
+
+    async def ready() -> bool:
+        return (await http.get("/readyz")).status_code == 200
+
+    await until(ready, within_s=30)
+    _, stats = await ask(openai, tandem={"mode": "device", "device": "laptop"})
+    assert set(stats["by_origin"]) == {"device"}, "the devices registered with the new scheduler"
+
+
 def _actor(prefix: str) -> Any:
     (actor,) = [
         actor for actor in ray.util.list_named_actors(all_namespaces=True) if actor["name"].startswith(prefix)
