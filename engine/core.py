@@ -19,9 +19,10 @@ from engine.base import (
     UnknownSession,
     Verdict,
 )
+from engine.batch import Piece
 from engine.chance import Purpose, uniforms
 from engine.kvcache import BlockPool
-from engine.model import KVPool, Model, Piece
+from engine.model import KVPool, Model
 from engine.sampling import distributions, draw, logprobs, pack, penalise, sparse
 from engine.sequence import Generate, Propose, Sequence, Task, Verify
 from engine.verification import Window, verify
@@ -134,13 +135,14 @@ class Core:
         chosen = self._make_room([(s, g) for s, g in zip(ready, grants, strict=True) if g])
         if not chosen:  # all gave way to sessions that were granted nothing: they go first next time
             return True
-        chosen.sort(key=lambda item: _proposes_by_chance(item[0]))  # their logits then come last
+        # alike pieces side by side; the logits of proposals drawn by chance come last
+        chosen.sort(key=lambda item: (_proposes_by_chance(item[0]), item[1], item[0].computed))
         pieces = [
             Piece(s.upcoming(g), s.computed, s.table.blocks, s.window if g == s.pending else 0)
             for s, g in chosen
         ]
         with torch.inference_mode():
-            logits = self.model.forward(self.model.batch(pieces, self.pool.block_size), self.kv)
+            logits = self.model.forward(self.model.batch(pieces, self.kv), self.kv)
             self._conclude(chosen, logits)
         self.stats.steps += 1
         self.stats.step_s += time.perf_counter() - begin

@@ -9,8 +9,9 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from engine.batch import Piece
 from engine.chance import Purpose, uniforms
-from engine.model import KVPool, Piece
+from engine.model import KVPool
 from engine.weights import ModelConfig
 
 VOCAB, EOS = 9, 2
@@ -39,8 +40,8 @@ class HistoryModel:
         self.device, self.dtype = torch.device("cpu"), torch.float32
         self.positions: list[int] = []  # computed in each step, of all pieces
 
-    def batch(self, pieces: Sequence[Piece], block_size: int) -> _Batch:
-        return _Batch([(list(p.ids), p.start, list(p.blocks), p.logits) for p in pieces], block_size)
+    def batch(self, pieces: Sequence[Piece], pool: KVPool) -> _Batch:
+        return _Batch([(list(p.ids), p.start, list(p.blocks), p.logits) for p in pieces], pool.block_size)
 
     def forward(self, batch: _Batch, pool: KVPool) -> torch.Tensor:
         cells = slots(pool)

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from engine import weights
-from engine.model import KVPool, Model, Piece
+from engine.batch import Piece
+from engine.model import KVPool, Model
 from tests.engine import tiny
 
 BLOCK = 4
@@ -43,7 +44,7 @@ def test_ragged_batch_equals_transformers(kind: str, tmp_path: Path) -> None:
             )
             for i in chosen
         ]
-        logits = model.forward(model.batch(pieces, BLOCK), pool)
+        logits = model.forward(model.batch(pieces, pool), pool)
         row = 0
         for i in chosen:
             rows = logits[row : row + counts[i]]
@@ -58,8 +59,8 @@ def test_logits_only_where_wanted(tmp_path: Path) -> None:
     tiny.make("llama", tmp_path)
     model, pool = _load(tmp_path)
     pieces = [Piece([5, 6, 7], 0, [0], 1), Piece([8, 9], 0, [1], 0), Piece([3, 4, 5, 6], 0, [2], 2)]
-    some = model.forward(model.batch(pieces, BLOCK), pool)
-    every = model.forward(model.batch([Piece(p.ids, 0, p.blocks, len(p.ids)) for p in pieces], BLOCK), pool)
+    some = model.forward(model.batch(pieces, pool), pool)
+    every = model.forward(model.batch([Piece(p.ids, 0, p.blocks, len(p.ids)) for p in pieces], pool), pool)
     torch.testing.assert_close(some, every[[2, 7, 8]])
 
 
