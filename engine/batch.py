@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 import numpy as np
 import torch
-
-# On a CPU, sequences are attended to in groups whose gathered keys and values stay in the cores' own caches
-# between the gather and the attention. On a GPU a group may be as large as it likes.
-CPU_GROUP_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +51,8 @@ class Batch:
     logit_rows: torch.Tensor | None  # rows that want logits; None: all
 
 
-def lay_out(
-    pieces: Sequence[Piece], block_size: int, block_bytes: int, device: torch.device, dtype: torch.dtype
-) -> Batch:
-    """The batch of these pieces; neighbours of one shape class share a group, so sort by it.
-
-    block_bytes: of one block's keys and values in one layer.
-    """
+def lay_out(pieces: Sequence[Piece], block_size: int, device: torch.device, dtype: torch.dtype) -> Batch:
+    """The batch of these pieces; neighbours of one shape class share a group, so sort by it."""
     counts = np.fromiter((len(p.ids) for p in pieces), np.int64, len(pieces))
     starts = np.fromiter((p.start for p in pieces), np.int64, len(pieces))
     ends = np.cumsum(counts)
@@ -74,9 +66,8 @@ def lay_out(
     slots = tables[owner, positions // block_size] * block_size + positions % block_size
     ids = np.fromiter((i for p in pieces for i in p.ids), np.int64, total)
 
-    limit = max(1, CPU_GROUP_BYTES // block_bytes) if device.type == "cpu" else total * tables.size
     groups = []
-    for some in _neighbours(pieces, limit):
+    for some in _neighbours(pieces):
         length = max(p.start + len(p.ids) for p in pieces[some])
         used = tables[some, : -(-length // block_size)]
         groups.append(_group(counts[some], starts[some], first_rows[some], used, block_size, device, dtype))
@@ -95,16 +86,11 @@ def lay_out(
     )
 
 
-def _neighbours(pieces: Sequence[Piece], limit: int) -> Iterator[slice]:
-    """Runs of pieces of one shape class with at most `limit` blocks, padding included, or one piece."""
+def _neighbours(pieces: Sequence[Piece]) -> Iterator[slice]:
+    """Runs of pieces of one shape class."""
     begin = 0
-    while begin < len(pieces):
-        kind, longest, end = pieces[begin].shape_class, 0, begin
-        while end < len(pieces) and pieces[end].shape_class == kind:
-            longest = max(longest, len(pieces[end].blocks))
-            if end > begin and (end + 1 - begin) * longest > limit:
-                break
-            end += 1
+    for _, run in groupby(pieces, key=lambda piece: piece.shape_class):
+        end = begin + sum(1 for _ in run)
         yield slice(begin, end)
         begin = end
 

@@ -26,7 +26,6 @@ class KVPool:
         self.block_size = block_size
         self.token_shape = (2 * config.kv_heads, config.head_dim)
         width = block_size * 2 * config.kv_heads * config.head_dim
-        self.block_bytes = width * dtype.itemsize
         self.layers = [
             torch.zeros(num_blocks, width, device=device, dtype=dtype) for _ in range(config.layers)
         ]
@@ -46,7 +45,7 @@ class Model:
 
     def batch(self, pieces: Sequence[Piece], pool: KVPool) -> Batch:
         """Lay out the pieces; their order is the batch's row order."""
-        return lay_out(pieces, pool.block_size, pool.block_bytes, self.device, self.dtype)
+        return lay_out(pieces, pool.block_size, self.device, self.dtype)
 
     def forward(self, batch: Batch, pool: KVPool) -> torch.Tensor:
         """Logits [rows that want them, vocab] in float32; the pool gets the new keys and values."""
