@@ -107,25 +107,28 @@ def _prompt(index: int, length: int) -> list[int]:
 async def _stream(engine: TorchEngine, session: int, prompt: list[int], steps: int) -> list[float]:
     """Arrival times of a session's tokens, seconds."""
     await engine.open(session, prompt, Sampling(max_tokens=steps, ignore_eos=True))
-    times = []
-    async for _ in engine.generate(session):
-        times.append(time.perf_counter())
+    times = await _token_times(engine, session)
     await engine.cancel(session)
     return times
+
+
+async def _token_times(engine: TorchEngine, session: int) -> list[float]:
+    return [time.perf_counter() async for _ in engine.generate(session)]
 
 
 async def _engine_step_s(
     loaded: weights.Weights, info: EngineInfo, batch: int, steps: int, threads: int
 ) -> float:
+    """Median time between a session's tokens while `batch` sessions decode in step, seconds."""
     engine = _engine(loaded, info, threads)
-    streams = await asyncio.gather(
-        *(_stream(engine, i, _prompt(i, PROMPT), steps + batch) for i in range(batch))
-    )
+    for session in range(batch):
+        sampling = Sampling(max_tokens=steps + 1, ignore_eos=True)
+        await engine.open(session, _prompt(session, PROMPT), sampling)
+    while (await engine.stats()).tokens_prefilled < batch * (PROMPT - 1):  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    streams = await asyncio.gather(*(_token_times(engine, session) for session in range(batch)))
     await engine.close()
-    begin = max(times[0] for times in streams)  # from here on all decode
-    end = min(times[-1] for times in streams)
-    gaps = [b - a for times in streams for a, b in pairwise(times) if a >= begin and b <= end]
-    return median(gaps)
+    return median(b - a for times in streams for a, b in pairwise(times))
 
 
 @torch.inference_mode()

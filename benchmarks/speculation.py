@@ -1,6 +1,6 @@
 """Speculative decoding against cloud-only decoding, one request at a time, on the embedded pair.
 
-    python -m benchmarks.speculation [--prompts 6] [--rounds 3] [--window 4]
+    python -m benchmarks.speculation [--prompts 4] [--rounds 3] [--window 4]
 
 Verifier and drafter run in processes of their own and are driven by the executor over the wire, as under
 Serve. Fused: the drafter is next to the verifier. Distributed: the same small model behind an emulated link
@@ -158,8 +158,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--prompts", type=int, default=6, help="held-out questions with long answers")
-    parser.add_argument("--rounds", type=int, default=5, help="alternations of all modes")
+    parser.add_argument("--prompts", type=int, default=4, help="held-out questions with long answers")
+    parser.add_argument("--rounds", type=int, default=3, help="alternations of all modes")
     parser.add_argument("--window", type=int, default=4, help="γ, tokens drafted a round")
     parser.add_argument("--grow", type=int, default=8, help="how many times dearer the grown target is")
     parser.add_argument("--threads", type=int, default=2, help="torch threads of each process")

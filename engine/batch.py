@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import accumulate, groupby
 
-import numpy as np
 import torch
 
 
@@ -21,11 +20,15 @@ class Piece:
     logits: int
 
     @property
+    def end(self) -> int:
+        return self.start + len(self.ids)
+
+    @property
     def shape_class(self) -> tuple[int, int]:
         """Pieces of one class are alike enough that padding costs less than another attention call."""
-        queries, length = len(self.ids), self.start + len(self.ids)
+        queries = len(self.ids)
         width = 0 if queries == 1 else 1 if queries <= 16 else queries.bit_length()
-        return width, (length // 512).bit_length()
+        return width, (self.end // 512).bit_length()
 
 
 @dataclass(frozen=True)
@@ -52,75 +55,63 @@ class Batch:
 
 
 def lay_out(pieces: Sequence[Piece], block_size: int, device: torch.device, dtype: torch.dtype) -> Batch:
-    """The batch of these pieces; neighbours of one shape class share a group, so sort by it."""
-    counts = np.fromiter((len(p.ids) for p in pieces), np.int64, len(pieces))
-    starts = np.fromiter((p.start for p in pieces), np.int64, len(pieces))
-    ends = np.cumsum(counts)
-    first_rows = ends - counts
-    total = int(ends[-1])
-    owner = np.repeat(np.arange(len(pieces)), counts)
-    positions = np.arange(total) + (starts - first_rows)[owner]
-    tables = np.zeros((len(pieces), max(len(p.blocks) for p in pieces)), np.int64)
-    for row, piece in zip(tables, pieces, strict=True):
-        row[: len(piece.blocks)] = piece.blocks
-    slots = tables[owner, positions // block_size] * block_size + positions % block_size
-    ids = np.fromiter((i for p in pieces for i in p.ids), np.int64, total)
+    """The batch of these pieces; neighbours of one shape class share a group, so sort by it.
 
-    groups = []
-    for some in _neighbours(pieces):
-        length = max(p.start + len(p.ids) for p in pieces[some])
-        used = tables[some, : -(-length // block_size)]
-        groups.append(_group(counts[some], starts[some], first_rows[some], used, block_size, device, dtype))
-
-    wanted = np.fromiter((p.logits for p in pieces), np.int64, len(pieces))
-    logit_rows = None
-    if int(wanted.sum()) != total:
-        rows = np.arange(int(wanted.sum())) + np.repeat(ends - np.cumsum(wanted), wanted)
-        logit_rows = torch.from_numpy(rows).to(device)
-    return Batch(
-        ids=torch.from_numpy(ids).to(device),
-        positions=torch.from_numpy(positions).to(device),
-        slots=torch.from_numpy(slots).to(device),
-        groups=tuple(groups),
-        logit_rows=logit_rows,
-    )
-
-
-def _neighbours(pieces: Sequence[Piece]) -> Iterator[slice]:
-    """Runs of pieces of one shape class."""
-    begin = 0
-    for _, run in groupby(pieces, key=lambda piece: piece.shape_class):
-        end = begin + sum(1 for _ in run)
-        yield slice(begin, end)
-        begin = end
+    In plain lists rather than arrays: most steps decode a few rows, where each array operation would cost
+    more than a list of that length.
+    """
+    ids: list[int] = []
+    positions: list[int] = []
+    slots: list[int] = []
+    logit_rows: list[int] = []
+    groups: list[Group] = []
+    for _, alike in groupby(pieces, key=lambda piece: piece.shape_class):
+        members = list(alike)
+        groups.append(_group(members, len(ids), block_size, device, dtype))
+        for piece in members:
+            ids += piece.ids
+            positions += range(piece.start, piece.end)
+            slots += [
+                piece.blocks[position // block_size] * block_size + position % block_size
+                for position in range(piece.start, piece.end)
+            ]
+            logit_rows += range(len(ids) - piece.logits, len(ids))
+    rows = torch.tensor([ids, positions, slots], device=device)
+    wanted = None
+    if len(logit_rows) < len(ids):
+        wanted = torch.tensor(logit_rows, dtype=torch.long, device=device)
+    return Batch(rows[0], rows[1], rows[2], tuple(groups), wanted)
 
 
 def _group(
-    counts: np.ndarray,
-    starts: np.ndarray,
-    first_rows: np.ndarray,
-    tables: np.ndarray,
-    block_size: int,
-    device: torch.device,
-    dtype: torch.dtype,
+    pieces: Sequence[Piece], first_row: int, block_size: int, device: torch.device, dtype: torch.dtype
 ) -> Group:
-    width = int(counts.max())
-    column = np.arange(width)
-    within = np.minimum(column, counts[:, None] - 1)  # padding repeats the last query
-    seen = np.arange(tables.shape[1] * block_size) <= (starts[:, None] + within)[:, :, None]
-    mask = torch.zeros(seen.shape, dtype=torch.float32).masked_fill_(torch.from_numpy(~seen), float("-inf"))
-    rows: slice | torch.Tensor = slice(int(first_rows[0]), int(first_rows[-1] + counts[-1]))
+    """The group of these pieces, whose rows in the batch begin at `first_row`."""
+    counts = [len(p.ids) for p in pieces]
+    width = max(counts)
+    rows: slice | torch.Tensor = slice(first_row, first_row + sum(counts))
     real = None
-    if int(counts.min()) < width:
-        rows = torch.from_numpy((first_rows[:, None] + within).reshape(-1)).to(device)
-        real = torch.from_numpy(np.flatnonzero(column < counts[:, None])).to(device)
-    flat = tables.reshape(-1)
-    run = bool((np.diff(flat) == 1).all())
+    if min(counts) < width:  # padding repeats a sequence's last query
+        ends = list(accumulate(counts, initial=first_row))[1:]
+        padded = [
+            min(end - n + j, end - 1) for n, end in zip(counts, ends, strict=True) for j in range(width)
+        ]
+        rows = torch.tensor(padded, device=device)
+        real = torch.tensor(
+            [i * width + j for i, n in enumerate(counts) for j in range(n)], dtype=torch.long, device=device
+        )
+    blocks = -(-max(p.end for p in pieces) // block_size)
+    table = [b for p in pieces for b in [*p.blocks[:blocks], *[0] * (blocks - len(p.blocks))]]
+    run = table == list(range(table[0], table[0] + len(table)))
+    last_seen = torch.tensor(
+        [min(p.start + j, p.end - 1) for p in pieces for j in range(width)], device=device
+    )
+    hidden = torch.arange(blocks * block_size, device=device) > last_seen.view(-1, 1, width, 1)
     return Group(
-        count=len(counts),
+        count=len(pieces),
         width=width,
         rows=rows,
         real=real,
-        tables=slice(int(flat[0]), int(flat[-1]) + 1) if run else torch.from_numpy(flat.copy()).to(device),
-        mask=mask[:, None].to(device, dtype),
+        tables=slice(table[0], table[0] + len(table)) if run else torch.tensor(table, device=device),
+        mask=torch.zeros(hidden.shape, dtype=dtype, device=device).masked_fill_(hidden, float("-inf")),
     )

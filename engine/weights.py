@@ -39,9 +39,12 @@ class ModelConfig:
 
 @dataclass(frozen=True)
 class Layer:
-    """One decoder layer. Matrices are [in, out], which streams from memory faster than [out, in] when few
-    rows are multiplied; qkv holds query, key and value columns in this order, and the rotary pairs of query
-    and key lie next to each other (see `_interleave`)."""
+    """One decoder layer. Matrices are [in, out]; qkv holds query, key and value columns in this order, and
+    the rotary pairs of query and key lie next to each other (see `_interleave`).
+
+    In memory, gate_up lies as [out, in] and is transposed as a view: measured on a CPU, that multiplies 8 to
+    32 rows faster and one row slower; for the narrower matrices the other way round gains at every size.
+    """
 
     attention_norm: torch.Tensor  # [hidden]
     qkv: torch.Tensor  # [hidden, (heads + 2 kv_heads) · head_dim]
@@ -166,7 +169,7 @@ def _layer(tensors: dict[str, torch.Tensor], prefix: str, config: ModelConfig) -
         key_norm=rotary("self_attn.k_norm.weight") if normed else None,
         output=_columns(get("self_attn.o_proj.weight")),
         mlp_norm=get("post_attention_layernorm.weight"),
-        gate_up=_columns(get("mlp.gate_proj.weight"), get("mlp.up_proj.weight")),
+        gate_up=torch.cat([get("mlp.gate_proj.weight"), get("mlp.up_proj.weight")]).t(),
         down=_columns(get("mlp.down_proj.weight")),
     )
 
