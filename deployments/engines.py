@@ -19,7 +19,8 @@ class TorchSettings(Strict):
     model: a model of the embedded family ("target", "small" ...) or a local Hugging Face folder.
     grow: repeat the network's depth this many times without changing its outputs (for experiments).
     threads: of torch, None for torch's own choice; kv_blocks × block_size: tokens of KV cache;
-    token_budget: positions computed in one step; max_sessions, max_waiting: sessions admitted, and queued.
+    token_budget: positions computed in one step; max_sessions, max_waiting: sessions
+    worked on at once, and waiting for a place.
     """
 
     kind: Literal["torch"] = "torch"

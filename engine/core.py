@@ -34,6 +34,7 @@ class Core:
 
     num_blocks, block_size: the KV cache, in blocks of tokens.
     token_budget: positions computed in one step at most.
+    max_sessions: sessions that hold KV blocks at once; further ones wait.
     """
 
     def __init__(
@@ -43,8 +44,10 @@ class Core:
         block_size: int,
         batching: BatchingPolicy,
         token_budget: int,
+        max_sessions: int = 256,
     ) -> None:
         self.model, self.batching, self.token_budget = model, batching, token_budget
+        self.max_sessions = max_sessions
         self.kv = KVPool(model.config, num_blocks, block_size, model.device, model.dtype)
         self.pool = BlockPool(num_blocks, block_size, self.kv.copy_block)
         self.sequences: dict[int, Sequence] = {}

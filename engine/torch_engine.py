@@ -95,13 +95,15 @@ class TorchEngine:
         max_waiting: int = 64,
     ) -> None:
         """num_blocks, block_size: KV cache in blocks of tokens. threads: of torch, for this engine's thread;
-        None: torch's default. token_budget: positions a step. max_sessions, max_waiting: sessions open, and
-        of those not yet admitted for want of KV blocks, before another is refused."""
+        None: torch's default. token_budget: positions a step. max_sessions: sessions that are worked
+        on at once; max_waiting: further ones that wait for a place or for KV blocks before one is refused."""
         self.info = info
         self._tokenizer, self._threads = tokenizer, threads
-        self._max_sessions, self._max_waiting = max_sessions, max_waiting
+        self._max_open = max_sessions + max_waiting
         self._capacity_tokens = num_blocks * block_size
-        self._core = Core(model, num_blocks, block_size, batching or FifoChunkedPrefill(), token_budget)
+        self._core = Core(
+            model, num_blocks, block_size, batching or FifoChunkedPrefill(), token_budget, max_sessions
+        )
         self._commands: queue.SimpleQueue[_Command] = queue.SimpleQueue()
         self._outcomes: list[_Outcome] = []
         # On the event loop's side: the running operation of each open session.
@@ -159,7 +161,7 @@ class TorchEngine:
         self._check_tokens(prompt, log, sampling)
         if session in self._pending:
             raise InvalidRequest(f"session {session} is already open")
-        if len(self._pending) >= self._max_sessions or len(self._core.waiting) >= self._max_waiting:
+        if len(self._pending) >= self._max_open:
             raise NoCapacity(f"{len(self._pending)} sessions are open; no room for another now")
         self._numbers += 1
         stops = None

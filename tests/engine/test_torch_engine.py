@@ -417,7 +417,7 @@ async def test_what_does_not_fit_is_refused(engines: Engines) -> None:
 
 
 async def test_no_room_for_another_session(engines: Engines) -> None:
-    engine = engines.start(max_sessions=3)
+    engine = engines.start(max_sessions=3, max_waiting=0)
     for session in range(3):
         await engine.open(session, PROMPT, endless(4))
     with pytest.raises(NoCapacity, match="3 sessions") as caught:
@@ -429,7 +429,7 @@ async def test_no_room_for_another_session(engines: Engines) -> None:
 
 
 async def test_no_room_to_wait(engines: Engines) -> None:
-    engine = engines.start(num_blocks=8, max_waiting=2)
+    engine = engines.start(num_blocks=8, max_sessions=1, max_waiting=2)
     await engine.open(1, [5] * 24, endless(4))
     for session in (2, 3):
         await engine.open(session, [6] * 24, endless(4))
