@@ -72,3 +72,10 @@ class Settings(Strict):
             if twice := {name for name in names if names.count(name) > 1}:
                 raise ValueError(f"hosts: {what} names must differ, but {sorted(twice)} occur twice")
         return self
+
+
+if __name__ == "__main__":
+    import yaml
+
+    print(f"# {Settings.__doc__}".replace("\n", "\n# ").rstrip("# \n"))
+    print(yaml.safe_dump(Settings().model_dump(mode="json"), sort_keys=False), end="")
