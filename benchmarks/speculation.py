@@ -1,11 +1,12 @@
 """Speculative decoding against cloud-only decoding, one request at a time, on the embedded pair.
 
-    python -m benchmarks.speculation [--prompts 4] [--rounds 3] [--window 4]
+    python -m benchmarks.speculation [--prompts 4] [--rounds 3] [--window 6]
 
 Verifier and drafter run in processes of their own and are driven by the executor over the wire, as under
 Serve. Fused: the drafter is next to the verifier. Distributed: the same small model behind an emulated link
 with the given round-trip time. The grown target costs so many times more and says the same.
-Assisted generation is transformers' own speculative decoding, `generate(assistant_model=…)`, in this process.
+Assisted generation is transformers' own speculative decoding, `generate(assistant_model=…)`, in this
+process, with as many threads as our two processes have together.
 """
 
 from __future__ import annotations
@@ -112,7 +113,7 @@ async def against_assisted(
     """Tokens/s on the plain pair: our modes and transformers, plain and assisted, in alternation."""
     from transformers import AutoModelForCausalLM
 
-    torch.set_num_threads(threads)
+    torch.set_num_threads(2 * threads)  # as many as our two processes have together
     target: Any = AutoModelForCausalLM.from_pretrained(family.path("target"), dtype=torch.float32).eval()
     small: Any = AutoModelForCausalLM.from_pretrained(family.path("small"), dtype=torch.float32).eval()
 
@@ -160,9 +161,9 @@ def main() -> None:
     )
     parser.add_argument("--prompts", type=int, default=4, help="held-out questions with long answers")
     parser.add_argument("--rounds", type=int, default=3, help="alternations of all modes")
-    parser.add_argument("--window", type=int, default=4, help="γ, tokens drafted a round")
+    parser.add_argument("--window", type=int, default=6, help="γ, tokens drafted a round")
     parser.add_argument("--grow", type=int, default=8, help="how many times dearer the grown target is")
-    parser.add_argument("--threads", type=int, default=2, help="torch threads of each process")
+    parser.add_argument("--threads", type=int, default=1, help="torch threads of each of our processes")
     options = parser.parse_args()
     tokenizer = Tokenizer.load(family.path("target"))
     prompts = [

@@ -152,15 +152,15 @@ class Core:
         return True
 
     def _admit(self) -> None:
-        """Let waiting sessions in, those with a task first, the oldest first, while their tokens fit into the
-        free blocks. For a task, sessions that wait for their client give way: they may wait for long, and
-        for this very task."""
+        """Let waiting sessions in, those with a task first, the oldest first, while there is a place and
+        their tokens fit into the free blocks. For a task, sessions that wait for their client give way:
+        they may wait for long, and for this very task."""
         while self.waiting:
             s = min(self.waiting, key=lambda w: (w.task is None, w.number))
             s.computed = self.pool.match(s.table, s.tokens, min(s.confirmed, len(s.tokens) - 1))
             # what its window needs, or else it would be let in only to give way again
-            need = len(s.tokens) + max(1, s.window - 1)
-            while not self.pool.grow(s.table, min(need, s.prompt_len + s.sampling.max_tokens)):
+            need = min(len(s.tokens) + max(1, s.window - 1), s.prompt_len + s.sampling.max_tokens)
+            while self._full or not self.pool.grow(s.table, need):
                 resting = [r for r in self.sequences.values() if r.admitted and r.pending == 0]
                 if s.task is None or not resting:
                     self._release(s)
@@ -169,6 +169,10 @@ class Core:
             self.stats.tokens_from_prefix += s.computed
             s.admitted = True
             self.waiting.remove(s)
+
+    @property
+    def _full(self) -> bool:
+        return len(self.sequences) - len(self.waiting) >= self.max_sessions
 
     def _make_room(self, granted: list[tuple[Sequence, int]]) -> list[tuple[Sequence, int]]:
         """Blocks for every grant, the oldest sessions first. Where the cache is full, others give way:

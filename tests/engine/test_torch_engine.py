@@ -529,3 +529,14 @@ async def test_an_end_of_sequence_token_ends_the_output(engines: Engines) -> Non
     assert await collect(engine, 1) == engines.greedy(prompt, sampling)
     items: list[Tokens] = [tokens async for tokens in engine.generate(1)]
     assert items == [Tokens([], "stop")]
+
+
+async def test_more_sessions_than_places(engines: Engines) -> None:
+    """Sessions beyond `max_sessions` wait, and those with work go before those that only rest."""
+    engine = engines.start(max_sessions=2, max_waiting=4)
+    for session in range(6):
+        await engine.open(session, PROMPT, endless(4))
+    with pytest.raises(NoCapacity):
+        await engine.open(6, PROMPT, endless(4))
+    outputs = [(await collect(engine, session))[0] for session in (5, 0, 3, 1, 4, 2)]
+    assert all(ids == outputs[0] and len(ids) == 4 for ids in outputs)
