@@ -71,7 +71,7 @@ def drafting(sampling: Sampling) -> Sampling:
     """What the drafter samples with: the client's distribution, without what only the target decides.
 
     Its seed differs from the target's: rejection sampling is exact only if the coins that accept a token
-    are independent of those that drew it, and an engine's coins depend on (seed, position) alone.
+    are independent of those that drew it. Our engines keep them apart anyhow; another one need not.
     """
     return msgspec.structs.replace(sampling, stop=(), logprobs=-1, seed=sampling.seed ^ DRAFT_SEED)
 
