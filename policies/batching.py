@@ -52,7 +52,7 @@ class FifoChunkedPrefill:
         start, attention growing with the context; chunks shrink accordingly.
     """
 
-    def __init__(self, chunk: int = 48, context_doubles: int = 1024) -> None:
+    def __init__(self, chunk: int = 32, context_doubles: int = 1024) -> None:
         if chunk < 1 or context_doubles < 1:
             raise ValueError(f"chunk and context_doubles must be at least 1, not {chunk}, {context_doubles}")
         self.chunk, self.context_doubles = chunk, context_doubles
