@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pytest
 import yaml
 
-from app.local_ray import ENVIRONMENT, free_port, local_ray
+from app.local_ray import ENVIRONMENT, LocalRay, free_port, local_ray
 
 os.environ.update(ENVIRONMENT)  # before any test module imports Ray
 
@@ -25,7 +25,15 @@ class Running:
 
 
 @pytest.fixture(scope="session")
-def application() -> Iterator[Running]:
+def cluster() -> Iterator[LocalRay]:
+    """The one Ray of these tests. Ray keeps the first token that a process presents, so a second cluster
+    in this process would refuse it."""
+    with local_ray() as ray:
+        yield ray
+
+
+@pytest.fixture(scope="session")
+def application(cluster: LocalRay) -> Running:
     """The application as `make up` deploys it, on a free port, with the embedded models."""
     from app.up import CONFIG, deploy, wait_until_ready
 
@@ -33,8 +41,7 @@ def application() -> Iterator[Running]:
     deployment["http_options"]["port"] = port = free_port()
     arguments = deployment["applications"][0]["args"]
     arguments["endpoint"] = {"token": WIRE_TOKEN}
-    with local_ray() as ray:
-        deploy(deployment, ray.dashboard)
-        address = f"http://127.0.0.1:{port}"
-        wait_until_ready(address, ray.dashboard, print)
-        yield Running(address, WIRE_TOKEN)
+    deploy(deployment, cluster.dashboard)
+    address = f"http://127.0.0.1:{port}"
+    wait_until_ready(address, cluster.dashboard, print)
+    return Running(address, WIRE_TOKEN)

@@ -77,29 +77,23 @@ class Scheduler:
         return found.address if found else None
 
 
+@pytest.mark.usefixtures("cluster")
 async def test_a_killed_host_comes_back() -> None:
-    started = not ray.is_initialized()
-    if started:  # "local": never the cluster of somebody else
-        ray.init("local", num_cpus=1, include_dashboard=False, log_to_driver=False)
-    try:
-        scheduler = Scheduler.remote()  # type: ignore[attr-defined]
-        host = DeviceHost.remote(NullEngine, DEVICES, scheduler.register.remote, heartbeat_s=0.1)  # type: ignore[attr-defined]
-        before = await host.ready.remote()
-        connection = await connect(before)
-        laptop = connection.engine("laptop")
-        await laptop.open(1, [20], Sampling())
-        assert (await host.stats.remote())["laptop"].sessions == 1
-        ray.kill(host, no_restart=False)
-        async with asyncio.timeout(30):
-            await connection.finished
-            with pytest.raises(EngineStopped):
-                await laptop.verify(1, [])
-            while (after := await scheduler.address.remote()) == before:
-                pass
-            connection = await connect(after)
-            await connection.engine("laptop").open(1, [20], Sampling())
-            await connection.close()
-        ray.kill(host)
-    finally:
-        if started:
-            ray.shutdown()
+    scheduler = Scheduler.remote()  # type: ignore[attr-defined]
+    host = DeviceHost.remote(NullEngine, DEVICES, scheduler.register.remote, heartbeat_s=0.1)  # type: ignore[attr-defined]
+    before = await host.ready.remote()
+    connection = await connect(before)
+    laptop = connection.engine("laptop")
+    await laptop.open(1, [20], Sampling())
+    assert (await host.stats.remote())["laptop"].sessions == 1
+    ray.kill(host, no_restart=False)
+    async with asyncio.timeout(30):
+        await connection.finished
+        with pytest.raises(EngineStopped):
+            await laptop.verify(1, [])
+        while (after := await scheduler.address.remote()) == before:
+            pass
+        connection = await connect(after)
+        await connection.engine("laptop").open(1, [20], Sampling())
+        await connection.close()
+    ray.kill(host)
