@@ -31,19 +31,14 @@ class ModelConfig:
     context: int
     eos: int
 
-    @property
-    def kv_bytes_per_token(self) -> int:
-        """KV cache of one token in float32, bytes."""
-        return self.layers * 2 * self.kv_heads * self.head_dim * 4
-
 
 @dataclass(frozen=True)
 class Layer:
     """One decoder layer. Matrices are [in, out]; qkv holds query, key and value columns in this order, and
     the rotary pairs of query and key lie next to each other (see `_interleave`).
 
-    In memory, gate_up lies as [out, in] and is transposed as a view: measured on a CPU, that multiplies 8 to
-    32 rows faster and one row slower; for the narrower matrices the other way round gains at every size.
+    In memory, gate_up, the widest, lies as [out, in] and is transposed as a view: a CPU's BLAS is then faster
+    with batches and slower with a single row; `benchmarks.engine` shows both.
     """
 
     attention_norm: torch.Tensor  # [hidden]

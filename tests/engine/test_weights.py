@@ -30,7 +30,6 @@ def test_what_is_read(tmp_path: Path) -> None:
     tensors = tiny_weights.write(tmp_path, seed=1)
     weights = read(tmp_path)
     assert (weights.config.vocab_size, weights.config.eos) == (tiny_weights.VOCAB, tiny_weights.EOS)
-    assert weights.config.kv_bytes_per_token == 2 * 2 * 1 * 8 * 4
     assert torch.equal(weights.head, weights.embedding.t())
     assert torch.equal(weights.embedding, tensors["model.embed_tokens.weight"])
     assert len(weights.layers) == 2
