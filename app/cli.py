@@ -1,4 +1,4 @@
-"""The command line: `tandem up | down | chat | devices | bench`."""
+"""The command line: `tandem up | down | chat | devices | bench | simulate | sweep`."""
 
 from __future__ import annotations
 
@@ -123,6 +123,45 @@ def bench(
         request = _request(mode, device, window, max_tokens, temperature, seed)
         request["model"] = model or client.model()
         run_bench(client.url, request, requests, concurrency, (prompt,) if prompt else None)
+
+
+@cli.command()
+def simulate(
+    file: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="A YAML file, see examples/.")],
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Instead of the file's; dotted.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Write everything there, as JSON.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw a picture there: .png, .svg or .pdf.")] = None,
+) -> None:
+    """Simulate a deployment under a workload: TTFT, TPOT and throughput without the hardware."""
+    with _failures():
+        from app.simulate import run_simulation
+
+        try:
+            run_simulation(file, settings or (), out, plot)
+        except ValueError as error:  # what was asked for cannot be simulated
+            raise ClientError(str(error)) from None
+
+
+@cli.command()
+def sweep(
+    file: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="A YAML file, see examples/.")],
+    vary: Annotated[
+        list[str], typer.Option(metavar="KEY=V1,V2", help="An axis of the grid; may be given many times.")
+    ],
+    out: Annotated[Path, typer.Option(help="A line a simulation; what is there is not done again.")] = Path(
+        "sweep.jsonl"
+    ),
+) -> None:
+    """Simulate every combination of settings, on all cores; an interrupted sweep goes on where it stopped."""
+    with _failures():
+        from app.simulate import run_sweep
+
+        try:
+            run_sweep(file, vary, out)
+        except ValueError as error:  # what was asked for cannot be simulated
+            raise ClientError(str(error)) from None
 
 
 @cli.command()

@@ -19,13 +19,16 @@ from deployments.job import JobStats
 
 
 class Stats(BaseModel):
-    """Times in seconds. accepted_per_round: drafted tokens that stood, on average over the rounds."""
+    """Times in seconds. accepted_per_round: drafted tokens that stood, on average over the rounds;
+    fused_rounds: those that stayed in the cloud though a device takes part, switches: between the two kinds."""
 
     mode: str
     device: str | None
     ttft_s: float
     total_s: float
     rounds: int
+    fused_rounds: int
+    switches: int
     drafted: int
     accepted: int
     accepted_per_round: float
@@ -124,6 +127,8 @@ def stats(jobs: Sequence[JobStats]) -> Stats:
         ttft_s=round(min(j.ttft_s for j in jobs), 6),
         total_s=round(max(j.total_s for j in jobs), 6),
         rounds=rounds,
+        fused_rounds=sum(j.fused_rounds for j in jobs),
+        switches=sum(j.switches for j in jobs),
         drafted=sum(j.drafted for j in jobs),
         accepted=accepted,
         accepted_per_round=round(accepted / rounds, 3) if rounds else 0.0,

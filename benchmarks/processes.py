@@ -9,18 +9,26 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 
+from cluster.device import Device
 from cluster.endpoint import serve_engines
+from cluster.profile import DeviceProfile
 from deployments.engines import NullSettings, TorchSettings, build_engine
+from engine.base import Engine
 
 START_S = 120.0  # a grown model is written and read before its process answers
 
 
 @contextmanager
-def engine_process(settings: TorchSettings | NullSettings) -> Iterator[str]:
-    """Run one engine, named "engine" on the wire, in a child process; yields its address."""
+def engine_process(
+    settings: TorchSettings | NullSettings, devices: int = 0, profile: DeviceProfile | None = None
+) -> Iterator[str]:
+    """Run one engine, named "engine" on the wire, in a child process; yields its address.
+
+    devices: so many devices of the profile share the engine, as under a device host: "device-0" and so on.
+    """
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    process = context.Process(target=_serve, args=(settings, theirs), daemon=True)
+    process = context.Process(target=_serve, args=(settings, devices, profile, theirs), daemon=True)
     process.start()
     theirs.close()
     try:
@@ -35,14 +43,21 @@ def engine_process(settings: TorchSettings | NullSettings) -> Iterator[str]:
             process.join()
 
 
-def _serve(settings: TorchSettings | NullSettings, parent: Connection) -> None:
+def _serve(
+    settings: TorchSettings | NullSettings, devices: int, profile: DeviceProfile | None, parent: Connection
+) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends us
-    asyncio.run(_serve_until_closed(settings, parent))
+    asyncio.run(_serve_until_closed(settings, devices, profile, parent))
 
 
-async def _serve_until_closed(settings: TorchSettings | NullSettings, parent: Connection) -> None:
+async def _serve_until_closed(
+    settings: TorchSettings | NullSettings, devices: int, profile: DeviceProfile | None, parent: Connection
+) -> None:
     engine = build_engine(settings)
-    async with serve_engines({"engine": engine}) as endpoint:
+    engines: dict[str, Engine] = {"engine": engine}
+    if profile is not None:
+        engines |= {f"device-{i}": Device(engine, profile) for i in range(devices)}
+    async with serve_engines(engines) as endpoint:
         parent.send(endpoint.address)
         closed = asyncio.Event()
         asyncio.get_running_loop().add_reader(parent.fileno(), closed.set)

@@ -23,6 +23,8 @@ class LinkProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a link does to what travels over it. Up is device to cloud, down is cloud to device.
 
     rtt_s: round-trip time without load, seconds; each direction takes half.
+    rtt_trace: a round-trip time that changes, as (seconds since the link's start, rtt_s) in order, in place of
+        the constant; the last one holds on.
     jitter_s: each frame's one-way delay varies uniformly by up to this much either way; at most rtt_s / 2.
     up_bytes_per_s, down_bytes_per_s: bandwidth; None is unlimited.
     up_trace, down_trace: bandwidth that changes, as (seconds since the link's start, bytes/s) in order, in
@@ -37,12 +39,17 @@ class LinkProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     up_trace: Trace = ()
     down_trace: Trace = ()
     seed: int = 0
+    rtt_trace: Trace = ()
 
     def __post_init__(self) -> None:
-        if self.rtt_s < 0 or not 0 <= self.jitter_s <= self.rtt_s / 2:
+        times = [t for t, _ in self.rtt_trace]
+        if times and (times[0] != 0 or times != sorted(set(times))):
+            raise ValueError("rtt_trace must begin at 0 and rise in time")
+        least = min((rtt for _, rtt in self.rtt_trace), default=self.rtt_s)
+        if min(least, self.rtt_s) < 0 or not 0 <= self.jitter_s <= least / 2:
             raise ValueError(
                 f"rtt_s must be at least 0 and jitter_s between 0 and rtt_s / 2, "
-                f"not {self.rtt_s} and {self.jitter_s}"
+                f"not {least} and {self.jitter_s}"
             )
         for name, rate in (
             ("up_bytes_per_s", self.up_bytes_per_s),
@@ -66,8 +73,13 @@ class LinkProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class LinkModel:
     """One direction of a link: a FIFO queue before a pipe of given rate, then a delay. Never reorders."""
 
-    def __init__(self, delay_s: float, jitter_s: float, rate: float | Trace | None, seed: int) -> None:
-        self._delay_s, self._jitter_s, self._random = delay_s, jitter_s, Random(seed)
+    def __init__(
+        self, delay_s: float | Trace, jitter_s: float, rate: float | Trace | None, seed: int
+    ) -> None:
+        """delay_s: one way, seconds; or how it changes, as (seconds since the start, delay_s)."""
+        changes = delay_s if isinstance(delay_s, tuple) else ((0.0, delay_s),)
+        self._delay_s, self._delay_times = [d for _, d in changes], [t for t, _ in changes]
+        self._jitter_s, self._random = jitter_s, Random(seed) if jitter_s else None
         trace = rate if isinstance(rate, tuple) else ((0.0, rate),) if rate is not None else ()
         self._times = [t for t, _ in trace]
         self._rates = [r for _, r in trace]
@@ -86,8 +98,10 @@ class LinkModel:
         """
         sent_s = self._transmitted(max(now_s, self._free_s), size_bytes)
         self._free_s = sent_s
-        delay_s = self._delay_s
-        if self._jitter_s:
+        delay_s = self._delay_s[0]
+        if len(self._delay_s) > 1:
+            delay_s = self._delay_s[bisect_right(self._delay_times, sent_s) - 1]
+        if self._random is not None:
             delay_s += self._random.uniform(-self._jitter_s, self._jitter_s)
         self._last_s = max(self._last_s, sent_s + delay_s)
         return self._last_s
@@ -106,13 +120,17 @@ class LinkModel:
 def up_model(profile: LinkProfile) -> LinkModel:
     """The direction from the device to the cloud."""
     rate = profile.up_trace or profile.up_bytes_per_s
-    return LinkModel(profile.rtt_s / 2, profile.jitter_s, rate, profile.seed * 2)
+    return LinkModel(_one_way(profile), profile.jitter_s, rate, profile.seed * 2)
 
 
 def down_model(profile: LinkProfile) -> LinkModel:
     """The direction from the cloud to the device."""
     rate = profile.down_trace or profile.down_bytes_per_s
-    return LinkModel(profile.rtt_s / 2, profile.jitter_s, rate, profile.seed * 2 + 1)
+    return LinkModel(_one_way(profile), profile.jitter_s, rate, profile.seed * 2 + 1)
+
+
+def _one_way(profile: LinkProfile) -> float | Trace:
+    return tuple((t, rtt_s / 2) for t, rtt_s in profile.rtt_trace) or profile.rtt_s / 2
 
 
 class Pipe:

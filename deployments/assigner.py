@@ -57,8 +57,17 @@ class Assigner:
                 return self._count(Assignment("device", device, device=device.name))
             case "speculative" if chosen.device is not None:
                 target, drafter = self._pick(VERIFIER, lost), self._device(chosen.device)
+                fused = self._pick(DRAFTER, lost) if self._snapshot.pools.get(DRAFTER) else None
                 return self._count(
-                    Assignment("speculative", target, drafter, drafter.name, self._queue(target))
+                    Assignment(
+                        "speculative",
+                        target,
+                        drafter,
+                        device=drafter.name,
+                        queue=self._queue(target),
+                        fused=fused,
+                        batch_limit=self._batch_limit,
+                    )
                 )
             case "speculative":
                 target, drafter = self._pick(VERIFIER, lost), self._pick(DRAFTER, lost)
@@ -102,9 +111,6 @@ class Assigner:
             if device.vocabulary != verifier.vocabulary:
                 raise InvalidRequest(f"device {name!r} has another vocabulary than {verifier.model!r}")
         return EndpointInfo.of(device)
-
-    def _view(self, device: EndpointInfo) -> DeviceView:
-        return DeviceView(device.name, device.rtt_s, self._load(device))
 
     def _load(self, endpoint: EndpointInfo) -> int:
         return endpoint.sessions + self._assigned[endpoint.key]

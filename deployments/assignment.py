@@ -73,8 +73,9 @@ class Wishes:
 class Assignment:
     """target: the endpoint whose tokens count (in mode device, the device). drafter: in mode speculative.
 
-    device: the name of the device that takes part, if one does. queue: the target's queue depth as a
-    share of its batch limit, in [0, 1].
+    device: the name of the device that takes part, if one does. fused: the cloud's own drafter, for rounds
+    without the device. queue: the target's queue depth as a share of its batch limit, in [0, 1];
+    batch_limit: sessions it works on at once, 0 where that is not known.
     """
 
     mode: str
@@ -82,3 +83,5 @@ class Assignment:
     drafter: EndpointInfo | None = None
     device: str | None = None
     queue: float = 0.0
+    fused: EndpointInfo | None = None
+    batch_limit: int = 0

@@ -32,7 +32,7 @@ class TorchSettings(Strict):
     token_budget: int = Field(512, ge=16)
     max_sessions: int = Field(64, ge=1)
     max_waiting: int = Field(256, ge=0)
-    batching: PolicyChoice = PolicyChoice(name="fifo")
+    batching: PolicyChoice = PolicyChoice(name="chunked")
 
     @model_validator(mode="after")
     def _policy_exists(self) -> TorchSettings:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from cluster.tokenlog import TokenLog
 from deployments.assignment import Assignment, EndpointInfo, EndpointLost, NoEndpoint, Wishes
 from deployments.job import Delta, Job, JobStats
+from deployments.pairs import Pairs
 from deployments.plans import Piece, plan_for
 from deployments.seat import Dial, Patience, Seat
 from engine.base import EngineError, EngineStopped, NoCapacity
@@ -39,7 +40,7 @@ class Executor:
     def __init__(
         self, assign: Assign, dial: Dial, window: Callable[[], WindowPolicy], limits: Limits | None = None
     ) -> None:
-        self._assign, self._dial, self._window = assign, dial, window
+        self._assign, self._dial, self._pairs = assign, dial, Pairs(window)
         self._limits = limits or Limits()
         self._leaving: set[asyncio.Task[None]] = set()
 
@@ -62,7 +63,7 @@ class Executor:
 
             try:
                 assignment = await self._assignment(job, lost, stats)
-                plan = plan_for(assignment, take_seat, self._window)
+                plan = plan_for(assignment, take_seat, self._pairs)
                 async with aclosing(plan.run(job, log, stats)) as pieces:
                     async for piece in pieces:
                         delta = _settle(piece, log, stats, began)

@@ -48,7 +48,8 @@ class Job:
 class JobStats:
     """What a request cost. Times in seconds since the job reached the executor.
 
-    rounds, drafted, accepted: speculative rounds, tokens drafted, tokens accepted.
+    rounds, drafted, accepted: speculative rounds, tokens drafted, tokens accepted; fused_rounds: those that
+    stayed in the cloud though a device takes part; switches: between the two kinds.
     stages_s: seconds by stage (plan, open, draft, verify ...), summed over the request.
     replans: how often the request went on elsewhere after an endpoint failed.
     """
@@ -64,6 +65,8 @@ class JobStats:
     by_origin: dict[str, int] = field(default_factory=dict)
     stages_s: dict[str, float] = field(default_factory=dict)
     replans: int = 0
+    fused_rounds: int = 0
+    switches: int = 0
 
 
 @dataclass(slots=True)

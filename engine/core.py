@@ -285,8 +285,9 @@ class Core:
                 self._roll_back(s, min(s.computed, before + accepted, len(s.tokens) - 1))
             task.deliver(Verdict(accepted, ids, s.finish, scores))
         elif isinstance(task, Generate):
-            if s.finish is None:
-                s.task = task
+            if s.finish is None:  # the next token is new work: it stands behind work that waits already
+                self._arrivals += 1
+                s.task, s.arrival = task, self._arrivals
             task.deliver(Tokens(ids, s.finish, scores))
 
     def _propose(self, s: Sequence, token: int, q: tuple[torch.Tensor, torch.Tensor] | None) -> None:

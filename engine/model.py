@@ -70,7 +70,7 @@ class Model:
     def head(self, hidden: torch.Tensor) -> torch.Tensor:
         """[R, hidden] → logits [R, vocab] in float32."""
         normed = F.rms_norm(hidden, hidden.shape[-1:], self.weights.norm, self.config.norm_eps)
-        return torch.mm(normed, self.weights.head).float()
+        return self.weights.head(normed).float()
 
     def _layer(
         self,
@@ -83,14 +83,13 @@ class Model:
     ) -> torch.Tensor:
         config, shape = self.config, hidden.shape[-1:]
         normed = F.rms_norm(hidden, shape, w.attention_norm, config.norm_eps)
-        qkv = torch.mm(normed, w.qkv) if w.qkv_bias is None else torch.addmm(w.qkv_bias, normed, w.qkv)
-        qkv = self._rotate(w, qkv, rotation)
+        qkv = self._rotate(w, w.qkv(normed), rotation)
         kv.view(-1, *token_shape).index_copy_(0, batch.slots, qkv[:, config.heads :])
         mixed = self._attention(qkv[:, : config.heads], batch, kv)
-        hidden = torch.addmm(hidden, mixed, w.output)
+        hidden = w.output(mixed, residual=hidden)
         normed = F.rms_norm(hidden, shape, w.mlp_norm, config.norm_eps)
-        gate, up = torch.mm(normed, w.gate_up).chunk(2, dim=-1)
-        return torch.addmm(hidden, F.silu(gate).mul_(up), w.down)
+        gate, up = w.gate_up(normed).chunk(2, dim=-1)
+        return w.down(F.silu(gate).mul_(up), residual=hidden)
 
     def _rotate(self, w: Layer, qkv: torch.Tensor, rotation: torch.Tensor) -> torch.Tensor:
         """[T, (heads + 2 kv_heads) · head_dim] → [T, heads + 2 kv_heads, head_dim], query and key turned by

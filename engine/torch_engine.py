@@ -41,7 +41,7 @@ from engine.model import Model
 from engine.sequence import Generate, Propose, Verify
 from engine.sequence import Sequence as Session
 from engine.text import Detokenizer, StopStrings, Tokenizer
-from policies.batching import BatchingPolicy, FifoChunkedPrefill
+from policies.batching import BatchingPolicy, ChunkedPrefill
 
 logger = logging.getLogger(__name__)
 
@@ -102,7 +102,7 @@ class TorchEngine:
         self._max_open = max_sessions + max_waiting
         self._capacity_tokens = num_blocks * block_size
         self._core = Core(
-            model, num_blocks, block_size, batching or FifoChunkedPrefill(), token_budget, max_sessions
+            model, num_blocks, block_size, batching or ChunkedPrefill(), token_budget, max_sessions
         )
         self._commands: queue.SimpleQueue[_Command] = queue.SimpleQueue()
         self._outcomes: list[_Outcome] = []

@@ -10,6 +10,8 @@ from pathlib import Path
 import torch
 from safetensors import safe_open
 
+from engine.linear import Linear
+
 ARCHITECTURES = ("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 
 
@@ -34,22 +36,18 @@ class ModelConfig:
 
 @dataclass(frozen=True)
 class Layer:
-    """One decoder layer. Matrices are [in, out]; qkv holds query, key and value columns in this order, and
-    the rotary pairs of query and key lie next to each other (see `_interleave`).
-
-    In memory, gate_up, the widest, lies as [out, in] and is transposed as a view: a CPU's BLAS is then faster
-    with batches and slower with a single row; `benchmarks.engine` shows both.
+    """One decoder layer. qkv yields query, key and value side by side in this order, and the rotary pairs of
+    query and key lie next to each other (see `_interleave`).
     """
 
     attention_norm: torch.Tensor  # [hidden]
-    qkv: torch.Tensor  # [hidden, (heads + 2 kv_heads) · head_dim]
-    qkv_bias: torch.Tensor | None
+    qkv: Linear  # hidden → (heads + 2 kv_heads) · head_dim
     query_norm: torch.Tensor | None  # [head_dim], Qwen3
     key_norm: torch.Tensor | None
-    output: torch.Tensor  # [heads · head_dim, hidden]
+    output: Linear  # heads · head_dim → hidden
     mlp_norm: torch.Tensor  # [hidden]
-    gate_up: torch.Tensor  # [hidden, 2 · ffn]
-    down: torch.Tensor  # [ffn, hidden]
+    gate_up: Linear  # hidden → 2 · ffn
+    down: Linear  # ffn → hidden
 
 
 @dataclass(frozen=True)
@@ -58,7 +56,7 @@ class Weights:
     embedding: torch.Tensor  # [vocab, hidden]
     layers: tuple[Layer, ...]
     norm: torch.Tensor  # [hidden]
-    head: torch.Tensor  # [hidden, vocab]
+    head: Linear  # hidden → vocab
     rotation: torch.Tensor  # complex64 [context, head_dim / 2]: e^(i · position · frequency)
 
 
@@ -89,7 +87,7 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype) -> Weights:
         embedding=embedding,
         layers=tuple(_layer(tensors, f"layers.{i}.", config) for i in range(config.layers)),
         norm=get("norm.weight"),
-        head=_columns(embedding if raw.get("tie_word_embeddings", False) else get("lm_head.weight")),
+        head=Linear(embedding if raw.get("tie_word_embeddings", False) else get("lm_head.weight")),
         rotation=_rotation(raw, config).to(device),
     )
     unused = sorted(n for n in tensors if n != "lm_head.weight" and not n.endswith("rotary_emb.inv_freq"))
@@ -154,24 +152,23 @@ def _layer(tensors: dict[str, torch.Tensor], prefix: str, config: ModelConfig) -
     normed = prefix + "self_attn.q_norm.weight" in tensors
     return Layer(
         attention_norm=get("input_layernorm.weight"),
-        qkv=_columns(
-            rotary("self_attn.q_proj.weight"),
-            rotary("self_attn.k_proj.weight"),
-            get("self_attn.v_proj.weight"),
+        qkv=Linear(
+            torch.cat(
+                [
+                    rotary("self_attn.q_proj.weight"),
+                    rotary("self_attn.k_proj.weight"),
+                    get("self_attn.v_proj.weight"),
+                ]
+            ),
+            bias,
         ),
-        qkv_bias=bias,
         query_norm=rotary("self_attn.q_norm.weight") if normed else None,
         key_norm=rotary("self_attn.k_norm.weight") if normed else None,
-        output=_columns(get("self_attn.o_proj.weight")),
+        output=Linear(get("self_attn.o_proj.weight")),
         mlp_norm=get("post_attention_layernorm.weight"),
-        gate_up=torch.cat([get("mlp.gate_proj.weight"), get("mlp.up_proj.weight")]).t(),
-        down=_columns(get("mlp.down_proj.weight")),
+        gate_up=Linear(torch.cat([get("mlp.gate_proj.weight"), get("mlp.up_proj.weight")])),
+        down=Linear(get("mlp.down_proj.weight")),
     )
-
-
-def _columns(*matrices: torch.Tensor) -> torch.Tensor:
-    """Projections of the same input side by side: each [out, in], together [in, Σ out]."""
-    return torch.cat(matrices).t().contiguous()
 
 
 def _interleave(rows: torch.Tensor, head_dim: int) -> torch.Tensor:

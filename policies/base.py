@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from typing import Generic, TypeVar
 
 P = TypeVar("P")
@@ -13,10 +14,14 @@ class UnknownPolicy(ValueError):
 
 
 class Registry(Generic[P]):
-    """The policies of one family by name; `create` builds one from a settings file's parameters."""
+    """The policies of one family by name; `create` builds one from a settings file's parameters.
 
-    def __init__(self, family: str) -> None:
+    also: modules that register further ones, imported when the registry is first asked.
+    """
+
+    def __init__(self, family: str, also: tuple[str, ...] = ()) -> None:
         self.family = family
+        self._also = also
         self._factories: dict[str, Callable[..., P]] = {}
 
     def register(self, name: str) -> Callable[[type[P]], type[P]]:
@@ -32,6 +37,7 @@ class Registry(Generic[P]):
 
     def create(self, name: str, **parameters: object) -> P:
         """Build the policy called `name`; raises UnknownPolicy naming what there is."""
+        self._complete()
         if name not in self._factories:
             raise UnknownPolicy(
                 f"no {self.family} policy {name!r}; there are: {', '.join(sorted(self._factories))}"
@@ -39,4 +45,10 @@ class Registry(Generic[P]):
         return self._factories[name](**parameters)
 
     def __iter__(self) -> Iterator[str]:
+        self._complete()
         return iter(sorted(self._factories))
+
+    def _complete(self) -> None:
+        modules, self._also = self._also, ()
+        for module in modules:
+            import_module(module)

@@ -17,7 +17,8 @@ class Demand:
     window: the positions at the end of `pending` that must be computed in one step, because
         their logits are needed together (1 for plain decode, γ + 1 for a verification window,
         0 where no logits are wanted).
-    arrival: order in which the sequences' present work arrived; lower is older.
+    arrival: order in which the sequences' present work arrived; lower is older. Every decoded token is new
+        work, so whoever was served stands behind those who were not.
     context: token positions already computed, which every pending one attends to.
     """
 
@@ -42,7 +43,59 @@ batching: Registry[BatchingPolicy] = Registry("batching")
 
 
 @batching.register("fifo")
-class FifoChunkedPrefill:
+class Fifo:
+    """Strictly in order of arrival: nothing overtakes the head of the line. size: sequences a step at most."""
+
+    def __init__(self, size: int = 256) -> None:
+        self.size = _at_least_one("size", size)
+
+    def form(self, demands: Sequence[Demand], budget: int) -> list[int]:
+        return _serve(demands, _by_arrival(demands)[: self.size], budget, overtake=False)
+
+
+@batching.register("lab")
+class LengthAware:
+    """DSD's length-aware batching: the head of the line, and those closest to it in length.
+
+    What is computed together is padded to its longest, so alike lengths waste least. The head always goes,
+    so every sequence becomes the head, and nobody starves. size: sequences a step at most.
+    """
+
+    def __init__(self, size: int = 256) -> None:
+        self.size = _at_least_one("size", size)
+
+    def form(self, demands: Sequence[Demand], budget: int) -> list[int]:
+        lengths = [d.context + d.pending for d in demands]
+        line = _by_arrival(demands)
+        if len(line) > 2:
+            head = lengths[line[0]]
+            line[1:] = sorted(line[1:], key=lambda i: abs(lengths[i] - head))
+        return _serve(demands, line[: self.size], budget, overtake=True)
+
+
+@batching.register("continuous")
+class Continuous:
+    """Ready windows first (their readers wait), then whole prompts as they fit; a prompt is only cut if it is
+    larger than the budget. A prompt that has waited longest and does not fit beside the windows goes before
+    them for once. size: sequences a step at most."""
+
+    def __init__(self, size: int = 256) -> None:
+        self.size = _at_least_one("size", size)
+
+    def form(self, demands: Sequence[Demand], budget: int) -> list[int]:
+        line = _by_arrival(demands)
+        ready = [i for i in line if demands[i].pending == demands[i].window]
+        if line and len(ready) < len(line):
+            oldest = demands[line[0]]
+            waits = oldest.pending != oldest.window
+            windows = sum(demands[i].window for i in ready)
+            if not waits or (windows + oldest.pending <= budget and len(ready) < self.size):
+                line.sort(key=lambda i: demands[i].pending != demands[i].window)  # stable
+        return _serve(demands, line[: self.size], budget, overtake=True)
+
+
+@batching.register("chunked")
+class ChunkedPrefill:
     """Decode and verification first (their readers wait), then prefill in order of arrival, in chunks.
 
     chunk: prefill positions in a step that also decodes; it bounds how long a long prompt can hold up
@@ -53,14 +106,13 @@ class FifoChunkedPrefill:
     """
 
     def __init__(self, chunk: int = 32, context_doubles: int = 1024) -> None:
-        if chunk < 1 or context_doubles < 1:
-            raise ValueError(f"chunk and context_doubles must be at least 1, not {chunk}, {context_doubles}")
-        self.chunk, self.context_doubles = chunk, context_doubles
+        self.chunk = _at_least_one("chunk", chunk)
+        self.context_doubles = _at_least_one("context_doubles", context_doubles)
 
     def form(self, demands: Sequence[Demand], budget: int) -> list[int]:
         grants = [0] * len(demands)
         left = budget
-        by_arrival = sorted(range(len(demands)), key=lambda i: demands[i].arrival)
+        by_arrival = _by_arrival(demands)
         for i in by_arrival:  # windows that are ready: nothing to prefill before them
             d = demands[i]
             if d.pending == d.window and (d.window <= left or left == budget):
@@ -80,3 +132,36 @@ class FifoChunkedPrefill:
             left -= grants[i]
             allowance -= grants[i] * cost
         return grants
+
+
+def _by_arrival(demands: Sequence[Demand]) -> list[int]:
+    return sorted(range(len(demands)), key=[d.arrival for d in demands].__getitem__)
+
+
+def _serve(demands: Sequence[Demand], line: Sequence[int], budget: int, overtake: bool) -> list[int]:
+    """Grant what the line asks for, in its order, while the budget lasts.
+
+    Prompts that do not fit are cut, the first of the line at any rate; overtake: later ones may use what an
+    earlier one cannot.
+    """
+    grants = [0] * len(demands)
+    left = budget
+    for i in line:
+        d = demands[i]
+        if d.pending <= left:
+            grants[i] = d.pending
+        elif left == budget:  # the head: a window goes alone even if it is larger, a prompt is cut
+            grants[i] = d.window if d.pending == d.window else min(left, d.pending - d.window)
+        elif not overtake:
+            grants[i] = min(left, d.pending - d.window)
+            break
+        left -= grants[i]
+        if left <= 0:
+            break
+    return grants
+
+
+def _at_least_one(name: str, value: int) -> int:
+    if value < 1:
+        raise ValueError(f"{name} must be at least 1, not {value}")
+    return value

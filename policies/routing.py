@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from random import Random
 from typing import Protocol
 
 from policies.base import Registry
@@ -15,6 +16,17 @@ class RoutingPolicy(Protocol):
 
 
 routing: Registry[RoutingPolicy] = Registry("routing")
+
+
+@routing.register("random")
+class RandomReplica:
+    """Any replica, each as likely as the others; load plays no part. seed: of the draws."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self._random = Random(seed)
+
+    def choose(self, queue_depths: Sequence[int]) -> int:
+        return int(self._random.random() * len(queue_depths))
 
 
 @routing.register("round_robin")
@@ -35,4 +47,4 @@ class JoinShortestQueue:
     """The replica with the fewest sessions; among equals the first."""
 
     def choose(self, queue_depths: Sequence[int]) -> int:
-        return min(range(len(queue_depths)), key=queue_depths.__getitem__)
+        return queue_depths.index(min(queue_depths))

@@ -17,6 +17,12 @@ class WindowState:
     tpot_s: recent time per output token at the target, seconds.
     queue: target queue depth as a share of its batch limit.
     previous: the previous window (γ), tokens; 0 before the first round.
+    verify_s: recent duration of a verification at the target, queueing included, seconds; 0 unknown.
+    draft_s: recent time the drafter takes per drafted token, seconds; 0 unknown.
+    fused_s: time per output token of a fused round, as last seen or as expected, seconds; 0 unknown: then
+        the target alone, a token a verification.
+    mean_window: tokens drafted in a recent round with the device, on average; 0 unknown.
+    drafted: tokens drafted in all recent rounds with the device: what the acceptance is known from.
     """
 
     acceptance: float
@@ -24,15 +30,20 @@ class WindowState:
     tpot_s: float
     queue: float
     previous: int
+    verify_s: float = 0.0
+    draft_s: float = 0.0
+    fused_s: float = 0.0
+    mean_window: float = 0.0
+    drafted: int = 0
 
 
 class WindowPolicy(Protocol):
     def choose(self, state: WindowState) -> int:
-        """γ ≥ 1, tokens to draft; DSD's fused mode is γ ≤ 1."""
+        """γ ≥ 1, tokens to draft. γ = 1 is fused: the round stays in the cloud, without the device."""
         ...
 
 
-window: Registry[WindowPolicy] = Registry("window")
+window: Registry[WindowPolicy] = Registry("window", also=("policies.awc.policy",))
 
 
 @window.register("static")
@@ -46,3 +57,29 @@ class StaticWindow:
 
     def choose(self, state: WindowState) -> int:
         return self.size
+
+
+@window.register("dynamic")
+class DynamicWindow:
+    """DSD's heuristic: a token more after high acceptance, a token less after low.
+
+    start: the first window; low, high: acceptance below and above which it changes; least, most: its bounds.
+    """
+
+    def __init__(
+        self, start: int = 4, low: float = 0.25, high: float = 0.75, least: int = 2, most: int = 12
+    ) -> None:
+        if not 1 <= least <= start <= most or not 0 <= low <= high <= 1:
+            raise ValueError(
+                f"needs 1 ≤ least ≤ start ≤ most and 0 ≤ low ≤ high ≤ 1, not {least}, {start}, {most}, {low}, {high}"
+            )
+        self.low, self.high, self.least, self.most = low, high, least, most
+        self._size = start
+
+    def choose(self, state: WindowState) -> int:
+        if state.previous > 0:  # something has been seen
+            if state.acceptance > self.high:
+                self._size = min(self.most, self._size + 1)
+            elif state.acceptance < self.low:
+                self._size = max(self.least, self._size - 1)
+        return self._size

@@ -1,70 +1,129 @@
 """Mode speculative (DSD): a small model drafts γ tokens, the target verifies them in one step.
 
-Distributed when the drafter is a device, fused when it is the cloud's own drafter; the rounds are the same.
+Distributed, the drafter is a device. Where the window policy says γ ≤ 1, a round is fused: it stays in the cloud,
+with the cloud's own drafter if there is one, else with the target alone; the device takes up again where
+the policy says so. Whoever drafts is told what the log says, so that every switch is lossless.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import AsyncGenerator
-from typing import NamedTuple
 
 import msgspec
 
 from cluster.tokenlog import Origin, TokenLog
 from deployments.job import Job, JobStats
 from deployments.plans.base import Piece
+from deployments.plans.observer import observing
 from engine.base import Draft, Engine, Sampling, Verdict
-from policies.window import WindowPolicy, WindowState
+from policies.pair import Pair
 
-RECENT_ROUNDS = 8  # what "recent acceptance" and "recent time per token" look back on
 DRAFT_SEED = 0x5DEECE66D  # see drafting()
+FUSED_WINDOW = 4  # γ of the cloud's own drafter in fused rounds
 
 
 class Speculative:
-    """Draft on `drafter`, verify on `target`, emit the accepted prefix and the target's own next token.
+    """Draft, verify on `target`, emit the accepted prefix and the target's own next token.
 
-    window: chooses γ each round, unless the client fixed it. rtt_s: round-trip time of the drafter's link,
-    seconds; queue: the target's queue depth as a share of its batch limit (both for the window policy).
+    drafter: a device's model, or (distributed: False) the cloud's own. pair: chooses γ each round, unless the
+    client fixed it. fused: the cloud's own drafter where `drafter` is a device's. batch_limit: sessions the
+    target works on at once, of which its queue is a share; 0 where it is not known.
     """
 
     def __init__(
-        self, target: Engine, drafter: Engine, window: WindowPolicy, rtt_s: float = 0.0, queue: float = 0.0
+        self,
+        target: Engine,
+        drafter: Engine,
+        pair: Pair,
+        *,
+        distributed: bool = False,
+        fused: Engine | None = None,
+        batch_limit: int = 0,
     ) -> None:
-        self.target, self.drafter = target, drafter
-        self._gamma = _Gamma(window, rtt_s, queue)
+        self.target, self.drafter, self.fused = target, drafter, fused
+        self._pair, self._distributed, self._batch_limit = pair, distributed, batch_limit
 
     async def run(self, job: Job, log: TokenLog, stats: JobStats) -> AsyncGenerator[Piece, None]:
-        session, position = job.session, len(log)
-        ready = asyncio.ensure_future(  # the drafter reads the prompt while the target does
-            self.drafter.open(session, job.prompt, drafting(job.sampling), log.ids)
-        )
+        pair, session = self._pair, job.session
+        adaptive = self._distributed and job.window is None
+        device = _Drafter(self.drafter, job, log)
+        cloud = None if self.fused is None else _Drafter(self.fused, job, log)
+        device.begin()  # it reads the prompt while the target does
         try:
             await self.target.open(session, job.prompt, job.sampling, log.ids)
             verdict = await self.target.verify(session, [])
-            yield _piece(position, Draft([]), verdict)
-            if verdict.finish is None:
-                await ready
-            while verdict.finish is None:
-                confirmed_from, confirmed = position, verdict.ids
-                position += len(confirmed)
-                # the target adds one token of its own, so the last one of the output is never drafted
-                gamma = min(self._gamma.choose(job.window), job.sampling.max_tokens - position - 1)
-                draft = Draft([])
-                if gamma > 0:
-                    draft = await self.drafter.draft(session, confirmed_from, confirmed, gamma)
-                began = time.perf_counter()
-                verdict = await self.target.verify(session, draft.ids, draft.probs)
-                self._gamma.note(len(draft.ids), verdict, time.perf_counter() - began)
-                stats.rounds += 1
-                stats.drafted += len(draft.ids)
-                stats.accepted += verdict.accepted
-                yield _piece(position, draft, verdict)
+            yield _piece(len(log), Draft([]), verdict)
+            distributed = self._distributed
+            async with observing(pair, self.target, device, self._batch_limit if adaptive else None):
+                while verdict.finish is None:
+                    gamma = job.window if job.window is not None else pair.choose()
+                    drafter: _Drafter | None = device
+                    if adaptive:
+                        stats.switches += distributed != (gamma > 1) and stats.rounds > 0
+                        distributed = gamma > 1
+                        if not distributed:
+                            drafter, gamma = cloud, FUSED_WINDOW
+                    # the target adds one token of its own, so the last one of the output is never drafted
+                    gamma = min(gamma, job.sampling.max_tokens - len(log) - 1)
+                    began = time.perf_counter()
+                    draft = await drafter.draft(gamma) if drafter is not None and gamma > 0 else Draft([])
+                    drafted = time.perf_counter()
+                    verdict = await self.target.verify(session, draft.ids, draft.probs)
+                    ended = time.perf_counter()
+                    if adaptive and not distributed:
+                        stats.fused_rounds += 1
+                        pair.note_fused(len(verdict.ids), ended - began)
+                    elif draft.ids:
+                        draft_s = max(0.0, drafted - began - pair.rtt_s)
+                        pair.note(
+                            len(draft.ids), verdict.accepted, len(verdict.ids), ended - drafted, draft_s
+                        )
+                    stats.rounds += 1
+                    stats.drafted += len(draft.ids)
+                    stats.accepted += verdict.accepted
+                    yield _piece(len(log), draft, verdict)
         finally:
-            ready.cancel()
-            ready.add_done_callback(lambda task: task.cancelled() or task.exception())
+            device.forget()
+            if cloud is not None:
+                cloud.forget()
+
+
+class _Drafter:
+    """A drafter's session of one job: opened in the background, and kept up with the log."""
+
+    def __init__(self, engine: Engine, job: Job, log: TokenLog) -> None:
+        self.engine, self._job, self._log = engine, job, log
+        self._known = 0  # output tokens it was told of
+        self._opening: asyncio.Future[None] | None = None
+
+    def begin(self) -> None:
+        """Open the session at what the log says now."""
+        job = self._job
+        self._known = len(self._log)
+        self._opening = asyncio.ensure_future(
+            self.engine.open(job.session, job.prompt, drafting(job.sampling), self._log.ids)
+        )
+
+    async def ready(self) -> None:
+        """Wait until the session is open; raises what went wrong with that."""
+        if self._opening is None:
+            self.begin()
+        assert self._opening is not None
+        await asyncio.shield(self._opening)
+
+    async def draft(self, gamma: int) -> Draft:
+        """Draft after the log's end; what the log got since the last time is told first."""
+        await self.ready()
+        position, self._known = self._known, len(self._log)
+        return await self.engine.draft(self._job.session, position, self._log.ids[position:], gamma)
+
+    def forget(self) -> None:
+        """Stop opening, if it still is; the session itself is the executor's to close."""
+        if self._opening is not None:
+            self._opening.cancel()
+            self._opening.add_done_callback(lambda task: task.cancelled() or task.exception())
 
 
 def drafting(sampling: Sampling) -> Sampling:
@@ -82,39 +141,3 @@ def _piece(position: int, draft: Draft, verdict: Verdict) -> Piece:
     own = Origin.CORRECTED if accepted < len(draft.ids) else Origin.BONUS if draft.ids else Origin.CLOUD
     origins = [Origin.DRAFT] * accepted + [own] * (len(verdict.ids) - accepted)
     return Piece(position, verdict.ids, origins, verdict.finish, verdict.logprobs)
-
-
-class _Round(NamedTuple):
-    drafted: int
-    accepted: int
-    tokens: int
-    seconds: float  # of verification
-
-
-class _Gamma:
-    """Asks the window policy for γ with what this draft–target pair has seen recently."""
-
-    def __init__(self, policy: WindowPolicy, rtt_s: float, queue: float) -> None:
-        self._policy, self._rtt_s, self._queue = policy, rtt_s, queue
-        self._rounds: deque[_Round] = deque(maxlen=RECENT_ROUNDS)
-        self._previous = 0
-
-    def note(self, drafted: int, verdict: Verdict, seconds: float) -> None:
-        self._rounds.append(_Round(drafted, verdict.accepted, len(verdict.ids), seconds))
-
-    def choose(self, wished: int | None) -> int:
-        """The client's γ if it wished one, else the policy's."""
-        if wished is not None:
-            return wished
-        drafted = sum(r.drafted for r in self._rounds)
-        tokens = sum(r.tokens for r in self._rounds)
-        self._previous = self._policy.choose(
-            WindowState(
-                acceptance=sum(r.accepted for r in self._rounds) / drafted if drafted else 0.0,
-                rtt_s=self._rtt_s,
-                tpot_s=sum(r.seconds for r in self._rounds) / tokens if tokens else 0.0,
-                queue=self._queue,
-                previous=self._previous,
-            )
-        )
-        return self._previous

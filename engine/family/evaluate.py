@@ -142,7 +142,7 @@ class Evaluation:
         for prompt, answer in zip(prompts, answers, strict=True):
             start = self.tokenizer.encode(prompt)
             ids = torch.tensor([[*start, *answer]])
-            p, q = (_next_logits(model, ids, len(start)) for model in (self.target, self.small))
+            p, q = (next_logits(model, ids, len(start)) for model in (self.target, self.small))
             if greedy:
                 shares += (p.argmax(-1) == q.argmax(-1)).tolist()
             else:
@@ -150,7 +150,7 @@ class Evaluation:
         return mean(map(float, shares))
 
 
-def _next_logits(model: LlamaForCausalLM, ids: Tensor, start: int) -> Tensor:
+def next_logits(model: LlamaForCausalLM, ids: Tensor, start: int) -> Tensor:
     """Logits (tokens, vocabulary) for each token from `start` on, and for the one after the last."""
     return model(input_ids=ids, use_cache=False).logits[0, start - 1 :]
 

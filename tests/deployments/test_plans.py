@@ -12,8 +12,9 @@ from cluster.tokenlog import Origin, TokenLog
 from deployments.job import Job, JobStats
 from deployments.plans import Cloud, OnDevice, Plan, Speculative
 from deployments.plans.speculative import drafting
-from engine.base import Draft, Sampling
+from engine.base import Draft, EngineStats, Sampling, Verdict
 from engine.null_engine import NullEngine
+from policies.pair import Pair
 from policies.window import StaticWindow, WindowState
 from tests.deployments.faults import PROMPT, reference
 
@@ -41,21 +42,21 @@ async def test_one_engine_decodes_alone(plan: type[Cloud | OnDevice], origin: Or
 
 async def test_a_plan_continues_a_log() -> None:
     expected = reference(PROMPT, 20)
-    for plan in (Cloud(NullEngine()), Speculative(NullEngine(), NullEngine(), StaticWindow(3))):
+    for plan in (Cloud(NullEngine()), Speculative(NullEngine(), NullEngine(), Pair(StaticWindow(3)))):
         begun = TokenLog(expected[:9], [Origin.DEVICE] * 9, [0.0] * 9)
         log, _, _ = await answer(plan, job(), begun)
         assert log.ids == expected
 
 
 async def test_a_perfect_drafter_has_all_drafts_accepted() -> None:
-    log, finish, stats = await answer(Speculative(NullEngine(), NullEngine(), StaticWindow(4)), job(21))
+    log, finish, stats = await answer(Speculative(NullEngine(), NullEngine(), Pair(StaticWindow(4))), job(21))
     assert (log.ids, finish) == (reference(PROMPT, 21), "length")
     assert (stats.rounds, stats.drafted, stats.accepted) == (4, 16, 16)
     assert log.by_origin() == {"cloud": 1, "draft": 16, "bonus": 4}
 
 
 async def test_a_rejected_draft_is_corrected() -> None:
-    plan = Speculative(NullEngine(), NullEngine(mistake_every=3), StaticWindow(4))
+    plan = Speculative(NullEngine(), NullEngine(mistake_every=3), Pair(StaticWindow(4)))
     log, _, stats = await answer(plan, job(12))
     assert log.ids == reference(PROMPT, 12)
     wrong = [position for position, origin in enumerate(log.origins) if origin is Origin.CORRECTED]
@@ -87,7 +88,7 @@ class Scripted(NullEngine):
     prompt=st.lists(st.integers(0, 2047), min_size=1, max_size=8),
 )
 def test_speculation_is_lossless(gamma: int, script: list[bool], max_tokens: int, prompt: list[int]) -> None:
-    plan = Speculative(NullEngine(), Scripted(script), StaticWindow(gamma))
+    plan = Speculative(NullEngine(), Scripted(script), Pair(StaticWindow(gamma)))
     wanted = Job(1, tuple(prompt), Sampling(max_tokens=max_tokens))
     log, finish, stats = asyncio.run(answer(plan, wanted))
     assert (log.ids, finish) == (reference(prompt, max_tokens), "length")
@@ -96,14 +97,16 @@ def test_speculation_is_lossless(gamma: int, script: list[bool], max_tokens: int
 
 
 async def test_the_client_may_fix_the_window() -> None:
-    _, _, stats = await answer(Speculative(NullEngine(), NullEngine(), StaticWindow(2)), job(30, window=7))
+    _, _, stats = await answer(
+        Speculative(NullEngine(), NullEngine(), Pair(StaticWindow(2))), job(30, window=7)
+    )
     assert stats.drafted == 7 * 3 + 4  # 1 + 3 × 8, then 5 left of which the target adds the last
 
 
 async def test_a_stop_token_ends_the_answer_inside_a_draft() -> None:
     expected = reference(PROMPT, 20)
     stopping = Job(1, PROMPT, Sampling(max_tokens=20, stop_tokens=(expected[6],)))
-    log, finish, _ = await answer(Speculative(NullEngine(), NullEngine(), StaticWindow(5)), stopping)
+    log, finish, _ = await answer(Speculative(NullEngine(), NullEngine(), Pair(StaticWindow(5))), stopping)
     assert (log.ids, finish) == (expected[:7], "stop")
 
 
@@ -115,12 +118,99 @@ async def test_the_window_policy_sees_what_the_pair_has_done() -> None:
             seen.append(state)
             return super().choose(state)
 
-    plan = Speculative(NullEngine(), NullEngine(mistake_every=2), Watching(2), rtt_s=0.01, queue=0.5)
+    plan = Speculative(NullEngine(), NullEngine(mistake_every=2), Pair(Watching(2), rtt_s=0.01, queue=0.5))
     await answer(plan, job(12))
     assert (seen[0].acceptance, seen[0].tpot_s, seen[0].previous) == (0.0, 0.0, 0)
     assert 0 < seen[-1].acceptance < 1
     assert seen[-1].tpot_s > 0
     assert (seen[-1].rtt_s, seen[-1].queue, seen[-1].previous) == (0.01, 0.5, 2)
+
+
+class Script:
+    """Windows as written down, again and again; 1 is fused."""
+
+    def __init__(self, windows: list[int]) -> None:
+        self.windows, self.at = windows, 0
+
+    def choose(self, state: WindowState) -> int:
+        self.at += 1
+        return self.windows[(self.at - 1) % len(self.windows)]
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    windows=st.lists(st.integers(1, 12), min_size=1, max_size=8),
+    script=st.lists(st.booleans(), min_size=1, max_size=40),
+    max_tokens=st.integers(1, 60),
+    helped=st.booleans(),
+)
+def test_switching_in_mid_answer_is_lossless(
+    windows: list[int], script: list[bool], max_tokens: int, helped: bool
+) -> None:
+    plan = Speculative(
+        NullEngine(),
+        Scripted(script),
+        Pair(Script(windows)),
+        distributed=True,
+        fused=Scripted([*script, True]) if helped else None,
+    )
+    log, finish, stats = asyncio.run(answer(plan, job(max_tokens)))
+    assert (log.ids, finish) == (reference(PROMPT, max_tokens), "length")
+    assert stats.fused_rounds <= stats.rounds
+    assert (stats.fused_rounds == stats.rounds) or any(w > 1 for w in windows)
+    assert stats.accepted == log.by_origin().get("draft", 0)
+
+
+async def test_fused_rounds_leave_the_device_alone_and_it_takes_up_again() -> None:
+    asked: list[tuple[str, int, int]] = []
+
+    class Noting(NullEngine):
+        def __init__(self, name: str) -> None:
+            super().__init__()
+            self.name = name
+
+        async def draft(self, session: int, position: int, tokens: list[int], window: int) -> Draft:
+            asked.append((self.name, position, len(tokens)))
+            return await super().draft(session, position, tokens, window)
+
+    pair = Pair(Script([3, 1, 1, 3]))
+    plan = Speculative(NullEngine(), Noting("device"), pair, distributed=True, fused=Noting("cloud"))
+    log, _, stats = await answer(plan, job(1 + 4 + 5 + 5 + 4))
+    assert log.ids == reference(PROMPT, 19)
+    # (who, from which output position, how many confirmed tokens it is told)
+    assert asked == [("device", 0, 1), ("cloud", 5, 0), ("cloud", 5, 5), ("device", 1, 14)]
+    assert (stats.rounds, stats.fused_rounds, stats.switches) == (4, 2, 2)
+    assert pair.fused_s > 0
+
+
+async def test_a_window_the_client_fixed_is_never_fused() -> None:
+    pair = Pair(Script([1]))
+    plan = Speculative(NullEngine(), NullEngine(), pair, distributed=True, fused=NullEngine())
+    _, _, stats = await answer(plan, job(20, window=1))
+    assert stats.fused_rounds == 0
+    assert stats.drafted == 9  # 1 + 9 × 2, and the last token is the target's alone
+
+
+async def test_the_pair_learns_the_links_time_and_the_targets_queue() -> None:
+    class Slow(NullEngine):
+        async def stats(self) -> EngineStats:
+            stats = await super().stats()
+            asked.set()
+            return stats
+
+    class Waiting(NullEngine):
+        async def verify(self, session: int, drafts: list[int], probs: object = None) -> Verdict:
+            verdict = await super().verify(session, drafts, None)
+            if drafts:
+                await asyncio.wait_for(asked.wait(), 10)
+            return verdict
+
+    asked = asyncio.Event()
+    pair = Pair(StaticWindow(4), rtt_s=9.0)
+    plan = Speculative(Waiting(), Slow(), pair, distributed=True, batch_limit=2)
+    await answer(plan, job(30))
+    assert pair.rtt_s < 9.0
+    assert pair.queue == 0.5
 
 
 def test_the_drafter_draws_with_coins_of_its_own() -> None:

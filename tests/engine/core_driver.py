@@ -17,7 +17,7 @@ from engine.sampling import distributions, draw, penalise, sparse
 from engine.sequence import Generate, Propose, Verify
 from engine.sequence import Sequence as Session
 from engine.verification import Window, verify
-from policies.batching import BatchingPolicy, FifoChunkedPrefill
+from policies.batching import BatchingPolicy, ChunkedPrefill
 from tests.engine.history_model import EOS, HistoryModel, logits_after, slots
 
 
@@ -64,7 +64,7 @@ class Driver:
         batching: BatchingPolicy | None = None,
     ) -> None:
         self.model = HistoryModel()
-        policy = batching or FifoChunkedPrefill(chunk=8)
+        policy = batching or ChunkedPrefill(chunk=8)
         self.core = Core(self.model, blocks, block_size, policy, budget)  # type: ignore[arg-type]
         self.clients: dict[int, Client] = {}
         self.numbers = 0

@@ -16,7 +16,7 @@ from engine.base import InvalidRequest, Sampling, Tokens, UnknownSession, Verdic
 from engine.core import Core
 from engine.sequence import Generate, Verify
 from engine.sequence import Sequence as Session
-from policies.batching import FifoChunkedPrefill
+from policies.batching import ChunkedPrefill
 from tests.engine import tiny_weights
 from tests.engine.core_driver import Driver
 from tests.engine.history_model import EOS, VOCAB
@@ -54,7 +54,7 @@ class CoreMachine(RuleBasedStateMachine):
         blocks=st.integers(11, 20), budget=st.sampled_from([4, 24, 64]), chunk=st.sampled_from([1, 5, 64])
     )
     def begin(self, blocks: int, budget: int, chunk: int) -> None:
-        self.driver = Driver(blocks, BLOCK, budget, FifoChunkedPrefill(chunk))
+        self.driver = Driver(blocks, BLOCK, budget, ChunkedPrefill(chunk))
 
     def idle(self) -> list[int]:
         return [i for i, c in self.driver.clients.items() if c.busy is None]
@@ -429,7 +429,7 @@ def test_prefill_begins_before_any_operation():
 @pytest.mark.parametrize("chunk", [1, 3, 64])
 def test_chunked_prefill_equals_whole(budget: int, chunk: int):
     """The driver compares with the whole; a step never exceeds the budget, but for one window alone."""
-    driver = Driver(blocks=40, budget=budget, batching=FifoChunkedPrefill(chunk))
+    driver = Driver(blocks=40, budget=budget, batching=ChunkedPrefill(chunk))
     driver.open(1, [3, 4] * 15, Sampling(max_tokens=6, ignore_eos=True))
     driver.open(2, [4, 3] * 15, Sampling(max_tokens=6, ignore_eos=True))
     driver.generate(1)
@@ -444,7 +444,7 @@ def test_chunked_prefill_equals_whole(budget: int, chunk: int):
 def test_a_window_is_computed_in_one_step():
     """With a budget that its prompt fills, the window waits rather than be split."""
 
-    class Watched(FifoChunkedPrefill):
+    class Watched(ChunkedPrefill):
         def form(self, demands, budget):
             grants = super().form(demands, budget)
             seen.extend((d.pending, d.window, g) for d, g in zip(demands, grants, strict=True))
@@ -476,7 +476,7 @@ def test_greedy_over_a_real_model_equals_full_recompute(tmp_path: Path):
     """Prefill chunks, windows, single decodes and preemption over the tiny Llama and its naive twin."""
     torch.manual_seed(0)
     tiny = tiny_weights.make(tmp_path, seed=1)
-    core = Core(tiny.model, 14, BLOCK, FifoChunkedPrefill(8), 24)
+    core = Core(tiny.model, 14, BLOCK, ChunkedPrefill(8), 24)
     rng = np.random.default_rng(2)
     stem = rng.integers(3, tiny_weights.VOCAB, 9).tolist()
 

@@ -1,0 +1,63 @@
+"""What the network sees: a pair's state, and one window that might come next.
+
+The paper's network maps five numbers (queue, acceptance, RTT, TPOT, previous γ) to γ. Beyond it, ours judges each
+candidate window by itself, and sees what the closed form of speculative decoding expects of it: so it only
+has to learn where reality differs (queueing, padding, an acceptance known from a few rounds), and the same
+network serves slow and fast hardware.
+"""
+
+from __future__ import annotations
+
+from math import log
+
+from policies.speculation import MAX_WINDOW, alpha_of
+from policies.window import WindowState
+
+WINDOWS = range(1, MAX_WINDOW + 1)  # 1 is fused
+STATE = (
+    "queue",
+    "acceptance",
+    "log_rtt",
+    "log_tpot",
+    "previous",
+    "alpha",
+    "log_drafted",
+    "rtt_over_verify",
+    "draft_over_verify",
+    "fused_over_verify",
+)
+CANDIDATE = ("window", "fused", "expected")
+_FLOOR_S = 1e-4  # below a tenth of a millisecond, times make no difference
+
+
+def features(state: WindowState) -> tuple[list[float], list[float]]:
+    """(numbers in the order of STATE, the closed form's cost of each of WINDOWS: the natural logarithm of its
+    seconds per token, in relation to the least)."""
+    verify_s = max(state.verify_s or state.tpot_s, _FLOOR_S)
+    draft_s = max(state.draft_s, _FLOOR_S)
+    fused_s = max(state.fused_s or verify_s, _FLOOR_S)
+    rtt_s = max(state.rtt_s, _FLOOR_S)
+    alpha = alpha_of(state.acceptance, int(state.mean_window + 0.5))
+    # the mean of Beta(2, 1) and what was seen: a few rounds do not make certainty
+    alpha = (2.0 + alpha * state.drafted) / (3.0 + state.drafted)
+    seen = [
+        state.queue,
+        state.acceptance,
+        0.5 * log(rtt_s / 0.02),
+        0.5 * log(max(state.tpot_s, _FLOOR_S) / 0.02),
+        state.previous / MAX_WINDOW,
+        alpha,
+        log(1.0 + state.drafted) - 3.0,
+        0.5 * log(rtt_s / verify_s),
+        0.5 * log(draft_s / verify_s),
+        0.5 * log(fused_s / verify_s),
+    ]
+    expected = [log(fused_s)]
+    tokens, power, round_s = 1.0 + alpha, alpha, rtt_s + verify_s + draft_s
+    for _ in range(2, MAX_WINDOW + 1):
+        power *= alpha
+        tokens += power
+        round_s += draft_s
+        expected.append(log(round_s / tokens))
+    least = min(expected)
+    return seen, [cost - least for cost in expected]

@@ -1,0 +1,85 @@
+"""WC-DNN (DSD, section 4.2): a residual MLP with two blocks, SiLU, one number out. Inference in numpy.
+
+The number is a correction to what the closed form expects of one candidate window, see `policies.awc.features`;
+the window with the least corrected cost is the prediction.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from importlib.resources import files
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+
+from policies.awc.features import CANDIDATE, STATE, WINDOWS, features
+from policies.speculation import MAX_WINDOW
+from policies.window import WindowState
+
+WEIGHTS = "weights.npz"
+LAYERS = ("input", "first_a", "first_b", "second_a", "second_b", "output")
+
+
+class BadWeights(ValueError):
+    """A file that holds no network of the expected shape."""
+
+
+class Network:
+    """parameters: `NAME.weight` [out, in] and `NAME.bias` [out] of every layer."""
+
+    def __init__(self, parameters: dict[str, np.ndarray]) -> None:
+        try:
+            self._layers = [
+                (
+                    np.ascontiguousarray(parameters[f"{name}.weight"].T, dtype=np.float32),
+                    np.ascontiguousarray(parameters[f"{name}.bias"], dtype=np.float32),
+                )
+                for name in LAYERS
+            ]
+        except KeyError as error:
+            raise BadWeights(f"the weights lack {error}") from None
+        inputs = self._layers[0][0].shape[0]
+        if inputs != len(STATE) + len(CANDIDATE):
+            raise BadWeights(f"the weights are for {inputs} features, not {len(STATE) + len(CANDIDATE)}")
+
+    def costs(self, state: WindowState) -> np.ndarray:
+        """[12]: the predicted cost of every window, as a logarithm and up to a constant."""
+        seen, expected = features(state)
+        closed_form = np.array(expected, dtype=np.float32)
+        (w, b), (w1, b1), (w2, b2), (w3, b3), (w4, b4), (out, bias) = self._layers
+        split = len(STATE)
+        # the state's part of the first layer is the same for all candidates
+        x = (
+            _CANDIDATES @ w[split:-1]
+            + closed_form[:, None] * w[-1]
+            + (np.array(seen, np.float32) @ w[:split] + b)
+        )
+        x += _silu(_silu(x) @ w1 + b1) @ w2 + b2
+        x += _silu(_silu(x) @ w3 + b3) @ w4 + b4
+        costs: np.ndarray = closed_form + (_silu(x) @ out + bias)[:, 0]
+        return costs
+
+    def predict(self, state: WindowState) -> int:
+        """The window of least cost; 1 is fused."""
+        return int(self.costs(state).argmin()) + 1
+
+
+_CANDIDATES = np.array([[w / MAX_WINDOW, float(w == 1)] for w in WINDOWS], dtype=np.float32)
+
+
+def _silu(x: np.ndarray) -> np.ndarray:
+    return x / (1.0 + np.exp(-np.maximum(x, -60.0)))
+
+
+@lru_cache(maxsize=8)
+def load(path: str | None = None) -> Network:
+    """The network of a file; None: the one that comes with Tandem. Raises BadWeights, OSError."""
+    data = (files("policies.awc") / WEIGHTS if path is None else Path(path)).read_bytes()
+    try:
+        with np.load(BytesIO(data), allow_pickle=False) as archive:
+            return Network(dict(archive))
+    except BadWeights:
+        raise
+    except (ValueError, OSError) as error:
+        raise BadWeights(f"{path or WEIGHTS}: {error}") from None

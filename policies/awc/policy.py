@@ -1,0 +1,32 @@
+"""The window policy "awc": exploration, network, stabiliser."""
+
+from __future__ import annotations
+
+from policies.awc.exploration import Exploration
+from policies.awc.network import load
+from policies.awc.stabiliser import Stabiliser
+from policies.window import WindowState, window
+
+
+@window.register("awc")
+class AdaptiveWindow:
+    """DSD's AWC. start: γ until something has been seen; ema, patience: see Stabiliser; weights: a file, null
+    for the network that comes with Tandem."""
+
+    def __init__(
+        self, start: int = 4, ema: float = 0.4, patience: int = 2, weights: str | None = None
+    ) -> None:
+        self._exploration = Exploration(start)
+        self._stabiliser = Stabiliser(start, ema, patience)
+        self._network = load(weights)
+
+    def choose(self, state: WindowState) -> int:
+        first = self._exploration.first(state)
+        if first is not None:
+            return first
+        costs = self._network.costs(state)
+        distributed = int(costs[1:].argmin()) + 2
+        gap = float(costs[distributed - 1] - costs[0])  # above 0: fused is thought better
+        chosen = self._stabiliser.settle(1 if gap > 0 else distributed)
+        other, loss = (distributed, gap) if chosen == 1 else (1, -gap)
+        return self._exploration.again(state, chosen, other, loss)

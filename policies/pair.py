@@ -1,0 +1,82 @@
+"""What a draft–target pair has seen: the recent past, from which a window policy's snapshot is made.
+
+Pure bookkeeping shared by the live system and the simulator, so that a policy sees the same thing in both.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+from policies.window import WindowPolicy, WindowState
+
+RECENT_ROUNDS = 24  # what "recent" looks back on: fewer would leave acceptance to chance
+
+
+class Round(NamedTuple):
+    """One speculative round. drafted, accepted, tokens: counts, `tokens` being what it added to the output;
+    verify_s: at the target, queueing included; draft_s: at the drafter; both in seconds."""
+
+    drafted: int
+    accepted: int
+    tokens: int
+    verify_s: float
+    draft_s: float
+
+
+class Pair:
+    """Asks the window policy for γ with what this draft–target pair has seen in its recent rounds.
+
+    rtt_s, queue: the link's round-trip time in seconds and the target's queue depth as a share of its batch
+    limit, both as last observed; whoever observes them sets them. fused_s: time per output token of fused
+    rounds, 0 before there was one.
+    """
+
+    __slots__ = ("_fused", "_policy", "_previous", "_rounds", "_sums", "fused_s", "queue", "rtt_s")
+
+    def __init__(self, policy: WindowPolicy, rtt_s: float = 0.0, queue: float = 0.0) -> None:
+        self._policy, self.rtt_s, self.queue = policy, rtt_s, queue
+        self._rounds: deque[Round] = deque()
+        self._sums = (0, 0, 0, 0.0, 0.0)
+        self._fused: deque[tuple[int, float]] = deque(maxlen=RECENT_ROUNDS)  # tokens, seconds
+        self.fused_s = 0.0
+        self._previous = 0
+
+    def note(self, drafted: int, accepted: int, tokens: int, verify_s: float, draft_s: float) -> None:
+        """A round of these two is over."""
+        rounds = self._rounds
+        rounds.append(Round(drafted, accepted, tokens, verify_s, draft_s))
+        a, b, c, d, e = self._sums
+        if len(rounds) > RECENT_ROUNDS:
+            old = rounds.popleft()
+            a, b, c, d, e = a - old[0], b - old[1], c - old[2], d - old[3], e - old[4]
+        self._sums = (a + drafted, b + accepted, c + tokens, d + verify_s, e + draft_s)
+
+    def note_fused(self, tokens: int, seconds: float) -> None:
+        """The cloud went on without the device for a round; what is known of the device stays as it was."""
+        self._fused.append((tokens, seconds))
+        self.fused_s = sum(s for _, s in self._fused) / sum(n for n, _ in self._fused)
+
+    def state(self) -> WindowState:
+        """The snapshot a policy decides from."""
+        drafted, accepted, tokens, verify_s, draft_s = self._sums
+        tpot_s = verify_s / tokens if tokens else 0.0
+        if self._previous <= 1 and self.fused_s > 0:
+            tpot_s = self.fused_s
+        return WindowState(
+            acceptance=accepted / drafted if drafted else 0.0,
+            rtt_s=self.rtt_s,
+            tpot_s=max(0.0, tpot_s),
+            queue=self.queue,
+            previous=self._previous,
+            verify_s=max(0.0, verify_s / len(self._rounds)) if self._rounds else 0.0,
+            draft_s=max(0.0, draft_s / drafted) if drafted else 0.0,
+            fused_s=self.fused_s,
+            mean_window=drafted / len(self._rounds) if self._rounds else 0.0,
+            drafted=drafted,
+        )
+
+    def choose(self) -> int:
+        """γ for the next round."""
+        self._previous = self._policy.choose(self.state())
+        return self._previous
