@@ -20,7 +20,8 @@ from deployments.job import JobStats
 
 class Stats(BaseModel):
     """Times in seconds. accepted_per_round: drafted tokens that stood, on average over the rounds;
-    fused_rounds: those that stayed in the cloud though a device takes part, switches: between the two kinds."""
+    fused_rounds: those that stayed in the cloud though a device takes part, switches: between the two kinds;
+    mean_window: tokens drafted in a round, on average over those that were not fused."""
 
     mode: str
     device: str | None
@@ -29,6 +30,7 @@ class Stats(BaseModel):
     rounds: int
     fused_rounds: int
     switches: int
+    mean_window: float
     drafted: int
     accepted: int
     accepted_per_round: float
@@ -121,6 +123,8 @@ def stats(jobs: Sequence[JobStats]) -> Stats:
         by_origin.update({str(origin): n for origin, n in job.by_origin.items()})
         stages_s.update(job.stages_s)
     rounds, accepted = sum(j.rounds for j in jobs), sum(j.accepted for j in jobs)
+    distributed = sum(j.rounds - j.fused_rounds for j in jobs)
+    drafted = sum(j.drafted - j.fused_drafted for j in jobs)
     return Stats(
         mode=jobs[0].mode,
         device=jobs[0].device,
@@ -129,6 +133,7 @@ def stats(jobs: Sequence[JobStats]) -> Stats:
         rounds=rounds,
         fused_rounds=sum(j.fused_rounds for j in jobs),
         switches=sum(j.switches for j in jobs),
+        mean_window=round(drafted / distributed, 3) if distributed else 0.0,
         drafted=sum(j.drafted for j in jobs),
         accepted=accepted,
         accepted_per_round=round(accepted / rounds, 3) if rounds else 0.0,

@@ -4,7 +4,7 @@
 
 Live: a target (the embedded one, grown), and emulated devices that draft behind emulated links, in processes
 of their own, driven by the executor over the wire. First the live deployment is profiled: the engine's own
-step times, regressed on what was in the steps, and the wire's round trip without work. Then the same
+step times, regressed on what was in the steps, and what a round takes beside steps and drafting. Then the same
 arrivals and lengths, with the acceptance that the live token logs show, go through the simulator. Three
 loads, two RTTs, mode cloud and mode speculative; errors are relative, the mean over the six cases of a mode.
 """
@@ -41,6 +41,7 @@ from engine.family.prompts import heldout_questions
 from engine.text import Tokenizer
 from policies.window import StaticWindow
 
+MODES = ("cloud", "speculative")
 DEVICES = 24
 MAX_TOKENS = 96
 WINDOW = 4
@@ -135,8 +136,10 @@ class Live:
         return self._drafter.engine(endpoint.engine, self._links[int(endpoint.name.removeprefix("device-"))])
 
 
-async def profile(target: Connection, prompts: list[list[int]]) -> tuple[MeasuredTimer, float]:
-    """The target's step time, regressed on what its steps hold, and the seconds a call spends on its way."""
+async def profile(
+    target: Connection, drafter: Connection, prompts: list[list[int]]
+) -> tuple[MeasuredTimer, float]:
+    """The target's step time, regressed on what its steps hold, and the seconds a round spends on its way."""
     engine = target.engine("engine")
     rows, times_s = [], []
     session = 1_000_000
@@ -175,16 +178,33 @@ async def profile(target: Connection, prompts: list[list[int]]) -> tuple[Measure
     matrix = np.asarray(rows)
     solution, *_ = np.linalg.lstsq(matrix * weights[:, None], np.ones(len(rows)), rcond=None)
     base_s, token_s, sequence_s = (float(max(0.0, x)) for x in solution)
-    calls = []
-    for _ in range(200):
-        began = time.perf_counter()
-        await engine.stats()
-        calls.append(time.perf_counter() - began)
     timer = MeasuredTimer(base_s=base_s, token_s=token_s, sequence_s=sequence_s)
-    return timer, median(calls)
+    return timer, await _round_overhead_s(engine, drafter.engine("device-0"), prompts[0])
 
 
-def simulated(mode: str, rtt_s: float, seen: list[Seen], timer: MeasuredTimer, call_s: float) -> Result:
+async def _round_overhead_s(target: Engine, device: Engine, prompt: list[int]) -> float:
+    """What a round takes beyond the target's step and the device's drafting: wire, threads and event loops."""
+    session, rounds = 2_000_000, 20
+    sampling = Sampling(max_tokens=(WINDOW + 1) * rounds + 8, ignore_eos=True)
+    await target.open(session, prompt, sampling)
+    ids = (await target.verify(session, [])).ids
+    await device.open(session, prompt, sampling)
+    await device.draft(session, 0, ids, WINDOW)  # waits for the prompt's prefill
+    known, overheads = 0, []
+    for _ in range(rounds):
+        before, began = await target.stats(), time.perf_counter()
+        draft = await device.draft(session, known, ids[known:], WINDOW)
+        known = len(ids)
+        ids += (await target.verify(session, draft.ids)).ids
+        elapsed_s = time.perf_counter() - began
+        step_s = (await target.stats()).step_s - before.step_s
+        overheads.append(elapsed_s - step_s - PROFILE.decode_s(len(draft.ids)))
+    await target.cancel(session)
+    await device.cancel(session)
+    return max(0.0, median(overheads))
+
+
+def simulated(mode: str, rtt_s: float, seen: list[Seen], timer: MeasuredTimer, overhead_s: float) -> Result:
     """The same requests in the simulator. The wire's own time is added to the link's."""
     config = parse(
         {
@@ -202,6 +222,7 @@ def simulated(mode: str, rtt_s: float, seen: list[Seen], timer: MeasuredTimer, c
                     "measured": msgspec.to_builtins(timer),
                     "max_sessions": 64,
                     "token_budget": 512,
+                    "first_apart": True,
                 }
             ],
             "drafters": [
@@ -212,7 +233,7 @@ def simulated(mode: str, rtt_s: float, seen: list[Seen], timer: MeasuredTimer, c
                         "prefill_tokens_per_s": PROFILE.prefill_tokens_per_s,
                         "decode_tokens_per_s": PROFILE.decode_tokens_per_s,
                     },
-                    "link": {"rtt_ms": (rtt_s + call_s) * 1e3},
+                    "link": {"rtt_ms": (rtt_s + overhead_s) * 1e3},
                 }
             ],
         }
@@ -248,7 +269,9 @@ def _figures(ttft: list[float], tpot: list[float], throughput: float) -> Figures
     }
 
 
-async def calibrate(requests: int, grow: int, seed: int) -> dict[str, list[tuple[str, Figures, Figures]]]:
+async def calibrate(
+    requests: int, grow: int, seed: int, modes: list[str]
+) -> dict[str, list[tuple[str, Figures, Figures]]]:
     """By mode: (case, live figures, simulated figures)."""
     tokenizer = Tokenizer.load(family.path("target"))
     prompts = [
@@ -257,12 +280,12 @@ async def calibrate(requests: int, grow: int, seed: int) -> dict[str, list[tuple
     ]
     target = TorchSettings(model="target", grow=grow, threads=1)
     drafter = TorchSettings(model="small", threads=1)
-    outcome: dict[str, list[tuple[str, Figures, Figures]]] = {"cloud": [], "speculative": []}
+    outcome: dict[str, list[tuple[str, Figures, Figures]]] = {mode: [] for mode in modes}
     with engine_process(target) as target_at, engine_process(drafter, DEVICES, PROFILE) as drafter_at:
         connections = [await connect(target_at), await connect(drafter_at)]
         live = Live(*connections, prompts)
         await live.run("speculative", 0.01, [0.1 * i for i in range(8)])  # warms up
-        timer, call_s = await profile(connections[0], prompts)
+        timer, overhead_s = await profile(*connections, prompts)
         report.table(
             "Profile of the live target",
             ["", "ms"],
@@ -270,7 +293,7 @@ async def calibrate(requests: int, grow: int, seed: int) -> dict[str, list[tuple
                 ["a step", f"{timer.base_s * 1e3:.3f}"],
                 ["… and a position", f"{timer.token_s * 1e3:.4f}"],
                 ["… and a sequence", f"{timer.sequence_s * 1e3:.4f}"],
-                ["a call on the wire", f"{call_s * 1e3:.3f}"],
+                ["a round beside steps and drafting", f"{overhead_s * 1e3:.3f}"],
             ],
         )
         cases = [(mode, rtt_s, load) for mode in outcome for rtt_s in RTTS_S for load in LOADS]
@@ -280,7 +303,7 @@ async def calibrate(requests: int, grow: int, seed: int) -> dict[str, list[tuple
                 1 / rate, requests
             )
             seen = await live.run(mode, rtt_s, np.cumsum(gaps).tolist())
-            result = simulated(mode, rtt_s, seen, timer, call_s)
+            result = simulated(mode, rtt_s, seen, timer, overhead_s)
             name = f"{mode}, {rtt_s * 1e3:.0f} ms, {rate:.1f} requests/s"
             outcome[mode].append((name, _live_figures(seen), _simulated_figures(result)))
         for connection in connections:
@@ -302,8 +325,9 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=200, help="of each case (default 200)")
     parser.add_argument("--grow", type=int, default=4, help="how many times dearer the target is")
     parser.add_argument("--seed", type=int, default=11, help="of the arrivals")
+    parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
     options = parser.parse_args()
-    outcome = asyncio.run(calibrate(options.requests, options.grow, options.seed))
+    outcome = asyncio.run(calibrate(options.requests, options.grow, options.seed, options.modes))
     figures: dict[str, float] = {}
     rows: list[list[str]] = []
     for mode, cases in outcome.items():

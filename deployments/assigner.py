@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from deployments.assignment import Assignment, EndpointInfo, NoEndpoint, Wishes
 from deployments.job import NoSuchDevice, UnknownMode
@@ -24,13 +24,18 @@ POOLS = (VERIFIER, DRAFTER, EXPANDER)
 
 
 class Assigner:
-    """One router's view. batch_limit: sessions a verifier works on at once.
+    """One router's view. routing: makes a policy for a pool; batch_limit: sessions a verifier works on at once.
 
+    Every pool has a routing policy of its own: one that takes turns would otherwise give a request's
+    verifier and its drafter alternate turns, and all requests the same verifier.
     A snapshot's loads are old by the time a burst arrives, so what was assigned since counts as well.
     """
 
-    def __init__(self, collaboration: CollaborationPolicy, routing: RoutingPolicy, batch_limit: int) -> None:
-        self._collaboration, self._routing, self._batch_limit = collaboration, routing, batch_limit
+    def __init__(
+        self, collaboration: CollaborationPolicy, routing: Callable[[], RoutingPolicy], batch_limit: int
+    ) -> None:
+        self._collaboration, self._batch_limit = collaboration, batch_limit
+        self._routing = {pool: routing() for pool in POOLS}
         self._snapshot = Snapshot()
         self._assigned: Counter[str] = Counter()
 
@@ -57,7 +62,6 @@ class Assigner:
                 return self._count(Assignment("device", device, device=device.name))
             case "speculative" if chosen.device is not None:
                 target, drafter = self._pick(VERIFIER, lost), self._device(chosen.device)
-                fused = self._pick(DRAFTER, lost) if self._snapshot.pools.get(DRAFTER) else None
                 return self._count(
                     Assignment(
                         "speculative",
@@ -65,7 +69,7 @@ class Assigner:
                         drafter,
                         device=drafter.name,
                         queue=self._queue(target),
-                        fused=fused,
+                        fused=self._pick_if_up(DRAFTER, wishes.lost),
                         batch_limit=self._batch_limit,
                     )
                 )
@@ -78,8 +82,10 @@ class Assigner:
     def _choose(self, wishes: Wishes) -> Collaboration:
         if wishes.mode is not None and wishes.mode not in MODES:
             raise UnknownMode(f"mode {wishes.mode!r} is not one of {', '.join(MODES)}")
-        if any(not key.startswith(f"{VERIFIER}@") for key in wishes.lost):
-            return Collaboration("cloud", None)  # the helper is gone: the cloud goes on alone
+        # A request with a device goes on without the cloud's drafter; without its only helper, the cloud does.
+        dispensable = POOLS if wishes.device is not None else (VERIFIER,)
+        if any(key.partition("@")[0] not in dispensable for key in wishes.lost):
+            return Collaboration("cloud", None)
         if wishes.device not in (None, ANY_DEVICE, *self._snapshot.devices):
             raise NoSuchDevice(f"no device {wishes.device!r} is registered")
         return self._collaboration.choose(
@@ -96,10 +102,13 @@ class Assigner:
         )
 
     def _pick(self, pool: str, lost: Sequence[str]) -> EndpointInfo:
-        up = [e for e in self._snapshot.pools.get(pool, ()) if e.key not in lost]
-        if not up:
+        if (chosen := self._pick_if_up(pool, lost)) is None:
             raise NoEndpoint(f"no {pool} is up")
-        return up[self._routing.choose([self._load(e) for e in up])]
+        return chosen
+
+    def _pick_if_up(self, pool: str, lost: Sequence[str]) -> EndpointInfo | None:
+        up = [e for e in self._snapshot.pools.get(pool, ()) if e.key not in lost]
+        return up[self._routing[pool].choose([self._load(e) for e in up])] if up else None
 
     def _device(self, name: str | None) -> EndpointInfo:
         device = self._snapshot.devices.get(name or "")
@@ -119,7 +128,7 @@ class Assigner:
         return min(1.0, self._load(target) / self._batch_limit)
 
     def _count(self, assignment: Assignment) -> Assignment:
-        for endpoint in (assignment.target, assignment.drafter):
+        for endpoint in (assignment.target, assignment.drafter, assignment.fused):
             if endpoint is not None:
                 self._assigned[endpoint.key] += 1
         return assignment

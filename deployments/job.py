@@ -48,8 +48,8 @@ class Job:
 class JobStats:
     """What a request cost. Times in seconds since the job reached the executor.
 
-    rounds, drafted, accepted: speculative rounds, tokens drafted, tokens accepted; fused_rounds: those that
-    stayed in the cloud though a device takes part; switches: between the two kinds.
+    rounds, drafted, accepted: speculative rounds, tokens drafted, tokens accepted; fused_rounds, fused_drafted:
+    of them, those that stayed in the cloud though a device takes part; switches: between the two kinds.
     stages_s: seconds by stage (plan, open, draft, verify ...), summed over the request.
     replans: how often the request went on elsewhere after an endpoint failed.
     """
@@ -66,6 +66,7 @@ class JobStats:
     stages_s: dict[str, float] = field(default_factory=dict)
     replans: int = 0
     fused_rounds: int = 0
+    fused_drafted: int = 0
     switches: int = 0
 
 

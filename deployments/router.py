@@ -47,7 +47,9 @@ class Router:
     async def __init__(self, scheduler: DeploymentHandle, settings: RouterSettings, batch_limit: int) -> None:
         self._scheduler, self._settings = scheduler, settings
         self._assigner = Assigner(
-            settings.collaboration.create(collaboration), settings.routing.create(routing), batch_limit
+            settings.collaboration.create(collaboration),
+            lambda: settings.routing.create(routing),
+            batch_limit,
         )
         self._news = asyncio.Event()
         self._following = asyncio.get_running_loop().create_task(self._follow())

@@ -14,14 +14,19 @@ RECENT_ROUNDS = 24  # what "recent" looks back on: fewer would leave acceptance 
 
 
 class Round(NamedTuple):
-    """One speculative round. drafted, accepted, tokens: counts, `tokens` being what it added to the output;
-    verify_s: at the target, queueing included; draft_s: at the drafter; both in seconds."""
+    """One speculative round. drafted, accepted, judged, tokens: counts, `judged` being the accepted ones and the
+    first rejected one, `tokens` what the round added to the output; verify_s: at the target, queueing
+    included; draft_s: at the drafter; both in seconds."""
 
     drafted: int
     accepted: int
+    judged: int
     tokens: int
     verify_s: float
     draft_s: float
+
+
+_NOTHING = Round(0, 0, 0, 0, 0.0, 0.0)
 
 
 class Pair:
@@ -37,20 +42,26 @@ class Pair:
     def __init__(self, policy: WindowPolicy, rtt_s: float = 0.0, queue: float = 0.0) -> None:
         self._policy, self.rtt_s, self.queue = policy, rtt_s, queue
         self._rounds: deque[Round] = deque()
-        self._sums = (0, 0, 0, 0.0, 0.0)
+        self._sums = (0, 0, 0, 0, 0.0, 0.0)
         self._fused: deque[tuple[int, float]] = deque(maxlen=RECENT_ROUNDS)  # tokens, seconds
         self.fused_s = 0.0
         self._previous = 0
 
     def note(self, drafted: int, accepted: int, tokens: int, verify_s: float, draft_s: float) -> None:
         """A round of these two is over."""
-        rounds = self._rounds
-        rounds.append(Round(drafted, accepted, tokens, verify_s, draft_s))
-        a, b, c, d, e = self._sums
-        if len(rounds) > RECENT_ROUNDS:
-            old = rounds.popleft()
-            a, b, c, d, e = a - old[0], b - old[1], c - old[2], d - old[3], e - old[4]
-        self._sums = (a + drafted, b + accepted, c + tokens, d + verify_s, e + draft_s)
+        judged = accepted + (accepted < drafted)
+        new = Round(drafted, accepted, judged, tokens, verify_s, draft_s)
+        self._rounds.append(new)
+        old = self._rounds.popleft() if len(self._rounds) > RECENT_ROUNDS else _NOTHING
+        a, b, c, d, e, f = self._sums
+        self._sums = (
+            a + drafted - old[0],
+            b + accepted - old[1],
+            c + judged - old[2],
+            d + tokens - old[3],
+            e + verify_s - old[4],
+            f + draft_s - old[5],
+        )
 
     def note_fused(self, tokens: int, seconds: float) -> None:
         """The cloud went on without the device for a round; what is known of the device stays as it was."""
@@ -59,7 +70,7 @@ class Pair:
 
     def state(self) -> WindowState:
         """The snapshot a policy decides from."""
-        drafted, accepted, tokens, verify_s, draft_s = self._sums
+        drafted, accepted, judged, tokens, verify_s, draft_s = self._sums
         tpot_s = verify_s / tokens if tokens else 0.0
         if self._previous <= 1 and self.fused_s > 0:
             tpot_s = self.fused_s
@@ -72,8 +83,8 @@ class Pair:
             verify_s=max(0.0, verify_s / len(self._rounds)) if self._rounds else 0.0,
             draft_s=max(0.0, draft_s / drafted) if drafted else 0.0,
             fused_s=self.fused_s,
-            mean_window=drafted / len(self._rounds) if self._rounds else 0.0,
-            drafted=drafted,
+            alpha=accepted / judged if judged else 0.0,
+            judged=judged,
         )
 
     def choose(self) -> int:

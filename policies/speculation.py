@@ -5,10 +5,7 @@ alpha: probability that a drafted token is accepted, given that those before it 
 
 from __future__ import annotations
 
-from bisect import bisect_left
-
 MAX_WINDOW = 12
-_STEPS = 200  # of the table that recovers alpha
 
 
 def expected_accepted(alpha: float, gamma: int) -> float:
@@ -44,21 +41,3 @@ def best_window(
         if round_s / tokens < best_s:
             best, best_s = gamma, round_s / tokens
     return best, best_s
-
-
-def alpha_of(acceptance: float, gamma: int) -> float:
-    """α, from the share of drafted tokens that was accepted: a round stops counting at its first rejection, so
-    the share is (α + … + α^γ) / γ, which is inverted here."""
-    if gamma <= 1 or acceptance <= 0.0:
-        return min(1.0, max(0.0, acceptance))
-    shares = _SHARES[min(gamma, MAX_WINDOW)]
-    if acceptance >= 1.0:
-        return 1.0
-    i = bisect_left(shares, acceptance)
-    return (i - 1 + (acceptance - shares[i - 1]) / (shares[i] - shares[i - 1])) / _STEPS
-
-
-_SHARES = {
-    gamma: [expected_accepted(i / _STEPS, gamma) / gamma for i in range(_STEPS + 1)]
-    for gamma in range(1, MAX_WINDOW + 1)
-}

@@ -21,8 +21,10 @@ class WindowState:
     draft_s: recent time the drafter takes per drafted token, seconds; 0 unknown.
     fused_s: time per output token of a fused round, as last seen or as expected, seconds; 0 unknown: then
         the target alone, a token a verification.
-    mean_window: tokens drafted in a recent round with the device, on average; 0 unknown.
-    drafted: tokens drafted in all recent rounds with the device: what the acceptance is known from.
+    alpha: probability that a drafted token is accepted if those before it were, as seen recently: accepted
+        tokens as a share of those the target judged, which ends with the first it rejects in a round. Unlike
+        `acceptance` it does not depend on the windows.
+    judged: how many tokens that is known from.
     """
 
     acceptance: float
@@ -33,8 +35,8 @@ class WindowState:
     verify_s: float = 0.0
     draft_s: float = 0.0
     fused_s: float = 0.0
-    mean_window: float = 0.0
-    drafted: int = 0
+    alpha: float = 0.0
+    judged: int = 0
 
 
 class WindowPolicy(Protocol):

@@ -57,7 +57,8 @@ class Targets(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
     hardware, model: names the hardware model knows ("4xA100", "Llama-2-70B"), or hardware "measured" with
     the coefficients of a live engine; draft_model: a small model on the same hardware, for fused rounds.
-    kv_tokens: KV cache; null is what the hardware's memory leaves beside the weights.
+    kv_tokens: KV cache; null is what the hardware's memory leaves beside the weights. padded, first_apart: see
+    `cluster.simulator.server.Server`.
     """
 
     model: str
@@ -70,6 +71,7 @@ class Targets(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     token_budget: int = 2048
     kv_tokens: int | None = None
     padded: bool = False
+    first_apart: bool = False
 
     def __post_init__(self) -> None:
         for key in ("count", "max_sessions", "token_budget"):

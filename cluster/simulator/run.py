@@ -164,6 +164,7 @@ def _world(config: Config, chosen: Callable[[], WindowPolicy] | None) -> tuple[W
             kv_tokens=_kv_tokens(group, config.data),
             draft_timer=_draft_timer(group, config.data),
             padded=group.padded,
+            first_apart=group.first_apart,
         )
         for g, group in enumerate(targets)
         for i in range(group.count)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import replace
 
-from cluster.simulator.core import Event, Simulation
+from cluster.simulator.core import Event, Process, Simulation
 from cluster.simulator.hardware import StepTimer
 from policies.batching import BatchingPolicy, Demand
 
@@ -60,7 +60,9 @@ class Server:
 
     token_budget: positions a step; max_sessions: sessions that hold KV cache at once; kv_tokens: its size,
     None for no limit; draft_timer: of a small model that shares the hardware, for fused speculation;
-    padded: a batch costs what its longest sequence and its longest window would cost everybody.
+    padded: a batch costs what its longest sequence and its longest window would cost everybody;
+    first_apart: the first token takes a step of its own after the prompt's, as in an engine that takes prompts
+    in as soon as they are opened and is asked for tokens only then (the torch engine of Tandem is one).
     """
 
     __slots__ = (
@@ -69,6 +71,7 @@ class Server:
         "_batching",
         "_busy",
         "_draft_timer",
+        "_first_apart",
         "_free_blocks",
         "_numbers",
         "_padded",
@@ -99,6 +102,7 @@ class Server:
         kv_tokens: int | None = None,
         draft_timer: StepTimer | None = None,
         padded: bool = False,
+        first_apart: bool = False,
     ) -> None:
         self.name, self.max_sessions = name, max_sessions
         self._simulation, self._timer, self._draft_timer, self._batching = (
@@ -107,7 +111,7 @@ class Server:
             draft_timer,
             batching,
         )
-        self._token_budget, self._padded = token_budget, padded
+        self._token_budget, self._padded, self._first_apart = token_budget, padded, first_apart
         self._free_blocks = None if kv_tokens is None else kv_tokens // BLOCK_TOKENS
         self._waiting: deque[Session] = deque()  # with work, without a place
         self._admitted: dict[int, Session] = {}  # by number
@@ -157,6 +161,14 @@ class Server:
         if not self._busy:
             self._step()
         return event
+
+    def first_token(self, session: Session, prompt: int) -> Process:
+        """Take the prompt in and compute the token after it."""
+        if self._first_apart and prompt > 1:
+            yield self.work(session, prompt - 1, 0)
+            yield self.work(session, 1, 1)
+        else:
+            yield self.work(session, prompt, 1)
 
     def roll_back(self, session: Session, tokens: int) -> None:
         """Keep the first `tokens` tokens of the session's KV cache."""

@@ -1,14 +1,11 @@
-"""What a window policy should know and rounds do not show: the link's round-trip time, the target's queue.
-
-While rounds are fused nothing crosses the link, so a light question does, a few times a second.
-"""
+"""What a window policy should know and rounds do not show: the link's round-trip time, the target's queue."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import suppress
+from types import TracebackType
 from typing import Protocol
 
 from engine.base import Engine, EngineError
@@ -25,30 +22,44 @@ class Remote(Protocol):
     async def ready(self) -> None: ...
 
 
-@asynccontextmanager
-async def observing(
-    pair: Pair, target: Engine, device: Remote, batch_limit: int | None
-) -> AsyncIterator[None]:
-    """Keep the pair's `rtt_s` and `queue` as they are, as long as this lasts; batch_limit None: do not."""
-    if batch_limit is None:
-        yield
-        return
-    task = asyncio.get_running_loop().create_task(_observe(pair, target, device, batch_limit))
-    try:
-        yield
-    finally:
-        task.cancel()
+class Observer:
+    """Keeps a pair's `rtt_s` and `queue` as they are, from `async with` to its end.
 
+    A light question crosses the link beside every draft, so that the drafter's time can be told from the
+    link's also when that has just changed; while rounds are fused and nothing else crosses, every EVERY_S.
 
-async def _observe(pair: Pair, target: Engine, device: Remote, batch_limit: int) -> None:
-    try:
-        await device.ready()
-        while True:
-            began = time.perf_counter()
-            await device.engine.stats()
-            pair.rtt_s = time.perf_counter() - began
-            if batch_limit:
-                pair.queue = min(1.0, (await target.stats()).sessions / batch_limit)
-            await asyncio.sleep(EVERY_S)
-    except EngineError:
-        pass  # the next round meets the same error, and knows what to do with it
+    batch_limit: sessions the target works on at once; 0: not known, and neither then is the queue.
+    """
+
+    def __init__(self, pair: Pair, target: Engine, device: Remote, batch_limit: int) -> None:
+        self._pair, self._target, self._device, self._batch_limit = pair, target, device, batch_limit
+        self._due = asyncio.Event()
+
+    def drafting(self) -> None:
+        """The device is asked for a draft in this moment."""
+        self._due.set()
+
+    async def __aenter__(self) -> Observer:
+        self._task = asyncio.get_running_loop().create_task(self._observe())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._task.cancel()
+
+    async def _observe(self) -> None:
+        with suppress(EngineError):  # the next round meets the same error, and knows what to do with it
+            await self._device.ready()
+            queue_seen_s = float("-inf")
+            while True:
+                self._due.clear()
+                began = time.perf_counter()
+                await self._device.engine.stats()
+                self._pair.rtt_s = time.perf_counter() - began
+                if self._batch_limit and began - queue_seen_s >= EVERY_S:
+                    queue_seen_s = began
+                    self._pair.queue = min(1.0, (await self._target.stats()).sessions / self._batch_limit)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(EVERY_S):
+                        await self._due.wait()

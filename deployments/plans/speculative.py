@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator
+from contextlib import nullcontext
 
 import msgspec
 
 from cluster.tokenlog import Origin, TokenLog
 from deployments.job import Job, JobStats
 from deployments.plans.base import Piece
-from deployments.plans.observer import observing
+from deployments.plans.observer import Observer
 from engine.base import Draft, Engine, Sampling, Verdict
 from policies.pair import Pair
 
@@ -56,7 +57,8 @@ class Speculative:
             verdict = await self.target.verify(session, [])
             yield _piece(len(log), Draft([]), verdict)
             distributed = self._distributed
-            async with observing(pair, self.target, device, self._batch_limit if adaptive else None):
+            observer = Observer(pair, self.target, device, self._batch_limit)
+            async with observer if adaptive else nullcontext():
                 while verdict.finish is None:
                     gamma = job.window if job.window is not None else pair.choose()
                     drafter: _Drafter | None = device
@@ -67,6 +69,8 @@ class Speculative:
                             drafter, gamma = cloud, FUSED_WINDOW
                     # the target adds one token of its own, so the last one of the output is never drafted
                     gamma = min(gamma, job.sampling.max_tokens - len(log) - 1)
+                    if drafter is device:
+                        observer.drafting()
                     began = time.perf_counter()
                     draft = await drafter.draft(gamma) if drafter is not None and gamma > 0 else Draft([])
                     drafted = time.perf_counter()
@@ -74,6 +78,7 @@ class Speculative:
                     ended = time.perf_counter()
                     if adaptive and not distributed:
                         stats.fused_rounds += 1
+                        stats.fused_drafted += len(draft.ids)
                         pair.note_fused(len(verdict.ids), ended - began)
                     elif draft.ids:
                         draft_s = max(0.0, drafted - began - pair.rtt_s)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from math import log
 
-from policies.speculation import MAX_WINDOW, alpha_of
+from policies.speculation import MAX_WINDOW
 from policies.window import WindowState
 
 WINDOWS = range(1, MAX_WINDOW + 1)  # 1 is fused
@@ -21,7 +21,7 @@ STATE = (
     "log_tpot",
     "previous",
     "alpha",
-    "log_drafted",
+    "log_judged",
     "rtt_over_verify",
     "draft_over_verify",
     "fused_over_verify",
@@ -37,9 +37,8 @@ def features(state: WindowState) -> tuple[list[float], list[float]]:
     draft_s = max(state.draft_s, _FLOOR_S)
     fused_s = max(state.fused_s or verify_s, _FLOOR_S)
     rtt_s = max(state.rtt_s, _FLOOR_S)
-    alpha = alpha_of(state.acceptance, int(state.mean_window + 0.5))
     # the mean of Beta(2, 1) and what was seen: a few rounds do not make certainty
-    alpha = (2.0 + alpha * state.drafted) / (3.0 + state.drafted)
+    alpha = (2.0 + state.alpha * state.judged) / (3.0 + state.judged)
     seen = [
         state.queue,
         state.acceptance,
@@ -47,7 +46,7 @@ def features(state: WindowState) -> tuple[list[float], list[float]]:
         0.5 * log(max(state.tpot_s, _FLOOR_S) / 0.02),
         state.previous / MAX_WINDOW,
         alpha,
-        log(1.0 + state.drafted) - 3.0,
+        log(1.0 + state.judged) - 3.0,
         0.5 * log(rtt_s / verify_s),
         0.5 * log(draft_s / verify_s),
         0.5 * log(fused_s / verify_s),

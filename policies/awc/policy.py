@@ -11,11 +11,18 @@ from policies.window import WindowState, window
 @window.register("awc")
 class AdaptiveWindow:
     """DSD's AWC. start: γ until something has been seen; ema, patience: see Stabiliser; weights: a file, null
-    for the network that comes with Tandem."""
+    for the network that comes with Tandem. margin: how much cheaper (natural logarithm) fused must be thought
+    before it is chosen: with the device a pair learns, without it does not."""
 
     def __init__(
-        self, start: int = 4, ema: float = 0.4, patience: int = 2, weights: str | None = None
+        self,
+        start: int = 4,
+        ema: float = 0.4,
+        patience: int = 2,
+        margin: float = 0.05,
+        weights: str | None = None,
     ) -> None:
+        self._margin = margin
         self._exploration = Exploration(start)
         self._stabiliser = Stabiliser(start, ema, patience)
         self._network = load(weights)
@@ -27,6 +34,6 @@ class AdaptiveWindow:
         costs = self._network.costs(state)
         distributed = int(costs[1:].argmin()) + 2
         gap = float(costs[distributed - 1] - costs[0])  # above 0: fused is thought better
-        chosen = self._stabiliser.settle(1 if gap > 0 else distributed)
+        chosen = self._stabiliser.settle(1 if gap > self._margin else distributed)
         other, loss = (distributed, gap) if chosen == 1 else (1, -gap)
         return self._exploration.again(state, chosen, other, loss)

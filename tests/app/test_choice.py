@@ -141,5 +141,14 @@ def test_the_statistics_of_several_jobs():
     both = reply.stats([one, two])
     assert (both.mode, both.device, both.ttft_s, both.total_s) == ("device", "a", 0.2, 3.0)
     assert (both.rounds, both.drafted, both.accepted, both.accepted_per_round) == (6, 24, 12, 2.0)
+    assert both.mean_window == 4.0
     assert (both.tokens, both.by_origin, both.replans) == (30, {"device": 29, "cloud": 1}, 1)
     assert both.stages_s == {"draft": 1.5, "plan": 0.1}
+
+
+def test_fused_rounds_do_not_count_towards_the_mean_window():
+    mixed = JobStats("speculative", "a", rounds=5, drafted=22, fused_rounds=3, fused_drafted=12, switches=2)
+    alone = JobStats("speculative", "a", rounds=3, fused_rounds=3)
+    both = reply.stats([mixed, alone])
+    assert (both.rounds, both.fused_rounds, both.switches, both.mean_window) == (8, 6, 2, 5.0)
+    assert reply.stats([alone]).mean_window == 0.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -15,6 +16,8 @@ from app.main import build
 from app.settings import Settings
 from app.up import CONFIG
 from deployments.engines import NullSettings, build_engine, context_of, model_folder
+from engine.base import Sampling
+from policies.batching import Demand, batching
 
 
 def test_the_checked_in_yaml_holds() -> None:
@@ -65,6 +68,31 @@ async def test_a_null_engine_is_built_from_its_settings() -> None:
     engine = build_engine(NullSettings(kind="null", context=99))
     assert engine.info.context == context_of(NullSettings(kind="null", context=99)) == 99
     await engine.close()
+
+
+@pytest.mark.parametrize("name", list(batching))
+async def test_the_batching_policy_of_the_yaml_forms_the_engines_batches(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = type(batching.create(name))
+    form, asked = policy.form, list[Sequence[Demand]]()
+
+    def noting(self: object, demands: Sequence[Demand], budget: int) -> list[int]:
+        asked.append(demands)
+        return form(self, demands, budget)  # type: ignore[no-any-return]
+
+    monkeypatch.setattr(policy, "form", noting)
+    arguments = yaml.safe_load(CONFIG.read_text())["applications"][0]["args"]
+    arguments["verifier"]["engine"] |= {"model": "small", "batching": {"name": name}}
+    engine = build_engine(Settings(**arguments).verifier.engine)
+    try:
+        await engine.open(1, [20, 21, 22], Sampling(max_tokens=5, ignore_eos=True))
+        ids = [token async for tokens in engine.generate(1) for token in tokens.ids]
+    finally:
+        await engine.close()
+    assert len(ids) == 5
+    assert len(asked) >= 5
+    assert asked[0][0].pending == 3
 
 
 def test_a_model_is_a_family_name_or_a_folder(tmp_path: Any) -> None:

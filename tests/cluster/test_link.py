@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.endpoint import serve_engines
-from cluster.link import Link, LinkModel, LinkProfile, Pipe, down_model, up_model
+from cluster.link import Link, LinkModel, LinkProfile, Pipe, Trace, down_model, up_model
 from cluster.remote import connect
 from engine.base import Sampling
 from engine.null_engine import NullEngine
@@ -27,14 +27,42 @@ traces = st.tuples(st.lists(st.tuples(st.floats(0.01, 2), st.just(0.0) | rates),
 )
 
 
-@given(frames, st.floats(0, 0.2), st.floats(0, 1), rates | traces, st.integers(0, 9))
+delays = st.floats(0, 0.2)
+delay_traces = st.lists(st.tuples(st.floats(0.01, 2), delays), min_size=1, max_size=6).map(
+    lambda steps: tuple(
+        zip(accumulate([0.0, *(gap for gap, _ in steps[1:])]), (d for _, d in steps), strict=True)
+    )
+)
+
+
+@given(frames, delays | delay_traces, st.floats(0, 1), rates | traces, st.integers(0, 9))
 def test_first_in_first_out(
-    sent: list[tuple[float, int]], delay_s: float, jitter: float, rate: float, seed: int
+    sent: list[tuple[float, int]], delay: float | Trace, jitter: float, rate: float | Trace, seed: int
 ) -> None:
-    model = LinkModel(delay_s, delay_s * jitter, rate, seed)
+    least_s = min(d for _, d in delay) if isinstance(delay, tuple) else delay
+    model = LinkModel(delay, least_s * jitter, rate, seed)
     arrivals = [model.arrival(now, size) for now, size in sent]
     assert all(a <= b for a, b in pairwise(arrivals))
-    assert all(a >= now + delay_s * (1 - jitter) - 1e-9 for a, (now, _) in zip(arrivals, sent, strict=True))
+    assert all(a >= now + least_s * (1 - jitter) - 1e-9 for a, (now, _) in zip(arrivals, sent, strict=True))
+
+
+@given(frames, delay_traces)
+def test_a_round_trip_time_that_changes(sent: list[tuple[float, int]], trace: Trace) -> None:
+    """A frame takes what the link took when it left, unless it would overtake the one before it."""
+    model, last_s = LinkModel(trace, 0.0, None, 0), 0.0
+    for now, size in sent:
+        delay_s = [d for t, d in trace if t <= now][-1]
+        last_s = max(last_s, now + delay_s)
+        assert model.arrival(now, size) == last_s
+
+
+def test_both_directions_follow_the_trace() -> None:
+    profile = LinkProfile(rtt_trace=((0.0, 0.01), (1.0, 0.08)), up_bytes_per_s=100.0)
+    assert not profile.idle
+    down = down_model(profile)
+    assert [down.arrival(t, 10) for t in (0.5, 1.0)] == pytest.approx([0.505, 1.04])
+    up = up_model(profile)
+    assert [up.arrival(t, 10) for t in (0.5, 0.95)] == pytest.approx([0.605, 1.09]), "it leaves at 1.05"
 
 
 @given(frames, rates)
@@ -102,6 +130,10 @@ def test_jitter_is_seeded_and_bounded() -> None:
         ("down_trace: [[1, 5]]", "down_trace"),
         ("up_trace: [[0, 5], [1, 0]]", "up_trace"),
         ("up_trace: [[0, 5], [2, -1], [3, 1]]", "up_trace"),
+        ("rtt_trace: [[1, 0.1]]", "rtt_trace"),
+        ("rtt_trace: [[0, 0.1], [2, 0.1], [2, 0.2]]", "rtt_trace"),
+        ("rtt_trace: [[0, 0.1], [2, -0.1]]", "rtt_s"),
+        ("{rtt_trace: [[0, 0.1], [2, 0.02]], jitter_s: 0.02}", "jitter_s"),
         ("latency: 3", "latency"),
     ],
 )

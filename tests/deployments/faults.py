@@ -1,4 +1,4 @@
-"""Engines that fail on purpose, and a world of endpoints in this process for executor tests."""
+"""Engines that fail on purpose, windows as scripted, and a world of endpoints in this process for executor tests."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from deployments.assignment import Assignment, EndpointInfo, Wishes
 from deployments.executor import Executor, Limits
 from deployments.roster import Snapshot
 from deployments.seat import Patience
-from engine.base import Draft, DraftProbs, Engine, EngineStopped, Sampling, Tokens, Verdict
+from engine.base import Draft, DraftProbs, Engine, EngineStats, EngineStopped, Sampling, Tokens, Verdict
 from engine.null_engine import NullEngine
 from policies.collaboration import collaboration
 from policies.routing import routing
-from policies.window import window
+from policies.window import WindowState
 
 PROMPT = (5, 17, 400)
 
@@ -59,12 +59,27 @@ class Failing:
         self._step("draft")
         return await self.engine.draft(session, position, tokens, window)
 
+    async def stats(self) -> EngineStats:
+        self._step("stats")
+        return await self.engine.stats()
+
     async def cancel(self, session: int) -> None:
         self._step("cancel")
         await self.engine.cancel(session)
 
     def __getattr__(self, name: str) -> object:
         return getattr(self.engine, name)
+
+
+class Script:
+    """A window policy that chooses as written down, again and again; 1 is fused."""
+
+    def __init__(self, windows: Sequence[int]) -> None:
+        self.windows, self.at = windows, 0
+
+    def choose(self, state: WindowState) -> int:
+        self.at += 1
+        return self.windows[(self.at - 1) % len(self.windows)]
 
 
 class World:
@@ -78,7 +93,7 @@ class World:
         verifiers: Sequence[Engine] = (),
         drafters: Sequence[Engine] = (),
         devices: dict[str, Engine] | None = None,
-        gamma: int = 4,
+        windows: Sequence[int] = (4,),
         limits: Limits | None = None,
     ) -> None:
         self.engines: dict[str, Engine] = {}
@@ -87,12 +102,12 @@ class World:
             "drafter": tuple(self._add("drafter", n, e) for n, e in enumerate(drafters)),
         }
         self.snapshot = Snapshot(1, pools, {n: self._add(n, 0, e) for n, e in (devices or {}).items()})
-        self.assigner = Assigner(collaboration.create("explicit"), routing.create("round_robin"), 8)
+        self.assigner = Assigner(collaboration.create("explicit"), lambda: routing.create("round_robin"), 8)
         self.assigner.see(self.snapshot)
         self.executor = Executor(
             self._assign,
             self._dial,
-            lambda: window.create("static", size=gamma),
+            lambda: Script(windows),
             limits or Limits(seat=Patience(connect_s=1, open_s=1, first_s=1, step_s=1)),
         )
 

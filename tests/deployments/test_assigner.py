@@ -35,7 +35,7 @@ FULL = Snapshot(
 
 
 def assigner(snapshot: Snapshot = FULL, policy: str = "jsq", batch_limit: int = 4) -> Assigner:
-    made = Assigner(collaboration.create("explicit"), routing.create(policy), batch_limit)
+    made = Assigner(collaboration.create("explicit"), lambda: routing.create(policy), batch_limit)
     made.see(snapshot)
     return made
 
@@ -67,6 +67,38 @@ def test_a_burst_spreads_before_the_next_snapshot() -> None:
     assert addresses.count("127.0.0.1:1") == addresses.count("127.0.0.1:2") == 3
     devices = [router.assign(Wishes("device")).device for _ in range(4)]
     assert devices.count("near") == devices.count("far") == 2
+
+
+DRAFTERS = (replica("drafter", 3), replica("drafter", 4))
+
+
+@pytest.mark.parametrize("policy", list(routing))
+@pytest.mark.parametrize("device_name", [None, "near"])
+def test_all_replicas_of_both_pools_take_part(policy: str, device_name: str | None) -> None:
+    """Also where a request takes one of each pool, and the pools are of one size."""
+    router = assigner(Snapshot(1, {**FULL.pools, "drafter": DRAFTERS}, FULL.devices), policy)
+    made = [router.assign(Wishes("speculative", device_name)) for _ in range(24)]
+    assert {a.target.address for a in made} == {"127.0.0.1:1", "127.0.0.1:2"}
+    assert {(a.fused or a.drafter).address for a in made} == {"127.0.0.1:3", "127.0.0.1:4"}  # type: ignore[union-attr]
+
+
+def test_a_device_has_the_clouds_drafter_beside_it() -> None:
+    made = assigner().assign(Wishes("speculative", "near"))
+    assert (made.drafter, made.device) == (EndpointInfo.of(NEAR), "near")
+    assert (made.fused, made.batch_limit) == (FULL.pools["drafter"][0], 4)
+    alone = assigner(Snapshot(1, {"verifier": FULL.pools["verifier"]}, FULL.devices))
+    assert alone.assign(Wishes("speculative", "near")).fused is None
+    assert assigner().assign(Wishes("speculative")).fused is None
+
+
+def test_a_device_goes_on_without_the_clouds_drafter() -> None:
+    router = assigner(Snapshot(1, {**FULL.pools, "drafter": DRAFTERS}, FULL.devices))
+    for lost, fused in ((("drafter@127.0.0.1:3",), DRAFTERS[1]), (tuple(d.key for d in DRAFTERS), None)):
+        for retry_lost in (False, True):
+            made = router.assign(Wishes("speculative", "near", lost), retry_lost)
+            assert (made.mode, made.device, made.fused) == ("speculative", "near", fused)
+    with_both_lost = Wishes("speculative", "near", ("drafter@127.0.0.1:3", EndpointInfo.of(NEAR).key))
+    assert router.assign(with_both_lost).mode == "cloud"
 
 
 def test_the_snapshot_is_the_truth() -> None:

@@ -12,11 +12,11 @@ from cluster.tokenlog import Origin, TokenLog
 from deployments.job import Job, JobStats
 from deployments.plans import Cloud, OnDevice, Plan, Speculative
 from deployments.plans.speculative import drafting
-from engine.base import Draft, EngineStats, Sampling, Verdict
+from engine.base import Draft, Sampling
 from engine.null_engine import NullEngine
 from policies.pair import Pair
 from policies.window import StaticWindow, WindowState
-from tests.deployments.faults import PROMPT, reference
+from tests.deployments.faults import PROMPT, Script, reference
 
 
 async def answer(plan: Plan, job: Job, log: TokenLog | None = None) -> tuple[TokenLog, str, JobStats]:
@@ -126,17 +126,6 @@ async def test_the_window_policy_sees_what_the_pair_has_done() -> None:
     assert (seen[-1].rtt_s, seen[-1].queue, seen[-1].previous) == (0.01, 0.5, 2)
 
 
-class Script:
-    """Windows as written down, again and again; 1 is fused."""
-
-    def __init__(self, windows: list[int]) -> None:
-        self.windows, self.at = windows, 0
-
-    def choose(self, state: WindowState) -> int:
-        self.at += 1
-        return self.windows[(self.at - 1) % len(self.windows)]
-
-
 @settings(deadline=None, max_examples=60)
 @given(
     windows=st.lists(st.integers(1, 12), min_size=1, max_size=8),
@@ -180,6 +169,7 @@ async def test_fused_rounds_leave_the_device_alone_and_it_takes_up_again() -> No
     # (who, from which output position, how many confirmed tokens it is told)
     assert asked == [("device", 0, 1), ("cloud", 5, 0), ("cloud", 5, 5), ("device", 1, 14)]
     assert (stats.rounds, stats.fused_rounds, stats.switches) == (4, 2, 2)
+    assert (stats.drafted, stats.fused_drafted) == (14, 8)
     assert pair.fused_s > 0
 
 
@@ -189,28 +179,6 @@ async def test_a_window_the_client_fixed_is_never_fused() -> None:
     _, _, stats = await answer(plan, job(20, window=1))
     assert stats.fused_rounds == 0
     assert stats.drafted == 9  # 1 + 9 × 2, and the last token is the target's alone
-
-
-async def test_the_pair_learns_the_links_time_and_the_targets_queue() -> None:
-    class Slow(NullEngine):
-        async def stats(self) -> EngineStats:
-            stats = await super().stats()
-            asked.set()
-            return stats
-
-    class Waiting(NullEngine):
-        async def verify(self, session: int, drafts: list[int], probs: object = None) -> Verdict:
-            verdict = await super().verify(session, drafts, None)
-            if drafts:
-                await asyncio.wait_for(asked.wait(), 10)
-            return verdict
-
-    asked = asyncio.Event()
-    pair = Pair(StaticWindow(4), rtt_s=9.0)
-    plan = Speculative(Waiting(), Slow(), pair, distributed=True, batch_limit=2)
-    await answer(plan, job(30))
-    assert pair.rtt_s < 9.0
-    assert pair.queue == 0.5
 
 
 def test_the_drafter_draws_with_coins_of_its_own() -> None:

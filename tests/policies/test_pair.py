@@ -24,8 +24,9 @@ def test_the_recent_rounds_count_and_no_others(rounds: list[tuple[int, float, fl
     drafted = sum(g for g, *_ in recent)
     accepted = sum(a for _, a, *_ in recent)
     assert state.acceptance == pytest.approx(accepted / drafted)
-    assert state.drafted == drafted
-    assert state.mean_window == pytest.approx(drafted / len(recent))
+    judged = sum(min(a + 1, g) for g, a, *_ in recent)
+    assert state.judged == judged
+    assert state.alpha == pytest.approx(accepted / judged)
     assert state.verify_s == pytest.approx(sum(v for *_, v, _ in recent) / len(recent), abs=1e-9)
     assert state.draft_s == pytest.approx(sum(d for *_, d in recent) / drafted, abs=1e-9)
     assert state.tpot_s == pytest.approx(sum(v for *_, v, _ in recent) / (accepted + len(recent)), abs=1e-9)
@@ -34,7 +35,7 @@ def test_the_recent_rounds_count_and_no_others(rounds: list[tuple[int, float, fl
 def test_a_new_pair_knows_nothing_but_its_link() -> None:
     state = Pair(StaticWindow(4), rtt_s=0.02, queue=0.5).state()
     assert (state.acceptance, state.tpot_s, state.verify_s, state.draft_s, state.fused_s) == (0, 0, 0, 0, 0)
-    assert (state.rtt_s, state.queue, state.previous, state.drafted) == (0.02, 0.5, 0, 0)
+    assert (state.rtt_s, state.queue, state.previous, state.judged) == (0.02, 0.5, 0, 0)
 
 
 def test_fused_rounds_say_nothing_about_the_device() -> None:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.routing import JoinShortestQueue, RoundRobin, routing
+from policies.routing import JoinShortestQueue, RandomReplica, RoundRobin, routing
 
 
 @pytest.mark.parametrize("name", list(routing))
@@ -23,3 +23,11 @@ def test_round_robin_takes_each_in_turn() -> None:
 
 def test_join_shortest_queue() -> None:
     assert JoinShortestQueue().choose([3, 1, 2, 1]) == 1
+
+
+def test_random_repeats_with_its_seed_and_takes_all() -> None:
+    first, second = (
+        [policy.choose([0] * 5) for _ in range(200)] for policy in (RandomReplica(3), RandomReplica(3))
+    )
+    assert first == second
+    assert set(first) == set(range(5))

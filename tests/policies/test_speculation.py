@@ -10,9 +10,7 @@ from hypothesis import strategies as st
 
 from policies.speculation import (
     MAX_WINDOW,
-    alpha_of,
     best_window,
-    expected_accepted,
     expected_tokens,
     token_s,
 )
@@ -35,16 +33,6 @@ def test_expected_tokens_is_what_counting_finds() -> None:
             accepted += 1
         total += accepted + 1
     assert total / 20_000 == pytest.approx(expected_tokens(0.7, 5), rel=0.02)
-
-
-@given(alphas, windows)
-def test_alpha_is_recovered_from_the_share_accepted(alpha: float, gamma: int) -> None:
-    assert alpha_of(expected_accepted(alpha, gamma) / gamma, gamma) == pytest.approx(alpha, abs=0.01)
-
-
-@given(st.floats(0, 1), st.integers(0, MAX_WINDOW))
-def test_alpha_is_a_probability(acceptance: float, gamma: int) -> None:
-    assert 0 <= alpha_of(acceptance, gamma) <= 1
 
 
 @given(alphas, st.floats(1e-4, 0.2), st.floats(0, 0.3), st.floats(1e-3, 0.2))

@@ -14,7 +14,7 @@ def cloud(world: World, task: Task) -> Process:
         yield task.device.link.up(world.now, prompt)
     server = world.route(task)
     session = server.open()
-    yield server.work(session, prompt, 1)
+    yield from server.first_token(session, prompt)
     while True:
         seen = task.device.link.down(world.now, 1) if world.reader_at_device else world.now
         log.append(seen, 1, Origin.CLOUD)

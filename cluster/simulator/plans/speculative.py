@@ -29,7 +29,7 @@ def speculative(world: World, task: Task) -> Process:
     pair = world.pair(task)
     pair.rtt_s = 2 * one_way_s
     session = server.open()
-    yield server.work(session, prompt, 1)
+    yield from server.first_token(session, prompt)
     seen_s = link.down(world.now, 1)  # by the device
     log.append(seen_s if world.reader_at_device else world.now, 1, Origin.CLOUD)
     known = prompt  # tokens that the drafter has taken in

@@ -1,0 +1,145 @@
+"""AWC whole: features, the network in numpy against torch, exploration, and what it decides in clear cases."""
+
+from __future__ import annotations
+
+import math
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from policies.awc.exploration import Exploration
+from policies.awc.features import CANDIDATE, STATE, features
+from policies.awc.network import LAYERS, BadWeights, Network, load
+from policies.awc.policy import AdaptiveWindow
+from policies.awc.train import WcDnn, fit
+from policies.speculation import token_s
+from policies.window import WindowState
+
+times = st.floats(0, 10)
+shares = st.floats(0, 1)
+states = st.builds(
+    WindowState,
+    acceptance=shares,
+    rtt_s=times,
+    tpot_s=times,
+    queue=shares,
+    previous=st.integers(0, 12),
+    verify_s=times,
+    draft_s=times,
+    fused_s=times,
+    alpha=shares,
+    judged=st.integers(0, 300),
+)
+
+
+@given(states)
+def test_features_are_finite_whatever_the_state(state: WindowState) -> None:
+    seen, expected = features(state)
+    assert len(seen) == len(STATE)
+    assert len(expected) == 12
+    assert all(math.isfinite(x) for x in (*seen, *expected))
+    assert min(expected) == 0
+
+
+@given(states)
+def test_the_network_is_defined_everywhere(state: WindowState) -> None:
+    costs = load().costs(state)
+    assert costs.shape == (12,)
+    assert np.isfinite(costs).all()
+
+
+def test_what_is_expected_is_the_closed_form() -> None:
+    state = WindowState(
+        0.5, 0.02, 0.03, 0.1, 4, verify_s=0.04, draft_s=0.01, fused_s=0.03, alpha=0.8, judged=10**9
+    )
+    _, expected = features(state)
+    by_hand = [math.log(0.03), *(math.log(token_s(0.8, g, 0.01, 0.02, 0.04)) for g in range(2, 13))]
+    assert expected == pytest.approx([x - min(by_hand) for x in by_hand], abs=1e-6)
+
+
+def _saved(network: WcDnn) -> dict[str, np.ndarray]:
+    parameters = network.state_dict()
+    return {f"{n}.{k}": parameters[f"{n}.{k}"].numpy() for n in LAYERS for k in ("weight", "bias")}
+
+
+@given(states)
+def test_numpy_and_torch_agree(state: WindowState) -> None:
+    torch.manual_seed(1)
+    network = WcDnn()
+    torch.nn.init.normal_(network.output.weight)
+    seen, expected = features(state)
+    with torch.no_grad():
+        wanted = network(torch.tensor([seen]), torch.tensor([expected]))[0].numpy()
+    assert Network(_saved(network)).costs(state) == pytest.approx(wanted, rel=1e-3, abs=1e-3)
+
+
+def test_weights_that_are_none_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadWeights, match=r"lack 'input\.weight'"):
+        Network({})
+    parameters = _saved(WcDnn())
+    parameters["input.weight"] = parameters["input.weight"][:, 1:]
+    with pytest.raises(BadWeights, match=f"not {len(STATE) + len(CANDIDATE)}"):
+        Network(parameters)
+    (tmp_path / "w.npz").write_bytes(BytesIO(b"no archive").getvalue())
+    with pytest.raises(BadWeights, match=r"w\.npz"):
+        load(str(tmp_path / "w.npz"))
+
+
+def test_training_learns_what_the_closed_form_does_not_know() -> None:
+    """Costs that reward a window the closed form thinks poor: after training it is chosen."""
+    draw = np.random.default_rng(0)
+    states = draw.normal(size=(400, len(STATE)))
+    expected = np.tile(np.abs(np.arange(12) - 3) * 0.1, (400, 1))
+    costs = np.tile(np.abs(np.arange(12) - 8) * 0.1, (400, 1))
+    parameters, said = fit(states, expected, costs, np.arange(400), epochs=300)
+    assert said["validation_regret_closed_form"] > 0.3
+    assert said["validation_regret"] < 0.02
+    assert set(parameters) == {f"{n}.{k}" for n in LAYERS for k in ("weight", "bias")}
+
+
+def test_exploration_begins_with_the_device_and_then_without() -> None:
+    exploration = Exploration(start=5, rounds=2)
+    new = WindowState(0, 0.01, 0, 0, 0)
+    drafted = WindowState(0.5, 0.01, 0.02, 0, 5, verify_s=0.02, draft_s=0.01)
+    known = WindowState(0.5, 0.01, 0.02, 0, 1, verify_s=0.02, draft_s=0.01, fused_s=0.02)
+    assert [exploration.first(s) for s in (new, new, drafted, known)] == [5, 5, 1, None]
+
+
+@given(gap=st.floats(0, 3), chosen=st.sampled_from([1, 6]))
+def test_exploration_keeps_within_its_share(gap: float, chosen: int) -> None:
+    exploration = Exploration(share=0.05)
+    state = WindowState(0.5, 0.01, 0.02, 0, 1, verify_s=0.02, draft_s=0.005, fused_s=0.02)
+    other = 6 if chosen == 1 else 1
+    seconds = {1: 0.02, 6: 6 * 0.005 + 0.03}
+    spent = lost = 0.0
+    for _ in range(500):
+        taken = exploration.again(state, chosen, other, gap)
+        assert taken in (chosen, other)
+        spent += seconds[chosen]
+        if taken == other:
+            lost += seconds[other] * (1 - math.exp(-gap))
+    assert lost <= 0.05 * spent
+
+
+def settled(state: WindowState) -> int:
+    policy = AdaptiveWindow()
+    for _ in range(3):
+        policy.choose(WindowState(0, 0.01, 0, 0, 0))
+    chosen = [policy.choose(state) for _ in range(40)]
+    return max(set(chosen), key=chosen.count)
+
+
+def test_clear_cases_are_decided_clearly() -> None:
+    near = WindowState(
+        0.9, 0.002, 0.02, 0.1, 6, verify_s=0.05, draft_s=0.002, fused_s=0.05, alpha=0.95, judged=100
+    )
+    assert settled(near) >= 6  # cheap, good drafts behind a short link
+    far = WindowState(
+        0.1, 0.2, 0.02, 0.1, 6, verify_s=0.05, draft_s=0.05, fused_s=0.02, alpha=0.2, judged=100
+    )
+    assert settled(far) == 1
