@@ -127,7 +127,10 @@ def bench(
 
 @cli.command()
 def simulate(
-    file: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="A YAML file, see examples/.")],
+    file: Annotated[
+        Path,
+        typer.Argument(exists=True, dir_okay=False, help="A YAML file; see cluster/simulator/examples/."),
+    ],
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Instead of the file's; dotted.")
     ] = None,
@@ -146,7 +149,10 @@ def simulate(
 
 @cli.command()
 def sweep(
-    file: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="A YAML file, see examples/.")],
+    file: Annotated[
+        Path,
+        typer.Argument(exists=True, dir_okay=False, help="A YAML file; see cluster/simulator/examples/."),
+    ],
     vary: Annotated[
         list[str], typer.Option(metavar="KEY=V1,V2", help="An axis of the grid; may be given many times.")
     ],

@@ -83,9 +83,9 @@ def _show(result: Result) -> None:
         f"{sum(summary['utilisation']) / len(summary['utilisation']):.0%}"
     )
     if summary["drafted"]:
+        window = "" if summary["window"] is None else f", mean window {summary['window']:.2f} tokens"
         console.print(
-            f"acceptance {summary['acceptance']:.3f}, mean window {summary['window']:.2f}, "
-            f"{summary['fused_share']:.0%} of rounds fused"
+            f"acceptance {summary['acceptance']:.3f}{window}, {summary['fused_share']:.0%} of rounds fused"
         )
     for timer, sources in result.estimates.items():
         guessed = sorted(op for op, source in sources.items() if "table" not in source[:5])

@@ -2,8 +2,8 @@
 
     python -m benchmarks.dsd_table2 [--seeds 3]
 
-The paper prints neither its acceptance rates nor its arrival rates. Both are fitted, per data set, on one cell
-(static, 600 drafters, 10 ms: α from its TPOT, the arrival rate from its throughput); every other figure is a
+The paper prints neither its acceptance rates nor how many requests are under way. Both are fitted, per data set, on
+one cell (static, 600 drafters, 10 ms: α from its TPOT, the users from its throughput); every other figure is a
 prediction. Times are simulated, from public profiles where those are at hand (see `benchmarks.dsd`). Then
 what the paper says of orderings: the RTT at which fused rounds (the target alone) overtake distributed ones,
 routing over the number of drafters, and length-aware against FIFO batching.
@@ -22,29 +22,28 @@ from policies.window import StaticWindow
 
 FIT = (600, 10, "static")
 METRICS = ("throughput", "ttft_s", "tpot_s")
-MOST_RATE = 400.0  # requests/s; beyond, all of a run's requests are there at once
 RTTS_MS = tuple(range(5, 125, 10))
 DRAFTERS = (400, 700, 1000, 1500, 2000)
 
 
 def fit(dataset: str) -> tuple[float, float]:
-    """(alpha, arrivals/s) with which the fitted cell comes out as printed, as far as it can."""
+    """(alpha, users) with which the fitted cell comes out as printed, as far as it can."""
     wanted = PAPER[dataset][FIT]
-    alpha, rate = 0.85, 50.0
+    alpha, users = 0.85, 50.0
     for _ in range(3):
-        rate = bisect(
-            lambda r, a=alpha: measure(setting(dataset, alpha=a, rate_per_s=r)).throughput,  # type: ignore[misc]
+        users = bisect(
+            lambda n, a=alpha: measure(setting(dataset, alpha=a, users=n)).throughput,  # type: ignore[misc]
             wanted.throughput,
-            2.0,
-            MOST_RATE,
+            4.0,
+            COUNTS[dataset],
         )
         alpha = 1 - bisect(
-            lambda miss, r=rate: measure(setting(dataset, alpha=1 - miss, rate_per_s=r)).tpot_s,  # type: ignore[misc]
+            lambda miss, n=users: measure(setting(dataset, alpha=1 - miss, users=n)).tpot_s,  # type: ignore[misc]
             wanted.tpot_s,
             0.01,
             0.9,
         )
-    return alpha, rate
+    return alpha, users
 
 
 def bisect(rising: Callable[[float], float], wanted: float, low: float, high: float) -> float:
@@ -58,14 +57,14 @@ def bisect(rising: Callable[[float], float], wanted: float, low: float, high: fl
     return (low * high) ** 0.5
 
 
-def predict(dataset: str, alpha: float, rate: float, seeds: int) -> dict[tuple[int, int, str], Cell]:
+def predict(dataset: str, alpha: float, users: float, seeds: int) -> dict[tuple[int, int, str], Cell]:
     """All cells, means over the seeds."""
     cells = {}
     for drafters, rtt_ms in POOLS:
         for window in WINDOWS:
             runs = [
                 measure(
-                    setting(dataset, drafters, rtt_ms, alpha=alpha, rate_per_s=rate, window=window, seed=seed)
+                    setting(dataset, drafters, rtt_ms, alpha=alpha, users=users, window=window, seed=seed)
                 )
                 for seed in range(seeds)
             ]
@@ -73,11 +72,11 @@ def predict(dataset: str, alpha: float, rate: float, seeds: int) -> dict[tuple[i
     return cells
 
 
-def crossover_ms(dataset: str, alpha: float, rate: float) -> float:
+def crossover_ms(dataset: str, alpha: float, users: float) -> float:
     """RTT from which on fused rounds have the lower TPOT; infinite if that is beyond the RTTs tried."""
     before: tuple[float, float] | None = None
     for rtt_ms in RTTS_MS:
-        config = setting(dataset, rtt_ms=rtt_ms, alpha=alpha, rate_per_s=rate)
+        config = setting(dataset, rtt_ms=rtt_ms, alpha=alpha, users=users)
         fused, distributed = (
             simulate(config, window=lambda size=size: StaticWindow(size)).summary()["tpot_s"]["mean"]  # type: ignore[misc]
             for size in (1, 4)
@@ -166,29 +165,28 @@ def _table(dataset: str, fitted: tuple[float, float], cells: dict[tuple[int, int
             )
             row.append(f"{ours}\n{theirs}")
         rows.append(row)
-    alpha, rate = fitted
+    alpha, users = fitted
     report.table(
         f"{dataset}: static/dynamic/AWC, simulated above, the paper's below "
-        f"(fitted α {alpha:.3f}, {rate:.0f} arrivals/s, {COUNTS[dataset]} requests)",
+        f"(fitted α {alpha:.3f}, {users:.0f} users with 600 drafters, {COUNTS[dataset]} requests)",
         ["", *(f"{drafters} drafters, {rtt} ms" for drafters, rtt in POOLS)],
         rows,
     )
 
 
-def _orderings(alpha: float, rate: float) -> list[list[str]]:
+def _orderings(alpha: float, users: float) -> list[list[str]]:
     """Rows about routing and batching, on GSM8K."""
     rows = []
     for drafters in report.progress(DRAFTERS, "routing"):
         cells = {
-            name: measure(setting("GSM8K", drafters, alpha=alpha, rate_per_s=rate, routing=name))
+            name: measure(setting("GSM8K", drafters, alpha=alpha, users=users, routing=name))
             for name in ("random", "round_robin", "jsq")
         }
         said = ", ".join(f"{name} {cell.tpot_s * 1e3:.1f}" for name, cell in cells.items())
         rows.append([f"TPOT ms by routing, {drafters} drafters", said, "jsq best to 1000"])
     for dataset_drafters in (600, 1000):
         tpots = [
-            measure(setting("GSM8K", dataset_drafters, alpha=alpha, rate_per_s=rate, batching=name)).tpot_s
-            * 1e3
+            measure(setting("GSM8K", dataset_drafters, alpha=alpha, users=users, batching=name)).tpot_s * 1e3
             for name in ("fifo", "lab")
         ]
         rows.append(

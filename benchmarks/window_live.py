@@ -63,10 +63,11 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One policy through all phases."""
+    """One policy through all phases. chosen: when which window was chosen, in seconds since the beginning."""
 
     tokens_per_s: float
     phases: list[Phase]
+    chosen: list[tuple[float, int]]
     lossless: bool
 
 
@@ -116,7 +117,8 @@ class Bench:
             Phase(sum(tokens) / phase_s, windows)
             for tokens, windows in zip(by_phase(said), by_phase(chosen), strict=True)
         ]
-        return Run(sum(n for _, n in said) / elapsed_s, phases, lossless)
+        since = [(when - began, size) for when, size in chosen]
+        return Run(sum(n for _, n in said) / elapsed_s, phases, since, lossless)
 
     async def _answer(
         self, executor: Executor, prompt: Sequence[int], end: float, said: list[tuple[float, int]]

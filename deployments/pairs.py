@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 from deployments.assignment import Assignment
-from policies.pair import Pair
+from policies.pair import Pair, Target
 from policies.window import WindowPolicy
 
 KEPT = 4096  # pairs that were not used for longest are forgotten first
@@ -18,6 +18,7 @@ class Pairs:
     def __init__(self, window: Callable[[], WindowPolicy]) -> None:
         self._window = window
         self._pairs: OrderedDict[tuple[str, str], Pair] = OrderedDict()
+        self._targets: OrderedDict[str, Target] = OrderedDict()  # by target
 
     def of(self, assignment: Assignment) -> Pair:
         """The pair of an assignment's drafter and target, which has been told the assignment's queue."""
@@ -25,9 +26,12 @@ class Pairs:
         key = (assignment.drafter.key, assignment.target.key)
         pair = self._pairs.get(key)
         if pair is None:
-            pair = self._pairs[key] = Pair(self._window(), rtt_s=assignment.drafter.rtt_s)
-            if len(self._pairs) > KEPT:
-                self._pairs.popitem(last=False)
+            target = self._targets.setdefault(assignment.target.key, Target())
+            pair = Pair(self._window(), rtt_s=assignment.drafter.rtt_s, target=target)
+            self._pairs[key] = pair
+            for kept in (self._pairs, self._targets):
+                if len(kept) > KEPT:
+                    kept.popitem(last=False)
         self._pairs.move_to_end(key)
         pair.queue = assignment.queue
         return pair

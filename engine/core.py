@@ -22,6 +22,7 @@ from engine.base import (
 from engine.batch import Piece
 from engine.chance import Purpose, uniforms
 from engine.kvcache import BlockPool
+from engine.memory import Memory
 from engine.model import KVPool, Model
 from engine.sampling import distributions, draw, logprobs, pack, penalise, sparse
 from engine.sequence import Generate, Propose, Sequence, Task, Verify
@@ -47,19 +48,16 @@ class Core:
         max_sessions: int = 256,
     ) -> None:
         self.model, self.batching, self.token_budget = model, batching, token_budget
-        self.max_sessions = max_sessions
         self.kv = KVPool(model.config, num_blocks, block_size, model.device, model.dtype)
-        self.pool = BlockPool(num_blocks, block_size, self.kv.copy_block)
-        self.sequences: dict[int, Sequence] = {}
-        self.waiting: list[Sequence] = []  # not admitted: hold no blocks; oldest first
         self.stats = EngineStats(blocks_total=num_blocks)
+        pool = BlockPool(num_blocks, block_size, self.kv.copy_block)
+        self.memory = Memory(pool, max_sessions, self.stats)
         self._arrivals = 0
 
     # -- sessions ---------------------------------------------------------------------------------
 
     def open(self, sequence: Sequence) -> None:
-        self.sequences[sequence.session] = sequence
-        self.waiting.append(sequence)
+        self.memory.add(sequence)
         self.stats.opened += 1
 
     def assign(self, session: int, task: Task) -> None:
@@ -95,21 +93,18 @@ class Core:
                 f"of at most {s.sampling.max_tokens}"
             )
         same = s.replace(position, tokens)
-        self._roll_back(s, min(s.computed, same, len(s.tokens) - 1))
+        self.memory.roll_back(s, min(s.computed, same, len(s.tokens) - 1))
 
     def pause(self, session: int) -> None:
         """Take the running task away, if there is one; the session stays open."""
-        if session in self.sequences:
-            self.sequences[session].task = None
+        if session in self.memory.sequences:
+            self.memory.sequences[session].task = None
 
     def cancel(self, session: int) -> None:
         """End the session and free its blocks; unknown ones are ignored."""
-        s = self.sequences.pop(session, None)
+        s = self.memory.remove(session)
         if s is None:
             return
-        self._release(s)
-        if not s.admitted:
-            self.waiting.remove(s)
         if s.finish is None:
             self.stats.cancelled += 1
         else:
@@ -117,7 +112,7 @@ class Core:
 
     def _get(self, session: int) -> Sequence:
         try:
-            s = self.sequences[session]
+            s = self.memory.sequences[session]
         except KeyError:
             raise UnknownSession(f"no session {session} is open") from None
         if s.task is not None:
@@ -129,13 +124,13 @@ class Core:
     def step(self) -> bool:
         """Compute one batch; False if there was nothing to do."""
         begin = time.perf_counter()
-        self._admit()
-        ready = [s for s in self.sequences.values() if s.admitted and s.pending > 0]
+        self.memory.admit()
+        ready = [s for s in self.memory.sequences.values() if s.admitted and s.pending > 0]
         if not ready:
             return False
         demands = [Demand(s.pending, s.window, s.arrival, s.computed) for s in ready]
         grants = self.batching.form(demands, self.token_budget)
-        chosen = self._make_room([(s, g) for s, g in zip(ready, grants, strict=True) if g])
+        chosen = self.memory.make_room([(s, g) for s, g in zip(ready, grants, strict=True) if g])
         if not chosen:  # all gave way to sessions that were granted nothing: they go first next time
             return True
         # alike pieces side by side; the logits of proposals drawn by chance come last
@@ -150,70 +145,6 @@ class Core:
         self.stats.steps += 1
         self.stats.step_s += time.perf_counter() - begin
         return True
-
-    def _admit(self) -> None:
-        """Let waiting sessions in, those with a task first, the oldest first, while there is a place and
-        their tokens fit into the free blocks. For a task, sessions that wait for their client give way:
-        they may wait for long, and for this very task."""
-        while self.waiting:
-            s = min(self.waiting, key=lambda w: (w.task is None, w.number))
-            s.computed = self.pool.match(s.table, s.tokens, min(s.confirmed, len(s.tokens) - 1))
-            # what its window needs, or else it would be let in only to give way again
-            need = min(len(s.tokens) + max(1, s.window - 1), s.prompt_len + s.sampling.max_tokens)
-            while self._full or not self.pool.grow(s.table, need):
-                resting = [r for r in self.sequences.values() if r.admitted and r.pending == 0]
-                if s.task is None or not resting:
-                    self._release(s)
-                    return
-                self._preempt(max(resting, key=lambda r: r.number))
-            self.stats.tokens_from_prefix += s.computed
-            s.admitted = True
-            self.waiting.remove(s)
-
-    @property
-    def _full(self) -> bool:
-        return len(self.sequences) - len(self.waiting) >= self.max_sessions
-
-    def _make_room(self, granted: list[tuple[Sequence, int]]) -> list[tuple[Sequence, int]]:
-        """Blocks for every grant, the oldest sessions first. Where the cache is full, others give way:
-        first those that wait for their client, then the youngest; they are recomputed later."""
-        placed: list[tuple[Sequence, int]] = []
-        for s, grant in sorted(granted, key=lambda item: item[0].number):
-            if not s.admitted:  # gave way to an older one
-                continue
-            while not self.pool.grow(s.table, s.computed + grant):
-                victim = self._victim(s, placed)
-                self._preempt(victim)
-                if victim is s:
-                    break
-            else:
-                placed.append((s, grant))
-        return placed
-
-    def _victim(self, needy: Sequence, placed: list[tuple[Sequence, int]]) -> Sequence:
-        busy = {id(s) for s, _ in placed}
-        others = [
-            s
-            for s in self.sequences.values()
-            if s.admitted and id(s) not in busy and (s.number >= needy.number or s.pending == 0)
-        ]
-        return max(others, key=lambda s: (s.pending == 0, s.number))
-
-    def _preempt(self, s: Sequence) -> None:
-        self._release(s)
-        s.admitted = False
-        self.waiting.append(s)
-        self.waiting.sort(key=lambda w: w.number)
-        self.stats.preempted += 1
-
-    def _release(self, s: Sequence) -> None:
-        self.pool.release(s.table)
-        s.computed = 0
-
-    def _roll_back(self, s: Sequence, computed: int) -> None:
-        s.computed = computed
-        if s.admitted and not self.pool.truncate(s.table, computed):
-            self._preempt(s)
 
     def _conclude(self, chosen: list[tuple[Sequence, int]], logits: torch.Tensor) -> None:
         """Advance every session by its grant, and give those whose window is complete their outcome."""
@@ -231,7 +162,7 @@ class Core:
         if drawn:
             self._draft(drawn, logits[rows:])
         for s, _ in chosen:
-            self.pool.register(s.table, s.tokens, min(s.computed, s.confirmed))
+            self.memory.pool.register(s.table, s.tokens, min(s.computed, s.confirmed))
 
     def _decide(self, sequences: list[Sequence], raw: torch.Tensor) -> None:
         """Verification windows; plain decode and a greedy proposal are windows without drafts."""
@@ -282,7 +213,7 @@ class Core:
             self.stats.tokens_verified += len(task.drafts)
             self.stats.tokens_accepted += accepted
             if task.drafts:  # keys and values beyond the accepted drafts are void
-                self._roll_back(s, min(s.computed, before + accepted, len(s.tokens) - 1))
+                self.memory.roll_back(s, min(s.computed, before + accepted, len(s.tokens) - 1))
             task.deliver(Verdict(accepted, ids, s.finish, scores))
         elif isinstance(task, Generate):
             if s.finish is None:  # the next token is new work: it stands behind work that waits already

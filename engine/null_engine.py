@@ -11,7 +11,6 @@ import copy
 from collections.abc import AsyncIterator, Sequence
 
 from engine.base import (
-    ContextOverflow,
     Draft,
     DraftProbs,
     EngineInfo,
@@ -25,6 +24,7 @@ from engine.base import (
     UnknownSession,
     Verdict,
 )
+from engine.checks import check_request
 
 
 class _Session:
@@ -67,15 +67,9 @@ class NullEngine:
     ) -> None:
         if self._stopped:
             raise EngineStopped("the null engine is closed")
-        sampling.check()
-        if not prompt or any(not 0 <= t < self.info.vocab_size for t in prompt):
-            raise InvalidRequest("the prompt must be token ids of the model's vocabulary, at least one")
+        check_request(prompt, log, sampling, self.info.vocab_size, self.info.context)
         if not sampling.greedy or sampling.stop or sampling.logprobs >= 0:
             raise InvalidRequest("the null engine is greedy and knows no stop strings or logprobs")
-        if len(prompt) + max(sampling.max_tokens, len(log)) > self.info.context:
-            raise ContextOverflow(
-                f"{len(prompt)} prompt + {sampling.max_tokens} output tokens exceed {self.info.context}"
-            )
         if session in self._sessions:
             raise InvalidRequest(f"session {session} is already open")
         if len(self._sessions) >= self._capacity:

@@ -137,14 +137,15 @@ class Sequence:
             same += 1
         self.tokens[start:] = tokens
         self.confirmed = len(self.tokens)
-        self._find_finish()
+        # What watches text has no state to go back to, and an end that was found may lie before `position`.
+        self._find_finish(0 if self._new_text or self.finish else position)
         return start + same
 
-    def _find_finish(self) -> None:
-        """Look through the whole output, from its beginning, for where it ends."""
+    def _find_finish(self, start: int = 0) -> None:
+        """Look through the output from token `start` on for where it ends."""
         self._text = self._new_text and self._new_text()
         self.finish = None
-        for count, token in enumerate(self.output, 1):
+        for count, token in enumerate(self.tokens[self.prompt_len + start :], start + 1):
             self.finish = self._finish_after(token, count)
             if self.finish is not None:
                 break

@@ -16,12 +16,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from engine import weights
 from engine.base import (
-    ContextOverflow,
     Draft,
     DraftProbs,
     EngineError,
@@ -36,10 +34,12 @@ from engine.base import (
     UnknownSession,
     Verdict,
 )
+from engine.checks import check_ids, check_request, checked_probs
 from engine.core import Core
 from engine.model import Model
 from engine.sequence import Generate, Propose, Verify
 from engine.sequence import Sequence as Session
+from engine.stream import Stream
 from engine.text import Detokenizer, StopStrings, Tokenizer
 from policies.batching import BatchingPolicy, ChunkedPrefill
 
@@ -49,31 +49,7 @@ _Command = Callable[[], None]
 _Outcome = tuple[Callable[[Any], None], Any]
 
 
-class _Stream:
-    """What a running generate has been delivered and its consumer not yet taken. One consumer; lighter
-    than asyncio.Queue, which matters where 32 of them are served between two steps."""
-
-    __slots__ = ("_items", "_waiter")
-
-    def __init__(self) -> None:
-        self._items: list[Tokens | Exception] = []
-        self._waiter: asyncio.Future[None] | None = None
-
-    def put(self, item: Tokens | Exception) -> None:
-        self._items.append(item)
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
-    async def take(self) -> list[Tokens | Exception]:
-        """Everything there is, at least one item."""
-        if not self._items:
-            self._waiter = asyncio.get_running_loop().create_future()
-            await self._waiter
-        items, self._items = self._items, []
-        return items
-
-
-_Pending = asyncio.Future[Any] | _Stream
+_Pending = asyncio.Future[Any] | Stream
 
 
 class TorchEngine:
@@ -157,8 +133,8 @@ class TorchEngine:
         self, session: int, prompt: Sequence[int], sampling: Sampling, log: Sequence[int] = ()
     ) -> None:
         self._check_running()
-        sampling.check()
-        self._check_tokens(prompt, log, sampling)
+        room = min(self.info.context, self._capacity_tokens)
+        check_request(prompt, log, sampling, self.info.vocab_size, room)
         if session in self._pending:
             raise InvalidRequest(f"session {session} is already open")
         if len(self._pending) >= self._max_open:
@@ -174,7 +150,7 @@ class TorchEngine:
         self._commands.put(lambda: self._core.open(sequence))
 
     async def generate(self, session: int) -> AsyncIterator[Tokens]:
-        stream = _Stream()
+        stream = Stream()
         deliver = self._deliver(stream.put)
         self._begin(session, stream, lambda: self._core.assign(session, Generate(deliver)))
         try:
@@ -191,9 +167,11 @@ class TorchEngine:
                 self._commands.put(lambda: self._core.pause(session))
 
     async def verify(self, session: int, drafts: Sequence[int], probs: DraftProbs | None = None) -> Verdict:
-        self._check_ids(drafts)
+        check_ids(drafts, self.info.vocab_size)
         ids = list(drafts)
-        q_ids, q_probs = (None, None) if probs is None else self._checked(probs, len(ids))
+        q_ids = q_probs = None
+        if probs is not None:
+            q_ids, q_probs = checked_probs(probs, len(ids), self.info.vocab_size)
 
         def run(deliver: Callable[[Any], None]) -> None:
             self._core.assign(session, Verify(ids, q_ids, q_probs, deliver))
@@ -204,7 +182,7 @@ class TorchEngine:
     async def draft(self, session: int, position: int, tokens: Sequence[int], window: int) -> Draft:
         if window < 0:
             raise InvalidRequest(f"window must be 0 or more tokens, not {window}")
-        self._check_ids(tokens)
+        check_ids(tokens, self.info.vocab_size)
         confirmed = list(tokens)
 
         def run(deliver: Callable[[Any], None]) -> None:
@@ -215,7 +193,7 @@ class TorchEngine:
         return draft
 
     async def extend(self, session: int, position: int, tokens: Sequence[int]) -> None:
-        self._check_ids(tokens)
+        check_ids(tokens, self.info.vocab_size)
         confirmed = list(tokens)
 
         def run(deliver: Callable[[Any], None]) -> None:
@@ -234,9 +212,9 @@ class TorchEngine:
     async def stats(self) -> EngineStats:
         stats = copy.copy(self._core.stats)
         stats.sessions = len(self._pending)
-        stats.waiting = len(self._core.waiting)
+        stats.waiting = len(self._core.memory.waiting)
         stats.running = sum(1 for p in self._pending.values() if p is not None)
-        stats.blocks_free = self._core.pool.available
+        stats.blocks_free = self._core.memory.pool.available
         return stats
 
     async def close(self) -> None:
@@ -275,7 +253,7 @@ class TorchEngine:
 
     def _settle(self, session: int, pending: _Pending | None, outcome: Any) -> None:
         """On the event loop: the outcome, or the error, of a session's operation."""
-        if isinstance(pending, _Stream):
+        if isinstance(pending, Stream):
             pending.put(outcome)
         elif pending is not None and not pending.done():
             if isinstance(outcome, Exception):
@@ -298,39 +276,6 @@ class TorchEngine:
     def _check_running(self) -> None:
         if self._stopping or not self._thread.is_alive():
             raise EngineStopped("the engine is not running")
-
-    def _check_ids(self, ids: Sequence[int]) -> None:
-        if ids and (min(ids) < 0 or max(ids) >= self.info.vocab_size):
-            raise InvalidRequest(f"token ids must lie in 0 .. {self.info.vocab_size - 1}")
-
-    def _checked(self, probs: DraftProbs, drafts: int) -> tuple[np.ndarray, np.ndarray]:
-        """The draft's distributions as arrays: what they say must not be able to harm the step."""
-        try:
-            q_ids, q_probs = probs.arrays()
-        except ValueError as error:
-            raise InvalidRequest(f"the draft's distributions are malformed: {error}") from None
-        if not len(q_ids) == len(q_probs) == drafts:
-            raise InvalidRequest(
-                f"{drafts} drafts come with {len(q_ids)} rows of ids and {len(q_probs)} of probabilities"
-            )
-        if drafts:
-            self._check_ids([int(q_ids.min()), int(q_ids.max())])
-            if not ((q_probs >= 0.0).all() and np.allclose(q_probs.sum(axis=1), 1.0, atol=1e-3)):
-                raise InvalidRequest("each of the draft's distributions must be 0 or more and sum to 1")
-        return q_ids, q_probs
-
-    def _check_tokens(self, prompt: Sequence[int], log: Sequence[int], sampling: Sampling) -> None:
-        if not prompt:
-            raise InvalidRequest("the prompt must hold at least one token")
-        self._check_ids(prompt)
-        self._check_ids(log)
-        if len(log) > sampling.max_tokens:
-            raise InvalidRequest(f"the log holds {len(log)} tokens, max_tokens is {sampling.max_tokens}")
-        room = min(self.info.context, self._capacity_tokens)
-        if len(prompt) + sampling.max_tokens > room:
-            raise ContextOverflow(
-                f"{len(prompt)} prompt and {sampling.max_tokens} output tokens exceed the {room} that fit"
-            )
 
     # -- the thread --------------------------------------------------------------------------------------
 

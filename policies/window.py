@@ -25,6 +25,7 @@ class WindowState:
         tokens as a share of those the target judged, which ends with the first it rejects in a round. Unlike
         `acceptance` it does not depend on the windows.
     judged: how many tokens that is known from.
+    prior: the same share over all pairs of the target; 0 unknown.
     """
 
     acceptance: float
@@ -37,6 +38,7 @@ class WindowState:
     fused_s: float = 0.0
     alpha: float = 0.0
     judged: int = 0
+    prior: float = 0.0
 
 
 class WindowPolicy(Protocol):

@@ -20,7 +20,7 @@ class Log:
     """Append-only. Times in seconds since the simulation's start; times of tokens are the reader's.
 
     origins: tokens by origin; rounds: speculative rounds, `fused_rounds` of them without the device;
-    drafted, accepted: tokens; windows: the sum of γ over distributed rounds; verify_s: at the server;
+    drafted, accepted: tokens; device_drafted: those of the other rounds; verify_s: at the server;
     history: every delivery, only kept if asked for.
     """
 
@@ -28,6 +28,7 @@ class Log:
         "accepted",
         "arrival_s",
         "device",
+        "device_drafted",
         "drafted",
         "first_s",
         "fused_rounds",
@@ -48,6 +49,7 @@ class Log:
         self.arrival_s, self.prompt_tokens, self.output_tokens = arrival_s, prompt_tokens, output_tokens
         self.first_s = self.last_s = float("nan")
         self.tokens = self.rounds = self.fused_rounds = self.drafted = self.accepted = self.switches = 0
+        self.device_drafted = 0
         self.verify_s = self.network_s = 0.0
         self.server = self.device = -1
         self.origins: dict[Origin, int] = {}
@@ -81,6 +83,7 @@ class Log:
         self.rounds += 1
         self.fused_rounds += not distributed
         self.drafted += drafted
+        self.device_drafted += drafted if distributed else 0
         self.accepted += accepted
         self.append(time_s, accepted, Origin.DRAFT)
         own = Origin.CORRECTED if accepted < drafted else Origin.BONUS if drafted else Origin.CLOUD

@@ -87,15 +87,15 @@ def _closed(
     logs: list[Log],
     progress: Progress | None,
 ) -> None:
-    """Each device asks again when it has read its last answer and thought, as long as there are requests."""
-    left = iter(requests)
+    """Each user asks again when it has read its last answer and thought, as long as there are requests."""
+    left, arrival = iter(requests), config.workload.arrival
 
     def user(device: int) -> Process:
         for request in left:
             yield from _answer(config, world, devices, request, device, logs, progress)
-            yield world.now + config.workload.arrival.think_s  # a plan ends when its last token is read
+            yield world.now + arrival.think_s  # a plan ends when its last token is read
 
-    for device in range(min(len(devices), len(requests))):
+    for device in range(min(arrival.users or len(devices), len(devices), len(requests))):
         world.simulation.spawn(user(device))
 
 

@@ -183,15 +183,15 @@ class Server:
         """Begin the next step, if anybody has work."""
         if self._waiting:
             self._admit()
-        ready = self._ready
-        if not ready:
-            self._busy = False
+        chosen: list[tuple[Session, int]] = []
+        while self._ready and not chosen:  # more than once where all gave way to some that were granted nothing
+            grants = self._batching.form([s.demand for s in self._ready], self._token_budget)
+            chosen = [(s, g) for s, g in zip(self._ready, grants, strict=True) if g]
+            if self._free_blocks is not None:
+                chosen = self._make_room(chosen)
+        self._busy = bool(chosen)
+        if not chosen:
             return
-        self._busy = True
-        grants = self._batching.form([s.demand for s in ready], self._token_budget)
-        chosen = [(s, g) for s, g in zip(ready, grants, strict=True) if g]
-        if self._free_blocks is not None:
-            chosen = self._make_room(chosen)
         duration_s = self._duration_s(chosen)
         self.steps += 1
         self.busy_s += duration_s
@@ -265,7 +265,8 @@ class Server:
             self._ready.append(s)
 
     def _make_room(self, chosen: list[tuple[Session, int]]) -> list[tuple[Session, int]]:
-        """Blocks for every grant, the oldest sessions first; the idle, then the youngest give way."""
+        """Blocks for every grant, the oldest sessions first; the idle, then the youngest give way, even if they
+        were granted something and those before them nothing."""
         placed: list[tuple[Session, int]] = []
         assert self._free_blocks is not None
         for s, grant in sorted(chosen, key=lambda item: item[0].number):
@@ -277,7 +278,7 @@ class Server:
             if s.admitted:
                 self._take(s, max(0, need))
                 placed.append((s, grant))
-        if not placed:
+        if not placed and not self._ready:
             raise CacheTooSmall(f"{self.name}: the KV cache is too small for a single session")
         return placed
 

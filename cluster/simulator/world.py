@@ -9,7 +9,7 @@ from cluster.simulator.device import Device
 from cluster.simulator.log import Log
 from cluster.simulator.server import Server
 from cluster.simulator.workload import Request
-from policies.pair import Pair
+from policies.pair import Pair, Target
 from policies.routing import RoutingPolicy
 from policies.window import WindowPolicy
 
@@ -41,6 +41,7 @@ class World:
     __slots__ = (
         "_pairs",
         "_routing",
+        "_targets",
         "_window",
         "fused_window",
         "reader_at_device",
@@ -61,6 +62,7 @@ class World:
         self.simulation, self.servers = simulation, servers
         self._routing, self._window = routing, window
         self._pairs: dict[tuple[int, int], Pair] = {}
+        self._targets = [Target() for _ in servers]
         self.fused_window, self.reader_at_device = fused_window, reader_at_device
 
     @property
@@ -72,7 +74,7 @@ class World:
         key = (task.log.device, task.log.server)
         pair = self._pairs.get(key)
         if pair is None:
-            pair = self._pairs[key] = Pair(self._window())
+            pair = self._pairs[key] = Pair(self._window(), target=self._targets[task.log.server])
         return pair
 
     def route(self, task: Task) -> Server:

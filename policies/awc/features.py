@@ -27,6 +27,7 @@ STATE = (
     "fused_over_verify",
 )
 CANDIDATE = ("window", "fused", "expected")
+PRIOR_TOKENS = 6.0
 _FLOOR_S = 1e-4  # below a tenth of a millisecond, times make no difference
 
 
@@ -37,8 +38,9 @@ def features(state: WindowState) -> tuple[list[float], list[float]]:
     draft_s = max(state.draft_s, _FLOOR_S)
     fused_s = max(state.fused_s or verify_s, _FLOOR_S)
     rtt_s = max(state.rtt_s, _FLOOR_S)
-    # the mean of Beta(2, 1) and what was seen: a few rounds do not make certainty
-    alpha = (2.0 + state.alpha * state.judged) / (3.0 + state.judged)
+    # A few rounds do not make certainty: what other pairs have seen counts as so many tokens of its own would.
+    prior, weight = (state.prior, PRIOR_TOKENS) if state.prior > 0 else (2 / 3, 3.0)
+    alpha = (prior * weight + state.alpha * state.judged) / (weight + state.judged)
     seen = [
         state.queue,
         state.acceptance,

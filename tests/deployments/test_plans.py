@@ -170,7 +170,7 @@ async def test_fused_rounds_leave_the_device_alone_and_it_takes_up_again() -> No
     assert asked == [("device", 0, 1), ("cloud", 5, 0), ("cloud", 5, 5), ("device", 1, 14)]
     assert (stats.rounds, stats.fused_rounds, stats.switches) == (4, 2, 2)
     assert (stats.drafted, stats.fused_drafted) == (14, 8)
-    assert pair.fused_s > 0
+    assert pair.state().fused_s > 0
 
 
 async def test_a_window_the_client_fixed_is_never_fused() -> None:

@@ -215,18 +215,18 @@ class Driver:
 
     def check(self) -> None:
         """The books: every block is held as often as it is counted, and holds what it should."""
-        core, pool = self.core, self.core.pool
-        held = Counter(block for s in core.sequences.values() for block in s.table.blocks)
+        core, pool = self.core, self.core.memory.pool
+        held = Counter(block for s in core.memory.sequences.values() for block in s.table.blocks)
         assert [held[b] for b in range(pool.num_blocks)] == pool._references
         assert pool.available + len(held) == pool.num_blocks
-        assert sorted(core.sequences) == sorted(self.clients)
-        waiting = [s.number for s in core.waiting]
+        assert sorted(core.memory.sequences) == sorted(self.clients)
+        waiting = [s.number for s in core.memory.waiting]
         assert waiting == sorted(waiting), "admission is in the order of opening"
-        assert {s.session for s in core.waiting} == {
-            s.session for s in core.sequences.values() if not s.admitted
+        assert {s.session for s in core.memory.waiting} == {
+            s.session for s in core.memory.sequences.values() if not s.admitted
         }
         cells = slots(core.kv)
-        for s in core.sequences.values():
+        for s in core.memory.sequences.values():
             client = self.clients[s.session]
             assert s.tokens[: s.confirmed] == client.prompt + client.output
             assert (s.task is None) == (client.busy is None)

@@ -124,7 +124,7 @@ class CoreMachine(RuleBasedStateMachine):
         self.driver.check()
         for session in list(self.driver.clients):
             self.driver.cancel(session)
-        assert self.driver.core.pool.available == self.driver.core.pool.num_blocks
+        assert self.driver.core.memory.pool.available == self.driver.core.memory.pool.num_blocks
 
 
 CoreMachine.TestCase.settings = settings(max_examples=200, stateful_step_count=50, deadline=None)
@@ -170,8 +170,8 @@ def test_no_leak_in_ten_thousand_operations():
     for session in list(driver.clients):
         driver.cancel(session)
     driver.check()
-    assert driver.core.pool.available == 16
-    assert (driver.core.sequences, driver.core.waiting) == ({}, [])
+    assert driver.core.memory.pool.available == 16
+    assert (driver.core.memory.sequences, driver.core.memory.waiting) == ({}, [])
     assert stats.opened == stats.cancelled + stats.finished
 
 
@@ -203,10 +203,10 @@ def test_admission_is_in_order():
     driver.open(2, [4] * 20, Sampling(max_tokens=4))
     driver.open(3, [5], Sampling(max_tokens=4))
     driver.run()
-    assert [s.session for s in driver.core.waiting] == [2, 3]
+    assert [s.session for s in driver.core.memory.waiting] == [2, 3]
     driver.cancel(1)
     driver.run()
-    assert driver.core.waiting == []
+    assert driver.core.memory.waiting == []
 
 
 def test_a_prompt_that_fills_the_whole_cache_is_served():
@@ -224,9 +224,9 @@ def test_a_full_session_that_gave_way_can_come_back():
     driver.generate(1)
     driver.run()
     first = list(driver.clients[1].output)
-    driver.core._preempt(driver.core.sequences[1])
+    driver.core.memory.preempt(driver.core.memory.sequences[1])
     driver.run()
-    assert driver.core.waiting == []
+    assert driver.core.memory.waiting == []
     driver.extend(1, 2, [])
     driver.generate(1)
     driver.run()
@@ -257,7 +257,7 @@ def test_sessions_at_rest_give_way_first():
     driver.generate(2)
     driver.run()
     assert driver.clients[2].finish == "length"
-    assert [s.session for s in driver.core.waiting] == [1]
+    assert [s.session for s in driver.core.memory.waiting] == [1]
     driver.cancel(2)
     driver.generate(1)
     driver.run()
@@ -275,7 +275,7 @@ def test_two_engines_do_not_wait_for_each_other():
         second.open(session, [3 + session] * 14, sampling)
     for driver in (target, drafter):
         driver.run()
-    assert [len(d.core.waiting) for d in (target, drafter)] == [1, 1]
+    assert [len(d.core.memory.waiting) for d in (target, drafter)] == [1, 1]
     drafter.draft(0, 0, [], 3)
     drafter.finish_all()
     target.verify(1, [5, 5])
@@ -292,7 +292,7 @@ def test_a_session_without_work_does_not_keep_others_out():
     driver.generate(3)
     driver.run()
     assert driver.clients[3].finish
-    assert [s.session for s in driver.core.waiting] == [2]
+    assert [s.session for s in driver.core.memory.waiting] == [2]
 
 
 # -- operations ---------------------------------------------------------------------------------------------
@@ -421,7 +421,9 @@ def test_prefill_begins_before_any_operation():
     driver = Driver()
     driver.open(1, [3] * 10, Sampling(max_tokens=4))
     driver.run()
-    assert driver.core.sequences[1].computed == 9  # the last token is computed with what needs its logits
+    assert (
+        driver.core.memory.sequences[1].computed == 9
+    )  # the last token is computed with what needs its logits
     assert driver.core.stats.tokens_prefilled == 9
 
 
@@ -481,7 +483,7 @@ def test_greedy_over_a_real_model_equals_full_recompute(tmp_path: Path):
     stem = rng.integers(3, tiny_weights.VOCAB, 9).tolist()
 
     def close_finished() -> None:
-        for session in [s.session for s in core.sequences.values() if s.finish]:
+        for session in [s.session for s in core.memory.sequences.values() if s.finish]:
             core.cancel(session)
 
     outputs: dict[int, list[int]] = {}
@@ -508,7 +510,7 @@ def test_greedy_over_a_real_model_equals_full_recompute(tmp_path: Path):
         outputs[session] += verdict.ids
         core.assign(session, Generate(take))
         outputs[100 + session] = expected[len(prompt) :]
-    while any(s.task for s in core.sequences.values()):
+    while any(s.task for s in core.memory.sequences.values()):
         assert core.step()
         close_finished()
     for session in range(8):

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.pair import RECENT_ROUNDS, Pair
+from policies.pair import RECENT_ROUNDS, Pair, Target
 from policies.window import StaticWindow
 
 seconds = st.floats(0, 1)
@@ -49,3 +49,34 @@ def test_fused_rounds_say_nothing_about_the_device() -> None:
     assert (state.acceptance, state.verify_s, state.draft_s) == (0.75, before.verify_s, before.draft_s)
     assert state.fused_s == state.tpot_s == pytest.approx(0.02)
     assert state.previous == 1
+
+
+def test_pairs_of_one_target_learn_from_each_other() -> None:
+    target = Target()
+    first, second = Pair(StaticWindow(4), target=target), Pair(StaticWindow(4), target=target)
+    first.note(4, 3, 4, 0.1, 0.02)
+    first.note_fused(2, 0.05)
+    state = second.state()
+    assert (state.prior, state.fused_s) == (pytest.approx(0.75), pytest.approx(0.025))
+    assert (state.judged, state.verify_s, state.draft_s) == (0, 0, 0)  # the device itself is still unknown
+    assert Pair(StaticWindow(4)).state().prior == 0
+
+
+@given(rounds=st.lists(st.tuples(st.integers(1, 12), st.floats(0, 1)), min_size=1, max_size=200))
+def test_a_targets_acceptance_is_a_share(rounds: list[tuple[int, float]]) -> None:
+    target = Target()
+    for judged, share in rounds:
+        target.note(int(share * judged), judged)
+    assert -1e-9 <= target.alpha <= 1 + 1e-9
+    if sum(judged for judged, _ in rounds) <= 512:
+        accepted = sum(int(share * judged) for judged, share in rounds)
+        assert target.alpha == pytest.approx(accepted / sum(judged for judged, _ in rounds))
+
+
+def test_what_a_target_saw_long_ago_fades() -> None:
+    target = Target()
+    for _ in range(200):
+        target.note(0, 12)
+    for _ in range(200):
+        target.note(12, 12)
+    assert target.alpha > 0.95

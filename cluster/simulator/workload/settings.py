@@ -25,18 +25,22 @@ class Lengths(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 class Arrival(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """When requests come. poisson: rate_per_s; interval: every 1 / rate_per_s seconds; trace: as the trace
-    says, `speed` times as fast; closed: each device asks again think_s after its last answer."""
+    says, `speed` times as fast; closed: `users` (null: one a device) each ask again think_s after their last
+    answer."""
 
     kind: Literal["poisson", "interval", "trace", "closed"] = "poisson"
     rate_per_s: float = 1.0
     speed: float = 1.0
     think_s: float = 0.0
+    users: int | None = None
 
     def __post_init__(self) -> None:
         if self.rate_per_s <= 0 or self.speed <= 0:
             raise ValueError(f"rate_per_s and speed must be above 0, not {self.rate_per_s}, {self.speed}")
-        if self.think_s < 0:
-            raise ValueError(f"think_s must be at least 0, not {self.think_s}")
+        if self.think_s < 0 or (self.users is not None and self.users < 1):
+            raise ValueError(
+                f"think_s must be at least 0 and users at least 1, not {self.think_s}, {self.users}"
+            )
 
 
 class Acceptance(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -179,3 +179,21 @@ def test_rejected_drafts_are_made_up() -> None:
     everything = replace(nothing_accepted, acceptance=bytes([1] * 20))
     (log,) = simulate(config(), requests=[everything], window=lambda: StaticWindow(4)).logs
     assert (log.tokens, log.accepted, log.rounds) == (20, 15, 4)  # 1, then 5, 5, 5 and 4
+
+
+@pytest.mark.parametrize("users", [1, 3, None])
+def test_so_many_users_wait_for_their_answers_at_once(users: int | None) -> None:
+    workload = {
+        "count": 12,
+        "prompt": {"mean": 40},
+        "output": {"mean": 30},
+        "arrival": {"kind": "closed", "users": users},
+        "acceptance": {"kind": "alpha", "alpha": 0.7},
+    }
+    logs = simulate(config(workload=workload)).logs
+    changes = sorted([(log.arrival_s, 1) for log in logs] + [(log.last_s, -1) for log in logs])
+    under_way = [0]
+    for _, change in changes:
+        under_way.append(under_way[-1] + change)
+    assert len(logs) == 12
+    assert max(under_way) == (users or 5)  # five devices

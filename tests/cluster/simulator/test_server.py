@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from cluster.simulator.core import Process, Simulation
@@ -99,6 +99,13 @@ def test_a_session_larger_than_the_cache_is_an_error() -> None:
 
 
 @settings(max_examples=60)
+@example(  # the youngest is granted all, and gives way to one that was granted nothing
+    batching_name="continuous",
+    budget=4,
+    places=3,
+    blocks=8,
+    sessions=[(0.0, 1, [1, 1]), (0.125, 52, []), (0.0, 49, [1])],
+)
 @given(
     batching_name=st.sampled_from(sorted(batching)),
     budget=st.integers(4, 64),

@@ -1,0 +1,52 @@
+"""What a client may ask of an engine: checked before anything changes, on the event loop."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from engine.base import ContextOverflow, DraftProbs, InvalidRequest, Sampling
+
+
+def check_ids(ids: Sequence[int], vocab_size: int) -> None:
+    """Raises InvalidRequest for ids that are no token of the vocabulary."""
+    if ids and (min(ids) < 0 or max(ids) >= vocab_size):
+        raise InvalidRequest(f"token ids must lie in 0 .. {vocab_size - 1}")
+
+
+def check_request(
+    prompt: Sequence[int], log: Sequence[int], sampling: Sampling, vocab_size: int, room: int
+) -> None:
+    """room: tokens that a session may hold. Raises InvalidRequest, ContextOverflow."""
+    sampling.check()
+    if not prompt:
+        raise InvalidRequest("the prompt must hold at least one token")
+    check_ids(prompt, vocab_size)
+    check_ids(log, vocab_size)
+    if len(log) > sampling.max_tokens:
+        raise InvalidRequest(f"the log holds {len(log)} tokens, max_tokens is {sampling.max_tokens}")
+    if len(prompt) + sampling.max_tokens > room:
+        raise ContextOverflow(
+            f"{len(prompt)} prompt and {sampling.max_tokens} output tokens exceed the {room} that fit"
+        )
+
+
+def checked_probs(probs: DraftProbs, drafts: int, vocab_size: int) -> tuple[np.ndarray, np.ndarray]:
+    """The distributions of `drafts` drafts as arrays (ids, probabilities), each [drafts, width].
+
+    Raises InvalidRequest: what a draft says must not be able to harm the step.
+    """
+    try:
+        q_ids, q_probs = probs.arrays()
+    except ValueError as error:
+        raise InvalidRequest(f"the draft's distributions are malformed: {error}") from None
+    if not len(q_ids) == len(q_probs) == drafts:
+        raise InvalidRequest(
+            f"{drafts} drafts come with {len(q_ids)} rows of ids and {len(q_probs)} of probabilities"
+        )
+    if drafts:
+        check_ids([int(q_ids.min()), int(q_ids.max())], vocab_size)
+        if not ((q_probs >= 0.0).all() and np.allclose(q_probs.sum(axis=1), 1.0, atol=1e-3)):
+            raise InvalidRequest("each of the draft's distributions must be 0 or more and sum to 1")
+    return q_ids, q_probs
