@@ -72,6 +72,7 @@ class Sampling(msgspec.Struct, frozen=True, array_like=True):
     stop: strings; stop_tokens: token ids. Either ends the output with finish "stop".
     logprobs: -1 for none; n ≥ 0 for the chosen token's and the n best alternatives'
         (of the model's own distribution, before temperature and filters).
+    reader_rate: tokens/s that whoever waits for the output takes in, for scheduling; 0: nobody reads along.
     """
 
     max_tokens: int = 256
@@ -86,6 +87,7 @@ class Sampling(msgspec.Struct, frozen=True, array_like=True):
     stop_tokens: tuple[int, ...] = ()
     ignore_eos: bool = False
     logprobs: int = -1
+    reader_rate: float = 0.0
 
     @property
     def greedy(self) -> bool:
@@ -109,6 +111,7 @@ class Sampling(msgspec.Struct, frozen=True, array_like=True):
             ("stop", len(self.stop) <= 16 and all(self.stop), "at most 16 strings, none empty"),
             ("stop_tokens", all(t >= 0 for t in self.stop_tokens), "token ids"),
             ("logprobs", -1 <= self.logprobs <= 20, "between -1 (none) and 20"),
+            ("reader_rate", 0.0 <= self.reader_rate <= 1e6, "between 0 and 1,000,000 tokens/s"),
         ]
         for name, fine, range_ in allowed:
             if not fine:
@@ -170,6 +173,8 @@ class Verdict(msgspec.Struct, array_like=True):
 class EngineStats(msgspec.Struct):
     """Counters since start, and gauges of this moment. Times in seconds, the rest in tokens or pieces.
 
+    tokens_loaded, tokens_recomputed: of sessions that came back after giving way; blocks_written: to host memory;
+    decisions, decision_s: of the scheduling policy.
     emulated: the times are those of other hardware; energy_j: joules that a device has spent.
     """
 
@@ -192,6 +197,11 @@ class EngineStats(msgspec.Struct):
     tokens_from_prefix: int = 0
     emulated: bool = False
     energy_j: float = 0.0
+    tokens_loaded: int = 0
+    tokens_recomputed: int = 0
+    blocks_written: int = 0
+    decisions: int = 0
+    decision_s: float = 0.0
 
 
 class EngineInfo(msgspec.Struct, frozen=True):

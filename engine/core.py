@@ -7,6 +7,7 @@ and each session whose window was completed gets its outcome. Everything here ru
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import torch
 
@@ -21,13 +22,17 @@ from engine.base import (
 )
 from engine.batch import Piece
 from engine.chance import Purpose, uniforms
+from engine.hosttier import HostTier, TierSettings
 from engine.kvcache import BlockPool
 from engine.memory import Memory
 from engine.model import KVPool, Model
 from engine.sampling import distributions, draw, logprobs, pack, penalise, sparse
+from engine.schedule import Schedule
 from engine.sequence import Generate, Propose, Sequence, Task, Verify
 from engine.verification import Window, verify
 from policies.batching import BatchingPolicy, Demand
+from policies.pace import Pace
+from policies.scheduling import SchedulingPolicy
 
 
 class Core:
@@ -36,6 +41,8 @@ class Core:
     num_blocks, block_size: the KV cache, in blocks of tokens.
     token_budget: positions computed in one step at most.
     max_sessions: sessions that hold KV blocks at once; further ones wait.
+    scheduling: who runs while not all can; None: first come, first served. max_running: sessions that it lets
+    run at once. tier: host memory beside the KV cache. clock: seconds.
     """
 
     def __init__(
@@ -46,19 +53,33 @@ class Core:
         batching: BatchingPolicy,
         token_budget: int,
         max_sessions: int = 256,
+        *,
+        scheduling: SchedulingPolicy | None = None,
+        max_running: int | None = None,
+        tier: TierSettings | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.model, self.batching, self.token_budget = model, batching, token_budget
         self.kv = KVPool(model.config, num_blocks, block_size, model.device, model.dtype)
         self.stats = EngineStats(blocks_total=num_blocks)
         pool = BlockPool(num_blocks, block_size, self.kv.copy_block)
-        self.memory = Memory(pool, max_sessions, self.stats)
+        self.pace, self.clock = Pace(), clock
+        host = HostTier(self.kv, tier, clock) if tier is not None and tier.blocks else None
+        self.memory = Memory(pool, max_sessions, self.stats, self.pace, host)
+        self.schedule: Schedule | None = None
+        if scheduling is not None:
+            self.schedule = Schedule(
+                scheduling, self.memory, self.pace, self.stats, max_running or max_sessions, clock
+            )
         self._arrivals = 0
 
     # -- sessions ---------------------------------------------------------------------------------
 
     def open(self, sequence: Sequence) -> None:
+        sequence.opened_s = self.clock()
         self.memory.add(sequence)
         self.stats.opened += 1
+        self._changed()
 
     def assign(self, session: int, task: Task) -> None:
         """Give the session its next task; raises UnknownSession. A finished output ends it at once."""
@@ -80,6 +101,7 @@ class Core:
             return
         self._arrivals += 1
         s.task, s.arrival = task, self._arrivals
+        self._changed()
 
     def extend(self, session: int, position: int, tokens: list[int]) -> None:
         """Set the output from `position` on; the cache keeps the common part.
@@ -93,22 +115,28 @@ class Core:
                 f"of at most {s.sampling.max_tokens}"
             )
         same = s.replace(position, tokens)
-        self.memory.roll_back(s, min(s.computed, same, len(s.tokens) - 1))
+        self.memory.roll_back(s, min(same, len(s.tokens) - 1))
 
     def pause(self, session: int) -> None:
         """Take the running task away, if there is one; the session stays open."""
         if session in self.memory.sequences:
             self.memory.sequences[session].task = None
+            self._changed()
 
     def cancel(self, session: int) -> None:
         """End the session and free its blocks; unknown ones are ignored."""
         s = self.memory.remove(session)
         if s is None:
             return
+        self._changed()
         if s.finish is None:
             self.stats.cancelled += 1
         else:
             self.stats.finished += 1
+
+    def _changed(self) -> None:
+        if self.schedule is not None:
+            self.schedule.changed()
 
     def _get(self, session: int) -> Sequence:
         try:
@@ -122,17 +150,19 @@ class Core:
     # -- the step ---------------------------------------------------------------------------------
 
     def step(self) -> bool:
-        """Compute one batch; False if there was nothing to do."""
+        """Compute one batch; False if there was nothing to do before `idle_s` are over."""
         begin = time.perf_counter()
+        if self.schedule is not None:
+            self.schedule.decide()
         self.memory.admit()
-        ready = [s for s in self.memory.sequences.values() if s.admitted and s.pending > 0]
+        ready = self.memory.ready
         if not ready:
             return False
         demands = [Demand(s.pending, s.window, s.arrival, s.computed) for s in ready]
         grants = self.batching.form(demands, self.token_budget)
         chosen = self.memory.make_room([(s, g) for s, g in zip(ready, grants, strict=True) if g])
         if not chosen:  # all gave way to sessions that were granted nothing: they go first next time
-            return True
+            return self.memory.copying_s is None
         # alike pieces side by side; the logits of proposals drawn by chance come last
         chosen.sort(key=lambda item: (_proposes_by_chance(item[0]), item[1], item[0].computed))
         pieces = [
@@ -142,9 +172,18 @@ class Core:
         with torch.inference_mode():
             logits = self.model.forward(self.model.batch(pieces, self.kv), self.kv)
             self._conclude(chosen, logits)
+        seconds = time.perf_counter() - begin
         self.stats.steps += 1
-        self.stats.step_s += time.perf_counter() - begin
+        self.stats.step_s += seconds
+        self.pace.note(sum(grant for _, grant in chosen), seconds)
+        self.memory.write_through(seconds)
         return True
+
+    @property
+    def idle_s(self) -> float | None:
+        """After a step that found nothing to do: when to try again, in seconds; None: when something is asked."""
+        waits = [self.memory.copying_s, None if self.schedule is None else self.schedule.due_s]
+        return min((s for s in waits if s is not None), default=None)
 
     def _conclude(self, chosen: list[tuple[Sequence, int]], logits: torch.Tensor) -> None:
         """Advance every session by its grant, and give those whose window is complete their outcome."""
@@ -205,6 +244,9 @@ class Core:
                 ids = ids[:count]
                 break
         s.confirmed = len(s.tokens)
+        s.reader.deliver(len(ids), self.clock())
+        if s.finish is not None and self.schedule is not None:
+            self.schedule.ended(s.output_len)
         accepted = min(accepted, len(ids))
         task, s.task = s.task, None
         self.stats.tokens_generated += len(ids)
@@ -213,7 +255,7 @@ class Core:
             self.stats.tokens_verified += len(task.drafts)
             self.stats.tokens_accepted += accepted
             if task.drafts:  # keys and values beyond the accepted drafts are void
-                self.memory.roll_back(s, min(s.computed, before + accepted, len(s.tokens) - 1))
+                self.memory.roll_back(s, min(before + accepted, len(s.tokens) - 1))
             task.deliver(Verdict(accepted, ids, s.finish, scores))
         elif isinstance(task, Generate):
             if s.finish is None:  # the next token is new work: it stands behind work that waits already

@@ -1,22 +1,34 @@
-"""Which sessions hold KV blocks: admission, making room for a step's grants, preemption, rollback."""
+"""Which sessions hold KV blocks: admission, making room for a step's grants, preemption and return, rollback.
+
+With a second tier, what gives way goes to host memory and comes back from there, where that is sooner than
+computing it again; blocks are written through beforehand as they fill.
+"""
 
 from __future__ import annotations
 
 from engine.base import EngineStats
-from engine.kvcache import BlockPool
+from engine.hosttier import Copy, HostTier
+from engine.kvcache import BlockPool, BlockTable
 from engine.sequence import Sequence
+from policies.pace import Pace
 
 
 class Memory:
     """The sessions of one engine over its pool of blocks; those that hold none wait.
 
-    max_sessions: sessions that hold blocks at once.
+    max_sessions: sessions that hold blocks at once. tier: host memory, None for none. pace: of the engine's steps,
+    to know what recomputing takes.
     """
 
-    def __init__(self, pool: BlockPool, max_sessions: int, stats: EngineStats) -> None:
-        self.pool, self.max_sessions, self._stats = pool, max_sessions, stats
+    def __init__(
+        self, pool: BlockPool, max_sessions: int, stats: EngineStats, pace: Pace, tier: HostTier | None = None
+    ) -> None:
+        self.pool, self.max_sessions, self.tier = pool, max_sessions, tier
+        self._stats, self._pace = stats, pace
         self.sequences: dict[int, Sequence] = {}
         self.waiting: list[Sequence] = []  # oldest first
+        self._leaving: list[tuple[Copy, BlockTable]] = []  # blocks that are given up when they are copied
+        self._credit = 0.0  # blocks that may be written through
 
     def add(self, s: Sequence) -> None:
         self.sequences[s.session] = s
@@ -26,42 +38,72 @@ class Memory:
         """The session, its blocks freed; None if there is no such session."""
         s = self.sequences.pop(session, None)
         if s is not None:
+            self._settle(s)
             self._release(s)
+            self._forget(s, 0)
             if not s.admitted:
                 self.waiting.remove(s)
         return s
 
+    @property
+    def ready(self) -> list[Sequence]:
+        """Sessions that can take part in the next step."""
+        return [
+            s
+            for s in self.sequences.values()
+            if s.admitted and not s.paused and s.pending > 0 and not self._loads(s)
+        ]
+
+    @property
+    def copying_s(self) -> float | None:
+        """Seconds until the next copy that somebody waits for is done; None if nobody does."""
+        loading = [s.loading.left_s for s in self.sequences.values() if s.loading is not None]
+        return min([*loading, *(copy.left_s for copy, _ in self._leaving)], default=None)
+
+    # -- admission --------------------------------------------------------------------------------------
+
     def admit(self) -> None:
-        """Let waiting sessions in, those with a task first, the oldest first, while there is a place and
-        their tokens fit into the free blocks. For a task, sessions that wait for their client give way:
+        """Let waiting sessions in, those with a task first, then by rank, while there is a place and their tokens
+        fit into the free blocks. For a task, sessions that wait for their client or are paused give way:
         they may wait for long, and for this very task."""
-        while self.waiting:
-            s = min(self.waiting, key=lambda w: (w.task is None, w.number))
+        if self._leaving:
+            self._collect()
+        while candidates := [w for w in self.waiting if not w.paused]:
+            s = min(candidates, key=lambda w: (w.task is None, w.rank))
             s.computed = self.pool.match(s.table, s.tokens, min(s.confirmed, len(s.tokens) - 1))
             # what its window needs, or else it would be let in only to give way again
             need = min(len(s.tokens) + max(1, s.window - 1), s.prompt_len + s.sampling.max_tokens)
             while self._full or not self.pool.grow(s.table, need):
-                resting = [r for r in self.sequences.values() if r.admitted and r.pending == 0]
-                if s.task is None or not resting:
+                idle = [r for r in self.sequences.values() if r.admitted and (r.pending == 0 or r.paused)]
+                enough = self.pool.blocks_for(need) - len(s.table.blocks) <= self._coming
+                if s.task is None or not idle or (enough and not self._full):
                     self._release(s)
                     return
-                self.preempt(max(resting, key=lambda r: r.number))
+                self.preempt(max(idle, key=_first_to_go))
             self._stats.tokens_from_prefix += s.computed
             s.admitted = True
             self.waiting.remove(s)
+            self._bring_back(s)
 
     @property
     def _full(self) -> bool:
         return len(self.sequences) - len(self.waiting) >= self.max_sessions
 
+    @property
+    def _coming(self) -> int:
+        """Blocks that can be had now or when the copies under way are done."""
+        return self.pool.available + sum(len(table.blocks) for _, table in self._leaving)
+
     def make_room(self, granted: list[tuple[Sequence, int]]) -> list[tuple[Sequence, int]]:
-        """Blocks for every grant, the oldest sessions first. Where the cache is full, others give way:
-        first those that wait for their client, then the youngest; they are recomputed later."""
+        """Blocks for every grant, by rank. Where the cache is full, others give way: first those that wait for
+        their client or are paused, then the last by rank; they come back later."""
         placed: list[tuple[Sequence, int]] = []
-        for s, grant in sorted(granted, key=lambda item: item[0].number):
-            if not s.admitted:  # gave way to an older one
+        for s, grant in sorted(granted, key=lambda item: item[0].rank):
+            if not s.admitted:  # gave way to one before it
                 continue
             while not self.pool.grow(s.table, s.computed + grant):
+                if self.pool.blocks_for(s.computed + grant) - len(s.table.blocks) <= self._coming:
+                    break  # it takes part when the blocks are copied
                 victim = self._victim(s, placed)
                 self.preempt(victim)
                 if victim is s:
@@ -75,22 +117,138 @@ class Memory:
         others = [
             s
             for s in self.sequences.values()
-            if s.admitted and id(s) not in busy and (s.number >= needy.number or s.pending == 0)
+            if s.admitted and id(s) not in busy and (s.rank >= needy.rank or s.pending == 0 or s.paused)
         ]
-        return max(others, key=lambda s: (s.pending == 0, s.number))
+        return max(others, key=_first_to_go)
+
+    # -- giving way and coming back ---------------------------------------------------------------------
 
     def preempt(self, s: Sequence) -> None:
+        """Take the session's blocks; what it has computed goes to host memory as far as there is room."""
+        self._settle(s)
+        if self.tier is not None and s.finish is None and s.computed > 0:
+            self._save(s, self.tier)
         self._release(s)
         s.admitted = False
         self.waiting.append(s)
         self.waiting.sort(key=lambda w: w.number)
         self._stats.preempted += 1
 
+    def _save(self, s: Sequence, tier: HostTier) -> None:
+        there, blocks = len(s.hosts), self.pool.blocks_for(s.computed)
+        hosts = tier.take(blocks - there)
+        s.hosts += hosts
+        s.stored = min(s.computed, len(s.hosts) * self.pool.block_size)
+        if hosts:
+            self._stats.blocks_written += len(hosts)
+            copy = tier.save(s.table.blocks[there : there + len(hosts)], hosts)
+            leaving = BlockTable()  # what is in host memory already is given up at once
+            first = there if tier.settings.overlap else 0
+            leaving.blocks = s.table.blocks[first:]
+            del s.table.blocks[first:]
+            self._leaving.append((copy, leaving))
+            self._collect()
+
+    def _bring_back(self, s: Sequence) -> None:
+        """Load from host memory what the device's own prefix cache does not have, if that pays."""
+        if self.tier is None or s.stored <= s.computed:
+            return
+        size = self.pool.block_size
+        first, last = s.computed // size, self.pool.blocks_for(s.stored)
+        load_s = self.tier.queue_s + (last - first) * self.tier.block_s
+        if load_s < (s.stored - s.computed) * self._pace.token_s:
+            s.loading = self.tier.load(s.hosts[first:last], s.table.blocks[first:last])
+            self._stats.tokens_loaded += s.stored - s.computed
+            s.computed = s.stored
+        else:
+            self._stats.tokens_recomputed += s.stored - s.computed
+
+    def _loads(self, s: Sequence) -> bool:
+        """Whether it waits for its blocks still."""
+        if s.loading is None:
+            return False
+        if s.loading.left_s > 0:
+            return True
+        self._settle(s)
+        return False
+
+    def _settle(self, s: Sequence) -> None:
+        """Its copies are done, or are waited for."""
+        for copy in (s.loading, s.saving):
+            if copy is not None:
+                copy.wait()
+        s.loading = s.saving = None
+        if s.admitted:  # a block that is not full will change
+            self._forget(s, s.computed // self.pool.block_size)
+
+    def write_through(self, seconds: float) -> None:
+        """Copy blocks that have filled, as many as the link carries in so many seconds: the next step's. Those with
+        the most unread tokens first: they are likeliest to give way (5.2)."""
+        tier = self.tier
+        if tier is None or not tier.settings.write_through:
+            return
+        self._credit = min(self._credit + seconds / tier.block_s if tier.block_s else 1e9, 1e9)
+        if self._credit < 1:
+            return
+        full = [
+            s
+            for s in self.sequences.values()
+            if s.admitted and s.loading is None and s.full_blocks(self.pool.block_size) > len(s.hosts)
+        ]
+        blocks: list[int] = []
+        hosts: list[int] = []
+        saved: list[Sequence] = []
+        for s in sorted(full, key=_first_to_go, reverse=True):
+            there = len(s.hosts)
+            most = min(s.full_blocks(self.pool.block_size) - there, int(self._credit) - len(blocks))
+            taken = tier.take(most)
+            if not taken:
+                break
+            blocks += s.table.blocks[there : there + len(taken)]
+            hosts += taken
+            s.hosts += taken
+            s.stored = len(s.hosts) * self.pool.block_size
+            saved.append(s)
+        self._credit = min(self._credit - len(blocks), 1.0)  # an idle link is not made up for
+        if blocks:
+            self._stats.blocks_written += len(blocks)
+            copy = tier.save(blocks, hosts)
+            for s in saved:
+                s.saving = copy
+
+    def _collect(self) -> None:
+        """Free the blocks whose copies are done."""
+        left = []
+        for copy, table in self._leaving:
+            if copy.left_s > 0:
+                left.append((copy, table))
+            else:
+                copy.wait()
+                self.pool.release(table)
+        self._leaving = left
+
+    def _forget(self, s: Sequence, blocks: int) -> None:
+        """Only its first `blocks` blocks in host memory are of worth."""
+        if self.tier is not None and len(s.hosts) > blocks:
+            self.tier.give(s.hosts[blocks:])
+            del s.hosts[blocks:]
+        s.stored = min(s.stored, blocks * self.pool.block_size)
+
     def _release(self, s: Sequence) -> None:
         self.pool.release(s.table)
         s.computed = 0
 
-    def roll_back(self, s: Sequence, computed: int) -> None:
-        s.computed = computed
-        if s.admitted and not self.pool.truncate(s.table, computed):
+    def roll_back(self, s: Sequence, tokens: int) -> None:
+        """At most the first `tokens` of its computed tokens are still its tokens."""
+        if tokens < max(s.computed, s.stored):
+            self._settle(s)
+        s.computed = min(s.computed, tokens)
+        if tokens < s.stored:
+            self._forget(s, tokens // self.pool.block_size)
+        if s.admitted and not self.pool.truncate(s.table, s.computed):
             self.preempt(s)
+
+
+def _first_to_go(s: Sequence) -> tuple[bool, int]:
+    """Who waits for its client or is paused goes before the others, the last by rank first."""
+    return s.pending == 0 or s.paused, s.rank

@@ -12,8 +12,8 @@ from engine.weights import Layer, ModelConfig, Weights
 
 
 class KVPool:
-    """KV tensors of all layers: per layer [num_blocks, block_size · 2 · kv_heads · head_dim], a token's key
-    heads followed by its value heads, so that one gather fetches both."""
+    """KV tensors: blocks [layers, num_blocks, block_size · 2 · kv_heads · head_dim], and the same by layer. A token's
+    key heads are followed by its value heads, so that one gather fetches both."""
 
     def __init__(
         self,
@@ -26,13 +26,11 @@ class KVPool:
         self.block_size = block_size
         self.token_shape = (2 * config.kv_heads, config.head_dim)
         width = block_size * 2 * config.kv_heads * config.head_dim
-        self.layers = [
-            torch.zeros(num_blocks, width, device=device, dtype=dtype) for _ in range(config.layers)
-        ]
+        self.blocks = torch.zeros(config.layers, num_blocks, width, device=device, dtype=dtype)
+        self.layers = list(self.blocks.unbind())
 
     def copy_block(self, source: int, target: int) -> None:
-        for layer in self.layers:
-            layer[target] = layer[source]
+        self.blocks[:, target] = self.blocks[:, source]
 
 
 class Model:

@@ -9,8 +9,12 @@ import numpy as np
 import torch
 
 from engine.base import Draft, Sampling, Tokens, Verdict
+from engine.hosttier import Copy
 from engine.kvcache import BlockTable
 from engine.text import Detokenizer, StopStrings
+from policies.quality import Reader
+
+REFERENCE_RATE = 5.0  # tokens/s: what a client that reads nothing along counts as
 
 
 @dataclass(slots=True)
@@ -57,6 +61,10 @@ class Sequence:
         len(tokens) − 1: the last token is computed with the next task, which needs its logits.
     confirmed: leading tokens that are no tentative draft; only they may be shared as a prefix.
     number: order of opening, the sequence's age; arrival: order of its present task.
+    rank: who comes first where not all can run, the lowest; paused: it shall not run now (see engine.schedule).
+    reader: whoever takes the output in. opened_s: when it was opened, on the engine's clock.
+    hosts, stored: host blocks that hold its first blocks, and how many of its tokens they are good for;
+    loading, saving: copies under way (see engine.memory).
     """
 
     def __init__(
@@ -68,6 +76,7 @@ class Sequence:
         sampling: Sampling,
         eos: int,
         text: Callable[[], tuple[Detokenizer, StopStrings]] | None,
+        opened_s: float = 0.0,
     ) -> None:
         self.session, self.number, self.arrival = session, number, number
         self.prompt_len = len(prompt)
@@ -78,6 +87,13 @@ class Sequence:
         self.confirmed = len(self.tokens)
         self.task: Task | None = None
         self.admitted = False
+        self.rank, self.paused = number, False
+        self.opened_s = opened_s
+        self.reader = Reader(sampling.reader_rate or REFERENCE_RATE)
+        self.hosts: list[int] = []
+        self.stored = 0
+        self.loading: Copy | None = None
+        self.saving: Copy | None = None
         self._ends: frozenset[int] = frozenset(sampling.stop_tokens) | (
             frozenset() if sampling.ignore_eos else {eos}
         )
@@ -109,6 +125,14 @@ class Sequence:
         """Positions to compute before the task (or, without one, the prefill) has what it needs."""
         drafts = len(self.task.drafts) if isinstance(self.task, Verify) else 0
         return len(self.tokens) + drafts - self.computed - (self.task is None)
+
+    def full_blocks(self, block_size: int) -> int:
+        """Blocks that will not change any more: computed, confirmed and full."""
+        return min(self.computed, self.confirmed) // block_size
+
+    def reach(self, more: int) -> int:
+        """Tokens it may hold after so many more, its present window included."""
+        return min(len(self.tokens) + max(more, self.window), self.prompt_len + self.sampling.max_tokens)
 
     def upcoming(self, count: int) -> list[int]:
         """The next `count` tokens to compute."""

@@ -36,12 +36,14 @@ from engine.base import (
 )
 from engine.checks import check_ids, check_request, checked_probs
 from engine.core import Core
+from engine.hosttier import TierSettings
 from engine.model import Model
 from engine.sequence import Generate, Propose, Verify
 from engine.sequence import Sequence as Session
 from engine.stream import Stream
 from engine.text import Detokenizer, StopStrings, Tokenizer
 from policies.batching import BatchingPolicy, ChunkedPrefill
+from policies.scheduling import SchedulingPolicy
 
 logger = logging.getLogger(__name__)
 
@@ -69,16 +71,29 @@ class TorchEngine:
         token_budget: int = 512,
         max_sessions: int = 256,
         max_waiting: int = 64,
+        scheduling: SchedulingPolicy | None = None,
+        max_running: int | None = None,
+        tier: TierSettings | None = None,
     ) -> None:
         """num_blocks, block_size: KV cache in blocks of tokens. threads: of torch, for this engine's thread;
         None: torch's default. token_budget: positions a step. max_sessions: sessions that are worked
-        on at once; max_waiting: further ones that wait for a place or for KV blocks before one is refused."""
+        on at once; max_waiting: further ones that wait for a place or for KV blocks before one is refused.
+        scheduling: who runs while not all can, None: first come, first served; max_running: sessions that it
+        lets run at once. tier: host memory beside the KV cache."""
         self.info = info
         self._tokenizer, self._threads = tokenizer, threads
         self._max_open = max_sessions + max_waiting
         self._capacity_tokens = num_blocks * block_size
         self._core = Core(
-            model, num_blocks, block_size, batching or ChunkedPrefill(), token_budget, max_sessions
+            model,
+            num_blocks,
+            block_size,
+            batching or ChunkedPrefill(),
+            token_budget,
+            max_sessions,
+            scheduling=scheduling,
+            max_running=max_running,
+            tier=tier,
         )
         self._commands: queue.SimpleQueue[_Command] = queue.SimpleQueue()
         self._outcomes: list[_Outcome] = []
@@ -284,10 +299,10 @@ class TorchEngine:
             torch.set_num_threads(self._threads)
         try:
             while not self._stopping:
-                self._drain(wait=False)
+                self._drain()
                 if not self._core.step():
                     self._flush()
-                    self._drain(wait=True)
+                    self._wait(self._core.idle_s)
                 self._flush()
         except Exception as error:
             # A bug: fail loudly and for good rather than serve on from a state nobody knows.
@@ -296,11 +311,17 @@ class TorchEngine:
             self._outcomes.append((self._fail_all, EngineStopped(f"the engine broke down: {error!r}")))
             self._flush()
 
-    def _drain(self, wait: bool) -> None:
+    def _wait(self, limit_s: float | None) -> None:
+        """Run the next command, but wait for one no longer than this."""
+        try:
+            command = self._commands.get(timeout=limit_s)
+        except queue.Empty:
+            return
+        command()
+
+    def _drain(self) -> None:
         """Run the commands that are there (not those that come meanwhile: a stream of them must not hold up
-        the steps); with `wait`, at least one."""
-        if wait:
-            self._commands.get()()
+        the steps)."""
         for _ in range(self._commands.qsize()):
             self._commands.get_nowait()()
 

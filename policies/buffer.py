@@ -1,0 +1,139 @@
+"""TokenFlow's buffer-aware scheduling: memory and time go to whoever's reader is about to run dry.
+
+Source: `papers/tokenflow.txt`, sections 3.3 and 4. Where the paper leaves a choice, it is said at the place.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from policies.scheduling import Bools, Floats, Ints, Load, fit, scheduling
+
+FULL_VALUE, NO_VALUE = 0.1, 0.2  # of the output's length: the 10 % / 20 % rule of effective throughput
+
+
+@scheduling.register("buffer_aware")
+class BufferAware:
+    """Working set, then buffer balancing.
+
+    interval_s: Δt between decisions. conservativeness: μ ≥ 1, how many times over a buffer must cover what a
+    preemption costs before its request may be displaced. stall_weight: γ, tokens that an imminent stall is
+    worth. shrink: λ of equation (5). headroom: share of the measured capacity Γ that readers may claim.
+    """
+
+    def __init__(
+        self,
+        interval_s: float = 0.1,
+        conservativeness: float = 2.0,
+        stall_weight: float = 50.0,
+        shrink: float = 0.0,
+        headroom: float = 0.95,
+    ) -> None:
+        if interval_s <= 0 or conservativeness < 1 or stall_weight < 0 or not 0 <= shrink <= 1:
+            raise ValueError(
+                "needs interval_s > 0, conservativeness ≥ 1, stall_weight ≥ 0 and 0 ≤ shrink ≤ 1, not "
+                f"{interval_s}, {conservativeness}, {stall_weight}, {shrink}"
+            )
+        if not 0 < headroom <= 1:
+            raise ValueError(f"headroom must be above 0 and at most 1, not {headroom}")
+        self.interval_s, self._conservativeness, self._stall_weight = (
+            interval_s,
+            conservativeness,
+            stall_weight,
+        )
+        self._shrink, self._headroom = shrink, headroom
+
+    def choose(self, load: Load) -> Ints:
+        if load.running.all() and len(load) <= load.places and int(load.tokens.sum()) <= load.capacity:
+            return load.arrival.argsort(kind="stable")  # no stress: nobody waits, memory suffices
+        cost_s = self._return_s(load)
+        safe = load.running & (load.buffer < self._needed(load, cost_s))  # must not be displaced
+        admitted = self._working_set(load)
+        if admitted is None:
+            return self._overloaded(load)
+        utility = self._utility(load, cost_s)
+        # Those who must not be displaced, then the working set by utility, then who is not in it by age.
+        key = np.where(safe, -1e9 + load.buffer / load.rate, -utility)
+        key[~(admitted | safe)] = 1e9
+        order = np.lexsort((load.arrival, key))
+        return self._swap(load, fit(load, order), order, utility, safe)
+
+    def _return_s(self, load: Load) -> Floats:
+        """Until each could go on: the missing tokens loaded or recomputed, whichever is sooner (4.2.3). For those
+        that run, what coming back would take if they were displaced."""
+        missing = np.where(load.running, load.tokens, load.missing)
+        stored = np.where(load.running, load.tokens, load.stored)
+        recompute_s = missing * load.token_s
+        if load.copy_s == float("inf"):
+            return recompute_s
+        load_s = load.copy_queue_s + stored * load.copy_s + (missing - stored) * load.token_s
+        return np.minimum(recompute_s, load_s)
+
+    def _needed(self, load: Load, return_s: Floats) -> Floats:
+        """Unread tokens a request must have to be displaced: b ≥ μ · r · (τ_evict + τ_load + τ_schedule). Write-through
+        makes eviction free; it comes back at the decision after the next at the earliest."""
+        return self._conservativeness * load.rate * (return_s + load.interval_s + load.base_s)
+
+    def _working_set(self, load: Load) -> Bools | None:
+        """Who is served at all: whoever has begun to read, and newcomers in order of arrival as long as the readers'
+        rates stay within the capacity, Σ r ≤ Γ (6), and there is a place, W_current < W_scheduled. None if those
+        who have begun exceed the capacity already."""
+        started = load.received > 0
+        width = load.width
+        capacity = self._headroom * width / (load.base_s + load.token_s * width)
+        claimed = float(load.rate[started].sum())
+        if claimed > capacity:
+            return None
+        running = int(np.count_nonzero(load.running))
+        static = max(width, len(load))  # host memory takes the rest: M is no device's alone here
+        scheduled = static - self._shrink * (static - running)
+        new = np.flatnonzero(~started)
+        new = new[load.arrival[new].argsort(kind="stable")]
+        fits = claimed + load.rate[new].cumsum() <= capacity
+        fits[max(0, int(scheduled) - int(np.count_nonzero(started))) :] = False
+        admitted = started.copy()
+        admitted[new[fits]] = True
+        return admitted
+
+    def _overloaded(self, load: Load) -> Ints:
+        """First come, first served; nobody is admitted by preemption."""
+        return fit(load, np.lexsort((load.arrival, ~load.running)), overtake=False)
+
+    def _utility(self, load: Load, return_s: Floats) -> Floats:
+        """What running through the next interval adds: U_i = v_i · t − γ · φ(b_i), with the tokens it brings and
+        the buffer predicted for its end, less the same without running (3). φ(b) = e^−b.
+
+        A request that must come back first brings its tokens later: they count in proportion.
+        """
+        dt = load.interval_s
+        waits_s = np.where(load.running, 0.0, return_s)
+        gained = dt * load.speed * dt / (dt + waits_s)
+        eaten = np.minimum(load.rate * dt, load.buffer)
+        without = load.buffer - eaten
+        full, none = FULL_VALUE * load.expected, NO_VALUE * load.expected
+        value = np.clip((none - load.buffer) / (none - full), 0.0, 1.0)
+        risk = np.exp(-without) - np.exp(-(without + gained))
+        utility: Floats = value * gained + self._stall_weight * risk
+        return utility
+
+    def _swap(self, load: Load, chosen: Ints, order: Ints, utility: Floats, safe: Bools) -> Ints:
+        """Local search: the last that was chosen for the first that was not, where that adds utility."""
+        if len(chosen) == len(order) or len(chosen) < 2:
+            return chosen
+        last = int(chosen[-1])
+        if safe[last]:
+            return chosen
+        taken = np.zeros(len(load), dtype=np.bool_)
+        taken[chosen] = True
+        room = load.capacity - int(load.tokens[chosen].sum()) + int(load.tokens[last])
+        places = load.places - len(chosen) + 1
+        others: list[int] = []
+        gained = 0.0
+        for i in order[~taken[order]][:8].tolist():
+            if len(others) < places and load.tokens[i] <= room and utility[i] > 0:
+                others.append(i)
+                room -= int(load.tokens[i])
+                gained += float(utility[i])
+        if gained <= float(utility[last]):
+            return chosen
+        return np.concatenate((chosen[:-1], np.array(others, dtype=np.int64)))

@@ -1,0 +1,177 @@
+"""Quality of text streaming (TokenFlow, sections 3.2 and 7.1.3): what a reader makes of the times tokens come at.
+
+A reader of rate r, tokens/s, starts with the first token and takes one every 1/r seconds; token j, which comes
+at times_j, is read at read_j = max(times_j, read_{j−1} + 1/r), and takes until read_j + 1/r. All times are in
+seconds on one clock, whichever it is; times_s are those of one request's tokens, and do not decrease.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+FULL = 0.1  # of the output: up to such a buffer a token counts in full (τ1, section 7.1.3)
+NONE = 0.2  # of the output: from such a buffer on a token counts nothing (τ2)
+STALLED_S = 1e-3  # a request that waited longer in all has stalled
+
+
+def _leads(times_s: NDArray[np.float64], rate: float) -> NDArray[np.float64]:
+    """Seconds that each token comes after a reader who never waited would have taken it; 0 for the first."""
+    return (times_s - times_s[:1]) - np.arange(times_s.size) / rate
+
+
+def read_times(times_s: ArrayLike, rate: float) -> NDArray[np.float64]:
+    """When the reading of each token begins: j/r + the cumulative maximum of times_k − k/r.
+
+    Taken from the token that the reader last waited for, so that a token read as it comes has exactly that time.
+    """
+    times = np.asarray(times_s, dtype=np.float64)
+    leads, index = _leads(times, rate), np.arange(times.size)
+    since = np.maximum.accumulate(np.where(leads >= np.maximum.accumulate(leads), index, 0))
+    return np.maximum(times, times[since] + (index - since) / rate)
+
+
+def buffers(times_s: ArrayLike, rate: float) -> NDArray[np.int64]:
+    """B_j, tokens: those that have come with token j, itself included, less those whose reading has begun."""
+    times = np.asarray(times_s, dtype=np.float64)
+    return np.arange(1, times.size + 1) - np.searchsorted(read_times(times, rate), times, side="right")
+
+
+def stall_s(times_s: ArrayLike, rate: float) -> float:
+    """Rebuffer, seconds the reader waited after the first token: read_L − read_1 − (L − 1)/r."""
+    return float(_leads(np.asarray(times_s, dtype=np.float64), rate).max(initial=0.0))
+
+
+def token_utility(buffer: ArrayLike, threshold: float, decay: float) -> NDArray[np.float64]:
+    """w, equation (1): 1 where B ≤ τ, else max(1 − α(B − τ), 0). B, τ: tokens; α > 0: per token."""
+    return np.clip(1.0 - decay * (np.asarray(buffer, dtype=np.float64) - threshold), 0.0, 1.0)
+
+
+def effective_tokens(times_s: ArrayLike, rate: float) -> float:
+    """Tokens of an output weighted by equation (1), 1 up to a buffer of 10 % of it and 0 from 20 % on."""
+    sizes = buffers(times_s, rate)
+    if not sizes.size:
+        return 0.0
+    return float(token_utility(sizes, FULL * sizes.size, 1.0 / ((NONE - FULL) * sizes.size)).sum())
+
+
+def _check_rate(rate: float) -> None:
+    if not 0.0 < rate < math.inf:
+        raise ValueError(f"a reader's rate must be a number of tokens/s above 0, not {rate}")
+
+
+@dataclass(frozen=True, eq=False)
+class Stream:
+    """A request that arrives at arrival_s, its tokens at times_s, and its reader's rate in tokens/s.
+
+    A client that is no reader has a reference rate.
+    """
+
+    arrival_s: float
+    times_s: Sequence[float] | NDArray[np.float64]
+    rate: float
+
+    def __post_init__(self) -> None:
+        _check_rate(self.rate)
+        times = np.array((self.arrival_s, *self.times_s), dtype=np.float64)
+        if not np.isfinite(times).all() or (np.diff(times) < 0).any():
+            raise ValueError("the times of a stream must be finite, not decrease and not precede its arrival")
+
+
+@dataclass(frozen=True)
+class Quality:
+    """How well streams were served. span_s: from the first arrival to the last token of all.
+
+    requests, tokens: counts. ttft_*: seconds from arrival to first token, over the requests that have one; NaN
+    if none has. throughput, effective_throughput: tokens/s, the latter weighted (see effective_tokens).
+    stall_*: seconds, over all requests; stalled_share: those that waited more than 1 ms in all, in [0, 1].
+    qos: equation (2), 1/s. A request without tokens has no part in it: look at `requests`, too. What is per
+    second is 0 if span_s is.
+    """
+
+    requests: int
+    tokens: int
+    span_s: float
+    ttft_mean_s: float
+    ttft_p50_s: float
+    ttft_p99_s: float
+    throughput: float
+    effective_throughput: float
+    stall_mean_s: float
+    stall_max_s: float
+    stalled_share: float
+    qos: float
+
+
+def assess(streams: Sequence[Stream], ttft_weight: float = 1.0, stall_weight: float = 1.0) -> Quality:
+    """The metrics of some streams. ttft_weight, stall_weight: λ and μ of equation (2), tokens per second."""
+    if not streams:
+        raise ValueError("there is no quality of no streams")
+    begun = [s for s in streams if len(s.times_s)]
+    ttfts = np.array([s.times_s[0] - s.arrival_s for s in begun])
+    stalls = np.array([stall_s(s.times_s, s.rate) for s in streams])
+    tokens = sum(len(s.times_s) for s in begun)
+    effective = sum(effective_tokens(s.times_s, s.rate) for s in begun)
+    first = min(s.arrival_s for s in streams)
+    span_s = float(max((s.times_s[-1] for s in begun), default=first) - first)
+    per_s = 1.0 / span_s if span_s > 0 else 0.0
+    return Quality(
+        requests=len(streams),
+        tokens=tokens,
+        span_s=span_s,
+        ttft_mean_s=float(ttfts.mean()) if begun else math.nan,
+        ttft_p50_s=float(np.percentile(ttfts, 50)) if begun else math.nan,
+        ttft_p99_s=float(np.percentile(ttfts, 99)) if begun else math.nan,
+        throughput=tokens * per_s,
+        effective_throughput=effective * per_s,
+        stall_mean_s=float(stalls.mean()),
+        stall_max_s=float(stalls.max()),
+        stalled_share=float((stalls > STALLED_S).mean()),
+        qos=float(effective - ttft_weight * ttfts.sum() - stall_weight * stalls.sum()) * per_s,
+    )
+
+
+class Reader:
+    """The same reader followed online, in constant time a delivery. rate: tokens/s.
+
+    received: tokens so far. stalled_s: seconds waited with an empty buffer between tokens, as of the last
+    delivery; after it, equal to stall_s of the tokens' times. Reading is continuous here: the token being read
+    counts with what is left of it, so that the buffer falls by `rate` a second.
+    """
+
+    __slots__ = ("_dry_at", "rate", "received", "stalled_s")
+
+    def __init__(self, rate: float) -> None:
+        _check_rate(rate)
+        self.rate, self.received, self.stalled_s = rate, 0, 0.0
+        self._dry_at = -math.inf  # when all that has come will have been read
+
+    @property
+    def started(self) -> bool:
+        """Whether a token has come."""
+        return self.received > 0
+
+    def deliver(self, tokens: int, now_s: float) -> None:
+        """So many tokens come at once."""
+        if tokens < 0:
+            raise ValueError(f"cannot deliver {tokens} tokens")
+        if tokens:
+            self.stalled_s = self.stall_s(now_s)
+            self._dry_at = max(self._dry_at, now_s) + tokens / self.rate
+            self.received += tokens
+
+    def dry_s(self, now_s: float) -> float:
+        """Seconds until the buffer runs dry; 0 if it has, or nothing has come."""
+        return max(0.0, self._dry_at - now_s)
+
+    def buffer(self, now_s: float) -> float:
+        """Tokens unread."""
+        return self.dry_s(now_s) * self.rate
+
+    def stall_s(self, now_s: float) -> float:
+        """Seconds waited since the first token, the present wait included, which after the last token is none."""
+        return self.stalled_s + (max(0.0, now_s - self._dry_at) if self.received else 0.0)

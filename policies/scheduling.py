@@ -1,0 +1,115 @@
+"""Which requests run: who of all that want tokens holds the engine's memory and takes part in its steps.
+
+Batching then shares one step among those that run; scheduling decides, every now and then, who they are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from policies.base import Registry
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """All requests of one engine that want tokens now, as arrays of length N; seconds and tokens.
+
+    arrival: order of arrival; lower is older.
+    age_s: since the request arrived. received: output tokens so far.
+    rate: tokens/s its reader takes in, above 0. buffer: output tokens that are unread.
+    running: whether it runs now.
+    tokens: KV cache that it needs to run until the next decision.
+    missing: of those, what must first be computed or brought back; stored: of the missing, what lies in host memory.
+
+    capacity: tokens of KV cache; places: requests that may run at once.
+    interval_s: until the next decision.
+    base_s, token_s: what a step takes, see Pace; a position of prefill costs token_s.
+    copy_s: bringing one token back from host memory; copy_queue_s: what waits to be copied already.
+    expected: output tokens of a request, as seen so far.
+    """
+
+    arrival: Ints
+    age_s: Floats
+    received: Ints
+    rate: Floats
+    buffer: Floats
+    running: Bools
+    tokens: Ints
+    missing: Ints
+    stored: Ints
+    capacity: int
+    places: int
+    interval_s: float
+    base_s: float
+    token_s: float
+    copy_s: float = float("inf")
+    copy_queue_s: float = 0.0
+    expected: float = 256.0
+
+    def __len__(self) -> int:
+        return len(self.arrival)
+
+    @property
+    def width(self) -> int:
+        """Requests that memory and places let run together, as they are now on average."""
+        mean = float(self.tokens.mean()) if len(self) else 1.0
+        return max(1, min(self.places, int(self.capacity / max(mean, 1.0))))
+
+    @property
+    def speed(self) -> float:
+        """Tokens/s of one request among so many."""
+        return 1.0 / (self.base_s + self.token_s * min(self.width, max(1, len(self))))
+
+
+class SchedulingPolicy(Protocol):
+    """interval_s: how often it wants to be asked at least while requests wait."""
+
+    interval_s: float
+
+    def choose(self, load: Load) -> Ints:
+        """Indices of the requests that shall run, the most urgent first, without repetition. Their tokens sum to
+        at most `capacity` and they are at most `places`, except that a single one may be too large."""
+        ...
+
+
+scheduling: Registry[SchedulingPolicy] = Registry("scheduling", also=("policies.buffer", "policies.andes"))
+
+
+@scheduling.register("fcfs")
+class FirstComeFirstServed:
+    """Who runs goes on; then the oldest, as long as there is room. Nobody overtakes and nobody is preempted."""
+
+    interval_s = 1.0
+
+    def choose(self, load: Load) -> Ints:
+        order = np.lexsort((load.arrival, ~load.running))
+        return fit(load, order, overtake=False)
+
+
+def fit(load: Load, order: Ints, overtake: bool = True) -> Ints:
+    """Those of `order` for which there is room, in that order; overtake: smaller ones may pass one for which there
+    is none."""
+    sums = load.tokens[order].cumsum()
+    count = min(int(sums.searchsorted(load.capacity, side="right")), load.places)
+    if count == 0 and len(order):
+        return order[:1]
+    chosen, rest = order[:count], order[count:]
+    if not overtake or not len(rest) or count >= load.places:
+        return chosen
+    left, more = load.capacity - int(sums[count - 1]), []
+    small = rest[load.tokens[rest] <= left]
+    for i in small.tolist():
+        if load.tokens[i] <= left:
+            left -= int(load.tokens[i])
+            more.append(i)
+            if count + len(more) >= load.places:
+                break
+    return np.concatenate((chosen, np.array(more, dtype=np.int64))) if more else chosen
