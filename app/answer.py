@@ -17,6 +17,7 @@ from app.errors import ApiError, api_error
 from app.gather import Gather, Pacer, RunJob
 from app.intake import Admitted
 from app.logprobs import chat_logprobs, completion_logprobs
+from app.reading import Reading
 from app.reply import AssistantMessage, ChatChoice, ChatCompletion, Completion, TextChoice, tandem, usage
 from app.schema import ChatRequest, CompletionRequest
 from app.stream import DONE, EventWriter, error_event
@@ -40,7 +41,7 @@ class Answer(Response):
         self.chat = isinstance(request, ChatRequest)
         self.id = ("chatcmpl-" if self.chat else "cmpl-") + secrets.token_hex(12)
         self.created = int(time.time())
-        self._gather = Gather(run, admitted.jobs, admitted.choices, pacer)
+        self._gather = Gather(run, admitted.jobs, admitted.choices, pacer, request.tandem.paced)
         self._came_s = time.monotonic()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -66,14 +67,17 @@ class Answer(Response):
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         ttft_s = None
         jobs: list[JobStats] = []
+        readings: list[Reading] = []
         async with self._gather as gather:
             async for batch in gather.batches():
                 await self.take(batch, send)
                 ttft_s = ttft_s or time.monotonic() - self._came_s
                 jobs += [piece.stats for _, piece in batch if piece.stats]
+                readings += [piece.reading for _, piece in batch if piece.reading]
         await self.end(scope, receive, send)
         metrics.request_done(jobs[0].mode, 200)
         metrics.answer_done(jobs, ttft_s or 0.0, time.monotonic() - self._came_s)
+        metrics.answer_read(jobs[0].mode, readings)
 
     def used(self) -> int:
         """Output tokens of all choices."""
@@ -149,12 +153,13 @@ class WholeAnswer(Answer):
     def _reply(self) -> ChatCompletion | Completion:
         runs: list[Run] = [run for pieces in self._pieces for piece in pieces for run in piece.runs]
         costs = [piece.stats for pieces in self._pieces for piece in pieces if piece.stats]
+        readings = [piece.reading for pieces in self._pieces for piece in pieces if piece.reading]
         common: dict[str, Any] = {
             "id": self.id,
             "created": self.created,
             "model": self.admitted.model,
             "usage": usage(self.admitted.prompt_tokens, self.used()),
-            "tandem": tandem(runs, costs),
+            "tandem": tandem(runs, costs, readings),
         }
         if self.chat:
             return ChatCompletion(choices=[self._chat_choice(i) for i in range(len(self._pieces))], **common)

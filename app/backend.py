@@ -27,6 +27,11 @@ class Backend(Protocol):
         """True once the application is going down: running answers end, new requests are refused."""
         ...
 
+    @property
+    def default_reader_rate(self) -> float:
+        """Tokens/s that a chat's reader takes in where the client does not say; 0: nobody reads along."""
+        ...
+
     def models(self) -> Sequence[ModelCard]: ...
 
     def tokenizer(self, model: str) -> Tokenizer:

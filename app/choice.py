@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import groupby, repeat
 from operator import itemgetter
 
+from app.reading import Arrivals, Reading
 from cluster.tokenlog import Origin
 from deployments.job import Delta, JobStats
 from engine.base import TokenLogprob
@@ -40,7 +41,7 @@ class Piece:
     """What a choice has to say since the last piece.
 
     runs: who said it, as (origin, characters) in order; they add up to the length of `text`.
-    finish and stats come with the last piece.
+    finish, stats and reading come with the last piece.
     """
 
     text: str
@@ -48,6 +49,7 @@ class Piece:
     scored: list[ScoredToken]
     finish: str | None
     stats: JobStats | None
+    reading: Reading | None
 
 
 @dataclass(slots=True)
@@ -64,9 +66,16 @@ class Choice:
 
     tokens: output tokens used so far, up to and including one that completed a stop string.
     finish: None, "stop" or "length"; once it is set, what the job still says is of no use.
+    arrivals: when the tokens came; whoever runs the job notes it there. rate: the reader's tokens/s, 0: nobody.
     """
 
-    def __init__(self, tokenizer: Tokenizer, stop: tuple[str, ...] = (), mode: str | None = None) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        stop: tuple[str, ...] = (),
+        mode: str | None = None,
+        rate: float = 0.0,
+    ) -> None:
         self._detokenizer = Detokenizer(tokenizer)
         self._stops = StopStrings(stop) if stop else None
         self._stats = JobStats(mode=mode or "")
@@ -78,6 +87,7 @@ class Choice:
         self._runs: list[Run] = []
         self._scored: list[ScoredToken] = []
         self._reported = False
+        self.arrivals = Arrivals(rate)
         self.tokens = 0
         self.finish: str | None = None
 
@@ -108,7 +118,9 @@ class Choice:
             return None
         self._reported = self.finish is not None
         text = "".join(self._text)
-        piece = Piece(text, self._runs, self._scored, self.finish, self._stats if self.finish else None)
+        piece = Piece(text, self._runs, self._scored, self.finish, None, None)
+        if self.finish:
+            piece.stats, piece.reading = self._stats, self.arrivals.reading(self.tokens)
         self._text, self._runs, self._scored = [], [], []
         return piece
 

@@ -100,6 +100,11 @@ def context_overflow(context: int, prompt: int, wanted: int | None, param: str) 
     return ApiError(400, message, code="context_length_exceeded", param=param)
 
 
+def paced_for_nobody() -> ApiError:
+    message = "tandem.paced needs to know how fast the reader is: say tandem.reader_rate, in tokens/s"
+    return ApiError(400, message, code="missing_required_parameter", param="tandem.reader_rate")
+
+
 def body_too_large(limit: int) -> ApiError:
     """limit: bytes."""
     return ApiError(413, f"the request body exceeds {limit} bytes", code="body_too_large")

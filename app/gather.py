@@ -8,6 +8,7 @@ from contextlib import aclosing
 from types import TracebackType
 
 from app.choice import Choice, Piece
+from app.pacing import paced
 from deployments.job import Delta, Job
 from engine.base import EngineStopped
 
@@ -31,10 +32,20 @@ class Pacer:
 
 
 class Gather:
-    """Runs one job for each choice, inside `async with`; leaving it closes what still runs."""
+    """Runs one job for each choice, inside `async with`; leaving it closes what still runs.
 
-    def __init__(self, run: RunJob, jobs: Sequence[Job], choices: Sequence[Choice], pacer: Pacer) -> None:
-        self.choices = choices
+    paced: no choice is told of its tokens faster than its reader takes them in.
+    """
+
+    def __init__(
+        self,
+        run: RunJob,
+        jobs: Sequence[Job],
+        choices: Sequence[Choice],
+        pacer: Pacer,
+        paced: bool = False,
+    ) -> None:
+        self.choices, self._paced = choices, paced
         self._run, self._jobs, self._pacer = run, jobs, pacer
         self._pumps: list[asyncio.Task[None]] = []
         self._news = asyncio.Event()
@@ -83,7 +94,10 @@ class Gather:
 
     async def _pump(self, job: Job, choice: Choice) -> None:
         try:
-            async with aclosing(self._run(job)) as deltas:
+            told = choice.arrivals.noted(self._run(job))
+            if self._paced:
+                told = paced(told, job.sampling.reader_rate)
+            async with aclosing(told) as deltas:
                 async for delta in deltas:
                     choice.push(delta)
                     self._tell(urgent=choice.finish is not None)

@@ -62,6 +62,10 @@ class Ingress:
     def draining(self) -> bool:
         return self._draining
 
+    @property
+    def default_reader_rate(self) -> float:
+        return self._settings.default_reader_rate
+
     def models(self) -> Sequence[ModelCard]:
         return (self._card,)
 

@@ -13,7 +13,7 @@ from fastapi import Request
 
 from app.backend import Backend, ModelCard
 from app.choice import Choice
-from app.errors import body_too_large, context_overflow, model_not_found
+from app.errors import body_too_large, context_overflow, model_not_found, paced_for_nobody
 from app.schema import ChatRequest, CompletionRequest
 from deployments.job import Draining, Job, UnknownMode
 from engine.text import Tokenizer
@@ -54,6 +54,7 @@ async def admit(request: ChatRequest | CompletionRequest, backend: Backend) -> A
         raise Draining("the server is going down and takes no new requests")
     if request.tandem.mode is not None and request.tandem.mode not in MODES:
         raise UnknownMode(f"mode {request.tandem.mode!r} is not served here; there is {', '.join(MODES)}")
+    rate = _reader_rate(request, backend)
     card = _card(request.model, backend)
     tokenizer = backend.tokenizer(card.id)
     jobs, choices = [], []
@@ -62,7 +63,7 @@ async def admit(request: ChatRequest | CompletionRequest, backend: Backend) -> A
         wanted, room = request.wanted_tokens(), card.context - len(prompt)
         if room < (wanted or 1):
             raise context_overflow(card.context, len(prompt), wanted, request.prompt_field)
-        sampling = request.sampling(room)
+        sampling = msgspec.structs.replace(request.sampling(room), reader_rate=rate)
         sampling.check()
         for i in range(request.n):
             jobs.append(
@@ -73,14 +74,24 @@ async def admit(request: ChatRequest | CompletionRequest, backend: Backend) -> A
                     mode=request.tandem.mode,
                     device=request.tandem.device,
                     window=request.tandem.window,
-                    reader_rate=request.tandem.reader_rate,
+                    reader_rate=rate or None,
                 )
             )
-            choice = Choice(tokenizer, sampling.stop, request.tandem.mode)
+            choice = Choice(tokenizer, sampling.stop, request.tandem.mode, rate)
             if isinstance(request, CompletionRequest) and request.echo:
                 choice.prepend(text)
             choices.append(choice)
     return Admitted(card.id, tokenizer, jobs, choices, sum(len(prompt) for _, prompt in prompts))
+
+
+def _reader_rate(request: ChatRequest | CompletionRequest, backend: Backend) -> float:
+    """Tokens/s; 0: nobody reads along. A chat is read by somebody; a completion may be for a program."""
+    rate = request.tandem.reader_rate
+    if rate is None:
+        rate = backend.default_reader_rate if isinstance(request, ChatRequest) else 0.0
+    if request.tandem.paced and not rate:
+        raise paced_for_nobody()
+    return rate
 
 
 def _card(model: str, backend: Backend) -> ModelCard:

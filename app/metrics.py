@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Histogram, generate_latest
 
+from app.reading import Reading
 from deployments.job import JobStats
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
@@ -24,9 +25,28 @@ _ttft_s = Histogram(
 )
 _tpot_s = Histogram(
     "tandem_tpot_seconds",
-    "Time per output token after the first",
+    "Time per output token after the first, as sent: of a paced stream it is the reader's",
     ["mode"],
     buckets=(0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1),
+    registry=_registry,
+)
+_stall_s = Histogram(
+    "tandem_stall_seconds",
+    "What a request's readers waited with nothing left to read, after the first token",
+    ["mode"],
+    buckets=(0.001, 0.01, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60),
+    registry=_registry,
+)
+_read = Counter(
+    "tandem_reader_tokens",
+    "Output tokens of requests that somebody reads along",
+    ["mode"],
+    registry=_registry,
+)
+_effective = Counter(
+    "tandem_effective_tokens",
+    "Of tandem_reader_tokens, those that did not come long before they were needed",
+    ["mode"],
     registry=_registry,
 )
 
@@ -50,6 +70,15 @@ def answer_done(jobs: Sequence[JobStats], ttft_s: float, total_s: float) -> None
     for job in jobs:
         for origin, count in job.by_origin.items():
             _tokens.labels(str(origin)).inc(count)
+
+
+def answer_read(mode: str, readings: Sequence[Reading]) -> None:
+    """A complete answer's choices, as their readers met them; nothing where nobody reads along."""
+    read, mode = [reading for reading in readings if reading.rate], mode or OPEN
+    if read:
+        _stall_s.labels(mode).observe(sum(reading.stall_s for reading in read))
+        _read.labels(mode).inc(sum(reading.tokens for reading in read))
+        _effective.labels(mode).inc(sum(reading.effective_tokens for reading in read))
 
 
 def exposition() -> bytes:

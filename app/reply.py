@@ -15,13 +15,20 @@ from typing import Any, Literal
 from pydantic import BaseModel
 
 from app.choice import Run
+from app.reading import Reading
 from deployments.job import JobStats
 
 
 class Stats(BaseModel):
     """Times in seconds. accepted_per_round: drafted tokens that stood, on average over the rounds;
     fused_rounds: those that stayed in the cloud though a device takes part, switches: between the two kinds;
-    mean_window: tokens drafted in a round, on average over those that were not fused."""
+    mean_window: tokens drafted in a round, on average over those that were not fused.
+
+    reader_rate: tokens/s, 0 where nobody reads along; then the rest of the reader's figures is null. stall_s: how
+    long the reader waited with an empty buffer after the first token; effective_tokens: tokens that came while
+    the buffer was below 10 % of the output, and a falling part of those up to 20 %; buffer_max: the most tokens
+    unread. They rest on the times at which the tokens came from the engines; with `paced` a client gets them later.
+    """
 
     mode: str
     device: str | None
@@ -38,6 +45,10 @@ class Stats(BaseModel):
     by_origin: dict[str, int]
     stages_s: dict[str, float]
     replans: int
+    reader_rate: float
+    stall_s: float | None
+    effective_tokens: float | None
+    buffer_max: int | None
 
 
 class Tandem(BaseModel):
@@ -115,8 +126,9 @@ def usage(prompt_tokens: int, completion_tokens: int) -> Usage:
     )
 
 
-def stats(jobs: Sequence[JobStats]) -> Stats:
-    """Of all jobs of a request: the first token of any, the time of the longest, the sum of the rest."""
+def stats(jobs: Sequence[JobStats], readings: Sequence[Reading] = ()) -> Stats:
+    """Of all jobs of a request: the first token of any, the time of the longest, the fullest buffer, the sum of
+    the rest. readings: of the same jobs, by readers of one rate; none where nobody reads along."""
     by_origin: Counter[str] = Counter()
     stages_s: Counter[str] = Counter()
     for job in jobs:
@@ -125,6 +137,7 @@ def stats(jobs: Sequence[JobStats]) -> Stats:
     rounds, accepted = sum(j.rounds for j in jobs), sum(j.accepted for j in jobs)
     distributed = sum(j.rounds - j.fused_rounds for j in jobs)
     drafted = sum(j.drafted - j.fused_drafted for j in jobs)
+    read = [reading for reading in readings if reading.rate]
     return Stats(
         mode=jobs[0].mode,
         device=jobs[0].device,
@@ -141,10 +154,14 @@ def stats(jobs: Sequence[JobStats]) -> Stats:
         by_origin=dict(by_origin),
         stages_s={stage: round(seconds, 6) for stage, seconds in stages_s.items()},
         replans=sum(j.replans for j in jobs),
+        reader_rate=read[0].rate if read else 0.0,
+        stall_s=round(sum(r.stall_s for r in read), 6) if read else None,
+        effective_tokens=round(sum(r.effective_tokens for r in read), 3) if read else None,
+        buffer_max=max(r.buffer_max for r in read) if read else None,
     )
 
 
-def tandem(runs: Sequence[Run], jobs: Sequence[JobStats]) -> Tandem:
+def tandem(runs: Sequence[Run], jobs: Sequence[JobStats], readings: Sequence[Reading]) -> Tandem:
     """Runs of the same origin that touch are joined."""
     joined: list[Run] = []
     for origin, characters in runs:
@@ -152,4 +169,4 @@ def tandem(runs: Sequence[Run], jobs: Sequence[JobStats]) -> Tandem:
             joined[-1] = (origin, joined[-1][1] + characters)
         else:
             joined.append((str(origin), characters))
-    return Tandem(origins=joined, stats=stats(jobs))
+    return Tandem(origins=joined, stats=stats(jobs, readings))

@@ -89,13 +89,15 @@ class TandemOptions(Strict):
     """How edge and cloud shall share the work; what is left out, the server's policies decide.
 
     mode: one of `policies.collaboration.MODES`. device: a name from /v1/devices, or "any".
-    window: tokens drafted a round. reader_rate: tokens/s the reader takes in.
+    window: tokens drafted a round. reader_rate: tokens/s the reader takes in. paced: the stream's tokens
+    are handed over no faster than that.
     """
 
     mode: str | None = Field(default=None, min_length=1, max_length=64)
     device: str | None = Field(default=None, min_length=1, max_length=128)
     window: int | None = Field(default=None, ge=1, le=64)
     reader_rate: float | None = Field(default=None, gt=0, le=10_000, allow_inf_nan=False)
+    paced: bool = False
 
 
 class Generation(Strict):
@@ -132,6 +134,8 @@ class Generation(Strict):
     def _options_belong_to_streams(self) -> Generation:
         if self.stream_options and not self.stream:
             raise ValueError("stream_options is only allowed where stream is true")
+        if self.tandem.paced and not self.stream:
+            raise ValueError("tandem.paced is only allowed where stream is true")
         return self
 
     @property

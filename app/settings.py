@@ -41,12 +41,14 @@ class Settings(Strict):
     """Arguments of `app.main:build`.
 
     model: the name by which clients ask for the model; tokenizer: the family model or folder whose
-    tokenizer turns text into the target's tokens; window: the policy that chooses γ.
+    tokenizer turns text into the target's tokens; window: the policy that chooses γ; default_reader_rate:
+    tokens/s that a chat's reader takes in where the client does not say (0: nobody reads along).
     """
 
     model: str = "tandem"
     tokenizer: str = "target"
     ingress_replicas: int = Field(1, ge=1)
+    default_reader_rate: float = Field(5.0, ge=0, le=10_000, allow_inf_nan=False)
     verifier: PoolSettings = PoolSettings(engine=TorchSettings(model="target"))
     drafter: PoolSettings = PoolSettings()
     expander: PoolSettings = PoolSettings()

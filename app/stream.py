@@ -38,8 +38,8 @@ class EventWriter:
         parts = [self._head, b'{"index":%d,' % index, self._text(index, piece.text)]
         parts += [b',"logprobs":', self._logprobs(piece), b',"finish_reason":', _encode(piece.finish), b"}]"]
         parts += [self._nothing_yet, b',"tandem":{"origins":', _encode(piece.runs)]
-        if piece.stats:
-            parts += [b',"stats":', stats([piece.stats]).model_dump_json().encode()]
+        if piece.stats and piece.reading:
+            parts += [b',"stats":', stats([piece.stats], [piece.reading]).model_dump_json().encode()]
         parts.append(b"}}\n\n")
         return b"".join(parts)
 

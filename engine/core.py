@@ -194,6 +194,7 @@ class Core:
             self.stats.tokens_prefilled += grant - s.window if complete else grant
             if complete:
                 (drawn if _proposes_by_chance(s) else decided).append(s)
+                s.fresh = False
             s.computed += grant
         rows = sum(s.window for s in decided)
         if decided:

@@ -28,6 +28,7 @@ class Memory:
         self.sequences: dict[int, Sequence] = {}
         self.waiting: list[Sequence] = []  # oldest first
         self._leaving: list[tuple[Copy, BlockTable]] = []  # blocks that are given up when they are copied
+        self._short = False  # somebody who runs waits for blocks of those
         self._credit = 0.0  # blocks that may be written through
 
     def add(self, s: Sequence) -> None:
@@ -51,7 +52,7 @@ class Memory:
         return [
             s
             for s in self.sequences.values()
-            if s.admitted and not s.paused and s.pending > 0 and not self._loads(s)
+            if s.admitted and not self._loads(s) and not s.paused and s.pending > 0
         ]
 
     @property
@@ -68,6 +69,9 @@ class Memory:
         they may wait for long, and for this very task."""
         if self._leaving:
             self._collect()
+        short, self._short = self._short, False
+        if short:  # who runs already gets the blocks that were freed for it
+            return
         while candidates := [w for w in self.waiting if not w.paused]:
             s = min(candidates, key=lambda w: (w.task is None, w.rank))
             s.computed = self.pool.match(s.table, s.tokens, min(s.confirmed, len(s.tokens) - 1))
@@ -81,7 +85,7 @@ class Memory:
                     return
                 self.preempt(max(idle, key=_first_to_go))
             self._stats.tokens_from_prefix += s.computed
-            s.admitted = True
+            s.admitted = s.fresh = True
             self.waiting.remove(s)
             self._bring_back(s)
 
@@ -103,7 +107,8 @@ class Memory:
                 continue
             while not self.pool.grow(s.table, s.computed + grant):
                 if self.pool.blocks_for(s.computed + grant) - len(s.table.blocks) <= self._coming:
-                    break  # it takes part when the blocks are copied
+                    self._short = True  # it takes part when the blocks are copied
+                    break
                 victim = self._victim(s, placed)
                 self.preempt(victim)
                 if victim is s:
@@ -151,17 +156,18 @@ class Memory:
 
     def _bring_back(self, s: Sequence) -> None:
         """Load from host memory what the device's own prefix cache does not have, if that pays."""
-        if self.tier is None or s.stored <= s.computed:
+        if self.tier is None:
             return
         size = self.pool.block_size
         first, last = s.computed // size, self.pool.blocks_for(s.stored)
-        load_s = self.tier.queue_s + (last - first) * self.tier.block_s
-        if load_s < (s.stored - s.computed) * self._pace.token_s:
+        missing = max(0, s.stored - s.computed)
+        if self.tier.queue_s + (last - first) * self.tier.block_s < missing * self._pace.token_s:
             s.loading = self.tier.load(s.hosts[first:last], s.table.blocks[first:last])
-            self._stats.tokens_loaded += s.stored - s.computed
+            self._stats.tokens_loaded += missing
             s.computed = s.stored
         else:
-            self._stats.tokens_recomputed += s.stored - s.computed
+            self._stats.tokens_recomputed += missing
+            self._forget(s, s.stored // size)  # a block that is not full will change
 
     def _loads(self, s: Sequence) -> bool:
         """Whether it waits for its blocks still."""

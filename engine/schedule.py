@@ -14,9 +14,9 @@ from engine.base import EngineStats
 from engine.memory import Memory
 from engine.sequence import Sequence
 from policies.pace import Pace
-from policies.scheduling import Load, SchedulingPolicy
+from policies.scheduling import Ints, Load, SchedulingPolicy, fit
 
-_FADE = 0.95  # of the mean output length, a finished request
+_FADE = 0.95  # weight of all earlier outputs in their mean length
 
 
 class Schedule:
@@ -60,17 +60,19 @@ class Schedule:
             return
         self._changed = False
         self._due_at = now + self._policy.interval_s
-        wanting = [
-            s
-            for s in self._memory.sequences.values()
-            if s.task is not None or (s.pending > 0 and s.finish is None)
-        ]
+        wanting = []
+        for s in self._memory.sequences.values():
+            if s.task is not None:
+                wanting.append(s)
+            else:  # its client is to ask first; it may prefill where there is room
+                s.paused, s.rank = False, s.number
         if len(wanting) <= self._max_running and all(s.admitted for s in wanting):
             for s in wanting:
                 s.paused = False
             return
         begin = time.perf_counter()
-        chosen = self._policy.choose(self._load(wanting, now)).tolist()
+        load = self._load(wanting, now)
+        chosen = self._kept(load, wanting, self._policy.choose(load)).tolist()
         self._stats.decisions += 1
         self._stats.decision_s += time.perf_counter() - begin
         running = set(chosen)
@@ -80,6 +82,15 @@ class Schedule:
         rest.sort(key=lambda s: s.reader.dry_s(now))  # the fullest buffer gives way first
         for rank, s in enumerate(rest, len(wanting)):
             s.paused, s.rank = True, rank
+
+    def _kept(self, load: Load, wanting: list[Sequence], chosen: Ints) -> Ints:
+        """Whoever has just come (back) keeps its place until it has its next token, whatever the policy says: else all
+        could give way to each other for ever."""
+        kept = [i for i, s in enumerate(wanting) if s.admitted and s.fresh and not s.paused]
+        if not kept:
+            return chosen
+        order = np.array([*kept, *(i for i in chosen.tolist() if i not in kept)])
+        return fit(load, order)
 
     def _load(self, wanting: list[Sequence], now: float) -> Load:
         memory, pace = self._memory, self._pace

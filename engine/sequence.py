@@ -61,7 +61,8 @@ class Sequence:
         len(tokens) − 1: the last token is computed with the next task, which needs its logits.
     confirmed: leading tokens that are no tentative draft; only they may be shared as a prefix.
     number: order of opening, the sequence's age; arrival: order of its present task.
-    rank: who comes first where not all can run, the lowest; paused: it shall not run now (see engine.schedule).
+    rank: who comes first where not all can run, the lowest; paused: it shall not run now;
+        fresh: no token since it was let in (see engine.schedule).
     reader: whoever takes the output in. opened_s: when it was opened, on the engine's clock.
     hosts, stored: host blocks that hold its first blocks, and how many of its tokens they are good for;
     loading, saving: copies under way (see engine.memory).
@@ -87,7 +88,7 @@ class Sequence:
         self.confirmed = len(self.tokens)
         self.task: Task | None = None
         self.admitted = False
-        self.rank, self.paused = number, False
+        self.rank, self.paused, self.fresh = number, False, True
         self.opened_s = opened_s
         self.reader = Reader(sampling.reader_rate or REFERENCE_RATE)
         self.hosts: list[int] = []

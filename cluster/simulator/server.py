@@ -184,7 +184,9 @@ class Server:
         if self._waiting:
             self._admit()
         chosen: list[tuple[Session, int]] = []
-        while self._ready and not chosen:  # more than once where all gave way to some that were granted nothing
+        while (
+            self._ready and not chosen
+        ):  # more than once where all gave way to some that were granted nothing
             grants = self._batching.form([s.demand for s in self._ready], self._token_budget)
             chosen = [(s, g) for s, g in zip(self._ready, grants, strict=True) if g]
             if self._free_blocks is not None:

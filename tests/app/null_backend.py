@@ -65,6 +65,7 @@ class NullBackend:
         self.held = asyncio.Semaphore(0)
         self.fail_after: tuple[int, Exception] | None = None
         self.draining = False
+        self.default_reader_rate = 5.0
         self.missing: list[str] = []
         self.jobs: list[Job] = []
         self.closed = asyncio.Semaphore(0)

@@ -50,17 +50,17 @@ async def test_what_the_job_is_told(openai, backend):
             "repetition_penalty": 1.1,
             "ignore_eos": True,
             "stop_token_ids": [77],
-            "tandem": {"mode": "speculative", "device": "pixel-1", "window": 4, "reader_rate": 5},
+            "tandem": {"mode": "speculative", "device": "pixel-1", "window": 4, "reader_rate": 7},
         },
     )
     (job,) = backend.jobs
     assert job.prompt == tuple(TOKENIZER.render_chat(HELLO))
-    assert (job.mode, job.device, job.window, job.reader_rate) == ("speculative", "pixel-1", 4, 5)
+    assert (job.mode, job.device, job.window, job.reader_rate) == ("speculative", "pixel-1", 4, 7)
     asked = job.sampling
     assert (asked.max_tokens, asked.temperature, asked.top_p, asked.top_k) == (7, 0.5, 0.9, 9)
     assert (asked.presence_penalty, asked.frequency_penalty, asked.repetition_penalty) == (0.1, 0.2, 1.1)
     assert (asked.seed, asked.stop, asked.logprobs) == (5, ("x", "y"), 3)
-    assert (asked.ignore_eos, asked.stop_tokens) == (True, (77,))
+    assert (asked.ignore_eos, asked.stop_tokens, asked.reader_rate) == (True, (77,), 7)
 
 
 async def test_defaults(openai, backend):

@@ -63,6 +63,8 @@ async def refused(http: httpx.AsyncClient, body: object, path: str = "/v1/chat/c
         ({"tandem": {"window": 0}}, (400, "invalid_value", "tandem.window")),
         ({"tandem": {"window": 65}}, (400, "invalid_value", "tandem.window")),
         ({"tandem": {"reader_rate": 0}}, (400, "invalid_value", "tandem.reader_rate")),
+        ({"tandem": {"paced": True}}, (400, "invalid_value", None)),
+        ({"stream": True, "tandem": {"paced": 1}}, (400, "invalid_value", "tandem.paced")),
         ({"tandem": "cloud"}, (400, "invalid_value", "tandem")),
         ({"max_tokens": 512}, (400, "context_length_exceeded", "messages")),
         (
@@ -93,10 +95,20 @@ async def test_a_chat_that_is_refused(http, backend, extra, expected):
         ({"logprobs": 1, "echo": True}, (400, "invalid_value", None)),
         ({"suffix": "!"}, (400, "unsupported_parameter", "suffix")),
         ({"best_of": 3}, (400, "unsupported_parameter", "best_of")),
+        (
+            {"stream": True, "tandem": {"paced": True}},
+            (400, "missing_required_parameter", "tandem.reader_rate"),
+        ),
     ],
 )
 async def test_a_completion_that_is_refused(http, extra, expected):
     assert await refused(http, TEXT | extra, "/v1/completions") == expected
+
+
+async def test_a_chat_is_paced_for_nobody_where_the_server_says_so(http, backend):
+    backend.default_reader_rate = 0.0
+    asked = CHAT | {"stream": True, "tandem": {"paced": True}}
+    assert await refused(http, asked) == (400, "missing_required_parameter", "tandem.reader_rate")
 
 
 @pytest.mark.parametrize("body", ["{", "", "nonsense", b"\xff\xfe", '{"model": "\\ud800"}', "[" * 100_000])

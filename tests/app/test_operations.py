@@ -4,6 +4,7 @@ import asyncio
 import json
 import re
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.app.null_backend import times
@@ -55,6 +56,26 @@ async def test_metrics(http):
     assert not any("warp" in str(key) for key in after)
 
 
+async def test_metrics_of_readers(http):
+    """Of a reader who is not through with the first token when the last comes, and of nobody."""
+    before = await samples(http)
+    chat = HELLO | {"n": 2, "tandem": {"mode": "device", "reader_rate": 0.001}}
+    answer = (await http.post("/v1/chat/completions", json=chat)).json()
+    prompt = {"model": "null", "prompt": "x", "max_tokens": 9, "tandem": {"mode": "device"}}
+    await http.post("/v1/completions", json=prompt)
+    after = await samples(http)
+
+    def grown(name: str) -> float:
+        key = (name, ("mode", "device"))
+        return after[key] - before.get(key, 0)
+
+    assert grown("tandem_stall_seconds_count") == 1
+    assert grown("tandem_stall_seconds_sum") == 0
+    assert grown("tandem_reader_tokens_total") == 2 * 9
+    effective = answer["tandem"]["stats"]["effective_tokens"]
+    assert grown("tandem_effective_tokens_total") == pytest.approx(effective, abs=1e-3)
+
+
 async def test_a_client_that_left_is_counted(http, backend):
     before = await samples(http)
     backend.hold_after = 1
@@ -71,7 +92,8 @@ async def test_the_documentation_is_complete(http):
     schemas = documentation["components"]["schemas"]
     for reference in re.findall(r'"#/components/schemas/(\w+)"', json.dumps(documentation)):
         assert reference in schemas
-    assert {"mode", "device", "window", "reader_rate"} == schemas["TandemOptions"]["properties"].keys()
+    options = schemas["TandemOptions"]["properties"]
+    assert options.keys() == {"mode", "device", "window", "reader_rate", "paced"}
     assert documentation["paths"].keys() >= {
         "/v1/chat/completions",
         "/v1/completions",

@@ -47,6 +47,7 @@ def test_the_checked_in_yaml_holds() -> None:
         ({"hosts": [{"devices": [{"name": "drafter"}]}]}, "hosts.0.devices.0.name", "meaning of its own"),
         ({"hosts": [{"devices": [{"name": "a"}, {"name": "a"}]}]}, "hosts", "device names must differ"),
         ({"hosts": [{"devices": []}]}, "hosts.0.devices", "at least 1"),
+        ({"default_reader_rate": -1}, "default_reader_rate", "greater than or equal to 0"),
         ({"limits": {"step_s": 0}}, "limits.step_s", "greater than 0"),
     ],
 )

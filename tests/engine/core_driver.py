@@ -13,11 +13,13 @@ import torch
 from engine.base import Draft, Sampling, Tokens, Verdict
 from engine.chance import Purpose, uniforms
 from engine.core import Core
+from engine.hosttier import TierSettings
 from engine.sampling import distributions, draw, penalise, sparse
 from engine.sequence import Generate, Propose, Verify
 from engine.sequence import Sequence as Session
 from engine.verification import Window, verify
 from policies.batching import BatchingPolicy, ChunkedPrefill
+from policies.scheduling import SchedulingPolicy
 from tests.engine.history_model import EOS, HistoryModel, logits_after, slots
 
 
@@ -62,10 +64,22 @@ class Driver:
         block_size: int = 4,
         budget: int = 24,
         batching: BatchingPolicy | None = None,
+        scheduling: SchedulingPolicy | None = None,
+        max_running: int | None = None,
+        tier: TierSettings | None = None,
     ) -> None:
-        self.model = HistoryModel()
-        policy = batching or ChunkedPrefill(chunk=8)
-        self.core = Core(self.model, blocks, block_size, policy, budget)  # type: ignore[arg-type]
+        self.model, self.now = HistoryModel(), 0.0
+        self.core = Core(
+            self.model,  # type: ignore[arg-type]
+            blocks,
+            block_size,
+            batching or ChunkedPrefill(chunk=8),
+            budget,
+            scheduling=scheduling,
+            max_running=max_running,
+            tier=tier,
+            clock=lambda: self.now,
+        )
         self.clients: dict[int, Client] = {}
         self.numbers = 0
         self.done: Counter[str] = Counter()
@@ -201,11 +215,18 @@ class Driver:
 
     # -- running ----------------------------------------------------------------------------------------
 
+    def step(self) -> bool:
+        """One step of the core, 10 ms long."""
+        self.now += 0.01
+        return self.core.step()
+
     def run(self, most: int = 3000) -> None:
         """Steps until nothing is left to do that there is room for."""
         for _ in range(most):
-            if not self.core.step():
-                return
+            if not self.step():
+                if self.core.idle_s is None:
+                    return
+                self.now += self.core.idle_s + 1e-4
         raise AssertionError(f"{most} steps and no end: the core goes round in circles")
 
     def finish_all(self) -> None:
@@ -216,7 +237,8 @@ class Driver:
     def check(self) -> None:
         """The books: every block is held as often as it is counted, and holds what it should."""
         core, pool = self.core, self.core.memory.pool
-        held = Counter(block for s in core.memory.sequences.values() for block in s.table.blocks)
+        leaving = [block for _, table in core.memory._leaving for block in table.blocks]
+        held = Counter([b for s in core.memory.sequences.values() for b in s.table.blocks] + leaving)
         assert [held[b] for b in range(pool.num_blocks)] == pool._references
         assert pool.available + len(held) == pool.num_blocks
         assert sorted(core.memory.sequences) == sorted(self.clients)
@@ -231,6 +253,7 @@ class Driver:
             assert s.tokens[: s.confirmed] == client.prompt + client.output
             assert (s.task is None) == (client.busy is None)
             assert s.computed <= max(len(s.tokens) - 1, 0)
+            self._check_host(s)
             if not s.admitted:
                 assert (s.table.blocks, s.computed) == ([], 0)
                 continue
@@ -238,3 +261,18 @@ class Driver:
                      for i in range(s.computed)]  # fmt: skip
             assert cells[where, 0].tolist() == s.tokens[: s.computed]
             assert cells[where, 1].tolist() == list(range(s.computed))
+        hosts = [h for s in core.memory.sequences.values() for h in s.hosts]
+        assert len(hosts) == len(set(hosts))
+        if core.memory.tier is not None:
+            assert len(hosts) + core.memory.tier.free == core.memory.tier.settings.blocks
+
+    def _check_host(self, s: Session) -> None:
+        """What lies in host memory is what the session computed, and no more is counted on."""
+        size, tier = self.core.memory.pool.block_size, self.core.memory.tier
+        assert s.stored <= len(s.hosts) * size
+        if tier is None or not s.hosts:
+            return
+        cells = tier._host[0].view(tier.settings.blocks * size, -1)
+        where = [s.hosts[i // size] * size + i % size for i in range(s.stored)]
+        assert cells[where, 0].tolist() == s.tokens[: s.stored]
+        assert cells[where, 1].tolist() == list(range(s.stored))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -14,9 +15,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from engine.base import InvalidRequest, Sampling, Tokens, UnknownSession, Verdict
 from engine.core import Core
+from engine.hosttier import TierSettings
 from engine.sequence import Generate, Verify
 from engine.sequence import Sequence as Session
 from policies.batching import ChunkedPrefill
+from policies.scheduling import Ints, Load, SchedulingPolicy, fit, scheduling
 from tests.engine import tiny_weights
 from tests.engine.core_driver import Driver
 from tests.engine.history_model import EOS, VOCAB
@@ -42,6 +45,31 @@ def random_q(rng: np.random.Generator, drafts: list[int]) -> tuple[np.ndarray, n
     return ids, rng.dirichlet(np.ones(VOCAB), len(drafts)).astype(np.float32)
 
 
+class Whim:
+    """Runs whomever it likes, and so preempts and resumes at random."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self.interval_s = 0.02
+        self._random = np.random.default_rng(seed)
+
+    def choose(self, load: Load) -> Ints:
+        return fit(load, self._random.permutation(len(load)))
+
+
+SCHEDULERS: dict[str, Callable[[int], SchedulingPolicy]] = {
+    "whim": Whim,
+    **{name: lambda _, name=name: scheduling.create(name) for name in scheduling},
+}
+# A block is 64 bytes here: the slow link carries one in 16 steps.
+TIERS = [
+    TierSettings(40),
+    TierSettings(40, write_through=False),
+    TierSettings(3),
+    TierSettings(40, bytes_per_s=400.0),
+    TierSettings(40, bytes_per_s=400.0, write_through=False, overlap=False),
+]
+
+
 class CoreMachine(RuleBasedStateMachine):
     """Any schedule of operations and steps."""
 
@@ -51,10 +79,24 @@ class CoreMachine(RuleBasedStateMachine):
         self.opened = 0
 
     @initialize(
-        blocks=st.integers(11, 20), budget=st.sampled_from([4, 24, 64]), chunk=st.sampled_from([1, 5, 64])
+        blocks=st.integers(11, 20),
+        budget=st.sampled_from([4, 24, 64]),
+        chunk=st.sampled_from([1, 5, 64]),
+        tier=st.sampled_from([None, *TIERS]),
+        scheduler=st.sampled_from([None, *SCHEDULERS]),
+        seed=st.integers(0, 9),
     )
-    def begin(self, blocks: int, budget: int, chunk: int) -> None:
-        self.driver = Driver(blocks, BLOCK, budget, ChunkedPrefill(chunk))
+    def begin(
+        self,
+        blocks: int,
+        budget: int,
+        chunk: int,
+        tier: TierSettings | None,
+        scheduler: str | None,
+        seed: int,
+    ) -> None:
+        policy = None if scheduler is None else SCHEDULERS[scheduler](seed)
+        self.driver = Driver(blocks, BLOCK, budget, ChunkedPrefill(chunk), policy, 3, tier)
 
     def idle(self) -> list[int]:
         return [i for i, c in self.driver.clients.items() if c.busy is None]
@@ -101,7 +143,7 @@ class CoreMachine(RuleBasedStateMachine):
     @rule(steps=st.integers(1, 12))
     def step(self, steps: int) -> None:
         for _ in range(steps):
-            self.driver.core.step()
+            self.driver.step()
             self.driver.check()
 
     @precondition(lambda self: any(c.busy == "generate" for c in self.driver.clients.values()))
@@ -127,14 +169,19 @@ class CoreMachine(RuleBasedStateMachine):
         assert self.driver.core.memory.pool.available == self.driver.core.memory.pool.num_blocks
 
 
-CoreMachine.TestCase.settings = settings(max_examples=200, stateful_step_count=50, deadline=None)
+CoreMachine.TestCase.settings = settings(max_examples=300, stateful_step_count=50, deadline=None)
 TestCore = CoreMachine.TestCase
 
 
-def test_no_leak_in_ten_thousand_operations():
+@pytest.mark.parametrize(
+    "tier", [None, TIERS[0], TIERS[-1]], ids=["one-tier", "two-tiers", "slow-second-tier"]
+)
+def test_no_leak_in_ten_thousand_operations(tier: TierSettings | None):
     """At random, most sessions more than the cache holds; afterwards every block is back."""
     rng = np.random.default_rng(11)
-    driver = Driver(blocks=16, budget=24)
+    driver = Driver(
+        blocks=16, budget=24, scheduling=None if tier is None else Whim(), max_running=3, tier=tier
+    )
     did: Counter[str] = Counter()
     for turn in range(10_000):
         idle = [i for i, c in driver.clients.items() if c.busy is None]
@@ -145,7 +192,7 @@ def test_no_leak_in_ten_thousand_operations():
         elif kind == "cancel" and driver.clients and rng.random() < 0.4:
             driver.cancel(int(rng.choice(sorted(driver.clients))))
         elif kind == "step" or not idle:
-            driver.core.step()
+            driver.step()
         else:
             session = int(rng.choice(idle))
             client = driver.clients[session]
@@ -166,30 +213,43 @@ def test_no_leak_in_ten_thousand_operations():
     stats = driver.core.stats
     assert stats.preempted > 50, "the cache was never short"
     assert stats.tokens_from_prefix > 500, "no prefix was ever shared"
+    if tier is not None:
+        assert stats.blocks_written > 100, "nothing went to host memory"
+        assert stats.tokens_loaded + stats.tokens_recomputed > 100, "nothing came back"
     assert min(driver.done[k] for k in ("generate", "verify", "draft")) > 100
     for session in list(driver.clients):
         driver.cancel(session)
     driver.check()
+    if driver.core.memory.tier is not None:
+        assert driver.core.memory.tier.free == driver.core.memory.tier.settings.blocks
+    driver.run()  # copies under way
     assert driver.core.memory.pool.available == 16
     assert (driver.core.memory.sequences, driver.core.memory.waiting) == ({}, [])
     assert stats.opened == stats.cancelled + stats.finished
 
 
+@pytest.mark.parametrize("scheduler", [None, *SCHEDULERS])
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=range(len(SAMPLINGS)))
-def test_preempted_sessions_repeat_their_tokens(sampling: Sampling):
+def test_preempted_sessions_repeat_their_tokens(sampling: Sampling, scheduler: str | None):
     """More sessions generate than the cache holds; the driver compares each token with the reference."""
-    driver = Driver(blocks=14, budget=64)
+    policy = None if scheduler is None else SCHEDULERS[scheduler](0)
+    driver = Driver(
+        blocks=14, budget=64, scheduling=policy, max_running=4, tier=TIERS[0] if scheduler else None
+    )
     for session, prompt in enumerate(PROMPTS[:8]):
         driver.open(session, prompt, sampling)
         driver.generate(session)
     while any(c.busy for c in driver.clients.values()):
-        assert driver.core.step()
+        assert driver.step() or driver.core.idle_s is not None
         driver.check()
         for session in [i for i, c in driver.clients.items() if c.finish]:
             driver.cancel(session)
-    if sampling.max_tokens > 10 and not sampling.stop_tokens:
+    if scheduler is None and sampling.max_tokens > 10 and not sampling.stop_tokens:
         assert driver.core.stats.preempted > 0
         assert driver.core.stats.tokens_from_prefix > 0
+    if scheduler == "whim" and sampling.max_tokens > 10:
+        assert driver.core.stats.preempted > 0
+        assert driver.core.stats.tokens_loaded > 0
     assert driver.core.stats.finished == 8
 
 
@@ -406,7 +466,7 @@ def test_cancel_ends_a_generation_at_once():
     driver.open(1, [3, 4], Sampling(max_tokens=20, ignore_eos=True))
     driver.generate(1)
     for _ in range(3):
-        driver.core.step()
+        driver.step()
     driver.cancel(1)
     before = driver.core.stats.tokens_generated
     driver.run()
