@@ -19,7 +19,7 @@ import numpy as np
 from benchmarks import report
 from cluster.simulator.tasks import ray_map
 from policies.awc.scenarios import WINDOWS, cost, draw
-from policies.window import StaticWindow, WindowPolicy, window
+from policies.window import StaticWindow, window
 
 FIRST = 100_000  # training takes its scenarios from 0 on
 REQUESTS = 8  # of each device: a pair lives longer than its first answer
@@ -30,12 +30,8 @@ def regrets(index: int, outside: bool) -> dict[str, float]:
     config = draw(index, outside, requests=REQUESTS)
     fixed = {size: cost(config, partial(StaticWindow, size)) for size in WINDOWS}
     best = min(fixed.values())
-    learnt = {name: cost(config, partial(_policy, name)) / best - 1 for name in ("awc", "dynamic")}
+    learnt = {name: cost(config, partial(window.create, name)) / best - 1 for name in ("awc", "dynamic")}
     return {**learnt, "static 4": fixed[4] / best - 1, "fused": fixed[1] / best - 1}
-
-
-def _policy(name: str) -> WindowPolicy:
-    return window.create(name)
 
 
 def main() -> None:

@@ -11,6 +11,17 @@ from pydantic import Field, model_validator
 from deployments.settings import PolicyChoice, Strict
 from engine.base import Engine
 from policies.batching import batching
+from policies.scheduling import scheduling
+
+
+class HostMemory(Strict):
+    """Host memory beside the KV cache, see `engine.hosttier.TierSettings`. copy_mb_per_s: emulates a link of so many
+    megabytes/s between the two on a CPU; null: as fast as memory is."""
+
+    blocks: int = Field(4096, ge=1)
+    copy_mb_per_s: float | None = Field(None, gt=0)
+    write_through: bool = True
+    overlap: bool = True
 
 
 class TorchSettings(Strict):
@@ -21,6 +32,8 @@ class TorchSettings(Strict):
     threads: of torch, None for torch's own choice; kv_blocks × block_size: tokens of KV cache;
     token_budget: positions computed in one step; max_sessions, max_waiting: sessions
     worked on at once, and waiting for a place.
+    scheduling: who runs while not all can, null for whoever came first; max_running: sessions that it lets
+    run at once, null for max_sessions. host_memory: a second tier of the KV cache.
     """
 
     kind: Literal["torch"] = "torch"
@@ -33,10 +46,15 @@ class TorchSettings(Strict):
     max_sessions: int = Field(64, ge=1)
     max_waiting: int = Field(256, ge=0)
     batching: PolicyChoice = PolicyChoice(name="chunked")
+    scheduling: PolicyChoice | None = None
+    max_running: int | None = Field(None, ge=1)
+    host_memory: HostMemory | None = None
 
     @model_validator(mode="after")
-    def _policy_exists(self) -> TorchSettings:
+    def _policies_exist(self) -> TorchSettings:
         self.batching.create(batching)
+        if self.scheduling is not None:
+            self.scheduling.create(scheduling)
         return self
 
 
@@ -64,7 +82,13 @@ def build_engine(settings: TorchSettings | NullSettings) -> Engine:
 
         return NullEngine(**settings.model_dump(exclude={"kind"}))
 
-    from engine.torch_engine import TorchEngine  # imports torch: only where a model runs
+    from engine.hosttier import TierSettings  # imports torch: only where a model runs
+    from engine.torch_engine import TorchEngine
+
+    host, tier = settings.host_memory, None
+    if host is not None:
+        bytes_per_s = None if host.copy_mb_per_s is None else host.copy_mb_per_s * 1e6
+        tier = TierSettings(host.blocks, bytes_per_s, host.write_through, host.overlap)
 
     return TorchEngine.load(
         model_folder(settings.model),
@@ -76,6 +100,9 @@ def build_engine(settings: TorchSettings | NullSettings) -> Engine:
         token_budget=settings.token_budget,
         max_sessions=settings.max_sessions,
         max_waiting=settings.max_waiting,
+        scheduling=None if settings.scheduling is None else settings.scheduling.create(scheduling),
+        max_running=settings.max_running,
+        tier=tier,
     )
 
 

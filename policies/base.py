@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from importlib import import_module
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 P = TypeVar("P")
 
@@ -44,6 +44,10 @@ class Registry(Generic[P]):
             )
         return self._factories[name](**parameters)
 
+    def __reduce__(self) -> tuple[Callable[[str], Registry[P]], tuple[str]]:
+        """Another process has its own: a family lies in the module of its name, under that name."""
+        return _family, (self.family,)
+
     def __iter__(self) -> Iterator[str]:
         self._complete()
         return iter(sorted(self._factories))
@@ -52,3 +56,8 @@ class Registry(Generic[P]):
         modules, self._also = self._also, ()
         for module in modules:
             import_module(module)
+
+
+def _family(name: str) -> Registry[Any]:
+    found: Registry[Any] = getattr(import_module(f"policies.{name}"), name)
+    return found

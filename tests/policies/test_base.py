@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 
 from policies.base import Registry, UnknownPolicy
@@ -33,3 +35,8 @@ def test_parameters_reach_the_policy() -> None:
     registry: Registry[dict] = Registry("test")
     registry.register("dict")(dict)
     assert registry.create("dict", size=3) == {"size": 3}
+
+
+def test_a_family_is_the_same_object_however_it_travels() -> None:
+    assert pickle.loads(pickle.dumps(window)) is window
+    assert "awc" in pickle.loads(pickle.dumps(window.create)).__self__
