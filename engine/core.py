@@ -158,7 +158,8 @@ class Core:
         ready = self.memory.ready
         if not ready:
             return False
-        demands = [Demand(s.pending, s.window, s.arrival, s.computed) for s in ready]
+        now = self.clock()
+        demands = [Demand(s.pending, s.window, s.arrival, s.computed, self._slack(s, now)) for s in ready]
         grants = self.batching.form(demands, self.token_budget)
         chosen = self.memory.make_room([(s, g) for s, g in zip(ready, grants, strict=True) if g])
         if not chosen:  # all gave way to sessions that were granted nothing: they go first next time
@@ -178,6 +179,10 @@ class Core:
         self.pace.note(sum(grant for _, grant in chosen), seconds)
         self.memory.write_through(seconds)
         return True
+
+    def _slack(self, s: Sequence, now: float) -> int:
+        """Positions that a step may have if it shall end before the session's reader runs dry."""
+        return max(0, int((s.reader.dry_s(now) - self.pace.base_s) / self.pace.token_s))
 
     @property
     def idle_s(self) -> float | None:

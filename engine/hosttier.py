@@ -115,7 +115,8 @@ class _Link:
         places: Sequence[int],
         size: int,
     ) -> Copy:
-        target[:, list(places)] = source[:, list(rows)]
+        for row, place in zip(rows, places, strict=True):  # far faster than one indexed assignment
+            target[:, place].copy_(source[:, row])
         self._busy_until = max(self._busy_until, self._clock()) + size / self.bytes_per_s
         return _Emulated(self._busy_until, self._clock)
 

@@ -20,12 +20,14 @@ class Demand:
     arrival: order in which the sequences' present work arrived; lower is older. Every decoded token is new
         work, so whoever was served stands behind those who were not.
     context: token positions already computed, which every pending one attends to.
+    slack: positions that the engine can compute before the sequence's reader runs dry.
     """
 
     pending: int
     window: int
     arrival: int
     context: int = 0
+    slack: int = 0
 
 
 class BatchingPolicy(Protocol):
@@ -110,6 +112,9 @@ class ChunkedPrefill:
         self.context_doubles = _at_least_one("context_doubles", context_doubles)
 
     def form(self, demands: Sequence[Demand], budget: int) -> list[int]:
+        return self._form(demands, budget, self.chunk)
+
+    def _form(self, demands: Sequence[Demand], budget: int, chunk: int) -> list[int]:
         grants = [0] * len(demands)
         left = budget
         by_arrival = _by_arrival(demands)
@@ -118,7 +123,7 @@ class ChunkedPrefill:
             if d.pending == d.window and (d.window <= left or left == budget):
                 grants[i] = d.window
                 left -= d.window
-        allowance = float(self.chunk if left < budget else budget)
+        allowance = float(chunk if left < budget else budget)
         weighted = left < budget
         for i in by_arrival:
             d = demands[i]
@@ -132,6 +137,16 @@ class ChunkedPrefill:
             left -= grants[i]
             allowance -= grants[i] * cost
         return grants
+
+
+@batching.register("buffered")
+class Buffered(ChunkedPrefill):
+    """Chunked prefill whose chunks grow with what the decoding sequences' readers have left to read: the step is
+    over before the first of them runs dry. chunk: what is prefilled beside decoding at least."""
+
+    def form(self, demands: Sequence[Demand], budget: int) -> list[int]:
+        slack = min((d.slack for d in demands if d.pending == d.window), default=budget)
+        return self._form(demands, budget, max(self.chunk, slack))
 
 
 def _by_arrival(demands: Sequence[Demand]) -> list[int]:

@@ -23,7 +23,7 @@ class BufferAware:
 
     def __init__(
         self,
-        interval_s: float = 0.1,
+        interval_s: float = 0.2,
         conservativeness: float = 2.0,
         stall_weight: float = 50.0,
         shrink: float = 0.0,

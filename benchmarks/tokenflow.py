@@ -1,0 +1,275 @@
+"""Buffer-aware streaming, live: FCFS, FCFS with chunked prefill, Andes-like and TokenFlow on one engine.
+
+    python -m benchmarks.tokenflow [--grow 2] [--rounds 1] [--ablation]
+
+The embedded target, grown so that the engine is the bottleneck, in this process. The paper's table, scaled to this
+machine: lengths by 8 (inputs 64/128 and outputs 128/256 tokens on average, short/long), bursts and Poisson rates in
+relation to what may run at once and what the engine can do; readers take in so many tokens/s that a burst's readers
+together ask for `share` of the engine's capacity, 40 % of them three quarters as fast as the others. Two KV
+budgets: one binds (a third of a burst fits), one does not (then only 16 run at once). The link between the KV
+tiers is emulated. Policies run in alternation on the same requests.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import time
+from collections.abc import Mapping
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from statistics import mean, median
+
+import numpy as np
+
+from benchmarks import report
+from engine import family
+from engine.base import EngineStats, Sampling
+from engine.hosttier import TierSettings
+from engine.torch_engine import TorchEngine
+from policies.batching import batching
+from policies.quality import Quality, Stream, assess
+from policies.scheduling import scheduling
+
+RUNNING = 16  # requests in a step at most
+BLOCK = 16
+TIER = TierSettings(blocks=4096, bytes_per_s=2e9)
+SHORT, LONG = (64, 128), (128, 256)  # input and output tokens, on average
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """A line of the paper's table. burst: requests at once; else Poisson arrivals of `requests`, asking for `load`
+    of the capacity. share: of the capacity that a burst's readers ask for together."""
+
+    name: str
+    lengths: tuple[int, int]
+    burst: int = 0
+    requests: int = 0
+    load: float = 0.0
+    share: float = 0.9
+    binding: bool = False
+
+
+SETUPS = (
+    Setup("burst 48, short", SHORT, burst=48),
+    Setup("burst 48, short, memory binds", SHORT, burst=48, binding=True),
+    Setup("burst 40, long, memory binds", LONG, burst=40, binding=True),
+    Setup("Poisson 0.8, short", SHORT, requests=64, load=0.8),
+    Setup("Poisson 1.1, short, memory binds", SHORT, requests=64, load=1.1, binding=True),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A way to serve: policies by name, and the second tier."""
+
+    scheduling: str
+    batching: str
+    tier: TierSettings | None = None
+
+
+KINDS = {
+    "FCFS": Kind("fcfs", "continuous"),
+    "FCFS chunked": Kind("fcfs", "chunked"),
+    "Andes-like": Kind("andes", "chunked"),
+    "TokenFlow": Kind("buffer_aware", "buffered", TIER),
+}
+ABLATIONS = {
+    "TokenFlow": KINDS["TokenFlow"],
+    "without offload": Kind("buffer_aware", "buffered"),
+    "without write-through": Kind("buffer_aware", "buffered", replace(TIER, write_through=False)),
+    "without overlap": Kind("buffer_aware", "buffered", replace(TIER, overlap=False)),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    at_s: float
+    prompt: int
+    output: int
+    rate: float
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    quality: Quality
+    stats: EngineStats
+
+
+def requests(setup: Setup, capacity: float, seed: int) -> list[Request]:
+    """capacity: tokens/s of the engine with RUNNING requests."""
+    random = np.random.default_rng([seed, setup.burst, setup.requests])
+    count = setup.burst or setup.requests
+    lengths = [np.clip(np.rint(random.normal(m, m / 4, count)), 16, 2 * m).astype(int) for m in setup.lengths]
+    at_s = np.zeros(count)
+    if setup.requests:
+        at_s = random.exponential(setup.lengths[1] / (setup.load * capacity), count).cumsum()
+    # 40 % of the readers at 3/4 of the others' rate, as the paper's 15 and 20 tokens/s
+    together = setup.share * capacity / (setup.burst or 3 * RUNNING)
+    fast = together / (0.6 + 0.4 * 0.75)
+    rates = np.where(random.random(count) < 0.4, 0.75 * fast, fast)
+    return [
+        Request(float(t), int(p), int(o), float(r)) for t, p, o, r in zip(at_s, *lengths, rates, strict=True)
+    ]
+
+
+def engine(kind: Kind, setup: Setup, grow: int, threads: int) -> TorchEngine:
+    """An engine of this kind with the setup's memory."""
+    tokens = sum(setup.lengths) * (setup.burst or 3 * RUNNING)
+    blocks = tokens // 3 // BLOCK if setup.binding else 2 * tokens // BLOCK
+    return TorchEngine.load(
+        family.path("target"),
+        grow=grow,
+        threads=threads,
+        num_blocks=blocks,
+        block_size=BLOCK,
+        batching=batching.create(kind.batching),
+        scheduling=scheduling.create(kind.scheduling),
+        max_running=RUNNING,
+        max_sessions=256,
+        max_waiting=256,
+        tier=kind.tier,
+    )
+
+
+async def serve(kind: Kind, setup: Setup, work: list[Request], grow: int, threads: int) -> Outcome:
+    """All requests, and what their readers made of it."""
+    target = engine(kind, setup, grow, threads)
+    await _one(target, 10**6, Request(0.0, 64, 32, 100.0), time.monotonic())  # warms up
+    before = await target.stats()
+    begin = time.monotonic()
+    streams = await asyncio.gather(*(_one(target, i, r, begin) for i, r in enumerate(work)))
+    after = await target.stats()
+    await target.close()
+    after.steps -= before.steps
+    return Outcome(assess(streams), after)
+
+
+async def _one(target: TorchEngine, session: int, request: Request, begin: float) -> Stream:
+    await asyncio.sleep(max(0.0, begin + request.at_s - time.monotonic()))
+    arrival = time.monotonic()
+    prompt = [16 + (session * 31 + i * 7) % 1000 for i in range(request.prompt)]
+    sampling = Sampling(max_tokens=request.output, ignore_eos=True, reader_rate=request.rate)
+    await target.open(session, prompt, sampling)
+    times: list[float] = []
+    async with aclosing(target.generate(session)) as stream:
+        async for tokens in stream:
+            times += [time.monotonic()] * len(tokens.ids)
+    await target.cancel(session)
+    return Stream(arrival, times, request.rate)
+
+
+async def capacity(setup: Setup, grow: int, threads: int) -> float:
+    """Tokens/s of the engine with as many requests as can run at once, prefill included."""
+    count = min(RUNNING, (setup.burst or 3 * RUNNING) // 3) if setup.binding else RUNNING
+    work = [Request(0.0, *setup.lengths, 100.0)] * count
+    found = await serve(KINDS["FCFS"], setup, work, grow, threads)
+    return found.quality.throughput
+
+
+async def compare(
+    kinds: Mapping[str, Kind], setups: tuple[Setup, ...], grow: int, rounds: int, threads: int
+) -> dict[tuple[str, str], list[Outcome]]:
+    """Outcomes by setup and kind, one a round."""
+    found: dict[tuple[str, str], list[Outcome]] = {}
+    for turn, setup in report.progress([(r, s) for r in range(rounds) for s in setups], "setups"):
+        work = requests(setup, await capacity(setup, grow, threads), seed=turn)
+        for name, kind in kinds.items():
+            outcome = await serve(kind, setup, work, grow, threads)
+            found.setdefault((setup.name, name), []).append(outcome)
+    return found
+
+
+def _row(name: str, outcomes: list[Outcome]) -> list[str]:
+    q = [o.quality for o in outcomes]
+    stats = outcomes[-1].stats
+    return [
+        name,
+        *(f"{median(getattr(x, k) for x in q):.2f}" for k in ("ttft_mean_s", "ttft_p50_s", "ttft_p99_s")),
+        *(f"{median(getattr(x, k) for x in q):.0f}" for k in ("throughput", "effective_throughput")),
+        f"{median(x.stall_mean_s for x in q):.3f}",
+        f"{median(x.qos for x in q):.0f}",
+        f"{stats.preempted}",
+    ]
+
+
+COLUMNS = [
+    "",
+    "TTFT s",
+    "P50",
+    "P99",
+    "tokens/s",
+    "effective",
+    "stall s",
+    "QoS",
+    "preempted, loaded, recomputed",
+]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--grow", type=int, default=2, help="how many times dearer the target is (default 2)")
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--only", default="", help="setups whose name has this in it")
+    parser.add_argument(
+        "--ablation", action="store_true", help="only the second tier's parts, memory binding"
+    )
+    options = parser.parse_args()
+    kinds = ABLATIONS if options.ablation else KINDS
+    setups = tuple(s for s in SETUPS if s.binding and s.burst) if options.ablation else SETUPS
+    setups = tuple(s for s in setups if options.only in s.name)
+    found = asyncio.run(compare(kinds, setups, options.grow, options.rounds, options.threads))
+    for setup in setups:
+        report.table(
+            f"{setup.name} (target × {options.grow}; KV link emulated)",
+            COLUMNS,
+            [_row(name, found[setup.name, name]) for name in kinds],
+        )
+    if options.ablation:
+        spans = {n: mean(o.quality.span_s for s in setups for o in found[s.name, n]) for n in kinds}
+        report.figures(
+            "tokenflow_ablation",
+            {n: round(spans[n] / spans["TokenFlow"], 3) for n in kinds if n != "TokenFlow"},
+        )
+        return
+    report.figures("tokenflow", _figures(found))
+
+
+def _figures(found: dict[tuple[str, str], list[Outcome]]) -> dict[str, float]:
+    def ratios(figure: str, burst: bool | None = None) -> list[float]:
+        return [
+            median(
+                getattr(ours.quality, figure) / getattr(theirs.quality, figure)
+                for ours, theirs in zip(found[s.name, "TokenFlow"], found[s.name, "FCFS"], strict=True)
+            )
+            for s in SETUPS
+            if (s.name, "FCFS") in found and (burst is None or bool(s.burst) == burst)
+        ]
+
+    stalls = [
+        median(
+            ours.quality.stall_mean_s - theirs.quality.stall_mean_s
+            for ours, theirs in zip(found[s.name, "TokenFlow"], found[s.name, "FCFS"], strict=True)
+        )
+        for s in SETUPS
+        if (s.name, "FCFS") in found
+    ]
+    stats = [o.stats for (_, kind), outcomes in found.items() if kind == "TokenFlow" for o in outcomes]
+    decisions = sum(s.decisions for s in stats)
+    return {
+        "burst_p99_ttft_ratio": round(max(ratios("ttft_p99_s", burst=True), default=0.0), 3),
+        "burst_effective_ratio": round(max(ratios("effective_throughput", burst=True), default=0.0), 3),
+        "poisson_effective_ratio": round(max(ratios("effective_throughput", burst=False), default=0.0), 3),
+        "effective_ratio_min": round(min(ratios("effective_throughput")), 3),
+        "raw_ratio_min": round(min(ratios("throughput")), 3),
+        "stall_added_s": round(max(stalls), 3),
+        "decision_ms": round(sum(s.decision_s for s in stats) / max(decisions, 1) * 1e3, 4),
+    }
+
+
+if __name__ == "__main__":
+    main()
