@@ -47,7 +47,7 @@ class Setup:
     burst: int = 0
     requests: int = 0
     load: float = 0.0
-    share: float = 0.9
+    share: float = 0.8
     binding: bool = False
 
 

@@ -141,12 +141,18 @@ class ChunkedPrefill:
 
 @batching.register("buffered")
 class Buffered(ChunkedPrefill):
-    """Chunked prefill whose chunks grow with what the decoding sequences' readers have left to read: the step is
-    over before the first of them runs dry. chunk: what is prefilled beside decoding at least."""
+    """Chunked prefill whose chunks grow with what the decoding sequences' readers have left to read. chunk: what is
+    prefilled beside decoding at least; share: of the time until the first of them runs dry, what a step may take."""
+
+    def __init__(self, chunk: int = 32, context_doubles: int = 1024, share: float = 0.5) -> None:
+        super().__init__(chunk, context_doubles)
+        if not 0 <= share <= 1:
+            raise ValueError(f"share must be between 0 and 1, not {share}")
+        self.share = share
 
     def form(self, demands: Sequence[Demand], budget: int) -> list[int]:
         slack = min((d.slack for d in demands if d.pending == d.window), default=budget)
-        return self._form(demands, budget, max(self.chunk, slack))
+        return self._form(demands, budget, max(self.chunk, int(self.share * slack)))
 
 
 def _by_arrival(demands: Sequence[Demand]) -> list[int]:

@@ -17,8 +17,9 @@ class BufferAware:
     """Working set, then buffer balancing.
 
     interval_s: Δt between decisions. conservativeness: μ ≥ 1, how many times over a buffer must cover what a
-    preemption costs before its request may be displaced. stall_weight: γ, tokens that an imminent stall is
-    worth. shrink: λ of equation (5). headroom: share of the measured capacity Γ that readers may claim.
+    preemption costs before its request may be displaced. stall_weight: γ, tokens that an imminent stall is worth;
+    start_weight: the same for a first token that is awaited. shrink: λ of equation (5). headroom: share of the
+    measured capacity Γ that readers may claim.
     """
 
     def __init__(
@@ -26,6 +27,7 @@ class BufferAware:
         interval_s: float = 0.2,
         conservativeness: float = 2.0,
         stall_weight: float = 50.0,
+        start_weight: float = 4.0,
         shrink: float = 0.0,
         headroom: float = 0.95,
     ) -> None:
@@ -41,7 +43,7 @@ class BufferAware:
             conservativeness,
             stall_weight,
         )
-        self._shrink, self._headroom = shrink, headroom
+        self._start_weight, self._shrink, self._headroom = start_weight, shrink, headroom
 
     def choose(self, load: Load) -> Ints:
         if load.running.all() and len(load) <= load.places and int(load.tokens.sum()) <= load.capacity:
@@ -49,8 +51,6 @@ class BufferAware:
         cost_s = self._return_s(load)
         safe = load.running & (load.buffer < self._needed(load, cost_s))  # must not be displaced
         admitted = self._working_set(load)
-        if admitted is None:
-            return self._overloaded(load)
         utility = self._utility(load, cost_s)
         # Those who must not be displaced, then the working set by utility, then who is not in it by age.
         key = np.where(safe, -1e9 + load.buffer / load.rate, -utility)
@@ -74,16 +74,18 @@ class BufferAware:
         makes eviction free; it comes back at the decision after the next at the earliest."""
         return self._conservativeness * load.rate * (return_s + load.interval_s + load.base_s)
 
-    def _working_set(self, load: Load) -> Bools | None:
+    def _working_set(self, load: Load) -> Bools:
         """Who is served at all: whoever has begun to read, and newcomers in order of arrival as long as the readers'
-        rates stay within the capacity, Σ r ≤ Γ (6), and there is a place, W_current < W_scheduled. None if those
-        who have begun exceed the capacity already."""
+        rates stay within the capacity, Σ r ≤ Γ (6), and there is a place, W_current < W_scheduled.
+
+        Where those who have begun exceed the capacity already, nobody is admitted by preemption. The paper then
+        serves in order of arrival; here they go on to be balanced, so that a shortage is shared: in order of
+        arrival some would be given more than they can read while others wait for all of it.
+        """
         started = load.received > 0
         width = load.width
         capacity = self._headroom * width / (load.base_s + load.token_s * width)
         claimed = float(load.rate[started].sum())
-        if claimed > capacity:
-            return None
         running = int(np.count_nonzero(load.running))
         static = max(width, len(load))  # host memory takes the rest: M is no device's alone here
         scheduled = static - self._shrink * (static - running)
@@ -94,10 +96,6 @@ class BufferAware:
         admitted = started.copy()
         admitted[new[fits]] = True
         return admitted
-
-    def _overloaded(self, load: Load) -> Ints:
-        """First come, first served; nobody is admitted by preemption."""
-        return fit(load, np.lexsort((load.arrival, ~load.running)), overtake=False)
 
     def _utility(self, load: Load, return_s: Floats) -> Floats:
         """What running through the next interval adds: U_i = v_i · t − γ · φ(b_i), with the tokens it brings and
@@ -113,7 +111,9 @@ class BufferAware:
         full, none = FULL_VALUE * load.expected, NO_VALUE * load.expected
         value = np.clip((none - load.buffer) / (none - full), 0.0, 1.0)
         risk = np.exp(-without) - np.exp(-(without + gained))
-        utility: Floats = value * gained + self._stall_weight * risk
+        # A newcomer has no stall to fear yet; its prefill would slow those who have.
+        weight = np.where(load.received > 0, self._stall_weight, self._start_weight)
+        utility: Floats = value * gained + weight * risk
         return utility
 
     def _swap(self, load: Load, chosen: Ints, order: Ints, utility: Floats, safe: Bools) -> Ints:
