@@ -38,7 +38,7 @@ class Schedule:
         self._max_running, self._clock = max_running, clock
         self._due_at = self._soon_at = 0.0
         self._changed = False
-        self._expected = 256.0
+        self._expected = 0.0  # output tokens; 0: none has come to its end
 
     def changed(self) -> None:
         """Somebody came, went or got new work: decide before the next step."""
@@ -46,7 +46,8 @@ class Schedule:
 
     def ended(self, output_tokens: int) -> None:
         """An output came to its end."""
-        self._expected = _FADE * self._expected + (1 - _FADE) * output_tokens
+        earlier = self._expected or output_tokens
+        self._expected = _FADE * earlier + (1 - _FADE) * output_tokens
         self._changed = True
 
     @property
@@ -111,6 +112,7 @@ class Schedule:
             buffer=np.array([s.reader.buffer(now) for s in wanting]),
             running=np.array([s.admitted and not s.paused for s in wanting]),
             tokens=-(-np.array(tokens) // size) * size,
+            longest=np.array([s.sampling.max_tokens for s in wanting]),
             missing=np.array(missing),
             stored=np.array([min(s.stored, m) for s, m in zip(wanting, missing, strict=True)]),
             capacity=memory.pool.num_blocks * size,
@@ -120,5 +122,5 @@ class Schedule:
             token_s=pace.token_s,
             copy_s=float("inf") if tier is None else tier.block_s / size,
             copy_queue_s=0.0 if tier is None else tier.queue_s,
-            expected=self._expected,
+            expected=self._expected or float(np.mean([s.sampling.max_tokens for s in wanting])),
         )

@@ -9,6 +9,7 @@ import numpy as np
 
 from policies.scheduling import Bools, Floats, Ints, Load, fit, scheduling
 
+EXCHANGE = 0.25  # of the time: what bringing requests back may take
 FULL_VALUE, NO_VALUE = 0.1, 0.2  # of the output's length: the 10 % / 20 % rule of effective throughput
 
 
@@ -52,10 +53,12 @@ class BufferAware:
         safe = load.running & (load.buffer < self._needed(load, cost_s))  # must not be displaced
         admitted = self._working_set(load)
         utility = self._utility(load, cost_s)
-        # Those who must not be displaced, then the working set by utility, then who is not in it by age.
+        # Those who must not be displaced, then the rest of the working set by utility; nobody else.
         key = np.where(safe, -1e9 + load.buffer / load.rate, -utility)
-        key[~(admitted | safe)] = 1e9
+        key[~(admitted | safe)] = np.inf
+        self._ration(load, cost_s, key)
         order = np.lexsort((load.arrival, key))
+        order = order[: max(1, np.count_nonzero(np.isfinite(key)))]
         return self._swap(load, fit(load, order), order, utility, safe)
 
     def _return_s(self, load: Load) -> Floats:
@@ -68,6 +71,18 @@ class BufferAware:
             return recompute_s
         load_s = load.copy_queue_s + stored * load.copy_s + (missing - stored) * load.token_s
         return np.minimum(recompute_s, load_s)
+
+    def _ration(self, load: Load, return_s: Floats, key: Floats) -> None:
+        """No more come back at a time than can be loaded or computed again in a part of the time until the next
+        decision: else the link and the engine would do little but exchange them. The others wait."""
+        coming = np.flatnonzero(~load.running & (return_s > 0) & (load.received > 0))
+        coming = coming[np.lexsort((load.arrival[coming], key[coming]))]
+        used_s = (
+            return_s[coming] - load.copy_queue_s * (load.stored[coming] > 0)
+        ).cumsum() + load.copy_queue_s
+        late = coming[used_s > EXCHANGE * load.interval_s]
+        idle = not load.running.any()
+        key[late[1:] if idle and len(late) == len(coming) else late] = np.inf
 
     def _needed(self, load: Load, return_s: Floats) -> Floats:
         """Unread tokens a request must have to be displaced: b ≥ μ · r · (τ_evict + τ_load + τ_schedule). Write-through
@@ -92,7 +107,9 @@ class BufferAware:
         new = np.flatnonzero(~started)
         new = new[load.arrival[new].argsort(kind="stable")]
         fits = claimed + load.rate[new].cumsum() <= capacity
-        fits[max(0, int(scheduled) - int(np.count_nonzero(started))) :] = False
+        begun = int(np.count_nonzero(started))
+        fits[: max(0, width - begun)] = True  # who fits beside all others costs them nothing
+        fits[max(0, int(scheduled) - begun) :] = False
         admitted = started.copy()
         admitted[new[fits]] = True
         return admitted

@@ -5,7 +5,7 @@ Batching then shares one step among those that run; scheduling decides, every no
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -27,6 +27,7 @@ class Load:
     rate: tokens/s its reader takes in, above 0. buffer: output tokens that are unread.
     running: whether it runs now.
     tokens: KV cache that it needs to run until the next decision.
+    longest: output tokens it may have at most, as its client said.
     missing: of those, what must first be computed or brought back; stored: of the missing, what lies in host memory.
 
     capacity: tokens of KV cache; places: requests that may run at once.
@@ -43,6 +44,7 @@ class Load:
     buffer: Floats
     running: Bools
     tokens: Ints
+    longest: Ints
     missing: Ints
     stored: Ints
     capacity: int
@@ -58,9 +60,16 @@ class Load:
         return len(self.arrival)
 
     @property
+    def to_come(self) -> Floats:
+        """Output tokens still to come, as expected from outputs so far and from what the client allows."""
+        left: Floats = np.clip(self.expected - self.received, 1.0, self.longest - self.received)
+        return left
+
+    @property
     def width(self) -> int:
-        """Requests that memory and places let run together, as they are now on average."""
-        mean = float(self.tokens.mean()) if len(self) else 1.0
+        """Requests that memory and places let run together: W_static = ⌊M / β⌋, TokenFlow's equation (4), β being what
+        a request holds on average over what is left of it."""
+        mean = float((self.tokens + 0.5 * self.to_come).mean()) if len(self) else 1.0
         return max(1, min(self.places, int(self.capacity / max(mean, 1.0))))
 
     @property
@@ -85,13 +94,29 @@ scheduling: Registry[SchedulingPolicy] = Registry("scheduling", also=("policies.
 
 @scheduling.register("fcfs")
 class FirstComeFirstServed:
-    """Who runs goes on; then the oldest, as long as there is room. Nobody overtakes and nobody is preempted."""
+    """Who runs goes on; then the oldest, as long as there is room. Nobody overtakes, and nobody is preempted as long as
+    memory lasts. reserve: share of the output a client allows for which room is kept at admission (0: admit as
+    vLLM does; 0.7: conservatively, as SGLang does).
+    """
 
     interval_s = 1.0
 
+    def __init__(self, reserve: float = 0.0) -> None:
+        if not 0 <= reserve <= 1:
+            raise ValueError(f"reserve must be between 0 and 1, not {reserve}")
+        self._reserve = reserve
+
     def choose(self, load: Load) -> Ints:
         order = np.lexsort((load.arrival, ~load.running))
-        return fit(load, order, overtake=False)
+        if not self._reserve:
+            return fit(load, order, overtake=False)
+        kept = np.maximum(self._reserve * load.longest - load.received, 0).astype(np.int64)
+        chosen = fit(replace(load, tokens=load.tokens + kept), order, overtake=False)
+        running = np.flatnonzero(
+            load.running
+        )  # growth beyond what was kept displaces nobody as long as there is room
+        rest = np.setdiff1d(running, chosen)
+        return fit(load, np.concatenate((chosen, rest))) if len(rest) else chosen
 
 
 def fit(load: Load, order: Ints, overtake: bool = True) -> Ints:

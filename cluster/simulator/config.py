@@ -18,6 +18,7 @@ from cluster.simulator.workload import WorkloadSettings
 from policies.base import Registry
 from policies.batching import batching
 from policies.routing import routing
+from policies.scheduling import scheduling
 from policies.window import window
 
 MEASURED = "measured"
@@ -52,13 +53,28 @@ class LinkSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
         )
 
 
+class HostMemory(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Host memory for KV cache: tokens it holds, and the link to it in gigabytes/s, each way."""
+
+    tokens: int = 1_000_000
+    copy_gb_per_s: float = 20.0
+    write_through: bool = True
+    overlap: bool = True
+
+    def __post_init__(self) -> None:
+        if self.tokens < 0 or self.copy_gb_per_s <= 0:
+            raise ValueError(
+                f"needs tokens ≥ 0 and copy_gb_per_s > 0, not {self.tokens} and {self.copy_gb_per_s}"
+            )
+
+
 class Targets(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """`count` alike servers of the cloud pool.
 
     hardware, model: names the hardware model knows ("4xA100", "Llama-2-70B"), or hardware "measured" with
     the coefficients of a live engine; draft_model: a small model on the same hardware, for fused rounds.
     kv_tokens: KV cache; null is what the hardware's memory leaves beside the weights. padded, first_apart: see
-    `cluster.simulator.server.Server`.
+    `cluster.simulator.server.Server`. host: the KV cache's second tier, used where requests are scheduled.
     """
 
     model: str
@@ -72,6 +88,7 @@ class Targets(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     kv_tokens: int | None = None
     padded: bool = False
     first_apart: bool = False
+    host: HostMemory | None = None
 
     def __post_init__(self) -> None:
         for key in ("count", "max_sessions", "token_budget"):
@@ -144,11 +161,13 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 class Policies(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The same names and parameters as in the live application's settings."""
+    """The same names and parameters as in the live application's settings. scheduling: null for servers that admit in
+    order of arrival."""
 
     routing: Policy = Policy(name="jsq")
     batching: Policy = Policy(name="chunked")
     window: Policy = Policy(name="static")
+    scheduling: Policy | None = None
 
 
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -187,7 +206,14 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     def choices(self) -> Sequence[tuple[Registry[Any], Policy]]:
         """The families of policies with what is chosen of each."""
         chosen = self.policies
-        return ((routing, chosen.routing), (batching, chosen.batching), (window, chosen.window))
+        families: list[tuple[Registry[Any], Policy]] = [
+            (routing, chosen.routing),
+            (batching, chosen.batching),
+            (window, chosen.window),
+        ]
+        if chosen.scheduling is not None:
+            families.append((scheduling, chosen.scheduling))
+        return families
 
     def topology(self) -> tuple[tuple[Targets, ...], tuple[Drafters, ...]]:
         """Targets and drafters, however they were given."""

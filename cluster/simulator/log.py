@@ -19,9 +19,10 @@ class Round(NamedTuple):
 class Log:
     """Append-only. Times in seconds since the simulation's start; times of tokens are the reader's.
 
-    origins: tokens by origin; rounds: speculative rounds, `fused_rounds` of them without the device;
-    drafted, accepted: tokens; device_drafted: those of the other rounds; verify_s: at the server;
-    history: every delivery, only kept if asked for.
+    origins: tokens by origin; rate: of the reader, tokens/s, 0 for none; rounds: speculative rounds,
+    `fused_rounds` of them without the device; drafted, accepted: tokens; device_drafted: those of the other
+    rounds; verify_s: at the server; history: every speculative round, times_s: of every token, both only kept
+    if asked for.
     """
 
     __slots__ = (
@@ -38,9 +39,11 @@ class Log:
         "origins",
         "output_tokens",
         "prompt_tokens",
+        "rate",
         "rounds",
         "server",
         "switches",
+        "times_s",
         "tokens",
         "verify_s",
     )
@@ -52,8 +55,10 @@ class Log:
         self.device_drafted = 0
         self.verify_s = self.network_s = 0.0
         self.server = self.device = -1
+        self.rate = 0.0
         self.origins: dict[Origin, int] = {}
         self.history: list[Round] | None = [] if keep_history else None
+        self.times_s: list[float] | None = [] if keep_history else None
 
     @property
     def finished(self) -> bool:
@@ -75,6 +80,8 @@ class Log:
         if not self.tokens:
             self.first_s = time_s
         self.last_s = time_s
+        if self.times_s is not None:
+            self.times_s += [time_s] * tokens
         self.tokens += tokens
         self.origins[origin] = self.origins.get(origin, 0) + tokens
 

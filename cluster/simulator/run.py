@@ -6,6 +6,7 @@ import time
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from cluster.profile import load_profile
 from cluster.simulator import hardware
@@ -16,9 +17,12 @@ from cluster.simulator.device import Device, SimulatedLink
 from cluster.simulator.hardware import OperatorTimer, RateTimer, StepTimer
 from cluster.simulator.log import Log
 from cluster.simulator.plans import PLANS
+from cluster.simulator.scheduled import HostTier, ScheduledServer
 from cluster.simulator.server import Server
 from cluster.simulator.workload import Request, build
 from cluster.simulator.world import Task, World
+from policies.batching import batching
+from policies.scheduling import scheduling
 from policies.window import WindowPolicy
 
 Progress = Callable[[int], None]  # requests finished since the last call
@@ -109,7 +113,7 @@ def _answer(
     progress: Progress | None,
 ) -> Process:
     log = Log(world.now, request.prompt_tokens, request.output_tokens, config.history)
-    log.device = device
+    log.device, log.rate = device, request.rate
     logs.append(log)
     yield from PLANS[config.mode](world, Task(request, devices[device], log))
     if progress is not None:
@@ -152,20 +156,9 @@ class _Devices(Sequence[Device]):
 def _world(config: Config, chosen: Callable[[], WindowPolicy] | None) -> tuple[World, _Devices]:
     targets, drafters = config.topology()
     simulation = Simulation()
-    (routing, chosen_routing), (batching, chosen_batching), (window, chosen_window) = config.choices()
+    (routing, chosen_routing), _, (window, chosen_window), *_ = config.choices()
     servers = [
-        Server(
-            simulation,
-            f"{group.model}-{g}-{i}",
-            _target_timer(group, config.data),
-            batching.create(chosen_batching.name, **chosen_batching.parameters),
-            token_budget=group.token_budget,
-            max_sessions=group.max_sessions,
-            kv_tokens=_kv_tokens(group, config.data),
-            draft_timer=_draft_timer(group, config.data),
-            padded=group.padded,
-            first_apart=group.first_apart,
-        )
+        _server(simulation, f"{group.model}-{g}-{i}", group, config)
         for g, group in enumerate(targets)
         for i in range(group.count)
     ]
@@ -178,6 +171,32 @@ def _world(config: Config, chosen: Callable[[], WindowPolicy] | None) -> tuple[W
         reader_at_device=config.reader == "device",
     )
     return world, _Devices(drafters, config.seed, config.data)
+
+
+def _server(simulation: Simulation, name: str, group: Targets, config: Config) -> Server:
+    chosen = config.policies
+    settings: dict[str, Any] = {
+        "timer": _target_timer(group, config.data),
+        "batching": batching.create(chosen.batching.name, **chosen.batching.parameters),
+        "token_budget": group.token_budget,
+        "max_sessions": group.max_sessions,
+        "kv_tokens": _kv_tokens(group, config.data),
+        "draft_timer": _draft_timer(group, config.data),
+        "padded": group.padded,
+        "first_apart": group.first_apart,
+    }
+    if chosen.scheduling is None:
+        return Server(simulation, name, **settings)
+    policy = scheduling.create(chosen.scheduling.name, **chosen.scheduling.parameters)
+    return ScheduledServer(simulation, name, scheduling=policy, tier=_tier(group), **settings)
+
+
+def _tier(group: Targets) -> HostTier | None:
+    host = group.host
+    if host is None:
+        return None
+    token_s = hardware.kv_bytes(group.model) / (host.copy_gb_per_s * 1e9)
+    return HostTier(host.tokens, token_s, host.write_through, host.overlap)
 
 
 def _timer(hardware_name: str, model: str, data: str | None) -> OperatorTimer:

@@ -131,8 +131,9 @@ class Server:
         """Whether a co-located drafter is there."""
         return self._draft_timer is not None
 
-    def open(self) -> Session:
-        """A new session; it gets a place with its first work."""
+    def open(self, rate: float = 0.0, longest: int = 1) -> Session:
+        """A new session; it gets a place with its first work. For servers that schedule by it, rate: of its reader,
+        tokens/s; longest: output tokens that its client allows (here: has)."""
         self._numbers += 1
         self.open_sessions += 1
         return Session(self._numbers)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cluster.simulator.hardware.catalog import UnknownHardware, kv_tokens, timer
+from cluster.simulator.hardware.catalog import UnknownHardware, kv_bytes, kv_tokens, timer
 from cluster.simulator.hardware.predict import predict
 from cluster.simulator.hardware.timer import MeasuredTimer, OperatorTimer, RateTimer, StepTimer
 
@@ -12,6 +12,7 @@ __all__ = [
     "RateTimer",
     "StepTimer",
     "UnknownHardware",
+    "kv_bytes",
     "kv_tokens",
     "predict",
     "timer",

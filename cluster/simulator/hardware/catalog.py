@@ -110,6 +110,11 @@ def timer(hardware: str, model: str, data: Path | None = None) -> OperatorTimer:
     )
 
 
+def kv_bytes(model: str) -> int:
+    """Bytes of KV cache a token takes. Raises UnknownHardware."""
+    return int(_shape(model).kv_bytes)
+
+
 def kv_tokens(hardware: str, model: str) -> int:
     """Tokens of KV cache that the memory holds beside the weights. Raises UnknownHardware where even those do
     not fit."""

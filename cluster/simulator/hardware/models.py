@@ -48,6 +48,7 @@ MODELS = {
         ModelShape("Llama-3.1-70B", 80, 8192, 64, 8, 28672, 128256),
         ModelShape("Qwen-7B", 32, 4096, 32, 32, 11008, 151936),
         ModelShape("Qwen-72B", 80, 8192, 64, 64, 24576, 152064),
+        ModelShape("Qwen2.5-32B", 64, 5120, 40, 8, 27648, 152064),
         ModelShape("Qwen3-32B", 64, 5120, 64, 8, 25600, 151936),
         ModelShape("CodeLlama-34B", 48, 8192, 64, 8, 22016, 32768),
     )

@@ -13,7 +13,7 @@ def cloud(world: World, task: Task) -> Process:
     if world.reader_at_device:
         yield task.device.link.up(world.now, prompt)
     server = world.route(task)
-    session = server.open()
+    session = server.open(task.request.rate, task.request.output_tokens)
     yield from server.first_token(session, prompt)
     while True:
         seen = task.device.link.down(world.now, 1) if world.reader_at_device else world.now

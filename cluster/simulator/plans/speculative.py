@@ -28,7 +28,7 @@ def speculative(world: World, task: Task) -> Process:
     server = world.route(task)
     pair = world.pair(task)
     pair.rtt_s = 2 * one_way_s
-    session = server.open()
+    session = server.open(task.request.rate, task.request.output_tokens)
     yield from server.first_token(session, prompt)
     seen_s = link.down(world.now, 1)  # by the device
     log.append(seen_s if world.reader_at_device else world.now, 1, Origin.CLOUD)

@@ -28,9 +28,10 @@ def build(settings: WorkloadSettings) -> list[Request]:
         requests = [Request(0.0, p, o) for p, o in zip(prompts, outputs, strict=True)]
     arrivals_s = _arrivals(settings.arrival, requests, settings.seed)
     sequences = _acceptance(settings, requests)
+    rates = _rates(settings, len(requests))
     return [
-        replace(request, arrival_s=arrival_s, acceptance=acceptance)
-        for request, arrival_s, acceptance in zip(requests, arrivals_s, sequences, strict=True)
+        replace(request, arrival_s=arrival_s, acceptance=acceptance, rate=rate)
+        for request, arrival_s, acceptance, rate in zip(requests, arrivals_s, sequences, rates, strict=True)
     ]
 
 
@@ -72,6 +73,15 @@ def _arrivals(arrival: Arrival, requests: list[Request], seed: int) -> list[floa
         case _:
             first_s = requests[0].arrival_s
             return [(request.arrival_s - first_s) / arrival.speed for request in requests]
+
+
+def _rates(settings: WorkloadSettings, count: int) -> list[float]:
+    if not settings.readers:
+        return [0.0] * count
+    shares, rates = zip(*settings.readers, strict=True)
+    random = np.random.Generator(np.random.PCG64([settings.seed, 4]))
+    drawn: list[float] = random.choice(rates, count, p=shares).tolist()
+    return drawn
 
 
 def _acceptance(settings: WorkloadSettings, requests: list[Request]) -> list[bytes]:

@@ -15,6 +15,7 @@ class Request:
     output up to there; None where nothing is drafted. With greedy decoding it does not depend on the window,
     so a rejected draft is made up for by the target's token at the same position.
     drafter: index of the device it belongs to; None leaves that to the topology.
+    rate: tokens/s that its reader takes in; 0: not said.
     """
 
     arrival_s: float
@@ -22,6 +23,7 @@ class Request:
     output_tokens: int
     acceptance: bytes | None = None
     drafter: int | None = None
+    rate: float = 0.0
 
 
 class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

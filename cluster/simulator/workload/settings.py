@@ -61,6 +61,7 @@ class WorkloadSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     """kind trace: lengths (and what else is asked for) from the file at `path`, repeated from its beginning
     until there are `count` requests (null: once); kind synthetic: `count` requests with lengths as given.
 
+    readers: shares of the requests with the rates of their readers, [[share, tokens/s], …]; the shares sum to 1.
     seed: of everything that is drawn.
     """
 
@@ -71,11 +72,18 @@ class WorkloadSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     output: Lengths = Lengths(mean=138, cv=0.25)
     arrival: Arrival = Arrival()
     acceptance: Acceptance = Acceptance()
+    readers: tuple[tuple[float, float], ...] = ()
     seed: int = 0
 
     def __post_init__(self) -> None:
         if self.count is not None and self.count < 1:
             raise ValueError(f"count must be at least 1, not {self.count}")
+        if self.readers and (
+            min(rate for _, rate in self.readers) <= 0
+            or min(share for share, _ in self.readers) < 0
+            or abs(sum(share for share, _ in self.readers) - 1) > 1e-6
+        ):
+            raise ValueError(f"readers need rates above 0 and shares that sum to 1, not {self.readers}")
         if self.kind == "trace" and self.path is None:
             raise ValueError('kind "trace" needs a path')
         if self.kind == "synthetic" and self.count is None:
