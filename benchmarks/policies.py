@@ -1,9 +1,9 @@
-"""What a decision costs: routing, batching and window policies.
+"""What a decision costs: routing, batching, window and scheduling policies.
 
     python -m benchmarks.policies [--rounds 7]
 
 Microseconds per decision, one after the other in one process; of each family the slowest policy counts.
-Routing: 20 replicas; batching: 16 sequences of all kinds.
+Routing: 20 replicas; batching: 16 sequences of all kinds; scheduling: 400 requests of which 64 may run.
 """
 
 from __future__ import annotations
@@ -14,23 +14,52 @@ import time
 from collections.abc import Callable
 from statistics import median
 
+import numpy as np
+
 from benchmarks import report
 from policies.batching import Demand, batching
 from policies.routing import routing
+from policies.scheduling import Load, scheduling
 from policies.window import WindowState, window
 
 CALLS = 2000
 
 
-def _us(decide: Callable[[int], object], rounds: int) -> list[float]:
+def _us(decide: Callable[[int], object], rounds: int, calls: int = CALLS) -> list[float]:
     """Microseconds a call, one figure a round."""
     times = []
     for _ in range(rounds):
         began = time.perf_counter()
-        for i in range(CALLS):
+        for i in range(calls):
             decide(i)
-        times.append((time.perf_counter() - began) / CALLS * 1e6)
+        times.append((time.perf_counter() - began) / calls * 1e6)
     return times
+
+
+def _load(seed: int, count: int = 400) -> Load:
+    """Requests of which some run, most have begun and some wait."""
+    draw = np.random.default_rng(seed)
+    received = draw.integers(1, 300, count) * (draw.random(count) < 0.8)
+    running = draw.random(count) < 0.16
+    missing = np.where(running, 0, draw.integers(0, 500, count))
+    return Load(
+        arrival=draw.permutation(count),
+        age_s=draw.uniform(0, 30, count),
+        received=received,
+        rate=draw.choice([5.0, 10.0, 20.0], count),
+        buffer=draw.uniform(0, 60, count) * (received > 0),
+        running=running,
+        tokens=draw.integers(50, 900, count),
+        longest=received + draw.integers(1, 300, count),
+        missing=missing,
+        stored=missing // 2,
+        capacity=32_000,
+        places=64,
+        interval_s=0.2,
+        base_s=0.004,
+        token_s=1e-5,
+        copy_s=1e-6,
+    )
 
 
 def main() -> None:
@@ -63,14 +92,24 @@ def main() -> None:
         )
         for _ in range(64)
     ]
-    families: dict[str, dict[str, list[float]]] = {"routing": {}, "batching": {}, "window": {}}
-    for name in report.progress([*routing, *batching, *window], "policies"):
+    loads = [_load(seed) for seed in range(16)]
+    families: dict[str, dict[str, list[float]]] = {
+        "routing": {},
+        "batching": {},
+        "window": {},
+        "scheduling": {},
+    }
+    for name in report.progress([*routing, *batching, *window, *scheduling], "policies"):
         if name in list(routing):
             route = routing.create(name)
             families["routing"][name] = _us(lambda i, r=route: r.choose(depths[i % 64]), options.rounds)  # type: ignore[misc]
         elif name in list(batching):
             form = batching.create(name)
             families["batching"][name] = _us(lambda i, f=form: f.form(demands[i % 64], 512), options.rounds)  # type: ignore[misc]
+        elif name in list(scheduling):
+            who = scheduling.create(name)
+            choose = lambda i, w=who: w.choose(loads[i % 16])  # type: ignore[misc]  # noqa: E731
+            families["scheduling"][name] = _us(choose, options.rounds, CALLS // 4)
         else:
             size = window.create(name)
             families["window"][name] = _us(lambda i, s=size: s.choose(states[i % 64]), options.rounds)  # type: ignore[misc]
@@ -91,6 +130,7 @@ def main() -> None:
             "batching_us": round(worst["batching"], 2),
             "window_us": round(worst["window"], 2),
             "awc_us": round(median(families["window"]["awc"]), 2),
+            "buffer_aware_ms_400": round(median(families["scheduling"]["buffer_aware"]) / 1e3, 4),
         },
     )
 

@@ -83,8 +83,8 @@ SETUPS = (
 )
 
 
-def run(setup: Setup, kind: Kind, seed: int) -> Quality:
-    """One simulation."""
+def streams(setup: Setup, kind: Kind, seed: int) -> list[Stream]:
+    """One simulation: what each reader got and when, in order of arrival."""
     scheduling, batching, host = kind
     arrival: dict[str, Any] = {"kind": "poisson", "rate_per_s": setup.rate_per_s or 1e6}
     config = parse(
@@ -121,7 +121,7 @@ def run(setup: Setup, kind: Kind, seed: int) -> Quality:
         }
     )
     result = simulate(config, requests=_trace(setup, seed) if setup.trace else None)
-    return assess([Stream(log.arrival_s, log.times_s or (), log.rate) for log in result.logs])
+    return [Stream(log.arrival_s, log.times_s or (), log.rate) for log in result.logs]
 
 
 def _trace(setup: Setup, seed: int) -> list[Request]:
@@ -141,7 +141,7 @@ def _trace(setup: Setup, seed: int) -> list[Request]:
 
 def _job(item: tuple[Setup, str, Kind, int]) -> tuple[str, str, Quality]:
     setup, name, kind, seed = item
-    return setup.name, name, run(setup, kind, seed)
+    return setup.name, name, assess(streams(setup, kind, seed))
 
 
 def main() -> None:

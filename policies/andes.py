@@ -45,7 +45,9 @@ class Andes:
     def _gain(self, load: Load) -> Floats:
         """QoE with the next interval's tokens less QoE without."""
         waits_s = np.where(load.running, 0.0, load.missing * load.token_s)
-        served = np.maximum(load.interval_s - waits_s, 0.1 * load.interval_s) * load.speed
+        served = np.maximum(load.interval_s - waits_s, 0.1 * load.interval_s) / (
+            load.base_s + load.token_s * min(load.width, len(load))
+        )
         later = load.age_s + load.interval_s - self._ttft_s
         expected = np.maximum(load.rate * later, 1.0)
         gain: Floats = np.minimum((load.received + served) / expected, 1.0) - np.minimum(

@@ -51,14 +51,14 @@ class BufferAware:
             return load.arrival.argsort(kind="stable")  # no stress: nobody waits, memory suffices
         cost_s = self._return_s(load)
         safe = load.running & (load.buffer < self._needed(load, cost_s))  # must not be displaced
-        admitted = self._working_set(load)
-        utility = self._utility(load, cost_s)
+        width = load.width
+        served = self._working_set(load, width)
+        utility = self._utility(load, cost_s, width)
         # Those who must not be displaced, then the rest of the working set by utility; nobody else.
-        key = np.where(safe, -1e9 + load.buffer / load.rate, -utility)
-        key[~(admitted | safe)] = np.inf
-        self._ration(load, cost_s, key)
-        order = np.lexsort((load.arrival, key))
-        order = order[: max(1, np.count_nonzero(np.isfinite(key)))]
+        order = np.lexsort((load.arrival, np.where(safe, -1e9 + load.buffer / load.rate, -utility)))
+        served |= safe
+        served &= ~self._late(load, cost_s, order)
+        order = order[served[order]] if served.any() else order[:1]
         return self._swap(load, fit(load, order), order, utility, safe)
 
     def _return_s(self, load: Load) -> Floats:
@@ -72,24 +72,21 @@ class BufferAware:
         load_s = load.copy_queue_s + stored * load.copy_s + (missing - stored) * load.token_s
         return np.minimum(recompute_s, load_s)
 
-    def _ration(self, load: Load, return_s: Floats, key: Floats) -> None:
+    def _late(self, load: Load, return_s: Floats, order: Ints) -> Bools:
         """No more come back at a time than can be loaded or computed again in a part of the time until the next
         decision: else the link and the engine would do little but exchange them. The others wait."""
-        coming = np.flatnonzero(~load.running & (return_s > 0) & (load.received > 0))
-        coming = coming[np.lexsort((load.arrival[coming], key[coming]))]
-        used_s = (
-            return_s[coming] - load.copy_queue_s * (load.stored[coming] > 0)
-        ).cumsum() + load.copy_queue_s
-        late = coming[used_s > EXCHANGE * load.interval_s]
-        idle = not load.running.any()
-        key[late[1:] if idle and len(late) == len(coming) else late] = np.inf
+        late = np.zeros(len(load), dtype=np.bool_)
+        coming = order[(~load.running & (return_s > 0) & (load.received > 0))[order]]
+        own_s = return_s[coming] - load.copy_queue_s * (load.stored[coming] > 0)
+        late[coming[own_s.cumsum() + load.copy_queue_s > EXCHANGE * load.interval_s]] = True
+        return late
 
     def _needed(self, load: Load, return_s: Floats) -> Floats:
         """Unread tokens a request must have to be displaced: b ≥ μ · r · (τ_evict + τ_load + τ_schedule). Write-through
         makes eviction free; it comes back at the decision after the next at the earliest."""
         return self._conservativeness * load.rate * (return_s + load.interval_s + load.base_s)
 
-    def _working_set(self, load: Load) -> Bools:
+    def _working_set(self, load: Load, width: int) -> Bools:
         """Who is served at all: whoever has begun to read, and newcomers in order of arrival as long as the readers'
         rates stay within the capacity, Σ r ≤ Γ (6), and there is a place, W_current < W_scheduled.
 
@@ -98,7 +95,6 @@ class BufferAware:
         arrival some would be given more than they can read while others wait for all of it.
         """
         started = load.received > 0
-        width = load.width
         capacity = self._headroom * width / (load.base_s + load.token_s * width)
         claimed = float(load.rate[started].sum())
         running = int(np.count_nonzero(load.running))
@@ -114,7 +110,7 @@ class BufferAware:
         admitted[new[fits]] = True
         return admitted
 
-    def _utility(self, load: Load, return_s: Floats) -> Floats:
+    def _utility(self, load: Load, return_s: Floats, width: int) -> Floats:
         """What running through the next interval adds: U_i = v_i · t − γ · φ(b_i), with the tokens it brings and
         the buffer predicted for its end, less the same without running (3). φ(b) = e^−b.
 
@@ -122,11 +118,12 @@ class BufferAware:
         """
         dt = load.interval_s
         waits_s = np.where(load.running, 0.0, return_s)
-        gained = dt * load.speed * dt / (dt + waits_s)
+        step_s = load.base_s + load.token_s * min(width, len(load))
+        gained = dt / step_s * dt / (dt + waits_s)
         eaten = np.minimum(load.rate * dt, load.buffer)
         without = load.buffer - eaten
         full, none = FULL_VALUE * load.expected, NO_VALUE * load.expected
-        value = np.clip((none - load.buffer) / (none - full), 0.0, 1.0)
+        value = np.minimum(np.maximum((none - load.buffer) / (none - full), 0.0), 1.0)
         risk = np.exp(-without) - np.exp(-(without + gained))
         # A newcomer has no stall to fear yet; its prefill would slow those who have.
         weight = np.where(load.received > 0, self._stall_weight, self._start_weight)

@@ -62,20 +62,17 @@ class Load:
     @property
     def to_come(self) -> Floats:
         """Output tokens still to come, as expected from outputs so far and from what the client allows."""
-        left: Floats = np.clip(self.expected - self.received, 1.0, self.longest - self.received)
+        left: Floats = np.minimum(
+            np.maximum(self.expected - self.received, 1.0), self.longest - self.received
+        )
         return left
 
     @property
     def width(self) -> int:
         """Requests that memory and places let run together: W_static = ⌊M / β⌋, TokenFlow's equation (4), β being what
         a request holds on average over what is left of it."""
-        mean = float((self.tokens + 0.5 * self.to_come).mean()) if len(self) else 1.0
-        return max(1, min(self.places, int(self.capacity / max(mean, 1.0))))
-
-    @property
-    def speed(self) -> float:
-        """Tokens/s of one request among so many."""
-        return 1.0 / (self.base_s + self.token_s * min(self.width, max(1, len(self))))
+        held = int(self.tokens.sum()) + 0.5 * float(self.to_come.sum())
+        return max(1, min(self.places, int(self.capacity * len(self) / max(held, 1.0))))
 
 
 class SchedulingPolicy(Protocol):

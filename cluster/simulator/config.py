@@ -54,17 +54,20 @@ class LinkSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
 
 class HostMemory(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Host memory for KV cache: tokens it holds, and the link to it in gigabytes/s, each way."""
+    """Host memory for KV cache: tokens it holds, and the link to it, each way, in gigabytes/s or (for an engine that
+    was measured, whose model's shape is not known) in tokens/s."""
 
     tokens: int = 1_000_000
     copy_gb_per_s: float = 20.0
+    copy_tokens_per_s: float | None = None
     write_through: bool = True
     overlap: bool = True
 
     def __post_init__(self) -> None:
-        if self.tokens < 0 or self.copy_gb_per_s <= 0:
+        if self.tokens < 0 or min(self.copy_gb_per_s, self.copy_tokens_per_s or 1) <= 0:
             raise ValueError(
-                f"needs tokens ≥ 0 and copy_gb_per_s > 0, not {self.tokens} and {self.copy_gb_per_s}"
+                "needs tokens ≥ 0 and copy_gb_per_s, copy_tokens_per_s > 0, not "
+                f"{self.tokens}, {self.copy_gb_per_s}, {self.copy_tokens_per_s}"
             )
 
 
@@ -96,6 +99,8 @@ class Targets(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
                 raise ValueError(f"{key} must be at least 1, not {getattr(self, key)}")
         if (self.hardware == MEASURED) != (self.measured is not None):
             raise ValueError('hardware "measured" goes with the coefficients in `measured`, and only that')
+        if self.measured is not None and self.host is not None and self.host.copy_tokens_per_s is None:
+            raise ValueError("the host of a measured engine needs copy_tokens_per_s")
 
 
 class Drafters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -25,6 +25,7 @@ from policies.batching import batching
 from policies.scheduling import scheduling
 from policies.window import WindowPolicy
 
+UNLIMITED = 1 << 40  # tokens of KV cache
 Progress = Callable[[int], None]  # requests finished since the last call
 
 
@@ -188,6 +189,8 @@ def _server(simulation: Simulation, name: str, group: Targets, config: Config) -
     if chosen.scheduling is None:
         return Server(simulation, name, **settings)
     policy = scheduling.create(chosen.scheduling.name, **chosen.scheduling.parameters)
+    if settings["kv_tokens"] is None:
+        settings["kv_tokens"] = UNLIMITED
     return ScheduledServer(simulation, name, scheduling=policy, tier=_tier(group), **settings)
 
 
@@ -195,7 +198,10 @@ def _tier(group: Targets) -> HostTier | None:
     host = group.host
     if host is None:
         return None
-    token_s = hardware.kv_bytes(group.model) / (host.copy_gb_per_s * 1e9)
+    if host.copy_tokens_per_s is not None:
+        token_s = 1 / host.copy_tokens_per_s
+    else:
+        token_s = hardware.kv_bytes(group.model) / (host.copy_gb_per_s * 1e9)
     return HostTier(host.tokens, token_s, host.write_through, host.overlap)
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.batching import ChunkedPrefill, Continuous, Demand, Fifo, LengthAware, batching
+from policies.batching import Buffered, ChunkedPrefill, Continuous, Demand, Fifo, LengthAware, batching
 
 
 @st.composite
@@ -15,7 +15,8 @@ def demands_(draw: st.DrawFn) -> list[Demand]:
     for arrival in draw(st.permutations(range(draw(st.integers(0, 8))))):
         window = draw(st.integers(0, 12))
         prefill = draw(st.sampled_from([0, 0, 1, 7, 200]) if window else st.integers(1, 200))
-        made.append(Demand(prefill + window, window, arrival, draw(st.integers(0, 5000))))
+        slack = draw(st.integers(0, 300))
+        made.append(Demand(prefill + window, window, arrival, draw(st.integers(0, 5000)), slack))
     return made
 
 
@@ -66,6 +67,19 @@ def test_chunks_shrink_as_their_context_grows() -> None:
     assert chunks == [32, 16, 8, 1]
 
 
+def test_buffered_prefills_as_much_as_the_readers_can_wait_for() -> None:
+    policy = Buffered(chunk=16, context_doubles=10**9, share=0.5)
+    prompt = Demand(500, 1, 1)
+
+    def chunk(*slacks: int) -> int:
+        return policy.form([prompt, *(Demand(1, 1, 2 + i, 9, s) for i, s in enumerate(slacks))], 256)[0]
+
+    assert chunk(200, 120) == 60  # half of what the first reader to run dry leaves
+    assert chunk(200, 0) == 16
+    assert chunk(10**6) == 255
+    assert chunk() == 256
+
+
 def test_chunked_refuses_a_chunk_of_nothing() -> None:
     with pytest.raises(ValueError, match="chunk"):
         ChunkedPrefill(chunk=0)
@@ -81,7 +95,7 @@ def test_nobody_starves_beside_decodes_without_end(
     policy = batching.create(name)
     clock = max((d.arrival for d in demands), default=0) + 1
     decodes = list(range(clock, clock + busy))
-    left = [d for d in demands if name != "chunked" or d.pending == d.window]
+    left = [d for d in demands if name not in ("chunked", "buffered") or d.pending == d.window]
     clock += busy
     rounds = 0
     while left:

@@ -17,6 +17,7 @@ from cluster.simulator.run import simulate
 from cluster.simulator.workload import Request, build
 from policies.batching import batching
 from policies.routing import routing
+from policies.scheduling import scheduling
 from policies.window import StaticWindow, WindowState, window
 from tests.cluster.simulator.configurations import DRAFTER, TARGET, config
 
@@ -32,6 +33,12 @@ def requests_(draw: st.DrawFn) -> list[Request]:
     return made
 
 
+HOSTS = [
+    {"tokens": 10_000, "copy_tokens_per_s": 1e6},
+    {"tokens": 100, "copy_tokens_per_s": 500.0, "write_through": False, "overlap": False},
+]
+
+
 @st.composite
 def worlds(draw: st.DrawFn) -> dict[str, Any]:
     """Anything a configuration may hold."""
@@ -45,6 +52,7 @@ def worlds(draw: st.DrawFn) -> dict[str, Any]:
             "routing": {"name": draw(st.sampled_from(sorted(routing)))},
             "batching": {"name": draw(st.sampled_from(sorted(batching)))},
             "window": {"name": draw(st.sampled_from(sorted(window)))},
+            "scheduling": draw(st.sampled_from([None, *({"name": name} for name in scheduling)])),
         },
         "targets": [
             {
@@ -55,6 +63,7 @@ def worlds(draw: st.DrawFn) -> dict[str, Any]:
                 "kv_tokens": draw(st.sampled_from([None, 192, 400])),
                 "padded": draw(st.booleans()),
                 "measured_draft": drafter,
+                "host": draw(st.sampled_from([None, *HOSTS])),
             }
         ],
         "drafters": [

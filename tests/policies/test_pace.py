@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from policies.pace import Pace
+
+
+@given(
+    base_s=st.floats(1e-3, 0.1),
+    token_s=st.floats(1e-5, 1e-3),
+    sizes=st.lists(st.integers(1, 512), min_size=30),
+)
+def test_it_learns_a_line(base_s: float, token_s: float, sizes: list[int]) -> None:
+    pace = Pace()
+    for size in [*sizes, 1, 512] * 3:
+        pace.note(size, base_s + token_s * size)
+    assert pace.token_s == pytest.approx(token_s, rel=1e-3)
+    assert pace.base_s == pytest.approx(base_s, rel=1e-2)
+    assert pace.step_s(100) == pytest.approx(base_s + 100 * token_s, rel=1e-2)
+
+
+@given(steps=st.lists(st.tuples(st.integers(1, 512), st.floats(1e-5, 1.0)), min_size=1, max_size=50))
+def test_whatever_it_sees_times_stay_positive(steps: list[tuple[int, float]]) -> None:
+    pace = Pace()
+    for tokens, seconds in steps:
+        pace.note(tokens, seconds)
+        assert pace.base_s > 0
+        assert pace.token_s > 0
+
+
+def test_it_forgets() -> None:
+    pace = Pace()
+    for size in (10, 400) * 200:
+        pace.note(size, 0.1 + 1e-3 * size)
+    for size in (10, 400) * 600:
+        pace.note(size, 0.01 + 1e-4 * size)
+    assert pace.step_s(100) == pytest.approx(0.02, rel=0.05)
