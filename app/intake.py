@@ -74,7 +74,6 @@ async def admit(request: ChatRequest | CompletionRequest, backend: Backend) -> A
                     mode=request.tandem.mode,
                     device=request.tandem.device,
                     window=request.tandem.window,
-                    reader_rate=rate or None,
                 )
             )
             choice = Choice(tokenizer, sampling.stop, request.tandem.mode, rate)

@@ -32,7 +32,6 @@ class Job:
 
     session: 63-bit random id, also the session id at every endpoint.
     mode, device, window: the client's wishes; None leaves the choice to the policies.
-    reader_rate: tokens/s the reader takes in; None where the client did not say.
     """
 
     session: int
@@ -41,7 +40,6 @@ class Job:
     mode: str | None = None
     device: str | None = None
     window: int | None = None
-    reader_rate: float | None = None
 
 
 @dataclass(slots=True)

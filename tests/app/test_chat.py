@@ -55,7 +55,7 @@ async def test_what_the_job_is_told(openai, backend):
     )
     (job,) = backend.jobs
     assert job.prompt == tuple(TOKENIZER.render_chat(HELLO))
-    assert (job.mode, job.device, job.window, job.reader_rate) == ("speculative", "pixel-1", 4, 7)
+    assert (job.mode, job.device, job.window) == ("speculative", "pixel-1", 4)
     asked = job.sampling
     assert (asked.max_tokens, asked.temperature, asked.top_p, asked.top_k) == (7, 0.5, 0.9, 9)
     assert (asked.presence_penalty, asked.frequency_penalty, asked.repetition_penalty) == (0.1, 0.2, 1.1)

@@ -24,7 +24,9 @@ from engine.base import (
     Tokens,
     UnknownSession,
 )
+from engine.hosttier import TierSettings
 from engine.torch_engine import TorchEngine
+from policies.scheduling import scheduling
 from tests.engine.engines import CONTEXT, Engines, Gate, collect, handled, tokenizer
 from tests.engine.tiny_weights import EOS, VOCAB
 from tests.engine_contract import CHECKS, close_stops_it, exhaust
@@ -43,9 +45,11 @@ async def engines(tmp_path: Path) -> AsyncIterator[Engines]:
     await made.close()
 
 
-@pytest.fixture
-def engine(engines: Engines) -> TorchEngine:
-    return engines.start()
+@pytest.fixture(params=["first-come", "buffer-aware"])
+def engine(request: pytest.FixtureRequest, engines: Engines) -> TorchEngine:
+    if request.param == "first-come":
+        return engines.start()
+    return engines.start(scheduling=scheduling.create("buffer_aware"), max_running=2, tier=TierSettings(64))
 
 
 @pytest.fixture
@@ -540,3 +544,27 @@ async def test_more_sessions_than_places(engines: Engines) -> None:
         await engine.open(6, PROMPT, endless(4))
     outputs = [(await collect(engine, session))[0] for session in (5, 0, 3, 1, 4, 2)]
     assert all(ids == outputs[0] and len(ids) == 4 for ids in outputs)
+
+
+@pytest.mark.parametrize("policy", list(scheduling))
+async def test_whoever_gives_way_says_the_same(engines: Engines, policy: str) -> None:
+    """Three times as many sessions as may run, over a cache that holds a few, and a slow link to host memory."""
+    engine = engines.start(
+        num_blocks=32,
+        scheduling=scheduling.create(policy),
+        max_running=4,
+        max_sessions=32,
+        tier=TierSettings(256, bytes_per_s=50e6),
+    )
+    sampling = [Sampling(max_tokens=30 + i, ignore_eos=True, reader_rate=100.0 + 50 * i) for i in range(12)]
+    prompts = [[10 + i] * (3 + 2 * i) for i in range(12)]
+    for i in range(12):
+        await engine.open(i, prompts[i], sampling[i])
+    said = await asyncio.gather(*(collect(engine, i) for i in range(12)))
+    for i in range(12):
+        assert said[i] == engines.greedy(prompts[i], sampling[i])
+        await engine.cancel(i)
+    stats = await handled(engine)
+    assert stats.decisions > 0
+    assert stats.blocks_free == 32
+    assert stats.finished == 12
