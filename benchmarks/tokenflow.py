@@ -40,7 +40,8 @@ SHORT, LONG = (64, 128), (128, 256)  # input and output tokens, on average
 @dataclass(frozen=True, slots=True)
 class Setup:
     """A line of the paper's table. burst: requests at once; else Poisson arrivals of `requests`, asking for `load`
-    times the capacity (the paper's 2 requests/s of 1,024 tokens ask a 4090 for about twice what it can do). share: of the capacity that a burst's readers ask for together."""
+    times the capacity (the paper's 2 requests/s of 1,024 tokens ask a 4090 for about twice what it can do).
+    share: of the capacity that a burst's readers ask for together."""
 
     name: str
     lengths: tuple[int, int]
