@@ -10,6 +10,7 @@ import numpy as np
 from policies.scheduling import Bools, Floats, Ints, Load, fit, scheduling
 
 EXCHANGE = 0.25  # of the time: what bringing requests back may take
+HOLD = 0.1  # tokens: whoever runs goes on where it makes next to no difference
 FULL_VALUE, NO_VALUE = 0.1, 0.2  # of the output's length: the 10 % / 20 % rule of effective throughput
 
 
@@ -119,7 +120,8 @@ class BufferAware:
         dt = load.interval_s
         waits_s = np.where(load.running, 0.0, return_s)
         step_s = load.base_s + load.token_s * min(width, len(load))
-        gained = dt / step_s * dt / (dt + waits_s)
+        # who comes back misses a step while it is fetched, and so does the engine
+        gained = (dt - np.where(load.running, 0.0, min(step_s, dt))) / step_s * dt / (dt + waits_s)
         eaten = np.minimum(load.rate * dt, load.buffer)
         without = load.buffer - eaten
         full, none = FULL_VALUE * load.expected, NO_VALUE * load.expected
@@ -127,7 +129,7 @@ class BufferAware:
         risk = np.exp(-without) - np.exp(-(without + gained))
         # A newcomer has no stall to fear yet; its prefill would slow those who have.
         weight = np.where(load.received > 0, self._stall_weight, self._start_weight)
-        utility: Floats = value * gained + weight * risk
+        utility: Floats = value * gained + weight * risk + HOLD * load.running
         return utility
 
     def _swap(self, load: Load, chosen: Ints, order: Ints, utility: Floats, safe: Bools) -> Ints:
