@@ -10,7 +10,7 @@ import numpy as np
 from policies.scheduling import Bools, Floats, Ints, Load, fit, scheduling
 
 EXCHANGE = 0.25  # of the time: what bringing requests back may take
-HOLD = 0.1  # tokens: whoever runs goes on where it makes next to no difference
+HOLD = 1.0  # tokens: whoever runs goes on where it makes next to no difference
 FULL_VALUE, NO_VALUE = 0.1, 0.2  # of the output's length: the 10 % / 20 % rule of effective throughput
 
 
