@@ -141,8 +141,9 @@ class ChunkedPrefill:
 
 @batching.register("buffered")
 class Buffered(ChunkedPrefill):
-    """Chunked prefill whose chunks grow with what the decoding sequences' readers have left to read. chunk: what is
-    prefilled beside decoding at least; share: of the time until the first of them runs dry, what a step may take."""
+    """Chunked prefill whose chunks grow with what the decoding sequences' readers have left to read: of them, only
+    as many may run dry over a step as there are prompts whose readers wait for a beginning. chunk: what is prefilled
+    beside decoding at least; share: of the time until they run dry, what a step may take."""
 
     def __init__(self, chunk: int = 32, context_doubles: int = 1024, share: float = 0.5) -> None:
         super().__init__(chunk, context_doubles)
@@ -151,7 +152,9 @@ class Buffered(ChunkedPrefill):
         self.share = share
 
     def form(self, demands: Sequence[Demand], budget: int) -> list[int]:
-        slack = min((d.slack for d in demands if d.pending == d.window), default=budget)
+        slacks = sorted(d.slack for d in demands if d.pending == d.window)
+        waiting = len(demands) - len(slacks)
+        slack = slacks[min(waiting, len(slacks) - 1)] if slacks else budget
         return self._form(demands, budget, max(self.chunk, int(self.share * slack)))
 
 

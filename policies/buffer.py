@@ -103,8 +103,13 @@ class BufferAware:
         scheduled = static - self._shrink * (static - running)
         new = np.flatnonzero(~started)
         new = new[load.arrival[new].argsort(kind="stable")]
-        fits = claimed + load.rate[new].cumsum() <= capacity
         begun = int(np.count_nonzero(started))
+        rates = claimed + load.rate[new].cumsum()
+        # Nobody must run dry while the newcomers' prompts are computed and all take turns: evenly spread over a turn
+        # readers have half of it before them.
+        turn_s = load.interval_s * (begun + np.arange(1, len(new) + 1)) / width
+        needed = rates * turn_s / 2 + claimed * load.token_s * load.missing[new].cumsum()
+        fits = (rates <= capacity) & (needed <= float(load.buffer[started].sum()))
         fits[: max(0, width - begun)] = True  # who fits beside all others costs them nothing
         fits[max(0, int(scheduled) - begun) :] = False
         admitted = started.copy()

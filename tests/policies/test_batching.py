@@ -69,13 +69,16 @@ def test_chunks_shrink_as_their_context_grows() -> None:
 
 def test_buffered_prefills_as_much_as_the_readers_can_wait_for() -> None:
     policy = Buffered(chunk=16, context_doubles=10**9, share=0.5)
-    prompt = Demand(500, 1, 1)
 
-    def chunk(*slacks: int) -> int:
-        return policy.form([prompt, *(Demand(1, 1, 2 + i, 9, s) for i, s in enumerate(slacks))], 256)[0]
+    def chunk(*slacks: int, prompts: int = 1) -> int:
+        waiting = [Demand(500, 1, i) for i in range(prompts)]
+        return policy.form([*waiting, *(Demand(1, 1, 9 + i, 9, s) for i, s in enumerate(slacks))], 256)[0]
 
-    assert chunk(200, 120) == 60  # half of what the first reader to run dry leaves
-    assert chunk(200, 0) == 16
+    assert chunk(200, 120) == 100  # one waits to begin: half of what the second reader to run dry leaves
+    assert chunk(200, 160, 80, 120) == 60
+    assert chunk(200, 160, 80, 120, prompts=2) == 80
+    assert chunk(200, 160, 80, 120, prompts=9) == 100
+    assert chunk(0, 0, 200) == 16
     assert chunk(10**6) == 255
     assert chunk() == 256
 

@@ -1,0 +1,45 @@
+"""A budget holds over its window, although plans are wrong."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from policies.budget import Budget
+
+
+@given(st.floats(0.1, 0.9), st.floats(0.6, 1.6), st.integers(0, 2**32))
+def test_a_biased_plan_is_made_up_for(share, bias, seed):
+    """Whoever spends 0.6 to 1.6 times what was planned still ends within 2 % of the budget."""
+    assume(share < 0.95 * bias)  # else spending always is not enough
+    rng, budget = random.Random(seed), Budget(share, window=1000)
+    for _ in range(1500):
+        budget.note(rng.randrange(1, 200), rng.random() < budget.next() * bias)
+    assert budget.requests == 1000
+    assert budget.used == pytest.approx(share, abs=0.02)
+
+
+def test_nothing_and_everything_are_meant_so():
+    for share in (0.0, 1.0):
+        budget = Budget(share)
+        budget.note(100, share == 0.0)  # the opposite of what was asked for
+        assert budget.next() == share
+
+
+def test_a_new_share_counts_at_once():
+    budget = Budget(0.5)
+    for i in range(100):
+        budget.note(10, i % 2 == 0)
+    budget.share = 0.1
+    assert budget.next() < 0.1
+    budget.share = 0.9
+    assert budget.next() > 0.9
+
+
+@pytest.mark.parametrize("bad", [{"share": 1.1}, {"share": -0.1}, {"window": 0}, {"correction": 0.0}])
+def test_bad_settings(bad):
+    with pytest.raises(ValueError):
+        Budget(**bad)

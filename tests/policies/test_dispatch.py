@@ -1,0 +1,163 @@
+"""Dispatch policies: the contract over all of them, DiSCo's budget invariants, and its plans by hand."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from policies.dispatch import (
+    BOTH,
+    DEVICE_ONLY,
+    NEVER,
+    SERVER_ONLY,
+    Constrained,
+    DispatchState,
+    Start,
+    dispatch,
+)
+from policies.samples import Latencies, Lengths
+
+prompts = st.lists(st.integers(1, 400), min_size=1, max_size=60)
+times = st.lists(st.floats(0.01, 50), min_size=1, max_size=60)
+budgets = st.floats(0, 1)
+BUDGETED = ["disco", "disco-linear", "stochastic"]
+
+
+def state(tokens, lengths, ttft, budget, constrained, coin=0.5) -> DispatchState:
+    return DispatchState(tokens, lengths, ttft, budget, constrained, coin)
+
+
+def spent(policy, prompt, ttft, budget, constrained, coins=np.arange(0.0005, 1, 0.001)) -> float:
+    """Share of prompt tokens that the constrained endpoint takes in, expected over prompts, times and coins."""
+    lengths, latencies = Lengths(prompt), Latencies(ttft)
+    total = 0.0
+    for tokens in prompt:
+        starts: dict[Start, int] = {}
+        for coin in coins:
+            start = policy.choose(state(tokens, lengths, latencies, budget, constrained, float(coin)))
+            starts[start] = starts.get(start, 0) + 1
+        for start, times_chosen in starts.items():
+            if constrained is Constrained.SERVER:
+                used = float(start.server_s == 0.0)
+            else:  # it starts unless the server's token has come by then
+                used = (
+                    1.0 - latencies.cdf(start.device_s) if 0 < start.device_s < NEVER else start.device_s == 0
+                )
+            total += used * tokens * times_chosen / len(coins)
+    return total / sum(prompt)
+
+
+@pytest.mark.parametrize("name", list(dispatch))
+@given(prompts, times, budgets, st.sampled_from(Constrained), st.integers(1, 500), st.floats(0, 0.999))
+def test_somebody_starts_at_once(name, prompt, ttft, budget, constrained, tokens, coin):
+    for lengths, latencies in ((Lengths(prompt), Latencies(ttft)), (Lengths(), Latencies())):
+        start = dispatch.create(name).choose(state(tokens, lengths, latencies, budget, constrained, coin))
+        assert min(start.server_s, start.device_s) == 0.0
+        assert max(start.server_s, start.device_s) >= 0.0
+
+
+@pytest.mark.parametrize("name", BUDGETED)
+@given(prompts, times, budgets)
+def test_the_device_stays_within_its_budget(name, prompt, ttft, budget):
+    used = spent(
+        dispatch.create(name), prompt, ttft, budget, Constrained.DEVICE, coins=np.arange(0.005, 1, 0.01)
+    )
+    grain = (
+        0.011 if name == "stochastic" else 6e-4 if name == "disco-linear" else 1e-9
+    )  # of coins, of rounding
+    assert used <= budget + grain
+
+
+@pytest.mark.parametrize("name", BUDGETED)
+@given(prompts, times, budgets)
+def test_the_server_gets_its_budget_exactly(name, prompt, ttft, budget):
+    used = spent(
+        dispatch.create(name), prompt, ttft, budget, Constrained.SERVER, coins=np.arange(0.005, 1, 0.01)
+    )
+    assert used == pytest.approx(budget, abs=0.011)
+
+
+@given(st.floats(0.001, 0.999), st.integers(0, 2**32 - 1))
+def test_a_continuous_distribution_is_spent_to_the_last_bit(budget, seed):
+    """The invariant of algorithm 2 with an F that has no atoms: sum of p(l) l (1 - F(W[l])) / E[l] = b."""
+
+    class Exponential(Latencies):
+        def __len__(self):
+            return 1
+
+        def cdf(self, seconds):
+            return 1.0 - math.exp(-seconds)
+
+        def quantile(self, share):
+            return -math.log1p(-share) if share > 0 else 0.0
+
+    prompt = np.random.default_rng(seed).integers(1, 300, 40).tolist()
+    lengths, ttft, disco = Lengths(prompt), Exponential(), dispatch.create("disco")
+    used = 0.0
+    for tokens in prompt:
+        wait_s = disco.choose(state(tokens, lengths, ttft, budget, Constrained.DEVICE)).device_s
+        used += tokens * (1.0 - ttft.cdf(wait_s))
+    assert used / sum(prompt) == pytest.approx(budget, abs=1e-6)
+
+
+@given(prompts, times, budgets)
+def test_discos_device_waits_longer_for_longer_prompts(prompt, ttft, budget):
+    lengths, latencies = Lengths(prompt), Latencies(ttft)
+    disco = dispatch.create("disco")
+    waits = [
+        disco.choose(state(n, lengths, latencies, budget, Constrained.DEVICE)).device_s
+        for n in sorted(prompt)
+    ]
+    assert waits == sorted(waits)
+
+
+def test_discos_server_takes_the_long_prompts():
+    lengths = Lengths([10] * 10 + [100] * 10)  # 100 and 1000 tokens of 1100
+    disco = dispatch.create("disco")
+
+    def start(tokens, budget, coin=0.5):
+        return disco.choose(state(tokens, lengths, Latencies(), budget, Constrained.SERVER, coin))
+
+    assert start(10, 0.5) == DEVICE_ONLY
+    assert start(100, 0.95) == BOTH
+    assert start(100, 500 / 1100, coin=0.49) == BOTH  # half of the long ones
+    assert start(100, 500 / 1100, coin=0.51) == DEVICE_ONLY
+    assert start(10, 1.0, coin=0.999) == BOTH
+    assert start(100, 0.0, coin=0.0) == DEVICE_ONLY
+
+
+def test_discos_device_protects_the_tail_first():
+    ttft = Latencies(np.arange(1, 101) / 100)  # 0.01 ... 1.00 s
+    lengths = Lengths([10] * 10 + [100] * 10)
+    disco = dispatch.create("disco", tail_share=0.1)
+
+    def wait(tokens, budget):
+        return disco.choose(state(tokens, lengths, ttft, budget, Constrained.DEVICE)).device_s
+
+    assert wait(10, 0.0) == wait(100, 0.0) == NEVER
+    assert wait(10, 0.04) == wait(100, 0.04) == pytest.approx(0.96)  # b below alpha: all of it
+    assert wait(10, 0.1) == wait(100, 0.1) == pytest.approx(0.9)
+    assert wait(10, 0.1 + 0.9 * 100 / 1100) == 0.0  # enough for the short ones
+    assert wait(100, 0.1 + 0.9 * 100 / 1100) == pytest.approx(0.9)
+    assert 0.0 < wait(10, 0.13) < 0.9  # for a part of them
+    assert wait(100, 1.0) == 0.0
+
+
+def test_stochastic_baselines_use_one_endpoint_each():
+    stochastic = dispatch.create("stochastic")
+    args = (Lengths([5]), Latencies([1.0]), 0.3)
+    assert stochastic.choose(state(5, *args, Constrained.SERVER, 0.2)) == SERVER_ONLY
+    assert stochastic.choose(state(5, *args, Constrained.SERVER, 0.4)) == DEVICE_ONLY
+    assert stochastic.choose(state(5, *args, Constrained.DEVICE, 0.2)) == DEVICE_ONLY
+    assert stochastic.choose(state(5, *args, Constrained.DEVICE, 0.4)) == SERVER_ONLY
+
+
+@pytest.mark.parametrize("name", ["disco", "disco-linear"])
+@pytest.mark.parametrize("share", [0.0, 1.0, -0.1])
+def test_the_tails_share_is_checked(name, share):
+    with pytest.raises(ValueError, match="tail_share"):
+        dispatch.create(name, tail_share=share)
