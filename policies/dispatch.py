@@ -155,7 +155,7 @@ class DiscoLinear(Disco):
 
     def _plan(self, state: DispatchState) -> tuple[int, float, float]:
         """(l_th: shorter prompts never wait, β in seconds a token, w_tail in seconds), made anew after a while."""
-        lengths, ttft, budget = state.lengths, state.ttft, round(state.budget, 3)
+        lengths, ttft, budget = state.lengths, state.ttft, math.floor(1000 * state.budget) / 1000
         made_for = (id(lengths), id(ttft), budget, lengths.seen // RENEWED, ttft.seen // RENEWED)
         if self._line is None or self._line[0] != made_for:
             self._line = (made_for, *self._fit(lengths, ttft, budget))
@@ -174,7 +174,7 @@ class DiscoLinear(Disco):
 
         if spent(0.0) <= most:
             return threshold, 0.0, tail_s
-        low, high = 0.0, tail_s / threshold
+        low, high = 0.0, 2.0 * tail_s / threshold  # at which all wait for w_tail
         for _ in range(40):
             beta = (low + high) / 2
             low, high = (beta, high) if spent(beta) > most else (low, beta)

@@ -41,5 +41,5 @@ def test_a_new_share_counts_at_once():
 
 @pytest.mark.parametrize("bad", [{"share": 1.1}, {"share": -0.1}, {"window": 0}, {"correction": 0.0}])
 def test_bad_settings(bad):
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="budget|above 0"):
         Budget(**bad)

@@ -31,13 +31,16 @@ def state(tokens, lengths, ttft, budget, constrained, coin=0.5) -> DispatchState
     return DispatchState(tokens, lengths, ttft, budget, constrained, coin)
 
 
-def spent(policy, prompt, ttft, budget, constrained, coins=np.arange(0.0005, 1, 0.001)) -> float:
+COINS = np.arange(0.005, 1, 0.01)
+
+
+def spent(policy, prompt, ttft, budget, constrained) -> float:
     """Share of prompt tokens that the constrained endpoint takes in, expected over prompts, times and coins."""
     lengths, latencies = Lengths(prompt), Latencies(ttft)
     total = 0.0
     for tokens in prompt:
         starts: dict[Start, int] = {}
-        for coin in coins:
+        for coin in COINS:
             start = policy.choose(state(tokens, lengths, latencies, budget, constrained, float(coin)))
             starts[start] = starts.get(start, 0) + 1
         for start, times_chosen in starts.items():
@@ -47,7 +50,7 @@ def spent(policy, prompt, ttft, budget, constrained, coins=np.arange(0.0005, 1, 
                 used = (
                     1.0 - latencies.cdf(start.device_s) if 0 < start.device_s < NEVER else start.device_s == 0
                 )
-            total += used * tokens * times_chosen / len(coins)
+            total += used * tokens * times_chosen / len(COINS)
     return total / sum(prompt)
 
 
@@ -63,9 +66,7 @@ def test_somebody_starts_at_once(name, prompt, ttft, budget, constrained, tokens
 @pytest.mark.parametrize("name", BUDGETED)
 @given(prompts, times, budgets)
 def test_the_device_stays_within_its_budget(name, prompt, ttft, budget):
-    used = spent(
-        dispatch.create(name), prompt, ttft, budget, Constrained.DEVICE, coins=np.arange(0.005, 1, 0.01)
-    )
+    used = spent(dispatch.create(name), prompt, ttft, budget, Constrained.DEVICE)
     grain = (
         0.011 if name == "stochastic" else 6e-4 if name == "disco-linear" else 1e-9
     )  # of coins, of rounding
@@ -75,9 +76,7 @@ def test_the_device_stays_within_its_budget(name, prompt, ttft, budget):
 @pytest.mark.parametrize("name", BUDGETED)
 @given(prompts, times, budgets)
 def test_the_server_gets_its_budget_exactly(name, prompt, ttft, budget):
-    used = spent(
-        dispatch.create(name), prompt, ttft, budget, Constrained.SERVER, coins=np.arange(0.005, 1, 0.01)
-    )
+    used = spent(dispatch.create(name), prompt, ttft, budget, Constrained.SERVER)
     assert used == pytest.approx(budget, abs=0.011)
 
 
