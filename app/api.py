@@ -8,11 +8,12 @@ from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
 
 from app import metrics
+from app.account import AccountChange, AccountView, account_key, change
 from app.answer import StreamedAnswer, WholeAnswer
 from app.backend import Backend
 from app.errors import ApiError, NotReady, api_error, model_not_found
@@ -37,7 +38,7 @@ def create_api(backend: Backend | None = None, pacer: Pacer | None = None) -> Fa
     api.state.backend = backend
     _add_openai_endpoints(api, pacer or Pacer())
     _add_own_endpoints(api)
-    for kind in (Exception, ApiError, NotReady, EngineError, HTTPException):
+    for kind in (Exception, ApiError, NotReady, EngineError, HTTPException, ValidationError):
         api.exception_handler(kind)(_answer_error)
     api.openapi = partial(_documentation, api.openapi)  # type: ignore[method-assign]
     return api
@@ -50,7 +51,7 @@ def _add_openai_endpoints(api: FastAPI, pacer: Pacer) -> None:
             backend = _backend(request)
             wanted = form.model_validate_json(await read_body(request, MAX_BODY))
             mode = wanted.tandem.mode
-            admitted = await admit(wanted, backend)
+            admitted = await admit(wanted, backend, account_key(request, wanted.tandem.named))
         except Exception as failure:
             error = api_error(failure)
             metrics.request_done(mode if error.code != "unknown_mode" else None, error.status)
@@ -83,6 +84,21 @@ def _add_own_endpoints(api: FastAPI) -> None:
     async def devices(request: Request) -> dict[str, Any]:
         return {"object": "list", "data": await _backend(request).devices()}
 
+    @api.get("/v1/account")
+    async def account(request: Request, device: str | None = None) -> AccountView:
+        """Of the API key, or without one of a device."""
+        key = account_key(request, device)
+        return AccountView.of(key, _backend(request).account(key))
+
+    @api.patch("/v1/account", openapi_extra=_body(AccountChange))
+    async def change_account(request: Request, device: str | None = None) -> AccountView:
+        """Set the budget and the exchange rate."""
+        wanted = AccountChange.model_validate_json(await read_body(request, MAX_BODY))
+        key = account_key(request, device)
+        found = _backend(request).account(key)
+        change(found, wanted)
+        return AccountView.of(key, found)
+
     @api.get("/healthz")
     async def alive() -> dict[str, str]:
         """This process answers; whether the rest is up, /readyz says."""
@@ -113,7 +129,11 @@ def _body(form: type[BaseModel]) -> dict[str, Any]:
 
 def _documentation(generated: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """/openapi.json, with the requests' schemas."""
-    forms: list[Any] = [(ChatRequest, "validation"), (CompletionRequest, "validation")]
+    forms: list[Any] = [
+        (ChatRequest, "validation"),
+        (CompletionRequest, "validation"),
+        (AccountChange, "validation"),
+    ]
     _, definitions = models_json_schema(forms, ref_template=REFERENCE)
     documentation = generated()
     documentation["components"]["schemas"].update(definitions["$defs"])

@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from deployments.accounts import Account
 from deployments.job import Delta, Job
 from engine.text import Tokenizer
 
@@ -36,6 +37,10 @@ class Backend(Protocol):
 
     def tokenizer(self, model: str) -> Tokenizer:
         """Of a model that `models` names."""
+        ...
+
+    def account(self, key: str) -> Account:
+        """The account of that key, opened when it is first asked for."""
         ...
 
     def run(self, job: Job) -> AsyncGenerator[Delta, None]:

@@ -36,7 +36,9 @@ Url = Annotated[
         envvar="TANDEM_URL", help=f"The server; otherwise what `tandem up` runs here, or {DEFAULT_URL}."
     ),
 ]
-Mode = Annotated[str | None, typer.Option(help="cloud, device or speculative; otherwise the server chooses.")]
+Mode = Annotated[
+    str | None, typer.Option(help="cloud, device, speculative or race; otherwise the server chooses.")
+]
 Device = Annotated[str | None, typer.Option(help='A name of `tandem devices`, or "any".')]
 Window = Annotated[int | None, typer.Option(min=1, max=64, help="Tokens drafted in a round.")]
 MaxTokens = Annotated[int | None, typer.Option(min=1, help="The longest answer, in tokens.")]

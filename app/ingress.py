@@ -19,15 +19,18 @@ from app.errors import NotReady
 from app.settings import Settings
 from cluster.peers import Peers
 from cluster.registry import DeviceRecord
+from deployments.accounts import Account
 from deployments.assigner import POOLS
 from deployments.assignment import Assignment, EndpointInfo, Wishes
 from deployments.engines import context_of, model_folder
 from deployments.executor import Executor, Limits
 from deployments.job import Delta, Job
+from deployments.racing import Racing
 from deployments.roster import Snapshot
 from deployments.seat import Patience
 from engine.base import Engine
 from engine.text import Tokenizer
+from engine.translate import Translated
 from policies.window import window
 
 logger = logging.getLogger("ray.serve")
@@ -47,11 +50,14 @@ class Ingress:
         self._peers = Peers(token=settings.endpoint.token)
         limits = settings.limits
         patience = Patience(limits.connect_s, limits.open_s, limits.first_s, limits.step_s)
+        self._tokenizers = await asyncio.to_thread(self._devices_tokenizers)
+        self._racing = Racing(settings.racing)
         self._executor = Executor(
             self._assign,
             self._dial,
             lambda: settings.window.create(window),
             Limits(limits.replans, limits.assign_s, patience),
+            self._racing,
         )
         self._draining = False
 
@@ -74,6 +80,9 @@ class Ingress:
 
     def run(self, job: Job) -> AsyncGenerator[Delta, None]:
         return self._executor.run(job)
+
+    def account(self, key: str) -> Account:
+        return self._racing.accounts.of(key)
 
     async def devices(self) -> list[dict[str, Any]]:
         return [_shown(device) for device in (await self._snapshot()).devices.values()]
@@ -118,7 +127,16 @@ class Ingress:
                 await asyncio.sleep(0.1)
 
     async def _dial(self, endpoint: EndpointInfo) -> Engine:
-        return await self._peers.engine(endpoint.address, endpoint.engine)
+        engine = await self._peers.engine(endpoint.address, endpoint.engine)
+        if (there := self._tokenizers.get(endpoint.vocabulary)) is not None:
+            return Translated(engine, self._tokenizer, there)
+        return engine
+
+    def _devices_tokenizers(self) -> dict[str, Tokenizer]:
+        """Of the devices whose vocabulary is another than the target's."""
+        models = {host.engine.model for host in self._settings.hosts if host.engine.kind == "torch"}
+        found = [Tokenizer.load(model_folder(model)) for model in sorted(models)]
+        return {t.vocabulary: t for t in found if t.vocabulary != self._tokenizer.vocabulary}
 
     async def __del__(self) -> None:
         self._draining = True

@@ -48,8 +48,9 @@ async def read_body(request: Request, limit: int) -> bytes:
     return bytes(body)
 
 
-async def admit(request: ChatRequest | CompletionRequest, backend: Backend) -> Admitted:
-    """Raises ApiError (no such model, no room in the context), InvalidRequest, UnknownMode, Draining."""
+async def admit(request: ChatRequest | CompletionRequest, backend: Backend, account: str = "") -> Admitted:
+    """account: who pays. Raises ApiError (no such model, no room in the context), InvalidRequest, UnknownMode,
+    Draining."""
     if backend.draining:
         raise Draining("the server is going down and takes no new requests")
     if request.tandem.mode is not None and request.tandem.mode not in MODES:
@@ -72,8 +73,11 @@ async def admit(request: ChatRequest | CompletionRequest, backend: Backend) -> A
                     prompt=prompt,
                     sampling=msgspec.structs.replace(sampling, seed=(sampling.seed + i) % 2**63),
                     mode=request.tandem.mode,
-                    device=request.tandem.device,
+                    device=request.tandem.named,
                     window=request.tandem.window,
+                    account=account,
+                    budget=request.tandem.budget,
+                    exchange_rate=request.tandem.exchange_rate,
                 )
             )
             choice = Choice(tokenizer, sampling.stop, request.tandem.mode, rate)

@@ -49,6 +49,13 @@ _effective = Counter(
     ["mode"],
     registry=_registry,
 )
+_migrations = Counter(
+    "tandem_migrations", "Answers handed over in a race, by reason", ["reason"], registry=_registry
+)
+_usd = Counter("tandem_usd", "Dollars that requests cost, joules included", ["mode"], registry=_registry)
+_joules = Counter(
+    "tandem_device_joules", "Joules that devices spent on requests", ["mode"], registry=_registry
+)
 
 OPEN = "open"
 """The mode of a request that left it open and did not get as far as to be given one."""
@@ -68,6 +75,10 @@ def answer_done(jobs: Sequence[JobStats], ttft_s: float, total_s: float) -> None
     if (tokens := max(job.tokens for job in jobs)) > 1:
         _tpot_s.labels(mode).observe((total_s - ttft_s) / (tokens - 1))
     for job in jobs:
+        _migrations.labels("cost").inc(job.migrations)
+        _migrations.labels("failure").inc(job.failovers)
+        _usd.labels(mode).inc(job.usd)
+        _joules.labels(mode).inc(job.joules)
         for origin, count in job.by_origin.items():
             _tokens.labels(str(origin)).inc(count)
 

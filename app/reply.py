@@ -27,7 +27,14 @@ class Stats(BaseModel):
     reader_rate: tokens/s, 0 where nobody reads along; then the rest of the reader's figures is null. stall_s: how
     long the reader waited with an empty buffer after the first token; effective_tokens: tokens that came while
     the buffer was below 10 % of the output, and a falling part of those up to 20 %; buffer_max: the most tokens
-    unread. They rest on the times at which the tokens came from the engines; with `paced` a client gets them later.
+    unread.
+
+    failovers, migrations: of races, to the other endpoint because one failed, and because it is cheaper;
+    server_tokens, device_tokens: (in, out), whatever became of them; joules: that the device spent on its own; usd:
+    what both cost, the joules at the exchange rate.
+
+    The reader's figures rest on the times at which the tokens came from the engines; with `paced` a client gets them
+    later.
     """
 
     mode: str
@@ -49,6 +56,12 @@ class Stats(BaseModel):
     stall_s: float | None
     effective_tokens: float | None
     buffer_max: int | None
+    failovers: int
+    migrations: int
+    server_tokens: tuple[int, int]
+    device_tokens: tuple[int, int]
+    joules: float
+    usd: float
 
 
 class Tandem(BaseModel):
@@ -158,6 +171,12 @@ def stats(jobs: Sequence[JobStats], readings: Sequence[Reading] = ()) -> Stats:
         stall_s=round(sum(r.stall_s for r in read), 6) if read else None,
         effective_tokens=round(sum(r.effective_tokens for r in read), 3) if read else None,
         buffer_max=max(r.buffer_max for r in read) if read else None,
+        failovers=sum(j.failovers for j in jobs),
+        migrations=sum(j.migrations for j in jobs),
+        server_tokens=(sum(j.used.server_in for j in jobs), sum(j.used.server_out for j in jobs)),
+        device_tokens=(sum(j.used.device_in for j in jobs), sum(j.used.device_out for j in jobs)),
+        joules=round(sum(j.joules for j in jobs), 6),
+        usd=round(sum(j.usd for j in jobs), 12),
     )
 
 

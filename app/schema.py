@@ -85,19 +85,33 @@ class StreamOptions(Strict):
     include_usage: bool = False
 
 
+DeviceName = Annotated[str, Field(min_length=1, max_length=128)]
+
+
 class TandemOptions(Strict):
     """How edge and cloud shall share the work; what is left out, the server's policies decide.
 
-    mode: one of `policies.collaboration.MODES`. device: a name from /v1/devices, or "any".
+    mode: one of `policies.collaboration.MODES`. device: a name from /v1/devices, several to pick from, or "any".
     window: tokens drafted a round. reader_rate: tokens/s the reader takes in. paced: the stream's tokens
-    are handed over no faster than that.
+    are handed over no faster than that. budget, exchange_rate: of this request, in place of its account's (see
+    `app.account.AccountChange`).
     """
 
     mode: str | None = Field(default=None, min_length=1, max_length=64)
-    device: str | None = Field(default=None, min_length=1, max_length=128)
+    device: Annotated[
+        tuple[DeviceName, ...] | None,
+        BeforeValidator(lambda value: (value,) if isinstance(value, str) else value),
+    ] = Field(default=None, min_length=1, max_length=16, strict=False)
     window: int | None = Field(default=None, ge=1, le=64)
     reader_rate: float | None = Field(default=None, gt=0, le=10_000, allow_inf_nan=False)
     paced: bool = False
+    budget: float | None = Field(default=None, ge=0, le=1)
+    exchange_rate: float | None = Field(default=None, ge=0, le=1e6, allow_inf_nan=False)
+
+    @property
+    def named(self) -> str | tuple[str, ...] | None:
+        """The device, or those to pick from."""
+        return self.device[0] if self.device is not None and len(self.device) == 1 else self.device
 
 
 class Generation(Strict):

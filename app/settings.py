@@ -7,6 +7,7 @@ from pydantic import Field, field_validator, model_validator
 from deployments.edge import HostSettings
 from deployments.endpoint import EndpointSettings
 from deployments.engines import EngineSettings, TorchSettings
+from deployments.racing import RacingSettings
 from deployments.router import RouterSettings
 from deployments.scheduler import SchedulerSettings
 from deployments.settings import PolicyChoice, Strict
@@ -41,7 +42,8 @@ class Settings(Strict):
     """Arguments of `app.main:build`.
 
     model: the name by which clients ask for the model; tokenizer: the family model or folder whose
-    tokenizer turns text into the target's tokens; window: the policy that chooses γ; default_reader_rate:
+    tokenizer turns text into the target's tokens; window: the policy that chooses γ; racing: policies, prices and
+    budgets of races; default_reader_rate:
     tokens/s that a chat's reader takes in where the client does not say (0: nobody reads along).
     """
 
@@ -55,6 +57,7 @@ class Settings(Strict):
     hosts: tuple[HostSettings, ...] = ()
     router: RouterSettings = RouterSettings()
     scheduler: SchedulerSettings = SchedulerSettings()
+    racing: RacingSettings = RacingSettings()
     window: PolicyChoice = PolicyChoice(name="static", parameters={"size": 4})
     limits: LimitSettings = LimitSettings()
     endpoint: EndpointSettings = EndpointSettings()

@@ -249,9 +249,24 @@ def pack_ids(ids: Sequence[int]) -> bytes:
     return bytes([width]) + wide[:, :width].tobytes()
 
 
+def pack_bits(ids: Sequence[int], vocab_size: int) -> bytes:
+    """Token ids of a known vocabulary in ⌈log2 V⌉ bits each, most significant first, for what is long.
+
+    Raises InvalidRequest for an id outside the vocabulary.
+    """
+    bits = max(1, (vocab_size - 1).bit_length())
+    array_ = np.asarray(ids, np.int64)
+    if array_.size and not 0 <= array_.min() <= array_.max() < vocab_size:
+        raise InvalidRequest(f"token ids must be between 0 and {vocab_size - 1}")
+    rows = (array_[:, None] >> np.arange(bits - 1, -1, -1)) & 1
+    return _BITS.pack(_IN_BITS | bits, len(ids)) + np.packbits(rows.astype(np.uint8)).tobytes()
+
+
 def unpack_ids(data: bytes) -> list[int]:
-    """The token ids of `pack_ids`; raises ProtocolError for anything else."""
+    """The token ids of `pack_ids` or `pack_bits`; raises ProtocolError for anything else."""
     width, size = data[0] if data else 0, len(data) - 1
+    if width & _IN_BITS:
+        return _unpack_bits(data, width & ~_IN_BITS)
     if width not in (2, 3, 4) or size % width:
         raise ProtocolError("malformed token ids")
     if width == 2:
@@ -261,3 +276,19 @@ def unpack_ids(data: bytes) -> list[int]:
     wide = np.zeros((size // width, 4), np.uint8)
     wide[:, :width] = np.frombuffer(data, np.uint8, offset=1).reshape(-1, width)
     return wide.view("<u4").ravel().tolist()
+
+
+_IN_BITS = 0x80
+_BITS = struct.Struct("<BI")
+
+
+def _unpack_bits(data: bytes, bits: int) -> list[int]:
+    if len(data) < _BITS.size or not 1 <= bits <= 32:
+        raise ProtocolError("malformed token ids")
+    count = _BITS.unpack_from(data)[1]
+    if len(data) != _BITS.size + -(-count * bits // 8):
+        raise ProtocolError("malformed token ids")
+    rows = np.unpackbits(np.frombuffer(data, np.uint8, offset=_BITS.size), count=count * bits)
+    ids = rows.reshape(count, bits).astype(np.int64) @ (1 << np.arange(bits - 1, -1, -1))
+    unpacked: list[int] = ids.tolist()
+    return unpacked

@@ -87,6 +87,10 @@ class Host:
             capacity=device.profile.sessions,
             battery=device.battery,
             emulated=device.profile.emulated,
+            prefill_token_s=device.profile.prefill_s(1),
+            prefill_j=device.profile.power_w * device.profile.prefill_s(1),
+            decode_j=device.profile.power_w * device.profile.decode_s(1),
+            energy_j=round(device.energy_j, 3),
         )
 
 

@@ -15,6 +15,8 @@ class DeviceRecord(msgspec.Struct, frozen=True, kw_only=True):
     name: of the device, and of its engine at the endpoint `address` ("host:port").
     rtt_s: round-trip time of its link, seconds. battery: share left, None on mains.
     sessions, capacity: that it works on now, and at most. emulated: it is slowed to other hardware's speed.
+    prefill_token_s: seconds to take in a token, 0 where not known; prefill_j, decode_j: joules that a token costs;
+    energy_j: spent so far.
     """
 
     name: str
@@ -27,6 +29,10 @@ class DeviceRecord(msgspec.Struct, frozen=True, kw_only=True):
     capacity: int = 1
     battery: float | None = None
     emulated: bool = False
+    prefill_token_s: float = 0.0
+    prefill_j: float = 0.0
+    decode_j: float = 0.0
+    energy_j: float = 0.0
 
 
 class DeviceRegistry:

@@ -10,7 +10,16 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 from cluster import frames
-from cluster.frames import AnyFrame, ProtocolError, Request, Tensor, UnknownEngine, pack_ids, unpack_ids
+from cluster.frames import (
+    AnyFrame,
+    ProtocolError,
+    Request,
+    Tensor,
+    UnknownEngine,
+    pack_bits,
+    pack_ids,
+    unpack_ids,
+)
 from cluster.link import Link, Pipe
 from cluster.wire import DEFAULTS, Wire, WireSettings
 from engine.base import (
@@ -192,7 +201,8 @@ class RemoteEngine:
         self, session: int, prompt: Sequence[int], sampling: Sampling, log: Sequence[int] = ()
     ) -> None:
         sampling.check()  # values out of range would not survive the frame
-        request = frames.Open(session, 0, self.name, pack_ids(prompt), sampling, pack_ids(log))
+        known = [pack_bits(ids, self.info.vocab_size) for ids in (prompt, log)]
+        request = frames.Open(session, 0, self.name, known[0], sampling, known[1])
         await self._connection.call(request, frames.Done, self._link)
 
     async def generate(self, session: int) -> AsyncIterator[Tokens]:

@@ -58,7 +58,7 @@ class Assigner:
         chosen = self._choose(wishes)
         match chosen.mode:
             case "device":
-                device = self._device(chosen.device)
+                device = self._device(chosen.device, translated=True)
                 return self._count(Assignment("device", device, device=device.name))
             case "speculative" if chosen.device is not None:
                 target, drafter = self._pick(VERIFIER, lost), self._device(chosen.device)
@@ -76,6 +76,12 @@ class Assigner:
             case "speculative":
                 target, drafter = self._pick(VERIFIER, lost), self._pick(DRAFTER, lost)
                 return self._count(Assignment("speculative", target, drafter, queue=self._queue(target)))
+            case "race":
+                target = self._pick_if_up(VERIFIER, lost)
+                rival = self._device(chosen.device, translated=True)
+                if target is None:  # nobody to race with
+                    return self._count(Assignment("device", rival, device=rival.name))
+                return self._count(Assignment("race", target, device=rival.name, rival=rival))
             case _:
                 return self._count(Assignment("cloud", self._pick(VERIFIER, lost)))
 
@@ -86,8 +92,9 @@ class Assigner:
         dispensable = POOLS if wishes.device is not None else (VERIFIER,)
         if any(key.partition("@")[0] not in dispensable for key in wishes.lost):
             return Collaboration("cloud", None)
-        if wishes.device not in (None, ANY_DEVICE, *self._snapshot.devices):
-            raise NoSuchDevice(f"no device {wishes.device!r} is registered")
+        named = (wishes.device,) if isinstance(wishes.device, str) else wishes.device
+        if named and not any(name in (ANY_DEVICE, *self._snapshot.devices) for name in named):
+            raise NoSuchDevice(f"no device {' or '.join(map(repr, named))} is registered")
         return self._collaboration.choose(
             CollaborationState(
                 mode=wishes.mode,
@@ -95,7 +102,7 @@ class Assigner:
                 verifiers=len(self._snapshot.pools.get(VERIFIER, ())),
                 drafters=len(self._snapshot.pools.get(DRAFTER, ())),
                 devices=[
-                    DeviceView(d.name, d.rtt_s, self._load(EndpointInfo.of(d)))
+                    DeviceView(d.name, d.rtt_s, self._load(EndpointInfo.of(d)), d.prefill_token_s)
                     for d in self._snapshot.devices.values()
                 ],
             )
@@ -110,14 +117,15 @@ class Assigner:
         up = [e for e in self._snapshot.pools.get(pool, ()) if e.key not in lost]
         return up[self._routing[pool].choose([self._load(e) for e in up])] if up else None
 
-    def _device(self, name: str | None) -> EndpointInfo:
+    def _device(self, name: str | None, translated: bool = False) -> EndpointInfo:
+        """translated: another vocabulary is no obstacle."""
         device = self._snapshot.devices.get(name or "")
         if device is None:
             raise NoSuchDevice(
                 "no device is registered" if name in (None, ANY_DEVICE) else f"no device {name!r}"
             )
         for verifier in self._snapshot.pools.get(VERIFIER, ()):
-            if device.vocabulary != verifier.vocabulary:
+            if device.vocabulary != verifier.vocabulary and not translated:
                 raise InvalidRequest(f"device {name!r} has another vocabulary than {verifier.model!r}")
         return EndpointInfo.of(device)
 
@@ -128,7 +136,7 @@ class Assigner:
         return min(1.0, self._load(target) / self._batch_limit)
 
     def _count(self, assignment: Assignment) -> Assignment:
-        for endpoint in (assignment.target, assignment.drafter, assignment.fused):
+        for endpoint in (assignment.target, assignment.drafter, assignment.fused, assignment.rival):
             if endpoint is not None:
                 self._assigned[endpoint.key] += 1
         return assignment

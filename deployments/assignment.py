@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from cluster.registry import DeviceRecord
 from engine.base import EngineError, EngineStopped
+from policies.cost import PerToken
 
 
 class NoEndpoint(EngineStopped):
@@ -30,6 +31,7 @@ class EndpointInfo:
     engine: its name at that address; model, vocabulary: as in EngineInfo;
     sessions: how many it works on, waiting ones included;
     rtt_s: round-trip time of its link, seconds.
+    device: whether it is one; then prefill_token_s: seconds to take in a token, joules: that a token costs it.
     """
 
     name: str
@@ -39,6 +41,9 @@ class EndpointInfo:
     vocabulary: str = ""
     sessions: int = 0
     rtt_s: float = 0.0
+    device: bool = False
+    prefill_token_s: float = 0.0
+    joules: PerToken = PerToken(0.0, 0.0)  # noqa: RUF009  (frozen)
 
     @classmethod
     def of(cls, device: DeviceRecord) -> EndpointInfo:
@@ -51,6 +56,9 @@ class EndpointInfo:
             vocabulary=device.vocabulary,
             sessions=device.sessions,
             rtt_s=device.rtt_s,
+            device=True,
+            prefill_token_s=device.prefill_token_s,
+            joules=PerToken(device.prefill_j, device.decode_j),
         )
 
     @property
@@ -65,13 +73,14 @@ class Wishes:
     endpoints that have already failed this request."""
 
     mode: str | None = None
-    device: str | None = None
+    device: str | tuple[str, ...] | None = None
     lost: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """target: the endpoint whose tokens count (in mode device, the device). drafter: in mode speculative.
+    """target: the endpoint whose tokens count (in mode device, the device; in mode race, the server). drafter: in
+    mode speculative; rival: the device in mode race.
 
     device: the name of the device that takes part, if one does. fused: the cloud's own drafter, for rounds
     without the device. queue: the target's queue depth as a share of its batch limit, in [0, 1];
@@ -85,3 +94,4 @@ class Assignment:
     queue: float = 0.0
     fused: EndpointInfo | None = None
     batch_limit: int = 0
+    rival: EndpointInfo | None = None

@@ -14,6 +14,7 @@ from deployments.assignment import Assignment, EndpointInfo, EndpointLost, NoEnd
 from deployments.job import Delta, Job, JobStats
 from deployments.pairs import Pairs
 from deployments.plans import Piece, plan_for
+from deployments.racing import Racing, RacingSettings
 from deployments.seat import Dial, Patience, Seat
 from engine.base import EngineError, EngineStopped, NoCapacity
 from policies.window import WindowPolicy
@@ -35,12 +36,18 @@ class Limits:
 
 class Executor:
     """Runs any number of jobs at once. assign: asks the router; dial: an engine for an endpoint;
-    window: a window policy for a new draft–target pair."""
+    window: a window policy for a new draft–target pair; racing: what races have taught, and the accounts."""
 
     def __init__(
-        self, assign: Assign, dial: Dial, window: Callable[[], WindowPolicy], limits: Limits | None = None
+        self,
+        assign: Assign,
+        dial: Dial,
+        window: Callable[[], WindowPolicy],
+        limits: Limits | None = None,
+        racing: Racing | None = None,
     ) -> None:
         self._assign, self._dial, self._pairs = assign, dial, Pairs(window)
+        self._racing = racing or Racing(RacingSettings())
         self._limits = limits or Limits()
         self._leaving: set[asyncio.Task[None]] = set()
 
@@ -51,19 +58,30 @@ class Executor:
         cancelled in the background. Raises EngineError: what the router or an engine refuses, or
         EngineStopped when the endpoints were lost more often than allowed.
         """
-        began = time.monotonic()
-        log, stats, lost = TokenLog(), JobStats(), list[str]()
+        log, stats = TokenLog(), JobStats()
+        async with aclosing(self._answer(job, log, stats)) as deltas:
+            try:
+                async for delta in deltas:
+                    if delta.finish:
+                        self._racing.book(job, stats)
+                    yield delta
+            finally:
+                if not stats.tokens:  # it did not come to its end
+                    self._racing.book(job, stats)
+
+    async def _answer(self, job: Job, log: TokenLog, stats: JobStats) -> AsyncGenerator[Delta, None]:
+        began, lost = time.monotonic(), list[str]()
         while True:
             seats: list[Seat] = []
 
             def take_seat(endpoint: EndpointInfo, expendable: bool, seats: list[Seat] = seats) -> Seat:
-                seat = Seat(endpoint, self._dial, self._limits.seat, stats.stages_s, expendable)
+                seat = Seat(endpoint, self._dial, self._limits.seat, stats, expendable)
                 seats.append(seat)
                 return seat
 
             try:
                 assignment = await self._assignment(job, lost, stats)
-                plan = plan_for(assignment, take_seat, self._pairs)
+                plan = plan_for(assignment, take_seat, self._pairs, self._racing, job)
                 async with aclosing(plan.run(job, log, stats)) as pieces:
                     async for piece in pieces:
                         delta = _settle(piece, log, stats, began)

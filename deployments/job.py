@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from cluster.tokenlog import Origin
 from engine.base import EngineError, Sampling, TokenLogprob
+from policies.cost import Used
 
 
 class UnknownMode(EngineError):
@@ -31,15 +32,19 @@ class Job:
     """What the client asked for, in tokens.
 
     session: 63-bit random id, also the session id at every endpoint.
-    mode, device, window: the client's wishes; None leaves the choice to the policies.
+    mode, device, window: the client's wishes; None leaves the choice to the policies. device: a name, or those of
+    several to pick from. account: who pays; budget, exchange_rate: as the account has them where None.
     """
 
     session: int
     prompt: tuple[int, ...]
     sampling: Sampling
     mode: str | None = None
-    device: str | None = None
+    device: str | tuple[str, ...] | None = None
     window: int | None = None
+    account: str = ""
+    budget: float | None = None
+    exchange_rate: float | None = None
 
 
 @dataclass(slots=True)
@@ -49,7 +54,10 @@ class JobStats:
     rounds, drafted, accepted: speculative rounds, tokens drafted, tokens accepted; fused_rounds, fused_drafted:
     of them, those that stayed in the cloud though a device takes part; switches: between the two kinds.
     stages_s: seconds by stage (plan, open, draft, verify ...), summed over the request.
-    replans: how often the request went on elsewhere after an endpoint failed.
+    replans: how often the request went on elsewhere after an endpoint failed; failovers: of a race, to the other
+    endpoint; migrations: to the cheaper one; migrations_failed: that it could not take over.
+    used: tokens taken in and given out at server and device, whatever became of them; joules: that these cost the
+    device; usd: that they cost altogether, dollars.
     """
 
     mode: str = ""
@@ -66,6 +74,12 @@ class JobStats:
     fused_rounds: int = 0
     fused_drafted: int = 0
     switches: int = 0
+    failovers: int = 0
+    migrations: int = 0
+    migrations_failed: int = 0
+    used: Used = field(default_factory=Used)
+    joules: float = 0.0
+    usd: float = 0.0
 
 
 @dataclass(slots=True)

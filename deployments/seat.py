@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from cluster.frames import ProtocolError, Unauthorized, UnknownEngine
 from deployments.assignment import EndpointInfo, EndpointLost
+from deployments.job import JobStats
 from engine.base import (
     Draft,
     DraftProbs,
@@ -51,7 +52,8 @@ class Seat:
     """An Engine for one session: dials when opened, waits no longer than `patience`, and turns whatever
     means that the endpoint cannot go on into EndpointLost.
 
-    seconds: time spent per stage (connect, open, decode, verify, draft) is added to this mapping.
+    stats: seconds spent per stage (connect, open, decode, verify, draft), tokens that the endpoint takes in and gives
+    out, and what they cost it are added to these.
     expendable: every refusal counts as lost, since the request can do without this endpoint.
     """
 
@@ -60,11 +62,11 @@ class Seat:
         endpoint: EndpointInfo,
         dial: Dial,
         patience: Patience,
-        seconds: dict[str, float],
+        stats: JobStats,
         expendable: bool = False,
     ) -> None:
         self.endpoint = endpoint
-        self._dial, self._patience, self._seconds = dial, patience, seconds
+        self._dial, self._patience, self._stats = dial, patience, stats
         self._reasons = (EngineError,) if expendable else GONE
         self._engine: Engine | None = None
         self._answered = False
@@ -86,6 +88,7 @@ class Seat:
         async with self._stage("connect", self._patience.connect_s):
             self._engine = await self._dial(self.endpoint)
         self._session = session
+        self._book(len(prompt) + len(log), 0)
         async with self._stage("open", self._patience.open_s):
             await self._engine.open(session, prompt, sampling, log)
 
@@ -96,15 +99,20 @@ class Seat:
                     tokens = await anext(stream, None)
                 if tokens is None:
                     return
+                self._book(0, len(tokens.ids))
                 yield tokens
 
     async def verify(self, session: int, drafts: Sequence[int], probs: DraftProbs | None = None) -> Verdict:
         async with self._stage("verify", self._wait_s):
-            return await self._connected.verify(session, drafts, probs)
+            verdict = await self._connected.verify(session, drafts, probs)
+        self._book(0, len(verdict.ids))
+        return verdict
 
     async def draft(self, session: int, position: int, tokens: Sequence[int], window: int) -> Draft:
         async with self._stage("draft", self._wait_s):
-            return await self._connected.draft(session, position, tokens, window)
+            draft = await self._connected.draft(session, position, tokens, window)
+        self._book(0, len(draft.ids))
+        return draft
 
     async def extend(self, session: int, position: int, tokens: Sequence[int]) -> None:
         async with self._stage("extend", self._wait_s):
@@ -124,6 +132,16 @@ class Seat:
             session, self._session = self._session, None
             await self.cancel(session)
 
+    def _book(self, taken_in: int, given_out: int) -> None:
+        used = self._stats.used
+        if self.endpoint.device:
+            self._stats.joules += self.endpoint.joules.of(taken_in, given_out)
+            used.device_in += taken_in
+            used.device_out += given_out
+        else:
+            used.server_in += taken_in
+            used.server_out += given_out
+
     @property
     def _wait_s(self) -> float:
         return self._patience.step_s if self._answered else self._patience.first_s
@@ -140,4 +158,5 @@ class Seat:
         except (*self._reasons, ConnectionError, OSError) as error:
             raise EndpointLost(self.endpoint, f"{type(error).__name__}: {error}") from error
         finally:
-            self._seconds[name] = self._seconds.get(name, 0.0) + time.perf_counter() - began
+            seconds = self._stats.stages_s
+            seconds[name] = seconds.get(name, 0.0) + time.perf_counter() - began

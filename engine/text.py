@@ -48,6 +48,7 @@ class Tokenizer:
         names = sorted(map(re.escape, self._added), key=len, reverse=True)
         self._any_added = re.compile("|".join(names) or r"(?!)")
         self._bytes = _TokenBytes(self._full, {i: token.content for i, token in added.items()})
+        self._byte_ids: dict[int, int] | None = None
         self._template = _environment().from_string(template) if template else None
         self._variables = {
             name: _token_text(config.get(name))
@@ -116,6 +117,43 @@ class Tokenizer:
 
     def _encode_plain(self, text: str) -> list[int]:
         return _encode(self._plain, text) if text else []
+
+    def encode_bytes(self, data: bytes) -> list[int]:
+        """Ordinary tokens whose bytes are exactly these. Need not be UTF-8: what is not text, or would not
+        come back as it was, becomes tokens of one byte. Raises InvalidRequest where the vocabulary lacks those.
+        """
+        ids: list[int] = []
+        for text in _BROKEN.split(data.decode("utf-8", "surrogateescape")):
+            part = text.encode("utf-8", "surrogateescape")
+            piece = [] if _BROKEN.match(text) else self._encode_plain(text)
+            ids += piece if self.shown_bytes(piece) == part else [self._byte(byte) for byte in part]
+        return ids
+
+    def _byte(self, byte: int) -> int:
+        """The token of one byte."""
+        if self._byte_ids is None:
+            named = [(bytes([b]), c, f"<0x{b:02X}>") for c, b in _BYTE_OF.items()]
+            ids = [
+                (b, i)
+                for b, c, name in named
+                for n in (c, name)
+                if (i := self._full.token_to_id(n)) is not None
+            ]
+            self._byte_ids = {b[0]: i for b, i in ids if self._bytes[i] == b}
+        if byte not in self._byte_ids:
+            raise InvalidRequest(f"this vocabulary has no token for the byte 0x{byte:02X}")
+        return self._byte_ids[byte]
+
+    def special_name(self, token: int) -> str | None:
+        """A special token's name; None of an ordinary one."""
+        return self._bytes[token].decode() if token in self._special else None
+
+    def special_id(self, name: str) -> int:
+        """The special token of that name; raises InvalidRequest where there is none."""
+        token = self._added.get(name)
+        if token is None or token not in self._special:
+            raise InvalidRequest(f"this vocabulary has no special token {name!r}")
+        return token
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of output tokens: special ones are left out, broken UTF-8 becomes U+FFFD."""
@@ -221,6 +259,7 @@ def _byte_alphabet() -> dict[str, int]:
 
 
 _BYTE_OF = _byte_alphabet()
+_BROKEN = re.compile("([\udc80-\udcff]+)")  # bytes that are no UTF-8, as Python's surrogateescape writes them
 
 
 def _unfinished(text: str, strings: Iterable[str]) -> int:

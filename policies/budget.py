@@ -15,7 +15,7 @@ class Budget:
     correction: requests, of the window's mean length, over which a deviation is made up.
     """
 
-    __slots__ = ("_correction", "_requests", "_spent", "_tokens", "_window", "share")
+    __slots__ = ("_allowed", "_correction", "_requests", "_spent", "_tokens", "_window", "share")
 
     def __init__(self, share: float = 1.0, window: int = 1000, correction: float = 8.0) -> None:
         if not 0.0 <= share <= 1.0:
@@ -24,8 +24,9 @@ class Budget:
             raise ValueError("window and correction must be above 0")
         self.share = share
         self._window, self._correction = window, correction
-        self._requests: deque[tuple[int, int]] = deque()
+        self._requests: deque[tuple[int, int, float]] = deque()
         self._tokens = self._spent = 0
+        self._allowed = 0.0
 
     @property
     def used(self) -> float:
@@ -37,20 +38,26 @@ class Budget:
         """In the window."""
         return len(self._requests)
 
-    def next(self) -> float:
-        """The share to plan the next request with."""
-        if not 0.0 < self.share < 1.0 or not self._requests:
-            return self.share
-        left = self.share * self._tokens - self._spent  # tokens; below 0: too many were spent
+    def next(self, share: float | None = None) -> float:
+        """The share to plan the next request with. share: what that request is allowed, where it is not `share`."""
+        share = self.share if share is None else share
+        if not 0.0 < share < 1.0 or not self._requests:
+            return share
+        left = self._allowed - self._spent  # tokens; below 0: too many were spent
         mean = self._tokens / len(self._requests)
-        return min(1.0, max(0.0, self.share + left / (self._correction * mean)))
+        return min(1.0, max(0.0, share + left / (self._correction * mean)))
 
-    def note(self, tokens: int, spent: bool) -> None:
+    def note(self, tokens: int, spent: bool, share: float | None = None) -> None:
         """A request of so many prompt tokens, and whether the constrained endpoint took them in."""
-        self._requests.append((tokens, tokens if spent else 0))
-        self._tokens += tokens
-        self._spent += tokens if spent else 0
+        allowed = tokens * (self.share if share is None else share)
+        request = (tokens, tokens if spent else 0, allowed)
+        self._requests.append(request)
+        self._add(request, 1)
         if len(self._requests) > self._window:
-            tokens, booked = self._requests.popleft()
-            self._tokens -= tokens
-            self._spent -= booked
+            self._add(self._requests.popleft(), -1)
+
+    def _add(self, request: tuple[int, int, float], sign: int) -> None:
+        tokens, spent, allowed = request
+        self._tokens += sign * tokens
+        self._spent += sign * spent
+        self._allowed += sign * allowed

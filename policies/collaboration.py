@@ -8,7 +8,7 @@ from typing import Protocol
 
 from policies.base import Registry
 
-MODES = ("cloud", "device", "speculative")
+MODES = ("cloud", "device", "speculative", "race")
 ANY_DEVICE = "any"
 
 
@@ -16,20 +16,23 @@ ANY_DEVICE = "any"
 class DeviceView:
     """A registered device as a policy sees it.
 
-    rtt_s: round-trip time of its link, seconds; sessions: how many it is working on now.
+    rtt_s: round-trip time of its link, seconds; sessions: how many it is working on now; prefill_token_s: seconds
+    to take in a token, 0 where not known.
     """
 
     name: str
     rtt_s: float
     sessions: int
+    prefill_token_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class CollaborationState:
-    """What is known when a request arrives; `mode` and `device` are None where the client left them open."""
+    """What is known when a request arrives; `mode` and `device` are None where the client left them open, and
+    `device` has several names where the client owns several."""
 
     mode: str | None
-    device: str | None
+    device: str | tuple[str, ...] | None
     verifiers: int
     drafters: int
     devices: Sequence[DeviceView]
@@ -37,7 +40,8 @@ class CollaborationState:
 
 @dataclass(frozen=True, slots=True)
 class Collaboration:
-    """The decision: a mode, and the device that takes part (None: no device; speculation is then fused)."""
+    """The decision: a mode, and the device that takes part (None: no device; speculation is then fused, and a race
+    has but one runner)."""
 
     mode: str
     device: str | None
@@ -56,8 +60,9 @@ collaboration: Registry[CollaborationPolicy] = Registry("collaboration")
 class ExplicitElseCloud:
     """Do what the client asks; where it leaves the mode open: speculative with its device, else cloud.
 
-    Speculative without a device is fused: the cloud's own drafter drafts. The device name "any", and mode
-    "device" without a name, take the least busy device, the nearest among equals.
+    Speculative without a device is fused: the cloud's own drafter drafts. The device name "any", and modes
+    "device" and "race" without a name, take the least busy device, the quickest and nearest among equals; so is one
+    of several names chosen, of those that are there.
     """
 
     def choose(self, state: CollaborationState) -> Collaboration:
@@ -66,7 +71,13 @@ class ExplicitElseCloud:
             return Collaboration(mode, None)
         if mode == "speculative" and state.device is None:
             return Collaboration(mode, None)
-        device = state.device
-        if device in (None, ANY_DEVICE) and state.devices:
-            device = min(state.devices, key=lambda d: (d.sessions, d.rtt_s, d.name)).name
-        return Collaboration(mode, device)
+        if isinstance(state.device, str) and state.device != ANY_DEVICE:
+            return Collaboration(mode, state.device)
+        named = state.device if isinstance(state.device, tuple) else None
+        there = [d for d in state.devices if named is None or d.name in named]
+        if there:
+            best = min(there, key=lambda d: (d.sessions, d.prefill_token_s, d.rtt_s, d.name))
+            return Collaboration(mode, best.name)
+        return Collaboration(
+            mode, named[0] if named else state.device if isinstance(state.device, str) else None
+        )

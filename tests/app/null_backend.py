@@ -16,6 +16,7 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 from app.backend import ModelCard
 from app.errors import NotReady
 from cluster.tokenlog import Origin
+from deployments.accounts import Account, Accounts
 from deployments.job import Delta, Job, JobStats, NoSuchDevice
 from engine.base import TokenLogprob
 from engine.null_engine import NullEngine
@@ -43,6 +44,7 @@ TOKENIZER = byte_tokenizer()
 ORIGINS = {
     "cloud": (Origin.CLOUD,),
     "device": (Origin.DEVICE,),
+    "race": (Origin.DEVICE, Origin.CLOUD),
     "speculative": (Origin.DRAFT, Origin.DRAFT, Origin.DRAFT, Origin.CORRECTED),
 }
 
@@ -66,6 +68,7 @@ class NullBackend:
         self.fail_after: tuple[int, Exception] | None = None
         self.draining = False
         self.default_reader_rate = 5.0
+        self.accounts = Accounts()
         self.missing: list[str] = []
         self.jobs: list[Job] = []
         self.closed = asyncio.Semaphore(0)
@@ -75,6 +78,9 @@ class NullBackend:
 
     def tokenizer(self, model: str) -> Tokenizer:
         return TOKENIZER
+
+    def account(self, key: str) -> Account:
+        return self.accounts.of(key)
 
     async def devices(self) -> list[dict[str, object]]:
         return [{"name": "pixel-1", "rtt_ms": 10.0, "sessions": 0}]

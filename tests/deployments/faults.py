@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 
+from cluster.registry import DeviceRecord
 from deployments.assigner import Assigner
 from deployments.assignment import Assignment, EndpointInfo, Wishes
 from deployments.executor import Executor, Limits
+from deployments.racing import Racing
 from deployments.roster import Snapshot
 from deployments.seat import Patience
 from engine.base import Draft, DraftProbs, Engine, EngineStats, EngineStopped, Sampling, Tokens, Verdict
@@ -95,13 +97,15 @@ class World:
         devices: dict[str, Engine] | None = None,
         windows: Sequence[int] = (4,),
         limits: Limits | None = None,
+        racing: Racing | None = None,
     ) -> None:
         self.engines: dict[str, Engine] = {}
         pools = {
             "verifier": tuple(self._add("verifier", n, e) for n, e in enumerate(verifiers)),
             "drafter": tuple(self._add("drafter", n, e) for n, e in enumerate(drafters)),
         }
-        self.snapshot = Snapshot(1, pools, {n: self._add(n, 0, e) for n, e in (devices or {}).items()})
+        records = [self._register(name, engine) for name, engine in (devices or {}).items()]
+        self.snapshot = Snapshot(1, pools, {record.name: record for record in records})
         self.assigner = Assigner(collaboration.create("explicit"), lambda: routing.create("round_robin"), 8)
         self.assigner.see(self.snapshot)
         self.executor = Executor(
@@ -109,6 +113,7 @@ class World:
             self._dial,
             lambda: Script(windows),
             limits or Limits(seat=Patience(connect_s=1, open_s=1, first_s=1, step_s=1)),
+            racing,
         )
 
     def _add(self, engine_name: str, number: int, engine: Engine) -> EndpointInfo:
@@ -121,6 +126,19 @@ class World:
         )
         self.engines[endpoint.key] = engine
         return endpoint
+
+    def _register(self, name: str, engine: Engine) -> DeviceRecord:
+        """A device that takes 1 J to take a token in and 2 J to give one out."""
+        endpoint = self._add(name, 0, engine)
+        return DeviceRecord(
+            name=name,
+            address=endpoint.address,
+            profile="native",
+            model=endpoint.model,
+            vocabulary=endpoint.vocabulary,
+            prefill_j=1.0,
+            decode_j=2.0,
+        )
 
     async def _assign(self, wishes: Wishes) -> Assignment:
         return self.assigner.assign(wishes, retry_lost=False)

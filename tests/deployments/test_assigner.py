@@ -158,4 +158,4 @@ def test_a_device_must_speak_the_models_vocabulary() -> None:
     stranger = msgspec.structs.replace(NEAR, vocabulary="another")
     router = assigner(Snapshot(1, FULL.pools, {"near": stranger}))
     with pytest.raises(InvalidRequest, match="another vocabulary"):
-        router.assign(Wishes("device", "near"))
+        router.assign(Wishes("speculative", "near"))

@@ -34,9 +34,21 @@ def test_a_new_share_counts_at_once():
     for i in range(100):
         budget.note(10, i % 2 == 0)
     budget.share = 0.1
-    assert budget.next() < 0.1
-    budget.share = 0.9
-    assert budget.next() > 0.9
+    assert budget.next() == 0.1  # what was allowed before is not regretted
+    assert budget.next(0.9) == 0.9
+
+
+def test_requests_may_have_shares_of_their_own():
+    rng, budget = random.Random(3), Budget(0.5)
+    spent = {0.2: 0, 0.8: 0}
+    for i in range(4000):
+        share = 0.2 if i % 2 else 0.8
+        spends = rng.random() < budget.next(share)
+        spent[share] += spends
+        budget.note(10, spends, share)
+    assert spent[0.2] / 2000 == pytest.approx(0.2, abs=0.05)
+    assert spent[0.8] / 2000 == pytest.approx(0.8, abs=0.05)
+    assert budget.used == pytest.approx(0.5, abs=0.02)
 
 
 @pytest.mark.parametrize("bad", [{"share": 1.1}, {"share": -0.1}, {"window": 0}, {"correction": 0.0}])

@@ -1,0 +1,75 @@
+"""Accounts over HTTP: whose a request is, what it has cost so far, and its budget and exchange rate."""
+
+from __future__ import annotations
+
+import hashlib
+
+from fastapi import Request
+from pydantic import BaseModel, Field
+
+from app.schema import Strict
+from deployments.accounts import Account
+from policies.dispatch import Constrained
+
+ANONYMOUS = "anonymous"
+
+
+class AccountChange(Strict):
+    """budget: share of prompt tokens that the constrained endpoint may take in; exchange_rate: what a joule of the
+    devices is worth, dollars. What is left out stays as it is."""
+
+    budget: float | None = Field(None, ge=0, le=1)
+    exchange_rate: float | None = Field(None, ge=0, le=1e6, allow_inf_nan=False)
+
+
+class AccountView(BaseModel):
+    """Tokens, dollars and joules of all requests so far, at this replica of the API. budget_used: of the last 1000
+    races in which the server, or the device, was the constrained endpoint, its share of prompt tokens."""
+
+    account: str
+    budget: float
+    exchange_rate: float
+    requests: int
+    server_tokens_in: int
+    server_tokens_out: int
+    device_tokens_in: int
+    device_tokens_out: int
+    server_usd: float
+    device_joules: float
+    device_usd: float
+    budget_used: dict[str, float]
+
+    @classmethod
+    def of(cls, key: str, account: Account) -> AccountView:
+        return cls(
+            account=key,
+            budget=account.budget,
+            exchange_rate=account.exchange_rate,
+            requests=account.requests,
+            server_tokens_in=account.used.server_in,
+            server_tokens_out=account.used.server_out,
+            device_tokens_in=account.used.device_in,
+            device_tokens_out=account.used.device_out,
+            server_usd=account.server_usd,
+            device_joules=account.joules,
+            device_usd=account.device_usd,
+            budget_used={str(c): round(account.budgets[c].used, 6) for c in Constrained},
+        )
+
+
+def change(account: Account, wanted: AccountChange) -> None:
+    """Counts from the next request on."""
+    if wanted.budget is not None:
+        account.budget = wanted.budget
+    if wanted.exchange_rate is not None:
+        account.exchange_rate = wanted.exchange_rate
+
+
+def account_key(request: Request, device: str | tuple[str, ...] | None = None) -> str:
+    """Whose request it is: the API key's, of which only a fingerprint is kept; without one, the device's."""
+    kind, _, secret = request.headers.get("authorization", "").partition(" ")
+    if kind.lower() == "bearer" and secret.strip():
+        return "key-" + hashlib.sha256(secret.strip().encode()).hexdigest()[:16]
+    if isinstance(device, str):
+        return f"device-{device}"
+    return ANONYMOUS

@@ -1,0 +1,69 @@
+"""Accounts: who pays for requests, within which budget, and what they have cost so far."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+
+from policies.budget import Budget
+from policies.cost import MAINS_USD_PER_J, Used
+from policies.dispatch import Constrained
+from policies.samples import Lengths
+
+KEPT = 10_000  # accounts that were not used for longest are forgotten first
+
+
+@dataclass(slots=True)
+class Account:
+    """exchange_rate: what a joule of its devices is worth to its owner, dollars. budgets: of prompt tokens, one for
+    the case that its devices are the constrained endpoint and one for the case that the server is.
+
+    lengths: of its prompts. used: tokens at both kinds of endpoint; server_usd: dollars that the server asks for
+    them; joules: spent by its devices; device_usd: what those were worth when they were spent.
+    """
+
+    exchange_rate: float
+    budgets: dict[Constrained, Budget]
+    lengths: Lengths = field(default_factory=lambda: Lengths(kept=1024))
+    used: Used = field(default_factory=Used)
+    requests: int = 0
+    server_usd: float = 0.0
+    joules: float = 0.0
+    device_usd: float = 0.0
+
+    @property
+    def budget(self) -> float:
+        """The share of prompt tokens that the constrained endpoint may take in."""
+        return self.budgets[Constrained.SERVER].share
+
+    @budget.setter
+    def budget(self, share: float) -> None:
+        for budget in self.budgets.values():
+            budget.share = share
+
+    def book(self, used: Used, server_usd: float, joules: float, device_usd: float) -> None:
+        """A request that is over has used these tokens and cost so much."""
+        self.requests += 1
+        self.used.add(used)
+        self.server_usd += server_usd
+        self.joules += joules
+        self.device_usd += device_usd
+
+
+class Accounts:
+    """By key: an API key's fingerprint, or a device. budget, exchange_rate: of a new one."""
+
+    def __init__(self, budget: float = 0.5, exchange_rate: float = MAINS_USD_PER_J) -> None:
+        self._budget, self._exchange_rate = budget, exchange_rate
+        self._accounts: OrderedDict[str, Account] = OrderedDict()
+
+    def of(self, key: str) -> Account:
+        """The account of that key, opened when it is first asked for."""
+        account = self._accounts.get(key)
+        if account is None:
+            budgets = {constrained: Budget(self._budget) for constrained in Constrained}
+            account = self._accounts[key] = Account(self._exchange_rate, budgets)
+            if len(self._accounts) > KEPT:
+                self._accounts.popitem(last=False)
+        self._accounts.move_to_end(key)
+        return account

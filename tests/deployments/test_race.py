@@ -1,0 +1,289 @@
+"""Mode race: who starts, who wins, who is stopped, who goes on; and that the answer is the same whatever happens."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cluster.tokenlog import Origin
+from deployments.executor import Limits
+from deployments.job import Job, JobStats
+from deployments.racing import Racing, RacingSettings
+from deployments.seat import Patience
+from deployments.settings import PolicyChoice
+from engine.base import EngineStopped, NoCapacity, Sampling, Tokens
+from engine.null_engine import NullEngine
+from policies.dispatch import BOTH, DEVICE_ONLY, SERVER_ONLY, DispatchState, Start
+from policies.migration import MigrationState
+from tests.deployments.faults import PROMPT, Failing, World, reference
+
+EXPECTED = reference(PROMPT, 24)
+
+
+class Gate(NullEngine):
+    """Gives its first token when told to. begun: sessions that wait for it or got it."""
+
+    def __init__(self, opened: bool = True) -> None:
+        super().__init__()
+        self.gate = asyncio.Event()
+        self.begun = 0
+        if opened:
+            self.gate.set()
+
+    async def generate(self, session: int) -> AsyncIterator[Tokens]:
+        self.begun += 1
+        await self.gate.wait()
+        async for tokens in super().generate(session):
+            yield tokens
+
+
+class Planned:
+    """A dispatch policy that says what it was told."""
+
+    def __init__(self, start: Start) -> None:
+        self.start = start
+
+    def choose(self, state: DispatchState) -> Start:
+        return self.start
+
+
+class At:
+    """A migration policy that hands over at these lengths of the answer, whatever it costs."""
+
+    def __init__(self, lengths: Sequence[int]) -> None:
+        self.lengths = lengths
+
+    def wanted(self, state: MigrationState) -> bool:
+        return True
+
+    def due(self, state: MigrationState) -> bool:
+        return state.known - len(PROMPT) in self.lengths
+
+
+def race(
+    server: NullEngine | Failing,
+    device: NullEngine | Failing,
+    start: Start = BOTH,
+    at: Sequence[int] = (),
+    limits: Limits | None = None,
+    **settings: object,
+) -> World:
+    """A world whose races start and migrate as told. Either endpoint counts as the dearer one when asked."""
+    racing = Racing(RacingSettings(**settings))
+    racing._new_policies = lambda: (Planned(start), At(at))  # type: ignore[method-assign, assignment]
+    return World([server], [], {"phone": device}, limits=limits, racing=racing)
+
+
+def job(max_tokens: int = 24, **wishes: object) -> Job:
+    return Job(11, PROMPT, Sampling(max_tokens=max_tokens), mode="race", device="phone", **wishes)
+
+
+async def answer(world: World, wanted: Job) -> tuple[list[int], list[Origin], JobStats]:
+    ids: list[int] = []
+    origins: list[Origin] = []
+    stats = None
+    async for delta in world.executor.run(wanted):
+        ids += delta.ids
+        origins += delta.origins
+        stats = delta.stats
+    assert stats is not None
+    await world.executor.settled()
+    for engine in world.engines.values():
+        assert (await engine.stats()).sessions == 0, "nothing is left open"
+    return ids, origins, stats
+
+
+async def test_the_first_token_wins_and_the_other_one_stops():
+    server, device = Gate(opened=False), Gate()
+    ids, origins, stats = await answer(race(server, device), job())
+    assert ids == EXPECTED
+    assert set(origins) == {Origin.DEVICE}
+    assert (stats.mode, stats.device, stats.migrations) == ("race", "phone", 0)
+    assert server.begun == device.begun == 1
+    counters = await server.stats()
+    assert (counters.cancelled, counters.tokens_generated) == (1, 0), "it stopped computing"
+    assert (stats.used.server_in, stats.used.server_out) == (len(PROMPT), 0)
+    assert (stats.used.device_in, stats.used.device_out) == (len(PROMPT), 24)
+
+
+@pytest.mark.parametrize(("start", "origin"), [(SERVER_ONLY, Origin.CLOUD), (DEVICE_ONLY, Origin.DEVICE)])
+async def test_who_is_not_to_start_does_not(start: Start, origin: Origin):
+    server, device = Gate(), Gate()
+    _, origins, _ = await answer(race(server, device, start), job())
+    assert set(origins) == {origin}
+    assert (server.begun, device.begun) == ((1, 0) if origin is Origin.CLOUD else (0, 1))
+
+
+async def test_the_device_starts_when_the_server_keeps_it_waiting():
+    server, device = Gate(opened=False), Gate()
+    _, origins, _ = await answer(race(server, device, Start(0.0, 0.01)), job())
+    assert set(origins) == {Origin.DEVICE}
+    assert server.begun == device.begun == 1
+
+
+async def test_the_device_does_not_start_when_the_server_is_in_time():
+    server, device = Gate(), Gate()
+    await answer(race(server, device, Start(0.0, 30.0)), job())
+    assert (server.begun, device.begun) == (1, 0)
+
+
+@pytest.mark.parametrize("error", [EngineStopped("gone"), NoCapacity("full")])
+@pytest.mark.parametrize("broken", ["server", "device"])
+async def test_where_one_cannot_start_the_other_does_at_once(broken: str, error: Exception):
+    bad = Failing(Gate(), "open", error=lambda: error)
+    good = Gate()
+    server, device = (bad, good) if broken == "server" else (good, bad)
+    start = Start(0.0, 3600.0) if broken == "server" else Start(3600.0, 0.0)
+    ids, _, stats = await answer(race(server, device, start), job())
+    assert ids == EXPECTED
+    assert bad.fired == 1
+    assert stats.replans == 0
+
+
+@given(st.lists(st.integers(1, 23), max_size=6, unique=True), st.integers(1, 24))
+def test_the_answer_is_the_same_wherever_it_is_handed_over(cuts: list[int], max_tokens: int):
+    async def run() -> None:
+        # the server is dearer for the device's account and the device for the server's: both ways are open
+        world = race(Gate(), Gate(), SERVER_ONLY, cuts)
+        world.executor._racing.referee = _both_ways(world.executor._racing.referee)
+        ids, origins, stats = await answer(world, job(max_tokens))
+        assert ids == EXPECTED[:max_tokens]
+        here, expected = Origin.CLOUD, []
+        for position in range(max_tokens):
+            if position in cuts:
+                here = Origin.DEVICE if here is Origin.CLOUD else Origin.CLOUD
+            expected.append(here)
+        assert origins == expected
+        assert stats.migrations == sum(cut < max_tokens for cut in cuts)
+
+    asyncio.run(run())
+
+
+def _both_ways(make):
+    """Referees to whom the other endpoint is always the cheaper one."""
+
+    def referee(*args):
+        made = make(*args)
+        hand_over = made.hand_over
+
+        def cheaper_elsewhere(origin: Origin, sent: int) -> bool:
+            dear, cheap = type(made._prices[origin])(0.0, 1.0), type(made._prices[origin])(0.0, 0.0)
+            made._prices = {o: dear if o is origin else cheap for o in made._prices}
+            return hand_over(origin, sent)
+
+        made.hand_over = cheaper_elsewhere
+        return made
+
+    return referee
+
+
+@pytest.mark.parametrize("operation", ["open", "generate"])
+async def test_if_the_target_fails_the_source_goes_on(operation: str):
+    device = Failing(Gate(), operation)
+    world = race(Gate(), device, SERVER_ONLY, [5, 9])
+    ids, origins, stats = await answer(world, job())
+    assert ids == EXPECTED
+    assert device.fired == 1
+    assert set(origins) == {Origin.CLOUD}
+    assert (stats.migrations, stats.migrations_failed, stats.replans) == (0, 1, 0)
+
+
+@pytest.mark.parametrize("after", [0, 1, 7, 23])
+@pytest.mark.parametrize("broken", ["server", "device"])
+async def test_if_the_source_dies_the_other_one_goes_on(broken: str, after: int):
+    bad = Failing(Gate(), "generate", after=after)
+    good = Gate()
+    server, device = (bad, good) if broken == "server" else (good, bad)
+    ids, _, stats = await answer(
+        race(server, device, SERVER_ONLY if broken == "server" else DEVICE_ONLY), job()
+    )
+    assert ids == EXPECTED
+    assert bad.fired == 1
+    assert (stats.failovers, stats.replans) == (int(after > 0), 0)
+
+
+async def test_a_source_that_stalls_is_left():
+    class Stalling(Gate):
+        async def generate(self, session: int) -> AsyncIterator[Tokens]:
+            async for tokens in super().generate(session):
+                yield tokens
+                self.stalled = True
+                await asyncio.Event().wait()
+
+    server, device = Stalling(), Gate()
+    limits = Limits(seat=Patience(connect_s=1, open_s=1, first_s=1, step_s=0.05))
+    ids, origins, stats = await answer(race(server, device, SERVER_ONLY, limits=limits), job())
+    assert ids == EXPECTED
+    assert server.stalled
+    assert origins == [Origin.CLOUD] + [Origin.DEVICE] * 23
+    assert stats.failovers == 1
+
+
+async def test_if_both_die_the_executor_starts_anew():
+    server, device = Failing(Gate(), "generate", after=3), Failing(Gate(), "open")
+    world = race(server, device, SERVER_ONLY)
+    world.snapshot.pools["verifier"] += (world._add("verifier", 1, Gate()),)
+    ids, _, stats = await answer(world, job())
+    assert ids == EXPECTED
+    assert (server.fired, device.fired) == (1, 1)
+    assert stats.replans >= 1
+
+
+async def test_without_a_server_the_device_answers_alone():
+    world = race(Gate(), Gate())
+    world.snapshot.pools["verifier"] = ()
+    ids, origins, stats = await answer(world, job())
+    assert ids == EXPECTED
+    assert (stats.mode, set(origins)) == ("device", {Origin.DEVICE})
+
+
+async def test_the_plan_picks_among_the_devices_of_a_user():
+    world = World([Gate()], [], {"phone": Gate(), "laptop": Gate(), "else's": Gate()})
+    wanted = Job(11, PROMPT, Sampling(max_tokens=4), mode="race", device=("laptop", "gone"))
+    _, _, stats = await answer(world, wanted)
+    assert stats.device == "laptop"
+
+
+async def test_tokens_are_paid_for():
+    world = race(Gate(), Gate(), SERVER_ONLY, [5], price_in=1e6, price_out=2e6, exchange_rate=0.25)
+    _, _, stats = await answer(world, job(account="me"))
+    known = len(PROMPT) + 5
+    assert (stats.used.server_in, stats.used.device_in) == (len(PROMPT), known)
+    assert stats.used.server_out + stats.used.device_out >= 24
+    assert stats.joules == known + 2 * stats.used.device_out
+    server_usd = len(PROMPT) + 2 * stats.used.server_out
+    assert stats.usd == pytest.approx(server_usd + 0.25 * stats.joules)
+    account = world.executor._racing.accounts.of("me")
+    assert (account.requests, account.server_usd, account.joules) == (1, server_usd, stats.joules)
+    assert account.device_usd == pytest.approx(0.25 * stats.joules)
+
+
+async def test_a_client_that_leaves_pays_for_what_it_had():
+    world = race(Gate(), Gate(), SERVER_ONLY)
+    stream = world.executor.run(job(account="me"))
+    await anext(stream)
+    await stream.aclose()
+    await world.executor.settled()
+    account = world.executor._racing.accounts.of("me")
+    assert account.requests == 1
+    assert account.used.server_in == len(PROMPT)
+    assert account.used.server_out >= 1
+
+
+@pytest.mark.parametrize("rate", [1e-12, 1e3])  # the server is constrained, or the device is
+@pytest.mark.parametrize("share", [0.25, 0.7])
+async def test_the_budget_is_kept(rate: float, share: float):
+    racing = Racing(RacingSettings(exchange_rate=rate, dispatch=PolicyChoice(name="disco")))
+    world = World([NullEngine()], [], {"phone": NullEngine()}, racing=racing)
+    for i in range(400):
+        prompt = tuple(range(5, 8 + i * 7 % 90))
+        await answer(world, Job(i, prompt, Sampling(max_tokens=2), mode="race", account="me", budget=share))
+    budgets = racing.accounts.of("me").budgets
+    used = {str(constrained): budget for constrained, budget in budgets.items() if budget.requests}
+    ((constrained, budget),) = used.items()
+    assert constrained == ("server" if rate < 1 else "device")
+    assert budget.used == pytest.approx(share, abs=0.02)
