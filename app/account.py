@@ -53,7 +53,7 @@ class AccountView(BaseModel):
             server_usd=account.server_usd,
             device_joules=account.joules,
             device_usd=account.device_usd,
-            budget_used={str(c): round(account.budgets[c].used, 6) for c in Constrained},
+            budget_used={str(c): round(account.payer.budgets[c].used, 6) for c in Constrained},
         )
 
 

@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from policies.budget import Budget
+from policies.contest import Payer
 from policies.cost import MAINS_USD_PER_J, Used
 from policies.dispatch import Constrained
-from policies.samples import Lengths
 
 KEPT = 10_000  # accounts that were not used for longest are forgotten first
 
 
 @dataclass(slots=True)
 class Account:
-    """exchange_rate: what a joule of its devices is worth to its owner, dollars. budgets: of prompt tokens, one for
-    the case that its devices are the constrained endpoint and one for the case that the server is.
+    """exchange_rate: what a joule of its devices is worth to its owner, dollars. payer: its budgets, and what races
+    need to know of it.
 
-    lengths: of its prompts. used: tokens at both kinds of endpoint; server_usd: dollars that the server asks for
-    them; joules: spent by its devices; device_usd: what those were worth when they were spent.
+    used: tokens at both kinds of endpoint; server_usd: dollars that the server asks for them; joules: spent by its
+    devices; device_usd: what those were worth when they were spent.
     """
 
     exchange_rate: float
-    budgets: dict[Constrained, Budget]
-    lengths: Lengths = field(default_factory=lambda: Lengths(kept=1024))
+    payer: Payer
     used: Used = field(default_factory=Used)
     requests: int = 0
     server_usd: float = 0.0
@@ -34,11 +33,11 @@ class Account:
     @property
     def budget(self) -> float:
         """The share of prompt tokens that the constrained endpoint may take in."""
-        return self.budgets[Constrained.SERVER].share
+        return self.payer.budgets[Constrained.SERVER].share
 
     @budget.setter
     def budget(self, share: float) -> None:
-        for budget in self.budgets.values():
+        for budget in self.payer.budgets.values():
             budget.share = share
 
     def book(self, used: Used, server_usd: float, joules: float, device_usd: float) -> None:
@@ -51,18 +50,20 @@ class Account:
 
 
 class Accounts:
-    """By key: an API key's fingerprint, or a device. budget, exchange_rate: of a new one."""
+    """By key: an API key's fingerprint, or a device. payer, budget, exchange_rate: of a new one."""
 
-    def __init__(self, budget: float = 0.5, exchange_rate: float = MAINS_USD_PER_J) -> None:
-        self._budget, self._exchange_rate = budget, exchange_rate
+    def __init__(
+        self, payer: Callable[[], Payer], budget: float = 0.5, exchange_rate: float = MAINS_USD_PER_J
+    ) -> None:
+        self._payer, self._budget, self._exchange_rate = payer, budget, exchange_rate
         self._accounts: OrderedDict[str, Account] = OrderedDict()
 
     def of(self, key: str) -> Account:
         """The account of that key, opened when it is first asked for."""
         account = self._accounts.get(key)
         if account is None:
-            budgets = {constrained: Budget(self._budget) for constrained in Constrained}
-            account = self._accounts[key] = Account(self._exchange_rate, budgets)
+            account = self._accounts[key] = Account(self._exchange_rate, self._payer())
+            account.budget = self._budget
             if len(self._accounts) > KEPT:
                 self._accounts.popitem(last=False)
         self._accounts.move_to_end(key)

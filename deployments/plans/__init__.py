@@ -41,6 +41,6 @@ def plan_for(assignment: Assignment, seat: TakeSeat, pairs: Pairs, racing: Racin
             return Race(
                 seat(assignment.target, False),
                 seat(assignment.rival, True),
-                racing.referee(job, assignment.target, assignment.rival),
+                racing.contest(job, assignment.target, assignment.rival),
             )
     raise ValueError(f"no plan for {assignment}")

@@ -11,64 +11,40 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator
 from contextlib import suppress
-from typing import Protocol, cast
+from typing import cast
 
 from cluster.tokenlog import Origin, TokenLog
 from deployments.assignment import EndpointLost
 from deployments.job import Job, JobStats
 from deployments.plans.base import Piece
 from engine.base import Engine, EngineError, EngineStopped, NoCapacity, Tokens
-from policies.dispatch import BOTH, NEVER, Start
+from policies.contest import Contest
+from policies.dispatch import BOTH, NEVER, Constrained, Start
 
+ORIGINS = {Constrained.SERVER: Origin.CLOUD, Constrained.DEVICE: Origin.DEVICE}
 LOST = (EndpointLost, EngineStopped, NoCapacity)
 """What another endpoint may make good."""
 
 
-class Referee(Protocol):
-    """What one race is told, and tells of itself. Times in seconds."""
-
-    start: Start
-
-    def began(self, origin: Origin) -> None:
-        """It starts."""
-        ...
-
-    def first_token(self, origin: Origin, known: int, seconds: float) -> None:
-        """It took so long from its start, with so many tokens to take in."""
-        ...
-
-    def stopped(self, origin: Origin, seconds: float) -> None:
-        """It was stopped after so long without a token."""
-        ...
-
-    def delivered(self, tokens: int) -> None:
-        """So many more output tokens are on their way to the reader."""
-        ...
-
-    def hand_over(self, origin: Origin, sent: int) -> bool:
-        """Whether the answer, of so many tokens, should now leave this endpoint for the other one."""
-        ...
-
-
 class Race:
-    """server, device: whoever is first goes on. referee: this request's plan, and the books."""
+    """server, device: whoever is first goes on, by the contest's plan."""
 
-    def __init__(self, server: Engine, device: Engine, referee: Referee) -> None:
-        self._server, self._device, self._referee = server, device, referee
+    def __init__(self, server: Engine, device: Engine, contest: Contest) -> None:
+        self._server, self._device, self._contest = server, device, contest
 
     async def run(self, job: Job, log: TokenLog, stats: JobStats) -> AsyncGenerator[Piece, None]:
-        server = _Runner(self._server, Origin.CLOUD, job, log, self._referee)
-        device = _Runner(self._device, Origin.DEVICE, job, log, self._referee)
+        server = _Runner(self._server, Constrained.SERVER, job, log, self._contest)
+        device = _Runner(self._device, Constrained.DEVICE, job, log, self._contest)
         try:
-            start = self._referee.start if not log else BOTH  # half an answer is in a hurry
+            start = self._contest.start if not log else BOTH  # half an answer is in a hurry
             source, tokens = await self._first_token(server, device, start)
             while True:
                 yield source.piece(tokens)
                 if tokens.finish is not None:
                     return
-                self._referee.delivered(len(tokens.ids))
+                self._contest.delivered(len(tokens.ids), time.monotonic())
                 other = device if source is server else server
-                if other.fit and self._referee.hand_over(source.origin, len(log)):
+                if other.fit and self._contest.hand_over(source.side, len(log), time.monotonic()):
                     source, tokens = await self._hand_over(source, other, stats)
                     continue
                 try:
@@ -127,9 +103,9 @@ class Race:
 class _Runner:
     """One endpoint's part in a race. fit: it may still be asked."""
 
-    def __init__(self, engine: Engine, origin: Origin, job: Job, log: TokenLog, referee: Referee) -> None:
-        self.origin, self.fit = origin, True
-        self._engine, self._job, self._log, self._referee = engine, job, log, referee
+    def __init__(self, engine: Engine, side: Constrained, job: Job, log: TokenLog, contest: Contest) -> None:
+        self.side, self.fit = side, True
+        self._engine, self._job, self._log, self._contest = engine, job, log, contest
         self._beginning: asyncio.Task[Tokens] | None = None
         self._stream: AsyncGenerator[Tokens, None] | None = None
         self._leaving: asyncio.Task[None] | None = None
@@ -155,7 +131,7 @@ class _Runner:
             await self._leaving
             self._leaving = None
         self._began_s = time.monotonic()
-        self._referee.began(self.origin)
+        self._contest.began(self.side)
         job, known = self._job, len(self._job.prompt) + len(self._log)
         try:
             await self._engine.open(job.session, job.prompt, job.sampling, self._log.ids)
@@ -164,7 +140,7 @@ class _Runner:
         except LOST:
             self.fit = False
             raise
-        self._referee.first_token(self.origin, known, time.monotonic() - self._began_s)
+        self._contest.first_token(self.side, known, time.monotonic() - self._began_s)
         return tokens
 
     async def next(self) -> Tokens:
@@ -177,7 +153,7 @@ class _Runner:
 
     def piece(self, tokens: Tokens) -> Piece:
         """The tokens as the log's next."""
-        origins = [self.origin] * len(tokens.ids)
+        origins = [ORIGINS[self.side]] * len(tokens.ids)
         return Piece(len(self._log), tokens.ids, origins, tokens.finish, tokens.logprobs)
 
     async def pause(self) -> None:
@@ -198,7 +174,7 @@ class _Runner:
         if beginning is None:
             return
         if not beginning.done():
-            self._referee.stopped(self.origin, time.monotonic() - self._began_s)
+            self._contest.stopped(self.side, time.monotonic() - self._began_s)
             beginning.cancel()
         self._leaving = asyncio.ensure_future(self._cancel(beginning))
 

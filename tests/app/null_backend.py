@@ -16,8 +16,9 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 from app.backend import ModelCard
 from app.errors import NotReady
 from cluster.tokenlog import Origin
-from deployments.accounts import Account, Accounts
+from deployments.accounts import Account
 from deployments.job import Delta, Job, JobStats, NoSuchDevice
+from deployments.racing import Racing, RacingSettings
 from engine.base import TokenLogprob
 from engine.null_engine import NullEngine
 from engine.text import Tokenizer
@@ -68,7 +69,7 @@ class NullBackend:
         self.fail_after: tuple[int, Exception] | None = None
         self.draining = False
         self.default_reader_rate = 5.0
-        self.accounts = Accounts()
+        self.accounts = Racing(RacingSettings()).accounts
         self.missing: list[str] = []
         self.jobs: list[Job] = []
         self.closed = asyncio.Semaphore(0)

@@ -17,7 +17,9 @@ from deployments.seat import Patience
 from deployments.settings import PolicyChoice
 from engine.base import EngineStopped, NoCapacity, Sampling, Tokens
 from engine.null_engine import NullEngine
-from policies.dispatch import BOTH, DEVICE_ONLY, SERVER_ONLY, DispatchState, Start
+from policies.contest import Payer
+from policies.cost import PerToken
+from policies.dispatch import BOTH, DEVICE_ONLY, SERVER_ONLY, Constrained, DispatchState, Start
 from policies.migration import MigrationState
 from tests.deployments.faults import PROMPT, Failing, World, reference
 
@@ -74,7 +76,7 @@ def race(
 ) -> World:
     """A world whose races start and migrate as told. Either endpoint counts as the dearer one when asked."""
     racing = Racing(RacingSettings(**settings))
-    racing._new_policies = lambda: (Planned(start), At(at))  # type: ignore[method-assign, assignment]
+    racing.accounts._payer = lambda: Payer(Planned(start), At(at))
     return World([server], [], {"phone": device}, limits=limits, racing=racing)
 
 
@@ -149,7 +151,7 @@ def test_the_answer_is_the_same_wherever_it_is_handed_over(cuts: list[int], max_
     async def run() -> None:
         # the server is dearer for the device's account and the device for the server's: both ways are open
         world = race(Gate(), Gate(), SERVER_ONLY, cuts)
-        world.executor._racing.referee = _both_ways(world.executor._racing.referee)
+        world.executor._racing.contest = _both_ways(world.executor._racing.contest)
         ids, origins, stats = await answer(world, job(max_tokens))
         assert ids == EXPECTED[:max_tokens]
         here, expected = Origin.CLOUD, []
@@ -164,21 +166,21 @@ def test_the_answer_is_the_same_wherever_it_is_handed_over(cuts: list[int], max_
 
 
 def _both_ways(make):
-    """Referees to whom the other endpoint is always the cheaper one."""
+    """Contests to whom the other endpoint is always the cheaper one."""
 
-    def referee(*args):
+    def contest(*args):
         made = make(*args)
         hand_over = made.hand_over
 
-        def cheaper_elsewhere(origin: Origin, sent: int) -> bool:
-            dear, cheap = type(made._prices[origin])(0.0, 1.0), type(made._prices[origin])(0.0, 0.0)
-            made._prices = {o: dear if o is origin else cheap for o in made._prices}
-            return hand_over(origin, sent)
+        def cheaper_elsewhere(side: Constrained, sent: int, now_s: float) -> bool:
+            dear, cheap = PerToken(0.0, 1.0), PerToken(0.0, 0.0)
+            made._prices = {o: dear if o is side else cheap for o in made._prices}
+            return hand_over(side, sent, now_s)
 
         made.hand_over = cheaper_elsewhere
         return made
 
-    return referee
+    return contest
 
 
 @pytest.mark.parametrize("operation", ["open", "generate"])
@@ -282,7 +284,7 @@ async def test_the_budget_is_kept(rate: float, share: float):
     for i in range(400):
         prompt = tuple(range(5, 8 + i * 7 % 90))
         await answer(world, Job(i, prompt, Sampling(max_tokens=2), mode="race", account="me", budget=share))
-    budgets = racing.accounts.of("me").budgets
+    budgets = racing.accounts.of("me").payer.budgets
     used = {str(constrained): budget for constrained, budget in budgets.items() if budget.requests}
     ((constrained, budget),) = used.items()
     assert constrained == ("server" if rate < 1 else "device")

@@ -1,0 +1,123 @@
+"""One race of a device and a server over a request: its plan, what it teaches, and when the answer moves on.
+
+The live plan and the simulated one run this same object. It has no clock: who calls says what time it is, in
+seconds of any one clock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from policies.budget import Budget
+from policies.cost import Costs
+from policies.dispatch import Constrained, DispatchPolicy, DispatchState
+from policies.migration import MigrationPolicy, MigrationState
+from policies.pace import Pace
+from policies.quality import Reader
+from policies.samples import Latencies, Lengths, Outputs
+
+CAUTIOUS = 0.9
+"""Quantile of the server's times to first token that a hand-over reckons with."""
+
+
+def _budgets(share: float) -> dict[Constrained, Budget]:
+    return {side: Budget(share) for side in Constrained}
+
+
+@dataclass(slots=True)
+class Payer:
+    """Whose requests they are: lengths of the prompts, and a budget for either side that may be the constrained one.
+    dispatch, migration: policies, which may fit something to what they see."""
+
+    dispatch: DispatchPolicy
+    migration: MigrationPolicy
+    budgets: dict[Constrained, Budget] = field(default_factory=lambda: _budgets(0.5))
+    lengths: Lengths = field(default_factory=lambda: Lengths(kept=1024))
+
+
+@dataclass(slots=True)
+class Known:
+    """What is known of two rivals. ttft: F(t), the server's time to first token; pace: the device's, k·l + c, of l
+    tokens that it has to take in; outputs: how long answers are."""
+
+    ttft: Latencies
+    pace: Pace
+    outputs: Outputs
+
+
+class Contest:
+    """prompt, most: tokens of the prompt, and of the answer at most. reader_rate: tokens/s, 0: nobody reads along.
+    share: a budget of the request's own. coin: uniform in [0, 1).
+
+    start: who starts when.
+    """
+
+    def __init__(
+        self,
+        prompt: int,
+        most: int,
+        reader_rate: float,
+        costs: Costs,
+        payer: Payer,
+        known: Known,
+        coin: float,
+        share: float | None = None,
+    ) -> None:
+        self._prompt, self._most, self._known, self._share = prompt, most, known, share
+        self._constrained = costs.constrained
+        self._budget = payer.budgets[self._constrained]
+        self._migration = payer.migration
+        self._prices = {Constrained.SERVER: costs.server, Constrained.DEVICE: costs.device_usd}
+        self._begun: set[Constrained] = set()
+        self._decided = False
+        self._reader = Reader(reader_rate) if reader_rate else None
+        payer.lengths.note(prompt)
+        state = DispatchState(
+            prompt, payer.lengths, known.ttft, self._budget.next(share), self._constrained, coin
+        )
+        self.start = payer.dispatch.choose(state)
+
+    def began(self, side: Constrained) -> None:
+        """It starts to take in the prompt."""
+        self._begun.add(side)
+
+    def first_token(self, side: Constrained, taken_in: int, seconds: float) -> None:
+        """It gave a token so long after it started, with so many to take in."""
+        if side is Constrained.DEVICE:
+            self._known.pace.note(taken_in, seconds)
+        elif not self._decided:
+            self._known.ttft.note(seconds)
+        if not self._decided:  # the race is over: what it spent of the budget is known
+            self._decided = True
+            self._budget.note(self._prompt, self._constrained in self._begun, self._share)
+
+    def stopped(self, side: Constrained, seconds: float) -> None:
+        """It was stopped so long after it started, without having given a token."""
+        if side is Constrained.SERVER:
+            self._known.ttft.note_longer(seconds)
+
+    def delivered(self, tokens: int, now_s: float) -> None:
+        """So many more tokens of the answer are on their way to the reader."""
+        if self._reader is not None:
+            self._reader.deliver(tokens, now_s)
+
+    def hand_over(self, side: Constrained, sent: int, now_s: float) -> bool:
+        """Whether the answer, of so many tokens, should now go from this side to the other."""
+        other = Constrained.DEVICE if side is Constrained.SERVER else Constrained.SERVER
+        if self._prices[side].decode <= self._prices[other].decode:
+            return False
+        taken_in, reader, known = self._prompt + sent, self._reader, self._known
+        migration_s = 0.0  # does not matter where nobody reads along
+        if reader is not None:
+            device = other is Constrained.DEVICE
+            migration_s = known.pace.step_s(taken_in) if device else known.ttft.quantile(CAUTIOUS)
+        state = MigrationState(
+            known=taken_in,
+            remaining=known.outputs.remaining(sent, self._most),
+            source=self._prices[side],
+            target=self._prices[other],
+            migration_s=migration_s,
+            reader_rate=0.0 if reader is None else reader.rate,
+            ahead=0.0 if reader is None else reader.buffer(now_s),
+        )
+        return self._migration.due(state)
