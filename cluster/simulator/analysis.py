@@ -69,6 +69,7 @@ class Result:
             "window": sum(log.device_drafted for log in logs) / (rounds - fused) if rounds > fused else None,
             "fused_share": fused / rounds if rounds else None,
             "switches": sum(log.switches for log in logs),
+            "migrations": sum(log.migrations for log in logs),
             "tokens_by_origin": dict(sorted(origins.items())),
             "network_wait_s": self.link_waits_s / len(logs),
             "sent_bytes": self.sent_bytes,
@@ -116,6 +117,7 @@ def _row(log: Log) -> dict[str, Any]:
         "window": log.device_drafted / distributed if distributed else None,
         "fused_share": 1 - distributed / log.rounds if log.rounds else None,
         "switches": log.switches,
+        "migrations": log.migrations,
         "server": log.server,
         "device": log.device,
     }

@@ -12,11 +12,15 @@ from typing import Any, Literal
 import msgspec
 import yaml
 
+from cluster.latency import LogNormal
 from cluster.link import LinkProfile
 from cluster.simulator.hardware import MeasuredTimer, RateTimer
 from cluster.simulator.workload import WorkloadSettings
 from policies.base import Registry
 from policies.batching import batching
+from policies.cost import MAINS_USD_PER_J
+from policies.dispatch import dispatch
+from policies.migration import migration
 from policies.routing import routing
 from policies.scheduling import scheduling
 from policies.window import window
@@ -106,7 +110,7 @@ class Targets(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 class Drafters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """`count` alike devices. Either hardware and model, or a device profile of `cluster/configs`, or plain
     rates (prefill_tokens_per_s, decode_tokens_per_s), or coefficients measured on a live engine.
-    sessions: requests that each holds at once."""
+    sessions: requests that each holds at once; power_w: watts while it computes, null for its profile's."""
 
     count: int = 1
     sessions: int = 1
@@ -116,6 +120,7 @@ class Drafters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     rates: RateTimer | None = None
     measured: MeasuredTimer | None = None
     link: LinkSettings = LinkSettings()
+    power_w: float | None = None
 
     def __post_init__(self) -> None:
         for key in ("count", "sessions"):
@@ -173,6 +178,27 @@ class Policies(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     batching: Policy = Policy(name="chunked")
     window: Policy = Policy(name="static")
     scheduling: Policy | None = None
+    dispatch: Policy = Policy(name="disco")
+    migration: Policy = Policy(name="buffered")
+
+
+class Race(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What races cost: the server's prices, dollars for a million tokens; budget: share of prompt tokens that the
+    constrained endpoint may take in; exchange_rate: what a joule is worth, dollars. latency: of a server's first
+    token, where it is a service's and not only its engine's."""
+
+    price_in: float = 0.15
+    price_out: float = 0.60
+    budget: float = 0.5
+    exchange_rate: float = MAINS_USD_PER_J
+    latency: LogNormal | None = None
+
+    def __post_init__(self) -> None:
+        if min(self.price_in, self.price_out, self.exchange_rate) < 0 or not 0 <= self.budget <= 1:
+            raise ValueError(
+                "prices and exchange_rate must be at least 0 and budget between 0 and 1, not "
+                f"{self.price_in}, {self.price_out}, {self.exchange_rate}, {self.budget}"
+            )
 
 
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -184,11 +210,12 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
     name: str = "simulation"
     seed: int = 0
-    mode: Literal["cloud", "device", "speculative"] = "speculative"
+    mode: Literal["cloud", "device", "speculative", "race"] = "speculative"
     reader: Literal["device", "cloud"] = "device"
     fused_window: int = 4
     workload: WorkloadSettings
     policies: Policies = Policies()
+    race: Race = Race()
     auto_topology: AutoTopology | None = None
     targets: tuple[Targets, ...] = ()
     drafters: tuple[Drafters, ...] = ()
@@ -215,6 +242,8 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
             (routing, chosen.routing),
             (batching, chosen.batching),
             (window, chosen.window),
+            (dispatch, chosen.dispatch),
+            (migration, chosen.migration),
         ]
         if chosen.scheduling is not None:
             families.append((scheduling, chosen.scheduling))
@@ -286,6 +315,8 @@ def _helpful(message: str) -> str:
         "targets": Targets,
         "drafters": Drafters,
         "policies": Policies,
+        "race.latency": LogNormal,
+        "race": Race,
         "workload": WorkloadSettings,
     }
     where = message.partition("at `$")[2]

@@ -25,6 +25,11 @@ class Event:
         self._value: Any = None
         self._waiter: Callable[[Any], None] | None = None
 
+    @property
+    def fired(self) -> bool:
+        """Whether it has happened."""
+        return self._fired
+
     def fire(self, value: Any = None) -> None:
         """It happens now: the waiting process goes on at once, before this returns."""
         if self._fired:

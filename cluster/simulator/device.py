@@ -7,6 +7,7 @@ from collections import deque
 from cluster.link import LinkProfile, down_model, up_model
 from cluster.simulator.core import Event
 from cluster.simulator.hardware import StepTimer
+from policies.cost import PerToken
 
 HEADER_BYTES = 24  # of a frame on the wire: length, session, sequence number, tag
 TOKEN_BYTES = 3  # a token id as the wire packs it
@@ -50,12 +51,14 @@ class SimulatedLink:
 
 class Device:
     """Holds up to `sessions` requests at once, further ones wait in order of arrival; its processor does one
-    job at a time."""
+    job at a time. power_w: drawn while computing, watts."""
 
-    __slots__ = ("_free_s", "_holds", "_sessions", "_timer", "_waiting", "link", "name")
+    __slots__ = ("_free_s", "_holds", "_sessions", "_timer", "_waiting", "link", "name", "power_w")
 
-    def __init__(self, name: str, timer: StepTimer, link: SimulatedLink, sessions: int = 1) -> None:
-        self.name, self.link = name, link
+    def __init__(
+        self, name: str, timer: StepTimer, link: SimulatedLink, sessions: int = 1, power_w: float = 0.0
+    ) -> None:
+        self.name, self.link, self.power_w = name, link, power_w
         self._timer, self._sessions = timer, sessions
         self._holds = 0
         self._free_s = 0.0
@@ -83,6 +86,11 @@ class Device:
         self._free_s = max(start_s, self._free_s) + seconds
         return self._free_s
 
+    def abandon(self, now_s: float, done_s: float) -> None:
+        """Give up the job that would be done at `done_s`. Jobs behind it keep the times they were promised."""
+        if self._free_s == done_s > now_s:
+            self._free_s = now_s
+
     def prefill_s(self, tokens: int) -> float:
         """Seconds to take in `tokens` tokens."""
         return self._timer.step_s(tokens, 1, 0, ((tokens, 0),)) if tokens else 0.0
@@ -90,3 +98,7 @@ class Device:
     def decode_s(self, tokens: int, context: int) -> float:
         """Seconds to produce `tokens` tokens one by one after `context`."""
         return tokens * self._timer.step_s(1, 1, context + tokens // 2)
+
+    def joules(self) -> PerToken:
+        """What a token costs it, of those that it takes in and of those that it gives out."""
+        return PerToken(self.power_w * self.prefill_s(64) / 64, self.power_w * self.decode_s(1, 64))

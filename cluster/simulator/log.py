@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from cluster.tokenlog import Origin
+from policies.cost import Used
 
 
 class Round(NamedTuple):
@@ -21,7 +22,8 @@ class Log:
 
     origins: tokens by origin; rate: of the reader, tokens/s, 0 for none; rounds: speculative rounds,
     `fused_rounds` of them without the device; drafted, accepted: tokens; device_drafted: those of the other
-    rounds; verify_s: at the server; history: every speculative round, times_s: of every token, both only kept
+    rounds; verify_s: at the server; of races, used: tokens at either endpoint, migrations: from one to the
+    other; history: every speculative round, times_s: of every token, both only kept
     if asked for.
     """
 
@@ -35,6 +37,7 @@ class Log:
         "fused_rounds",
         "history",
         "last_s",
+        "migrations",
         "network_s",
         "origins",
         "output_tokens",
@@ -45,6 +48,7 @@ class Log:
         "switches",
         "times_s",
         "tokens",
+        "used",
         "verify_s",
     )
 
@@ -52,7 +56,8 @@ class Log:
         self.arrival_s, self.prompt_tokens, self.output_tokens = arrival_s, prompt_tokens, output_tokens
         self.first_s = self.last_s = float("nan")
         self.tokens = self.rounds = self.fused_rounds = self.drafted = self.accepted = self.switches = 0
-        self.device_drafted = 0
+        self.device_drafted = self.migrations = 0
+        self.used: Used | None = None
         self.verify_s = self.network_s = 0.0
         self.server = self.device = -1
         self.rate = 0.0

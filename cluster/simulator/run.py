@@ -20,8 +20,12 @@ from cluster.simulator.plans import PLANS
 from cluster.simulator.scheduled import HostTier, ScheduledServer
 from cluster.simulator.server import Server
 from cluster.simulator.workload import Request, build
-from cluster.simulator.world import Task, World
+from cluster.simulator.world import Rivals, Task, World
 from policies.batching import batching
+from policies.contest import Payer
+from policies.cost import per_million
+from policies.dispatch import dispatch
+from policies.migration import migration
 from policies.scheduling import scheduling
 from policies.window import WindowPolicy
 
@@ -143,7 +147,7 @@ class _Devices(Sequence[Device]):
             g = self._group_of[index]
             group = self._groups[g]
             link = SimulatedLink(group.link.profile(self._seed * 1_000_003 + index))
-            device = Device(f"device-{index}", self._timers[g], link, group.sessions)
+            device = Device(f"device-{index}", self._timers[g], link, group.sessions, _power_w(group))
             self._devices[index] = device
         return device
 
@@ -170,8 +174,22 @@ def _world(config: Config, chosen: Callable[[], WindowPolicy] | None) -> tuple[W
         chosen or (lambda: window.create(chosen_window.name, **chosen_window.parameters)),
         fused_window=config.fused_window,
         reader_at_device=config.reader == "device",
+        rivals=_rivals(config) if config.mode == "race" else None,
+        latency=config.race.latency,
+        seed=config.seed,
     )
     return world, _Devices(drafters, config.seed, config.data)
+
+
+def _rivals(config: Config) -> Rivals:
+    chosen, race = config.policies, config.race
+    payer = Payer(
+        dispatch.create(chosen.dispatch.name, **chosen.dispatch.parameters),
+        migration.create(chosen.migration.name, **chosen.migration.parameters),
+    )
+    for budget in payer.budgets.values():
+        budget.share = race.budget
+    return Rivals(payer, per_million(race.price_in, race.price_out), race.exchange_rate)
 
 
 def _server(simulation: Simulation, name: str, group: Targets, config: Config) -> Server:
@@ -227,6 +245,12 @@ def _drafter_timer(group: Drafters, data: str | None) -> StepTimer:
     timer = group.rates or group.measured
     assert timer is not None  # Drafters has seen to that
     return timer
+
+
+def _power_w(group: Drafters) -> float:
+    if group.power_w is None and group.profile is not None:
+        return load_profile(group.profile).power_w
+    return group.power_w or 0.0
 
 
 def _kv_tokens(group: Targets, data: str | None) -> int | None:

@@ -154,7 +154,7 @@ class ScheduledServer(Server):
         now = self._simulation.now
         for s, grant in chosen:
             assert isinstance(s, Reading)
-            if grant == s.pending:
+            if s.event is not None and grant == s.pending:
                 s.fresh = False
                 if s.window:
                     s.reader.deliver(1, now)

@@ -145,6 +145,18 @@ class Server:
         self.open_sessions -= 1
         self._release(session)
 
+    def cancel(self, session: Session) -> None:
+        """End a session whatever it is doing; what it waits for never happens."""
+        if session.event is not None:
+            session.event = None
+            session.pending = 0
+            for line in (self._ready, self._waiting):
+                if session in line:
+                    line.remove(session)
+        self.close(session)
+        if not self._busy:  # else whoever waits for its place is seen to at the step's end
+            self._step()
+
     def work(self, session: Session, tokens: int, window: int, drafting: int = 0) -> Event:
         """Compute `tokens` more positions, the last `window` in one step; the event fires when that is done.
 
@@ -229,6 +241,8 @@ class Server:
         """The step is over: those who have what they asked for go on, and the next step begins."""
         done = []
         for s, grant in chosen:
+            if s.event is None:
+                continue  # cancelled meanwhile
             s.computed += grant
             s.pending -= grant
             if s.pending:

@@ -16,6 +16,8 @@ from cluster.simulator.device import HEADER_BYTES, SimulatedLink
 from cluster.simulator.run import simulate
 from cluster.simulator.workload import Request, build
 from policies.batching import batching
+from policies.dispatch import dispatch
+from policies.migration import migration
 from policies.routing import routing
 from policies.scheduling import scheduling
 from policies.window import StaticWindow, WindowState, window
@@ -46,12 +48,14 @@ def worlds(draw: st.DrawFn) -> dict[str, Any]:
     link = {"rtt_ms": draw(st.sampled_from([0, 5, 80])), "jitter_ms": 0}
     link["jitter_ms"] = link["rtt_ms"] * draw(st.sampled_from([0, 0.1, 0.5]))
     return {
-        "mode": draw(st.sampled_from(["cloud", "device", "speculative"])),
+        "mode": draw(st.sampled_from(["cloud", "device", "speculative", "race"])),
         "reader": draw(st.sampled_from(["device", "cloud"])),
         "policies": {
             "routing": {"name": draw(st.sampled_from(sorted(routing)))},
             "batching": {"name": draw(st.sampled_from(sorted(batching)))},
             "window": {"name": draw(st.sampled_from(sorted(window)))},
+            "dispatch": {"name": draw(st.sampled_from(sorted(dispatch)))},
+            "migration": {"name": draw(st.sampled_from(sorted(migration)))},
             "scheduling": draw(st.sampled_from([None, *({"name": name} for name in scheduling)])),
         },
         "targets": [
@@ -69,6 +73,11 @@ def worlds(draw: st.DrawFn) -> dict[str, Any]:
         "drafters": [
             {**DRAFTER, "count": draw(st.integers(1, 4)), "sessions": draw(st.integers(1, 2)), "link": link}
         ],
+        "race": {
+            "budget": draw(st.floats(0, 1)),
+            "exchange_rate": draw(st.sampled_from([0.0, 1e-6, 1.0])),
+            "latency": draw(st.sampled_from([None, {"median_s": 0.3, "sigma": 1.0}])),
+        },
         "history": True,
     }
 
@@ -95,7 +104,7 @@ def test_2_nothing_comes_before_its_cause(requests: list[Request], world: dict[s
     result = simulate(config(**world), requests=requests)
     rtt_s = world["drafters"][0]["link"]["rtt_ms"] / 1e3
     least_s = 0.0
-    if world["mode"] != "device":
+    if world["mode"] in ("cloud", "speculative"):
         least_s = 0.02 + (rtt_s / 2 if world["reader"] == "device" else 0.0)
     for log, request in zip(result.logs, requests, strict=True):
         assert log.arrival_s == request.arrival_s
