@@ -6,7 +6,8 @@ Live: a target (the embedded one, grown), and emulated devices that draft behind
 of their own, driven by the executor over the wire. First the live deployment is profiled: the engine's own
 step times, regressed on what was in the steps, and what a round takes beside steps and drafting. Then the same
 arrivals and lengths, with the acceptance that the live token logs show, go through the simulator. Three
-loads, two RTTs, mode cloud and mode speculative; errors are relative, the mean over the six cases of a mode.
+loads, two RTTs, modes cloud, speculative and race; errors are relative, the mean over the six cases of a mode. Races
+are decided by policies that learn; each world learns for itself.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import argparse
 import asyncio
 import time
 from dataclasses import dataclass, field
+from random import Random
 from statistics import mean, median
 
 import msgspec
@@ -35,16 +37,20 @@ from deployments.assignment import Assignment, EndpointInfo, Wishes
 from deployments.engines import TorchSettings
 from deployments.executor import Executor
 from deployments.job import Job
+from deployments.racing import Racing, RacingSettings
+from deployments.settings import PolicyChoice
 from engine import family
 from engine.base import Engine, Sampling
 from engine.family.prompts import heldout_questions
 from engine.text import Tokenizer
 from policies.window import StaticWindow
 
-MODES = ("cloud", "speculative")
+MODES = ("cloud", "speculative", "race")
 DEVICES = 24
 MAX_TOKENS = 96
 WINDOW = 4
+READER_RATE = 20.0  # tokens/s, in races
+RACING = RacingSettings(migration=PolicyChoice(name="buffered"))
 RTTS_S = (0.010, 0.030)
 LOADS = (0.25, 0.5, 0.8)  # share of what the pool can do at most, see `capacity`
 PROFILE = DeviceProfile(
@@ -80,6 +86,7 @@ class Seen:
             output_tokens=len(self.origins),
             acceptance=bits,
             drafter=self.device,
+            rate=READER_RATE,
         )
 
 
@@ -90,7 +97,9 @@ class Live:
         self._target, self._drafter, self._prompts = target, drafter, prompts
         self._links: dict[int, Link] = {}
         self._assignments: dict[int, Assignment] = {}
-        self._executor = Executor(self._assign, self._dial, lambda: StaticWindow(WINDOW))
+        self._executor = Executor(
+            self._assign, self._dial, lambda: StaticWindow(WINDOW), racing=Racing(RACING, Random(1).random)
+        )
         self._session = 0
 
     async def run(self, mode: str, rtt_s: float, arrivals_s: list[float]) -> list[Seen]:
@@ -113,11 +122,18 @@ class Live:
         session = self._session
         target = EndpointInfo("target", "", "engine")
         device = f"device-{seen.device}"
-        drafter = EndpointInfo(device, "", device, rtt_s=rtt_s) if mode == "speculative" else None
-        self._assignments[session] = Assignment(mode, target, drafter)
-        job = Job(
-            session, tuple(prompt), Sampling(max_tokens=MAX_TOKENS, ignore_eos=True), device=str(session)
+        helper = EndpointInfo(
+            device, "", device, rtt_s=rtt_s, device=True, prefill_token_s=PROFILE.prefill_s(1)
         )
+        self._assignments[session] = Assignment(
+            mode,
+            target,
+            drafter=helper if mode == "speculative" else None,
+            rival=helper if mode == "race" else None,
+        )
+        rate = READER_RATE if mode == "race" else 0.0
+        sampling = Sampling(max_tokens=MAX_TOKENS, ignore_eos=True, reader_rate=rate)
+        job = Job(session, tuple(prompt), sampling, device=str(session))
         async for delta in self._executor.run(job):
             now_s = time.monotonic() - began
             if delta.ids and not seen.origins:
@@ -127,7 +143,7 @@ class Live:
             seen.origins += delta.origins
 
     async def _assign(self, wishes: Wishes) -> Assignment:
-        assert wishes.device is not None
+        assert isinstance(wishes.device, str)
         return self._assignments.pop(int(wishes.device))
 
     async def _dial(self, endpoint: EndpointInfo) -> Engine:
@@ -215,6 +231,14 @@ def simulated(mode: str, rtt_s: float, seen: list[Seen], timer: MeasuredTimer, o
             "policies": {
                 "batching": {"name": "chunked"},
                 "window": {"name": "static", "parameters": {"size": WINDOW}},
+                "dispatch": {"name": RACING.dispatch.name},
+                "migration": {"name": RACING.migration.name},
+            },
+            "race": {
+                "price_in": RACING.price_in,
+                "price_out": RACING.price_out,
+                "budget": RACING.budget,
+                "exchange_rate": RACING.exchange_rate,
             },
             "targets": [
                 {

@@ -17,31 +17,21 @@ import asyncio
 import json
 import os
 import re
-import signal
-import subprocess
-import sys
-import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
 
-import httpx
 import uvloop
-import yaml
 
-from app.local_ray import free_port
-from app.up import CONFIG
 from benchmarks import report
+from benchmarks.application import application
 from engine.base import Sampling
 from engine.null_engine import NullEngine
 
 CORES = 2
 PACE = 200.0  # tokens/s of a stream
 CONTEXT = 4096
-READY_WITHIN_S = 120.0
 
 
 class Stream(asyncio.Protocol):
@@ -85,44 +75,18 @@ class Load:
     ttft_s: list[float]
 
 
-@contextmanager
-def application(tokens_per_s: float | None) -> Iterator[tuple[str, int]]:
+def null_application(tokens_per_s: float | None) -> AbstractContextManager[tuple[str, int]]:
     """The Serve application with a null engine of this pace in each stream; its host and port."""
-    config = yaml.safe_load(CONFIG.read_text())
     engine = {"kind": "null", "context": CONTEXT, "tokens_per_s": tokens_per_s}
-    empty = {"replicas": 0}
-    config["applications"][0]["args"] = {
-        "model": "null",
-        "tokenizer": "target",
-        "verifier": {"replicas": 1, "engine": engine},
-        "drafter": empty,
-        "expander": empty,
-    }
-    port = free_port()
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "null.yaml"
-        path.write_text(yaml.safe_dump(config))
-        tandem = Path(sys.executable).with_name("tandem")
-        command = [str(tandem), "up", "--port", str(port), "--config", str(path)]
-        process = subprocess.Popen(command, cwd=folder, stdout=sys.stderr)
-        try:
-            _wait_until_ready(f"http://127.0.0.1:{port}/readyz", process)
-            yield "127.0.0.1", port
-        finally:
-            process.send_signal(signal.SIGINT)
-            process.wait(60)
-
-
-def _wait_until_ready(url: str, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + READY_WITHIN_S
-    while time.monotonic() < deadline and process.poll() is None:
-        try:
-            if httpx.get(url, timeout=2.0).status_code == 200:
-                return
-        except httpx.TransportError:
-            pass
-        time.sleep(0.2)
-    raise RuntimeError("the application did not come up")
+    return application(
+        {
+            "model": "null",
+            "tokenizer": "target",
+            "verifier": {"replicas": 1, "engine": engine},
+            "drafter": {"replicas": 0},
+            "expander": {"replicas": 0},
+        }
+    )
 
 
 async def chat(address: tuple[str, int], tokens: int) -> tuple[int, Stream]:
@@ -197,11 +161,11 @@ def main() -> None:
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CORES])
     shape = (options.streams, 3, options.tokens)
 
-    with application(None) as address:
+    with null_application(None) as address:
         uvloop.run(load(address, options.streams, 1, 20))  # warm
         over_http, own = uvloop.run(idle_ttft_s(address, 100))
         loads = [uvloop.run(load(address, *shape)) for _ in range(options.repeat)]
-    with application(PACE) as address:
+    with null_application(PACE) as address:
         uvloop.run(load(address, options.streams, 1, 20))
         paced, alone = [], []
         for _ in range(options.repeat):

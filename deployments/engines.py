@@ -8,6 +8,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from cluster.delayed import Delayed
+from cluster.latency import LogNormal
 from deployments.settings import PolicyChoice, Strict
 from engine.base import Engine
 from policies.batching import batching
@@ -24,6 +26,14 @@ class HostMemory(Strict):
     overlap: bool = True
 
 
+class LatencySettings(Strict):
+    """Emulates a commercial service's time to first token, a log-normal; see `cluster.delayed`."""
+
+    median_s: float = Field(gt=0)
+    sigma: float = Field(0.0, ge=0)
+    seed: int = 0
+
+
 class TorchSettings(Strict):
     """The batched torch engine.
 
@@ -33,7 +43,8 @@ class TorchSettings(Strict):
     token_budget: positions computed in one step; max_sessions, max_waiting: sessions
     worked on at once, and waiting for a place.
     scheduling: who runs while not all can, null for whoever came first; max_running: sessions that it lets
-    run at once, null for max_sessions. host_memory: a second tier of the KV cache.
+    run at once, null for max_sessions. host_memory: a second tier of the KV cache. latency: emulated, of the
+    first token of every session.
     """
 
     kind: Literal["torch"] = "torch"
@@ -49,6 +60,7 @@ class TorchSettings(Strict):
     scheduling: PolicyChoice | None = None
     max_running: int | None = Field(None, ge=1)
     host_memory: HostMemory | None = None
+    latency: LatencySettings | None = None
 
     @model_validator(mode="after")
     def _policies_exist(self) -> TorchSettings:
@@ -90,7 +102,7 @@ def build_engine(settings: TorchSettings | NullSettings) -> Engine:
         bytes_per_s = None if host.copy_mb_per_s is None else host.copy_mb_per_s * 1e6
         tier = TierSettings(host.blocks, bytes_per_s, host.write_through, host.overlap)
 
-    return TorchEngine.load(
+    engine: Engine = TorchEngine.load(
         model_folder(settings.model),
         grow=settings.grow,
         num_blocks=settings.kv_blocks,
@@ -104,6 +116,9 @@ def build_engine(settings: TorchSettings | NullSettings) -> Engine:
         max_running=settings.max_running,
         tier=tier,
     )
+    if (latency := settings.latency) is not None:
+        engine = Delayed(engine, LogNormal(median_s=latency.median_s, sigma=latency.sigma), latency.seed)
+    return engine
 
 
 def model_folder(model: str) -> Path:

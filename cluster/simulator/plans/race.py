@@ -138,14 +138,22 @@ class _AtDevice(_Runner):
     def _first(self, known: int, attempt: object) -> Process:
         world, device = self._world, self._task.device
         self._used.device_in += known
-        if not world.reader_at_device:  # the prompt waits at the cloud's front door
-            yield device.link.down(world.now, known)
+        asked_s = world.now  # to generate
+        if (
+            not world.reader_at_device
+        ):  # the prompt waits at the cloud's front door, and so does who drives it
+            opened_s = device.link.down(world.now, known)
+            asked_s = device.link.down(device.link.up(opened_s, 0), 0)
+            yield opened_s
         yield device.acquire()
         if self._attempt is not attempt:
             device.release()
             return
         self._held = True
-        yield self._occupy(device.prefill_s(known) + device.decode_s(1, known))
+        yield max(self._occupy(device.prefill_s(known)), asked_s)
+        if self._attempt is not attempt:
+            return
+        yield self._occupy(device.decode_s(1, known))
         if self._attempt is attempt:
             self._give()
 
