@@ -1,4 +1,4 @@
-"""What a decision costs: routing, batching, window and scheduling policies.
+"""What a decision costs: routing, batching, window, scheduling and dispatch policies.
 
     python -m benchmarks.policies [--rounds 7]
 
@@ -16,8 +16,9 @@ from statistics import median
 
 import numpy as np
 
-from benchmarks import report
+from benchmarks import disco_speed, report
 from policies.batching import Demand, batching
+from policies.dispatch import Constrained
 from policies.routing import routing
 from policies.scheduling import Load, scheduling
 from policies.window import WindowState, window
@@ -122,6 +123,16 @@ def main() -> None:
             for name, us in found.items()
         ],
     )
+    planning = {side: disco_speed.planning_ms(side, 5 * options.rounds) for side in Constrained}
+    update, decision = disco_speed.update_us(options.rounds), disco_speed.dispatch_us(options.rounds)
+    report.table(
+        "DiSCo: milliseconds from so many samples to a decision (median [min … max])",
+        ["constrained", *(f"{size:,}" for size in disco_speed.SIZES), "the paper (M1)"],
+        [
+            [str(side), *map(report.spread, planning[side]), " / ".join(map(str, disco_speed.PAPER_MS[side]))]
+            for side in Constrained
+        ],
+    )
     worst = {f: max(median(us) for n, us in found.items() if n != "awc") for f, found in families.items()}
     report.figures(
         "policies",
@@ -131,6 +142,10 @@ def main() -> None:
             "window_us": round(worst["window"], 2),
             "awc_us": round(median(families["window"]["awc"]), 2),
             "buffer_aware_ms_400": round(median(families["scheduling"]["buffer_aware"]) / 1e3, 4),
+            "disco_s_ms": [round(median(ms), 3) for ms in planning[Constrained.SERVER]],
+            "disco_d_ms": [round(median(ms), 3) for ms in planning[Constrained.DEVICE]],
+            "disco_update_us": round(median(update), 2),
+            "disco_dispatch_us": round(median(decision), 2),
         },
     )
 

@@ -39,6 +39,6 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> 
     Console().print(grid)
 
 
-def figures(benchmark: str, values: Mapping[str, float | bool]) -> None:
+def figures(benchmark: str, values: Mapping[str, float | bool | Sequence[float]]) -> None:
     """Print the figures as one JSON object: a benchmark's last line."""
     print(json.dumps({"benchmark": benchmark, "figures": dict(values)}), flush=True)

@@ -1,0 +1,70 @@
+"""What planning costs in DiSCo's policies: from samples to the first decision, an update, and a decision."""
+
+from __future__ import annotations
+
+import time
+from statistics import median
+
+import numpy as np
+
+from policies.dispatch import Constrained, DispatchState, dispatch
+from policies.samples import Latencies, Lengths
+
+SIZES = (1_000, 10_000, 100_000)
+PAPER_MS = {Constrained.SERVER: (0.128, 0.969, 9.082), Constrained.DEVICE: (0.486, 1.741, 14.856)}
+"""Section 5.3 and figure 9, on a MacBook Pro with an M1."""
+
+
+def samples(count: int, seed: int = 9) -> tuple[np.ndarray, np.ndarray]:
+    """(prompt lengths in tokens, times to first token in seconds), both log-normal as the paper's synthetic ones."""
+    draw = np.random.default_rng(seed)
+    return np.clip(draw.lognormal(3.5, 1.0, count), 1, 8000).astype(np.int64), draw.lognormal(
+        -0.8, 0.6, count
+    )
+
+
+def planning_ms(side: Constrained, rounds: int) -> list[list[float]]:
+    """By size of the sample: milliseconds until the first decision can be given and is. The server's plan needs
+    lengths alone. A plan is a function of the length here, where the paper makes a table of all lengths."""
+    found = []
+    policy = dispatch.create("disco")
+    for size in SIZES:
+        lengths, times = samples(size)
+        took = []
+        for _ in range(rounds):
+            began = time.perf_counter()
+            known = Lengths(lengths, kept=size)
+            ttft = Latencies(times, kept=size) if side is Constrained.DEVICE else Latencies()
+            policy.choose(DispatchState(40, known, ttft, 0.5, side, 0.5))
+            took.append(1e3 * (time.perf_counter() - began))
+        found.append(took)
+    return found
+
+
+def update_us(rounds: int, calls: int = 2000) -> list[float]:
+    """Microseconds to take in a prompt's length and a time to first token, windows full and plan up to date."""
+    lengths, times = samples(8192)
+    known, ttft = Lengths(lengths, kept=4096), Latencies(times, kept=4096)
+    more = list(zip(lengths.tolist(), times.tolist(), strict=True))[:calls]
+    return [
+        _per_call_us(lambda: [(known.note(n), ttft.note(t)) for n, t in more], calls) for _ in range(rounds)
+    ]
+
+
+def dispatch_us(rounds: int, calls: int = 2000) -> list[float]:
+    """Microseconds a decision, of the slower side."""
+    lengths, times = samples(4096)
+    known, ttft, policy = Lengths(lengths), Latencies(times), dispatch.create("disco")
+    by_side = []
+    for side in Constrained:
+        states = [DispatchState(int(n), known, ttft, 0.5, side, 0.5) for n in lengths[:calls]]
+        by_side.append(
+            [_per_call_us(lambda s=states: [policy.choose(one) for one in s], calls) for _ in range(rounds)]  # type: ignore[misc]
+        )
+    return max(by_side, key=median)
+
+
+def _per_call_us(run, calls: int) -> float:  # type: ignore[no-untyped-def]
+    began = time.perf_counter()
+    run()
+    return (time.perf_counter() - began) / calls * 1e6
