@@ -81,7 +81,10 @@ class BufferAware:
         late = np.zeros(len(load), dtype=np.bool_)
         coming = order[(~load.running & (return_s > 0) & (load.received > 0))[order]]
         own_s = return_s[coming] - load.copy_queue_s * (load.stored[coming] > 0)
-        late[coming[own_s.cumsum() + load.copy_queue_s > EXCHANGE * load.interval_s]] = True
+        before_s = load.copy_queue_s + own_s.cumsum() - own_s  # a long one must come back too
+        late[
+            coming[before_s + np.minimum(own_s, EXCHANGE * load.interval_s) > EXCHANGE * load.interval_s]
+        ] = True
         return late
 
     def _needed(self, load: Load, return_s: Floats) -> Floats:

@@ -277,6 +277,7 @@ class ScheduledServer(Server):
             need = max(0, -(-(s.computed + grant) // BLOCK_TOKENS) - s.blocks)
             while need > self._free_blocks and s.admitted:
                 self._preempt(self._victim(s))
+                self._changed = True
             if s.admitted:
                 self._take(s, need)
                 placed.append((s, grant))
@@ -302,7 +303,6 @@ class ScheduledServer(Server):
                 self._out_until = max(now, self._out_until) + s.stored * tier.token_s
         self._release(s)
         s.paused = True
-        self._changed = True
         if s.event is not None:
             s.pending += lost
             s.demand = replace(s.demand, pending=s.pending, context=0)

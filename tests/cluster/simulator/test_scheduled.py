@@ -79,9 +79,9 @@ def test_without_write_through_and_overlap_it_takes_longer() -> None:
     """Over several links, since who runs when differs with every delay."""
 
     def span_s(**parts: bool) -> float:
-        hosts = [{"tokens": 10_000, "copy_tokens_per_s": rate, **parts} for rate in (2e3, 4e3, 6e3, 8e3)]
+        hosts = [{"tokens": 10_000, "copy_tokens_per_s": rate, **parts} for rate in (1e3, 2e3, 3e3, 6e3)]
         return sum(quality(burst(BUFFERED, host)).span_s for host in hosts)
 
     whole = span_s()
-    assert span_s(write_through=False) > whole
-    assert span_s(write_through=False, overlap=False) > 1.03 * whole
+    assert span_s(write_through=False) > 1.05 * whole
+    assert span_s(write_through=False, overlap=False) > 1.05 * whole
