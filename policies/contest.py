@@ -106,6 +106,8 @@ class Contest:
         other = Constrained.DEVICE if side is Constrained.SERVER else Constrained.SERVER
         if self._prices[side].decode <= self._prices[other].decode:
             return False
+        if other is self._constrained and other not in self._begun:
+            return False  # its budget was not asked for this prompt
         taken_in, reader, known = self._prompt + sent, self._reader, self._known
         migration_s = 0.0  # does not matter where nobody reads along
         if reader is not None:
