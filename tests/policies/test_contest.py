@@ -111,7 +111,6 @@ def test_it_does_not_go_beyond_a_budget():
     race = contest(payer(), what, SERVER_DECODES_CHEAPER)
     race.began(DEVICE)
     assert not race.hand_over(DEVICE, 1, 0.0), "the server has not been paid for"
-    race.began(SERVER)
     cheap = Costs(PerToken(0.2, 0.1), PerToken(0.15, 1.0), 1.0)
     raced = contest(payer(), what, cheap)
     raced.began(DEVICE)
