@@ -255,10 +255,9 @@ def pack_bits(ids: Sequence[int], vocab_size: int) -> bytes:
     Raises InvalidRequest for an id outside the vocabulary.
     """
     bits = max(1, (vocab_size - 1).bit_length())
-    array_ = np.asarray(ids, np.int64)
-    if array_.size and not 0 <= array_.min() <= array_.max() < vocab_size:
+    if ids and not 0 <= min(ids) <= max(ids) < vocab_size:
         raise InvalidRequest(f"token ids must be between 0 and {vocab_size - 1}")
-    rows = (array_[:, None] >> np.arange(bits - 1, -1, -1)) & 1
+    rows = (np.asarray(ids, np.int64)[:, None] >> np.arange(bits - 1, -1, -1)) & 1
     return _BITS.pack(_IN_BITS | bits, len(ids)) + np.packbits(rows.astype(np.uint8)).tobytes()
 
 

@@ -122,12 +122,18 @@ class Tokenizer:
         """Ordinary tokens whose bytes are exactly these. Need not be UTF-8: what is not text, or would not
         come back as it was, becomes tokens of one byte. Raises InvalidRequest where the vocabulary lacks those.
         """
-        ids: list[int] = []
-        for text in _BROKEN.split(data.decode("utf-8", "surrogateescape")):
-            part = text.encode("utf-8", "surrogateescape")
-            piece = [] if _BROKEN.match(text) else self._encode_plain(text)
-            ids += piece if self.shown_bytes(piece) == part else [self._byte(byte) for byte in part]
-        return ids
+        texts = _BROKEN.split(data.decode("utf-8", "surrogateescape"))
+        return [token for text in texts for token in self._encode_exactly(text)]
+
+    def _encode_exactly(self, text: str) -> list[int]:
+        data = text.encode("utf-8", "surrogateescape")
+        ids = [] if _BROKEN.match(text) else self._encode_plain(text)
+        if self.shown_bytes(ids) == data:
+            return ids
+        words = _WORD.findall(text)
+        if len(words) > 1:  # most of them will come back as they were
+            return [token for word in words for token in self._encode_exactly(word)]
+        return [self._byte(byte) for byte in data]
 
     def _byte(self, byte: int) -> int:
         """The token of one byte."""
@@ -259,6 +265,7 @@ def _byte_alphabet() -> dict[str, int]:
 
 
 _BYTE_OF = _byte_alphabet()
+_WORD = re.compile(r"\s*\S+|\s+")
 _BROKEN = re.compile("([\udc80-\udcff]+)")  # bytes that are no UTF-8, as Python's surrogateescape writes them
 
 

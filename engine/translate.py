@@ -6,13 +6,15 @@ exactly, also where a token is half a character, or where tokens would merge acr
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import cast
 
 import msgspec
 
 from engine.base import (
+    ContextOverflow,
     Draft,
     DraftProbs,
     Engine,
@@ -24,20 +26,39 @@ from engine.base import (
     UnknownSession,
     Verdict,
 )
+from engine.checks import check_ids, check_request
 from engine.text import Tokenizer
 
 
 class _Session:
-    """prompt, sampling: as this side gave them. output: as this side knows it."""
+    """prompt, sampling: as this side gave them. output: as this side knows it. ends: tokens that end it."""
 
-    def __init__(self, prompt: Sequence[int], sampling: Sampling, log: Sequence[int]) -> None:
+    def __init__(self, prompt: Sequence[int], sampling: Sampling, log: Sequence[int], eos: int) -> None:
         self.prompt, self.sampling, self.output = list(prompt), sampling, list(log)
+        self.ends = {*sampling.stop_tokens} | (set() if sampling.ignore_eos else {eos})
+
+    @property
+    def finish(self) -> str | None:
+        """Why the output is at its end, as far as this side can tell; None if it isn't."""
+        if not self.ends.isdisjoint(self.output):
+            return "stop"
+        return "length" if len(self.output) >= self.sampling.max_tokens else None
+
+    def take(self, tokens: Tokens) -> Tokens:
+        """What of these still belongs to the output, which they are added to."""
+        room = self.sampling.max_tokens - len(self.output)
+        end = next((n for n, i in enumerate(tokens.ids[:room], 1) if i in self.ends), None)
+        ids = tokens.ids[: room if end is None else end]
+        self.output += ids
+        return Tokens(ids, self.finish if len(ids) < len(tokens.ids) else tokens.finish or self.finish)
 
 
 class Translated:
     """The Engine protocol in the vocabulary of `here`, over an engine in that of `there`.
 
     Special tokens are translated by name. It decodes; drafting and verifying across vocabularies makes no sense.
+    `generate` gives whole words; the limit of tokens and stop tokens are kept on this side. Counters are in the
+    other side's tokens.
     """
 
     def __init__(self, engine: Engine, here: Tokenizer, there: Tokenizer) -> None:
@@ -56,26 +77,29 @@ class Translated:
     async def open(
         self, session: int, prompt: Sequence[int], sampling: Sampling, log: Sequence[int] = ()
     ) -> None:
+        check_request(prompt, log, sampling, self._here.vocab_size, self._engine.info.context)
         if sampling.logprobs >= 0:
             raise InvalidRequest("log-probabilities do not translate between vocabularies")
-        await self._open(session, _Session(prompt, sampling, log))
-
-    async def _open(self, session: int, s: _Session) -> None:
-        prompt = translate(s.prompt, self._here, self._there)
-        log = translate(s.output, self._here, self._there)
-        left = self._engine.info.context - len(prompt) - len(log)
-        if left < 1:
-            raise InvalidRequest("the prompt does not fit into the other model's context")
-        sampling = msgspec.structs.replace(
-            s.sampling,
-            max_tokens=len(log) + left,  # this side's own limit is kept in `generate`
-            stop_tokens=tuple(translate([i], self._here, self._there)[0] for i in s.sampling.stop_tokens),
-        )
-        await self._engine.open(session, prompt, sampling, log)
+        s = _Session(prompt, sampling, log, self._here.eos)
+        await self._engine.open(session, *self._request(s, log))
         self._sessions[session] = s
+
+    def _request(self, s: _Session, log: Sequence[int]) -> tuple[list[int], Sampling, list[int]]:
+        """What the other side is asked for: (prompt, sampling, log). Its own limit is its context."""
+        prompt = translate(s.prompt, self._here, self._there)
+        known = translate(log, self._here, self._there)
+        room = self._engine.info.context - len(prompt)
+        if len(known) >= room:
+            raise ContextOverflow(
+                f"{len(prompt) + len(known)} tokens of prompt and output do not fit into the other model's context"
+            )
+        return prompt, msgspec.structs.replace(s.sampling, max_tokens=room, stop_tokens=()), known
 
     async def generate(self, session: int) -> AsyncIterator[Tokens]:
         s = self._get(session)
+        if s.finish is not None:
+            yield Tokens([], s.finish)
+            return
         retokeniser = Retokeniser(self._there, self._here)
         stream = cast(AsyncGenerator[Tokens, None], self._engine.generate(session))
         async with aclosing(stream):
@@ -83,29 +107,34 @@ class Translated:
                 ids = retokeniser.push(tokens.ids)
                 if tokens.finish is not None:
                     ids += retokeniser.flush()
-                room = s.sampling.max_tokens - len(s.output)
-                finish = "length" if len(ids) >= room and tokens.finish != "stop" else tokens.finish
-                if len(ids) > room:
-                    ids, finish = ids[:room], "length"
-                s.output += ids
-                if ids or finish is not None:
-                    yield Tokens(ids, finish)
-                if finish is not None:
+                taken = s.take(Tokens(ids, tokens.finish))
+                if taken.ids or taken.finish is not None:
+                    yield taken
+                if taken.finish is not None:
                     return
 
     async def extend(self, session: int, position: int, tokens: Sequence[int]) -> None:
         s = self._get(session)
-        if not 0 <= position <= len(s.output):
-            raise InvalidRequest(f"output position {position} is beyond the {len(s.output)} tokens known")
+        check_ids(tokens, self._here.vocab_size)
+        if not 0 <= position <= len(s.output) or position + len(tokens) > s.sampling.max_tokens:
+            raise InvalidRequest(
+                f"{len(tokens)} tokens at output position {position} do not fit an output of {len(s.output)} "
+                f"tokens, of at most {s.sampling.max_tokens}"
+            )
+        output = [*s.output[:position], *tokens]
+        request = self._request(s, output)
         # Where the cut falls inside one of the other side's tokens, all of it is said anew.
-        await self._engine.cancel(session)
-        s.output[position:] = tokens
-        await self._open(session, s)
+        await self.cancel(session)
+        await self._engine.open(session, *request)
+        s.output = output
+        self._sessions[session] = s
 
     async def verify(self, session: int, drafts: Sequence[int], probs: DraftProbs | None = None) -> Verdict:
+        self._get(session)
         raise InvalidRequest("a model of another vocabulary cannot verify these tokens")
 
     async def draft(self, session: int, position: int, tokens: Sequence[int], window: int) -> Draft:
+        self._get(session)
         raise InvalidRequest("a model of another vocabulary cannot draft these tokens")
 
     async def cancel(self, session: int) -> None:
@@ -125,24 +154,45 @@ class Translated:
 
 
 class Retokeniser:
-    """Tokens of one vocabulary to tokens of another as they come. What may still become a character is held
-    back until it does, or until the end."""
+    """Tokens of one vocabulary to tokens of another as they come.
+
+    A word is held back until the next one begins, or until the end: its pieces may be one token there, and a
+    model that goes on from tokens which it would never have said does so badly. What is long without being a
+    word is not waited for, nor are scripts without spaces; half a character always is.
+    """
 
     def __init__(self, source: Tokenizer, target: Tokenizer) -> None:
         self._source, self._target = source, target
         self._held = b""
 
     def push(self, ids: Sequence[int]) -> list[int]:
-        """The other vocabulary's tokens of what these complete."""
-        data = self._held + self._source.shown_bytes(ids)
-        whole = len(data) - unfinished_bytes(data)
+        """The other vocabulary's tokens of what these complete; special ones that it lacks are left out."""
+        translated: list[int] = []
+        for token in ids:
+            if (name := self._source.special_name(token)) is None:
+                self._held += self._source.token_bytes(token)
+                continue
+            translated += self.flush()
+            with suppress(InvalidRequest):
+                translated.append(self._target.special_id(name))
+        data = self._held
+        whole = words.end() if (words := _WORDS.match(data)) else 0
+        if len(data) - whole > _LONGEST_WORD:
+            whole = len(data) - unfinished_bytes(data)
         self._held = data[whole:]
-        return self._target.encode_bytes(data[:whole])
+        return translated + self._target.encode_bytes(data[:whole])
 
     def flush(self) -> list[int]:
         """At the end: what was held back, as it is."""
         held, self._held = self._held, b""
         return self._target.encode_bytes(held)
+
+
+_WORDS = re.compile(
+    rb"(?s:.*)(?:\S(?= )"  # up to the last space that follows a word: no token goes across it
+    rb"|[\xE0-\xEF][\x80-\xBF]{2}|[\xF0-\xF4][\x80-\xBF]{3})"  # writing that mostly knows no spaces, emoji
+)
+_LONGEST_WORD = 32  # bytes
 
 
 def translate(ids: Sequence[int], source: Tokenizer, target: Tokenizer) -> list[int]:

@@ -6,8 +6,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
+from cluster.delayed import Delayed
 from cluster.device import Device
 from cluster.endpoint import serve_engines
+from cluster.latency import LogNormal
 from cluster.link import Link, LinkProfile
 from cluster.profile import DeviceProfile, load_profile
 from cluster.remote import connect
@@ -31,6 +33,7 @@ LOCAL: dict[str, Callable[[], Engine]] = {
     "null": null,
     "native device": lambda: Device(null(), load_profile("native")),
     "emulated device": lambda: Device(null(), FAST),
+    "delayed": lambda: Delayed(null(), LogNormal(median_s=0.002, sigma=0.5)),
 }
 
 

@@ -7,7 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster import frames
-from cluster.frames import HEADER, VERSION, ProtocolError, Tensor, decode, encode, pack_ids, unpack_ids
+from cluster.frames import (
+    HEADER,
+    VERSION,
+    ProtocolError,
+    Tensor,
+    decode,
+    encode,
+    pack_bits,
+    pack_ids,
+    unpack_ids,
+)
 from engine.base import (
     ContextOverflow,
     DraftProbs,
@@ -109,10 +119,67 @@ def test_ids_out_of_range(values: list[int]) -> None:
         pack_ids(values)
 
 
-@given(st.binary(max_size=30))
-def test_unpacking_takes_any_bytes(data: bytes) -> None:
+vocab_sizes = st.integers(1, 2**31) | st.integers(0, 31).map(lambda bits: 2**bits)
+
+
+@st.composite
+def outputs(draw: st.DrawFn) -> tuple[list[int], int]:
+    """(token ids, the size of their vocabulary); its ends come up often."""
+    vocab_size = draw(vocab_sizes)
+    token = st.integers(0, vocab_size - 1) | st.sampled_from([0, vocab_size - 1])
+    return draw(st.lists(token, max_size=40)), vocab_size
+
+
+@given(outputs())
+def test_bits_round_trip(output: tuple[list[int], int]) -> None:
+    values, vocab_size = output
+    assert unpack_ids(pack_bits(values, vocab_size)) == values
+
+
+@pytest.mark.parametrize(
+    ("vocab_size", "bits"), [(1, 1), (2, 1), (3, 2), (2048, 11), (2049, 12), (100_277, 17), (2**31, 31)]
+)
+@pytest.mark.parametrize("count", [0, 1, 7, 8, 100, 1000])
+def test_a_token_takes_as_many_bits_as_its_vocabulary_needs(vocab_size: int, bits: int, count: int) -> None:
+    assert len(pack_bits([vocab_size - 1] * count, vocab_size)) == 5 + -(-count * bits // 8)
+
+
+@given(outputs(), st.integers(0), st.booleans())
+def test_ids_outside_the_vocabulary(output: tuple[list[int], int], beyond: int, below: bool) -> None:
+    values, vocab_size = output
+    values.insert(len(values) // 2, -1 - beyond if below else vocab_size + beyond)
+    with pytest.raises(InvalidRequest):
+        pack_bits(values, vocab_size)
+
+
+@given(outputs(), st.data())
+def test_cut_or_lengthened_bits_are_malformed(output: tuple[list[int], int], data: st.DataObject) -> None:
+    packed = pack_bits(*output)
+    cut = data.draw(st.integers(0, len(packed) - 1))
+    for wrong in (packed[:cut], packed + bytes(1 + cut)):
+        with pytest.raises(ProtocolError):
+            unpack_ids(wrong)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"\x00", b"\x01ab", b"\x05abcde", b"\x80" + bytes(4), b"\xa1\1" + bytes(8), b"\xff" + bytes(4),
+     b"\x8b\xff\xff\xff\xff", b"\xa0\xff\xff\xff\xff" + bytes(64), b"\x81\1\0\0"],
+    ids=["empty", "width 0", "width 1", "width 5", "0 bits", "33 bits", "127 bits",
+         "4 billion tokens", "4 billion wide tokens", "half a count"],
+)  # fmt: skip
+def test_malformed_ids(data: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        unpack_ids(data)
+
+
+packings = st.sampled_from([b"", b"\2", b"\3", b"\4", b"\x8b\2\0\0\0", b"\xa0\1\0\0\0"])
+
+
+@given(packings, st.binary(max_size=30))
+def test_unpacking_takes_any_bytes(begin: bytes, data: bytes) -> None:
     try:
-        values = unpack_ids(data)
+        values = unpack_ids(begin + data)
     except ProtocolError:
         return
     assert all(0 <= value < 2**32 for value in values)

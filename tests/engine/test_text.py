@@ -220,6 +220,118 @@ def test_text_is_held_only_while_it_may_become_a_stop():
     assert checker.flush() == "E"
 
 
+FOLDERS = Path(engine.family.__file__).parent / "weights"
+FAMILY = {name: Tokenizer.load(FOLDERS / name) for name in ("target", "other")}
+BYTES = [
+    b"",
+    b"\xc3",
+    "Zürich 東京 🗼 e\u0301 <eos> <|q|>\r\n\t".encode(),
+    bytes(range(256)),
+    b"\xed\xa0\x80 \xc0\x80 a",
+]
+
+
+@pytest.mark.parametrize("tokenizer", [TOKENIZER, *FAMILY.values()], ids=["test", *FAMILY])
+@given(st.binary(max_size=40) | texts.map(str.encode))
+@example(BYTES[1])
+@example(BYTES[2])
+@example(BYTES[3])
+@example(BYTES[4])
+def test_any_bytes_become_ordinary_tokens(tokenizer, data):
+    encoded = tokenizer.encode_bytes(data)
+    assert tokenizer.shown_bytes(encoded) == data
+    assert all(tokenizer.special_name(i) is None for i in encoded)
+
+
+@pytest.mark.parametrize("tokenizer", FAMILY.values(), ids=FAMILY)
+@given(st.text("abcdefg Zürich 東京.,'🗼\n", max_size=40))
+def test_bytes_of_text_become_the_tokens_of_the_text(tokenizer, text):
+    assert tokenizer.encode_bytes(text.encode()) == tokenizer.encode(text)
+
+
+def test_what_is_no_text_leaves_the_words_around_it_whole():
+    cat = TOKENIZER.encode("the cat")
+    encoded = TOKENIZER.encode_bytes(b"the cat\xffthe cat")
+    assert (encoded[: len(cat)], encoded[-len(cat) :]) == (cat, cat)
+    assert [TOKENIZER.token_bytes(i) for i in encoded[len(cat) : -len(cat)]] == [b"\xff"]
+
+
+def normalising():
+    changed = json.loads(DEFINITION)
+    changed["normalizer"] = {"type": "NFC"}
+    return Tokenizer(json.dumps(changed), CONFIG)
+
+
+def test_a_normaliser_changes_no_bytes():
+    """What it would change is spelt out byte by byte; the other words keep their tokens."""
+    tokenizer = normalising()
+    assert tokenizer.decode(tokenizer.encode("e\u0301")) == "é"  # so it does normalise
+    encoded = tokenizer.encode_bytes("the cat e\u0301 the cat".encode())
+    assert tokenizer.shown_bytes(encoded) == "the cat e\u0301 the cat".encode()
+    assert encoded == [
+        *tokenizer.encode("the cat"), *tokenizer.encode(" "),
+        *map(tokenizer._byte, "e\u0301".encode()), *tokenizer.encode(" the cat"),
+    ]  # fmt: skip
+
+
+def sentencepiece(byte_tokens):
+    """A tokenizer that puts a space before every text, and writes rare bytes as <0x..>."""
+    pieces = ["<s>", "</s>", "▁", "t", "h", "e", "▁t", "▁th", "▁the", *byte_tokens]
+    model = models.BPE(
+        vocab={piece: i for i, piece in enumerate(pieces)},
+        merges=[("▁", "t"), ("▁t", "h"), ("▁th", "e")],
+        byte_fallback=True,
+    )
+    tokenizer = RustTokenizer(model)
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    )
+    tokenizer.add_special_tokens(["<s>", "</s>"])
+    return Tokenizer(tokenizer.to_str(), {"eos_token": "</s>"})
+
+
+@given(st.binary(max_size=20) | st.text("the é<s>", max_size=20).map(str.encode))
+def test_bytes_in_a_vocabulary_with_byte_fallback(data):
+    tokenizer = sentencepiece([f"<0x{b:02X}>" for b in range(256)])
+    assert tokenizer.shown_bytes(tokenizer.encode_bytes(data)) == data
+
+
+def test_bytes_do_not_get_the_space_that_texts_get():
+    tokenizer = sentencepiece([f"<0x{b:02X}>" for b in range(256)])
+    assert [tokenizer.token_bytes(i) for i in tokenizer.encode_bytes(b"the the")] == [
+        b"t",
+        b"h",
+        b"e",
+        b" the",
+    ]
+
+
+def test_a_vocabulary_without_the_byte_refuses_it():
+    with pytest.raises(InvalidRequest, match="0xC3"):
+        sentencepiece([]).encode_bytes("é".encode())
+
+
+def test_special_tokens_have_names():
+    assert [TOKENIZER.special_name(i) for i in (BOS, EOS, Q, A, A + 1, 100_000)] == [*SPECIAL, None, None]
+    assert [TOKENIZER.special_id(name) for name in SPECIAL] == [BOS, EOS, Q, A]
+    for name in ("<|x|>", "!", ""):
+        with pytest.raises(InvalidRequest, match="no special token"):
+            TOKENIZER.special_id(name)
+
+
+def test_an_added_word_is_not_special():
+    changed = json.loads(DEFINITION)
+    added = {**changed["added_tokens"][Q], "id": TOKENIZER.vocab_size, "content": "Tandem", "special": False}
+    changed["added_tokens"].append(added)
+    tokenizer = Tokenizer(json.dumps(changed), CONFIG)
+    assert tokenizer.special_name(TOKENIZER.vocab_size) is None
+    assert tokenizer.shown_bytes([TOKENIZER.vocab_size]) == b"Tandem"
+    assert tokenizer.shown_bytes(tokenizer.encode_bytes(b"a Tandem")) == b"a Tandem"
+    with pytest.raises(InvalidRequest):
+        tokenizer.special_id("Tandem")
+
+
 def test_the_import_does_not_pull_in_transformers_or_torch():
     code = "import sys, engine.text; assert not {'transformers', 'torch'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
@@ -229,8 +341,7 @@ def test_the_import_does_not_pull_in_transformers_or_torch():
 def test_the_family_is_tokenized_as_transformers_does(model):
     from transformers import AutoTokenizer
 
-    folder = Path(engine.family.__file__).parent / "weights" / model
-    theirs, ours = AutoTokenizer.from_pretrained(folder), Tokenizer.load(folder)
+    theirs, ours = AutoTokenizer.from_pretrained(FOLDERS / model), FAMILY[model]
     chat = [
         {"role": r, "content": c}
         for r, c in [("system", "Be brief."), ("user", "Who? é"), ("assistant", "I.")]

@@ -1,0 +1,306 @@
+"""An engine of another vocabulary is an engine: the contract, hand-over at every cut, stops and limits."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import Tokenizer as RustTokenizer
+from tokenizers import decoders, models, pre_tokenizers
+
+from engine import family
+from engine.base import ContextOverflow, Engine, EngineStopped, InvalidRequest, Sampling, UnknownSession
+from engine.family.prompts import answer_prompt, heldout
+from engine.null_engine import NullEngine
+from engine.text import Detokenizer, Tokenizer
+from engine.torch_engine import TorchEngine
+from engine.translate import Translated, translate
+from tests import engine_contract
+from tests.engine import tiny_weights
+from tests.engine.engines import Engines
+from tests.engine.test_translate import OTHER, TARGET, TEXTS
+from tests.engine_contract import CHECKS, drain, exhaust, greedy, session
+
+
+def byte_tokenizer(specials: Sequence[str], order: Sequence[str]) -> Tokenizer:
+    """One token a byte, so that every cut of the text is a cut of the tokens."""
+    tokenizer = RustTokenizer(models.BPE(vocab={t: i for i, t in enumerate([*specials, *order])}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(list(specials))
+    return Tokenizer(tokenizer.to_str(), {"eos_token": "<eos>"})
+
+
+ALPHABET = sorted(pre_tokenizers.ByteLevel.alphabet())
+THERE = byte_tokenizer(["<pad>", "<bos>", "<eos>"], ALPHABET)
+HERE = byte_tokenizer(["<eos>", "<pad>", "<bos>"], ALPHABET[::-1])
+PROMPT = translate([20, 21, 22], THERE, HERE)
+SPECULATIVE = {
+    engine_contract.accepts_its_own_tokens,
+    engine_contract.corrects_a_wrong_draft,
+    engine_contract.finishes_in_verification,
+    engine_contract.speculation_is_lossless,
+    engine_contract.drafts_are_tentative,
+    engine_contract.drafts_no_further_than_the_end,
+}
+IN_THEIR_TOKENS = {engine_contract.counts}
+LONG = {engine_contract.cancel_ends_what_runs}  # longer than a tiny model's context
+FITTING = [check for check in CHECKS if check not in SPECULATIVE | IN_THEIR_TOKENS]
+
+
+@pytest.fixture(params=["null", "tiny"])
+async def engine(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Engine]:
+    engines = Engines(tmp_path)
+    null = NullEngine(vocab_size=THERE.vocab_size, context=2**20)
+    yield Translated(engines.start() if request.param == "tiny" else null, HERE, THERE)
+    await engines.close()
+
+
+@pytest.mark.parametrize(
+    ("engine", "check"),
+    [(kind, c) for kind in ("null", "tiny") for c in FITTING if kind == "null" or c not in LONG],
+    indirect=["engine"],
+    ids=lambda value: getattr(value, "__name__", value),
+)
+async def test_contract(check: Callable[[Engine, list[int]], Awaitable[None]], engine: Engine) -> None:
+    await check(engine, PROMPT)
+
+
+async def test_it_speaks_this_sides_vocabulary(engine: Engine) -> None:
+    assert (engine.info.vocabulary, engine.info.vocab_size) == (HERE.vocabulary, HERE.vocab_size)
+    assert (THERE.eos, engine.info.eos) == (tiny_weights.EOS, HERE.eos)
+    assert HERE.eos != THERE.eos
+
+
+async def test_it_neither_drafts_nor_verifies(engine: Engine) -> None:
+    async with session(engine, PROMPT) as s:
+        with pytest.raises(InvalidRequest, match="vocabulary"):
+            await engine.verify(s, [])
+        with pytest.raises(InvalidRequest, match="vocabulary"):
+            await engine.draft(s, 0, [], 4)
+        assert len((await drain(engine, s))[0]) == engine_contract.TOKENS
+
+
+async def test_what_does_not_translate_is_refused(engine: Engine) -> None:
+    with pytest.raises(InvalidRequest, match="log-prob"):
+        await engine.open(1, PROMPT, Sampling(max_tokens=4, logprobs=0))
+    for wrong in ([-1], [HERE.vocab_size], [5, HERE.vocab_size + 5]):
+        with pytest.raises(InvalidRequest, match="token ids"):
+            await engine.open(1, [*PROMPT, *wrong], greedy())
+        with pytest.raises(InvalidRequest, match="token ids"):
+            await engine.open(1, PROMPT, greedy(), wrong)
+    assert (await engine.stats()).sessions == 0
+
+
+async def test_a_refused_extension_changes_nothing(engine: Engine) -> None:
+    async with session(engine, PROMPT) as s:
+        whole, _ = await drain(engine, s)
+        for position, tokens in (
+            (-1, []),
+            (len(whole) + 1, []),
+            (2, whole),
+            (0, [-1]),
+            (0, [HERE.vocab_size]),
+        ):
+            with pytest.raises(InvalidRequest):
+                await engine.extend(s, position, tokens)
+        await engine.extend(s, 4, [])
+        assert (await drain(engine, s))[0] == whole[4:]
+
+
+async def test_an_engine_that_stops(engine: Engine) -> None:
+    async with session(engine, PROMPT) as s:
+        await engine.close()
+        with pytest.raises(EngineStopped):
+            await exhaust(engine.generate(s))
+        with pytest.raises(EngineStopped):
+            await engine.extend(s, 0, PROMPT)
+        with pytest.raises(UnknownSession):  # nobody has it any more
+            await engine.extend(s, 0, PROMPT)
+        with pytest.raises(EngineStopped):
+            await engine.open(s, PROMPT, greedy())
+
+
+async def test_a_text_that_is_longer_there() -> None:
+    """25 characters that are a token each here, and over 100 bytes there, where 64 fit."""
+    emoji = RustTokenizer(models.BPE(vocab={"<eos>": 0, "🗼": 1}, merges=[]))
+    emoji.decoder = decoders.Fuse()
+    emoji.add_special_tokens(["<eos>"])
+    here = Tokenizer(emoji.to_str(), {"eos_token": "<eos>"})
+    engine = Translated(NullEngine(vocab_size=THERE.vocab_size, context=64), here, THERE)
+    for prompt, log in ((20, 0), (10, 10)):
+        with pytest.raises(ContextOverflow):
+            await engine.open(1, [1] * prompt, Sampling(max_tokens=20), [1] * log)
+    await engine.open(1, [1] * 10, Sampling(max_tokens=20), [1] * 5)
+
+
+class Knows(NullEngine):
+    """A model that knows one text by heart: it goes on with it wherever it is asked to, then ends the output."""
+
+    def __init__(self, text: str, tokenizer: Tokenizer) -> None:
+        super().__init__(vocab_size=tokenizer.vocab_size, context=4096)
+        self._data, self._tokenizer = text.encode(), tokenizer
+
+    def next_token(self, prompt: Sequence[int], output: Sequence[int]) -> int:
+        said = self._tokenizer.shown_bytes(output)
+        assert self._data.startswith(said)
+        return (*self._tokenizer.encode_bytes(self._data[len(said) :]), self._tokenizer.eos)[0]
+
+
+@pytest.mark.parametrize("text", TEXTS, ids=range(len(TEXTS)))
+@pytest.mark.parametrize(("here", "there"), [(TARGET, OTHER), (OTHER, TARGET)], ids=["other", "target"])
+async def test_an_answer_goes_on_at_every_cut(here: Tokenizer, there: Tokenizer, text: str) -> None:
+    """A log that ends in half a character or half a word is taken over, and ends as this side's own would."""
+    engine = Translated(Knows(text, there), here, there)
+    ids = here.encode_bytes(text.encode())
+    for cut in range(len(ids) + 1):
+        async with session(engine, [here.eos], Sampling(max_tokens=500), ids[:cut]) as s:
+            new, finish = await drain(engine, s)
+            assert (finish, new[-1]) == ("stop", here.eos)
+            assert here.shown_bytes([*ids[:cut], *new]) == text.encode()
+            assert await drain(engine, s) == ([], "stop")
+
+
+# -- the family --------------------------------------------------------------------------------------------
+
+QUESTION = TARGET.encode(answer_prompt(heldout(1, ["fact"], seed=5)[0].question))
+STORY = TARGET.encode(answer_prompt(heldout(1, ["story"], seed=5)[0].question))
+
+
+@pytest.fixture
+async def target() -> AsyncIterator[Engine]:
+    engine = TorchEngine.load(family.path("target"), device="cpu", threads=1)
+    yield engine
+    await engine.close()
+
+
+@pytest.fixture
+async def other() -> AsyncIterator[TorchEngine]:
+    engine = TorchEngine.load(family.path("other"), device="cpu", threads=1)
+    yield engine
+    await engine.close()
+
+
+@pytest.fixture
+def translated(other: TorchEngine) -> Translated:
+    return Translated(other, TARGET, OTHER)
+
+
+def said(ids: Sequence[int]) -> bytes:
+    return TARGET.shown_bytes(ids)
+
+
+async def ask(
+    engine: Engine, prompt: Sequence[int], log: Sequence[int] = (), **settings: Any
+) -> tuple[list[int], str | None]:
+    async with session(engine, prompt, Sampling(**({"max_tokens": 60} | settings)), log) as s:
+        return await drain(engine, s)
+
+
+async def test_an_answer_is_handed_over_and_back_at_every_cut(
+    target: Engine, other: TorchEngine, translated: Translated
+) -> None:
+    whole, finish = await ask(target, QUESTION)
+    assert (finish, whole[-1]) == ("stop", TARGET.eos)
+    prompt = translate(QUESTION, TARGET, OTHER)
+    for cut in range(len(whole)):
+        log = whole[:cut]
+        own, _ = await ask(other, prompt, translate(log, TARGET, OTHER), max_tokens=200)
+        new, finish = await ask(translated, QUESTION, log, max_tokens=200)
+        assert (finish, new[-1]) == ("stop", TARGET.eos)
+        assert said(new) == OTHER.shown_bytes(own)  # what the model itself says there
+        detokenizer = Detokenizer(TARGET)
+        middle = new[: len(new) // 2]
+        last, _ = await ask(target, QUESTION, [*log, *middle], max_tokens=200)
+        pieces = [detokenizer.push(part) for part in (log, middle, last)]
+        assert "".join([*pieces, detokenizer.flush()]) == TARGET.decode([*log, *middle, *last])
+
+
+async def test_the_limit_of_tokens_is_this_sides(translated: Translated) -> None:
+    whole, _ = await ask(translated, STORY, max_tokens=40)
+    assert len(whole) == 40
+    for limit in range(1, 40):
+        assert await ask(translated, STORY, max_tokens=limit) == (whole[:limit], "length")
+        assert await ask(translated, STORY, whole[:limit], max_tokens=limit) == ([], "length")
+
+
+async def test_any_token_may_stop_it(other: TorchEngine, translated: Translated) -> None:
+    whole, _ = await ask(translated, STORY, max_tokens=40)
+    theirs, _ = await ask(other, translate(STORY, TARGET, OTHER), max_tokens=40)
+    foreign = tuple(set(theirs) - set(whole))  # numbers that mean something else here
+    assert foreign
+    assert await ask(translated, STORY, max_tokens=40, stop_tokens=foreign) == (whole, "length")
+    for stop in set(whole):
+        ids, finish = await ask(translated, STORY, stop_tokens=(stop,))
+        assert (ids, finish) == (whole[: whole.index(stop) + 1], "stop")
+    first, rest = whole[:5], whole[5:]
+    assert await ask(translated, STORY, first, stop_tokens=(first[0],)) == ([], "stop")
+    later = next(token for token in rest if token not in first)
+    ids, finish = await ask(translated, STORY, first, stop_tokens=(later,))
+    assert (ids[-1], finish) == (later, "stop")
+
+
+async def test_the_end_of_sequence_is_this_sides(translated: Translated) -> None:
+    whole, finish = await ask(translated, QUESTION)
+    assert (finish, whole.index(TARGET.eos)) == ("stop", len(whole) - 1)
+    assert await ask(translated, QUESTION, whole) == ([], "stop")
+    longer, finish = await ask(translated, QUESTION, ignore_eos=True)
+    assert (longer[: len(whole)], len(longer), finish) == (whole, 60, "length")
+    assert await ask(translated, QUESTION, ignore_eos=True, stop_tokens=(TARGET.eos,)) == (whole, "stop")
+
+
+async def test_stop_strings(translated: Translated) -> None:
+    """Also one that began before the cut; what is left of the token that completes it stays, as everywhere."""
+    whole, _ = await ask(translated, STORY, max_tokens=40)
+    text = TARGET.decode(whole)
+    for at in range(0, len(text) - 30, 7):
+        stop = text[at : at + 9]
+        ids, finish = await ask(translated, STORY, stop=(stop,))
+        end = text.index(stop) + len(stop)
+        stopped = TARGET.decode(ids)
+        assert finish == "stop"
+        assert text.startswith(stopped)
+        assert end <= len(stopped) <= end + 20
+    cut = next(k for k in range(8, 40) if TARGET.token_bytes(whole[k]).startswith(b" "))
+    at = len(TARGET.decode(whole[:cut]))
+    ids, finish = await ask(translated, STORY, whole[:cut], stop=(text[at - 4 : at + 6],))
+    assert (finish, ids) == ("stop", whole[cut:][: len(ids)])
+    assert at + 6 <= len(TARGET.decode([*whole[:cut], *ids])) <= at + 20
+
+
+async def test_extending_is_opening_anew(translated: Translated) -> None:
+    whole, _ = await ask(translated, STORY, max_tokens=24)
+    async with session(translated, STORY, Sampling(max_tokens=24)) as s:
+        await drain(translated, s)
+        for position in range(0, 24, 3):
+            added = whole[position : position + 2] if position % 2 else TARGET.encode_bytes("é!".encode())[:1]
+            await translated.extend(s, position, added)
+            ids, finish = await drain(translated, s)
+            log = [*whole[:position], *added]
+            assert (ids, finish) == await ask(translated, STORY, log, max_tokens=24)
+            await translated.extend(s, 0, whole)
+
+
+async def test_a_stream_may_be_closed_anywhere_and_resumed(translated: Translated) -> None:
+    whole, _ = await ask(translated, STORY, max_tokens=80)
+    async with session(translated, STORY, Sampling(max_tokens=80)) as s:
+        ids: list[int] = []
+        closed = 0
+        while len(ids) < 80:
+            async with aclosing(translated.generate(s)) as stream:  # type: ignore[type-var]
+                ids += (await anext(stream)).ids
+            closed += 1
+            await translated.extend(s, len(ids), [])
+    assert closed > 10
+    assert ids == whole
+
+
+async def test_closing_the_stream_stops_the_engine(other: TorchEngine, translated: Translated) -> None:
+    async with session(translated, STORY, Sampling(max_tokens=800)) as s:
+        async with aclosing(translated.generate(s)) as stream:  # type: ignore[type-var]
+            await anext(stream)
+        assert (await other.stats()).running == 0
+    assert (await other.stats()).sessions == 0
