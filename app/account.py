@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 
 from app.schema import Strict
 from deployments.accounts import Account
-from policies.dispatch import Constrained
+from policies.dispatch import Side
 
 ANONYMOUS = "anonymous"
 
@@ -53,7 +53,7 @@ class AccountView(BaseModel):
             server_usd=account.server_usd,
             device_joules=account.joules,
             device_usd=account.device_usd,
-            budget_used={str(c): round(account.payer.budgets[c].used, 6) for c in Constrained},
+            budget_used={str(c): round(account.payer.budgets[c].used, 6) for c in Side},
         )
 
 

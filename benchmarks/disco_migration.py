@@ -15,14 +15,14 @@ import numpy as np
 from benchmarks.disco_data import Device, Service
 from policies.contest import Contest, Known, Payer
 from policies.cost import Costs, PerToken, Used
-from policies.dispatch import Constrained, dispatch
+from policies.dispatch import Side, dispatch
 from policies.migration import migration
 from policies.pace import Pace
 from policies.samples import Latencies, Outputs
 
-Rates = Mapping[Constrained, float]
+Rates = Mapping[Side, float]
 """Dollars for a FLOP of the device, in either setting."""
-PRINTED: Rates = {Constrained.SERVER: 0.3e-6, Constrained.DEVICE: 5e-6}
+PRINTED: Rates = {Side.SERVER: 0.3e-6, Side.DEVICE: 5e-6}
 """The paper's energy_to_money as printed, 0.3 and 5 "$ per million FLOPs": a phone's token costs hundreds of dollars.
 The server is then the cheap one to decode on in both settings, and algorithm 1 would never call it constrained; where
 it is, hand-overs go to it beyond its budget.
@@ -40,7 +40,7 @@ SERVER_DECODE = 50.0
 """Tokens/s. Assumed, the paper says none; medians in api_ttft: 31 (command-r-plus) to 106 (Llama-3-70B, together)."""
 DEVICE_NOISE = 0.1
 """Assumed: σ of the logarithm of a device's prefill time around the k·l + c that is estimated."""
-SIDES = (Constrained.SERVER, Constrained.DEVICE)
+SIDES = (Side.SERVER, Side.DEVICE)
 """The order of pairs."""
 
 

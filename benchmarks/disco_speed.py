@@ -7,11 +7,11 @@ from statistics import median
 
 import numpy as np
 
-from policies.dispatch import Constrained, DispatchState, dispatch
+from policies.dispatch import DispatchState, Side, dispatch
 from policies.samples import Latencies, Lengths
 
 SIZES = (1_000, 10_000, 100_000)
-PAPER_MS = {Constrained.SERVER: (0.128, 0.969, 9.082), Constrained.DEVICE: (0.486, 1.741, 14.856)}
+PAPER_MS = {Side.SERVER: (0.128, 0.969, 9.082), Side.DEVICE: (0.486, 1.741, 14.856)}
 """Section 5.3 and figure 9, on a MacBook Pro with an M1."""
 
 
@@ -23,7 +23,7 @@ def samples(count: int, seed: int = 9) -> tuple[np.ndarray, np.ndarray]:
     )
 
 
-def planning_ms(side: Constrained, rounds: int) -> list[list[float]]:
+def planning_ms(side: Side, rounds: int) -> list[list[float]]:
     """By size of the sample: milliseconds until the first decision can be given and is. The server's plan needs
     lengths alone. A plan is a function of the length here, where the paper makes a table of all lengths."""
     found = []
@@ -34,7 +34,7 @@ def planning_ms(side: Constrained, rounds: int) -> list[list[float]]:
         for _ in range(rounds):
             began = time.perf_counter()
             known = Lengths(lengths, kept=size)
-            ttft = Latencies(times, kept=size) if side is Constrained.DEVICE else Latencies()
+            ttft = Latencies(times, kept=size) if side is Side.DEVICE else Latencies()
             policy.choose(DispatchState(40, known, ttft, 0.5, side, 0.5))
             took.append(1e3 * (time.perf_counter() - began))
         found.append(took)
@@ -56,7 +56,7 @@ def dispatch_us(rounds: int, calls: int = 2000) -> list[float]:
     lengths, times = samples(4096)
     known, ttft, policy = Lengths(lengths), Latencies(times), dispatch.create("disco")
     by_side = []
-    for side in Constrained:
+    for side in Side:
         states = [DispatchState(int(n), known, ttft, 0.5, side, 0.5) for n in lengths[:calls]]
         by_side.append(
             [_per_call_us(lambda s=states: [policy.choose(one) for one in s], calls) for _ in range(rounds)]  # type: ignore[misc]

@@ -12,12 +12,12 @@ import numpy as np
 from benchmarks import report
 from benchmarks.disco_data import DEVICES, LEAST_CUT, SERVICES, TABLE_2, TABLE_3, Draw, Service
 from benchmarks.disco_migration import CONSISTENT, DEVICE_NOISE, SIDES, Migration, Moved, Rates
-from policies.dispatch import Constrained, DispatchState, dispatch
+from policies.dispatch import DispatchState, Side, dispatch
 from policies.samples import Latencies, Lengths
 
 BUDGETS = np.arange(1, 20) / 20
 REQUESTS = 1000
-Setting = tuple[str, Constrained]
+Setting = tuple[str, Side]
 
 
 @dataclass(slots=True)
@@ -49,7 +49,7 @@ class Sweep:
 def sweep(
     pool: np.ndarray,
     draw: Draw,
-    side: Constrained,
+    side: Side,
     seeds: int,
     service: Service | None = None,
     caution: float = 1.0,
@@ -70,7 +70,7 @@ def sweep(
         for i, budget in enumerate(BUDGETS):
             state = lengths, ttft, float(budget), side
             ours, theirs = (_starts(name, tokens, coins, *state) for name in ("disco", "stochastic"))
-            spent = np.isfinite(ours[0]) if side is Constrained.SERVER else ours[1] < server_s
+            spent = np.isfinite(ours[0]) if side is Side.SERVER else ours[1] < server_s
             found.used[seed, i] = tokens[spent].sum() / tokens.sum()
             for j, device in enumerate(DEVICES.values()):
                 ours_s, theirs_s = (
@@ -91,7 +91,7 @@ def _starts(
     lengths: Lengths,
     ttft: Latencies,
     budget: float,
-    side: Constrained,
+    side: Side,
 ) -> tuple[np.ndarray, np.ndarray]:
     """When server and device start on each prompt, seconds."""
     choose = dispatch.create(name).choose
@@ -127,8 +127,8 @@ class Summary:
 
     as_paper: int
     in_range: int
-    cost_cut: dict[Constrained, float]
-    at_best: dict[Constrained, float]
+    cost_cut: dict[Side, float]
+    at_best: dict[Side, float]
     delayed: float
 
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from benchmarks import disco_speed, report
 from policies.batching import Demand, batching
-from policies.dispatch import Constrained
+from policies.dispatch import Side
 from policies.routing import routing
 from policies.scheduling import Load, scheduling
 from policies.window import WindowState, window
@@ -123,14 +123,14 @@ def main() -> None:
             for name, us in found.items()
         ],
     )
-    planning = {side: disco_speed.planning_ms(side, 5 * options.rounds) for side in Constrained}
+    planning = {side: disco_speed.planning_ms(side, 5 * options.rounds) for side in Side}
     update, decision = disco_speed.update_us(options.rounds), disco_speed.dispatch_us(options.rounds)
     report.table(
         "DiSCo: milliseconds from so many samples to a decision (median [min … max])",
         ["constrained", *(f"{size:,}" for size in disco_speed.SIZES), "the paper (M1)"],
         [
             [str(side), *map(report.spread, planning[side]), " / ".join(map(str, disco_speed.PAPER_MS[side]))]
-            for side in Constrained
+            for side in Side
         ],
     )
     worst = {f: max(median(us) for n, us in found.items() if n != "awc") for f, found in families.items()}
@@ -142,8 +142,8 @@ def main() -> None:
             "window_us": round(worst["window"], 2),
             "awc_us": round(median(families["window"]["awc"]), 2),
             "buffer_aware_ms_400": round(median(families["scheduling"]["buffer_aware"]) / 1e3, 4),
-            "disco_s_ms": [round(median(ms), 3) for ms in planning[Constrained.SERVER]],
-            "disco_d_ms": [round(median(ms), 3) for ms in planning[Constrained.DEVICE]],
+            "disco_s_ms": [round(median(ms), 3) for ms in planning[Side.SERVER]],
+            "disco_d_ms": [round(median(ms), 3) for ms in planning[Side.DEVICE]],
             "disco_update_us": round(median(update), 2),
             "disco_dispatch_us": round(median(decision), 2),
         },

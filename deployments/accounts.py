@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from policies.contest import Payer
 from policies.cost import MAINS_USD_PER_J, Used
-from policies.dispatch import Constrained
+from policies.dispatch import Side
 
 KEPT = 10_000  # accounts that were not used for longest are forgotten first
 
@@ -33,7 +33,7 @@ class Account:
     @property
     def budget(self) -> float:
         """The share of prompt tokens that the constrained endpoint may take in."""
-        return self.payer.budgets[Constrained.SERVER].share
+        return self.payer.budgets[Side.SERVER].share
 
     @budget.setter
     def budget(self, share: float) -> None:

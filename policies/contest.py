@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from policies.budget import Budget
 from policies.cost import Costs
-from policies.dispatch import Constrained, DispatchPolicy, DispatchState
+from policies.dispatch import DispatchPolicy, DispatchState, Side
 from policies.migration import MigrationPolicy, MigrationState
 from policies.pace import Pace
 from policies.quality import Reader
@@ -20,8 +20,8 @@ CAUTIOUS = 0.9
 """Quantile of the server's times to first token that a hand-over reckons with."""
 
 
-def _budgets(share: float) -> dict[Constrained, Budget]:
-    return {side: Budget(share) for side in Constrained}
+def _budgets(share: float) -> dict[Side, Budget]:
+    return {side: Budget(share) for side in Side}
 
 
 @dataclass(slots=True)
@@ -31,7 +31,7 @@ class Payer:
 
     dispatch: DispatchPolicy
     migration: MigrationPolicy
-    budgets: dict[Constrained, Budget] = field(default_factory=lambda: _budgets(0.5))
+    budgets: dict[Side, Budget] = field(default_factory=lambda: _budgets(0.5))
     lengths: Lengths = field(default_factory=lambda: Lengths(kept=1024))
 
 
@@ -67,8 +67,8 @@ class Contest:
         self._constrained = costs.constrained
         self._budget = payer.budgets[self._constrained]
         self._migration = payer.migration
-        self._prices = {Constrained.SERVER: costs.server, Constrained.DEVICE: costs.device_usd}
-        self._begun: set[Constrained] = set()
+        self._prices = {Side.SERVER: costs.server, Side.DEVICE: costs.device_usd}
+        self._begun: set[Side] = set()
         self._decided = False
         self._reader = Reader(reader_rate) if reader_rate else None
         payer.lengths.note(prompt)
@@ -77,13 +77,13 @@ class Contest:
         )
         self.start = payer.dispatch.choose(state)
 
-    def began(self, side: Constrained) -> None:
+    def began(self, side: Side) -> None:
         """It starts to take in the prompt."""
         self._begun.add(side)
 
-    def first_token(self, side: Constrained, taken_in: int, seconds: float) -> None:
+    def first_token(self, side: Side, taken_in: int, seconds: float) -> None:
         """It gave a token so long after it started, with so many to take in."""
-        if side is Constrained.DEVICE:
+        if side is Side.DEVICE:
             self._known.pace.note(taken_in, seconds)
         elif not self._decided:
             self._known.ttft.note(seconds)
@@ -91,9 +91,9 @@ class Contest:
             self._decided = True
             self._budget.note(self._prompt, self._constrained in self._begun, self._share)
 
-    def stopped(self, side: Constrained, seconds: float) -> None:
+    def stopped(self, side: Side, seconds: float) -> None:
         """It was stopped so long after it started, without having given a token."""
-        if side is Constrained.SERVER:
+        if side is Side.SERVER:
             self._known.ttft.note_longer(seconds)
 
     def delivered(self, tokens: int, now_s: float) -> None:
@@ -101,9 +101,9 @@ class Contest:
         if self._reader is not None:
             self._reader.deliver(tokens, now_s)
 
-    def hand_over(self, side: Constrained, sent: int, now_s: float) -> bool:
+    def hand_over(self, side: Side, sent: int, now_s: float) -> bool:
         """Whether the answer, of so many tokens, should now go from this side to the other."""
-        other = Constrained.DEVICE if side is Constrained.SERVER else Constrained.SERVER
+        other = Side.DEVICE if side is Side.SERVER else Side.SERVER
         if self._prices[side].decode <= self._prices[other].decode:
             return False
         if other is self._constrained and other not in self._begun:
@@ -111,7 +111,7 @@ class Contest:
         taken_in, reader, known = self._prompt + sent, self._reader, self._known
         migration_s = 0.0  # does not matter where nobody reads along
         if reader is not None:
-            device = other is Constrained.DEVICE
+            device = other is Side.DEVICE
             migration_s = known.pace.step_s(taken_in) if device else known.ttft.quantile(CAUTIOUS)
         state = MigrationState(
             known=taken_in,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from policies.dispatch import Constrained
+from policies.dispatch import Side
 
 MAINS_USD_PER_J = 0.25 / 3.6e6
 """0.25 dollars a kilowatt-hour."""
@@ -66,12 +66,12 @@ class Costs:
         return self.device.times(self.exchange_rate)
 
     @property
-    def constrained(self) -> Constrained:
+    def constrained(self) -> Side:
         """Algorithm 1: the device where even its cheapest token is dearer than the server's dearest."""
         device, server = self.device_usd, self.server
         if min(device.prefill, device.decode) > max(server.prefill, server.decode):
-            return Constrained.DEVICE
-        return Constrained.SERVER
+            return Side.DEVICE
+        return Side.SERVER
 
 
 @dataclass(slots=True)

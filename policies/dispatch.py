@@ -21,8 +21,8 @@ NEVER = math.inf
 RENEWED = 64  # samples after which what is fitted to them is fitted again
 
 
-class Constrained(StrEnum):
-    """Whose use is limited."""
+class Side(StrEnum):
+    """Of a race: the endpoint that the user owns, and the one that asks money."""
 
     DEVICE = "device"
     SERVER = "server"
@@ -40,7 +40,7 @@ class DispatchState:
     lengths: Lengths
     ttft: Latencies
     budget: float
-    constrained: Constrained
+    constrained: Side
     coin: float
 
 
@@ -90,7 +90,7 @@ class Stochastic:
 
     def choose(self, state: DispatchState) -> Start:
         spend = state.coin < state.budget
-        return DEVICE_ONLY if spend == (state.constrained is Constrained.DEVICE) else SERVER_ONLY
+        return DEVICE_ONLY if spend == (state.constrained is Side.DEVICE) else SERVER_ONLY
 
 
 @dispatch.register("disco")
@@ -106,7 +106,7 @@ class Disco:
         self._alpha = tail_share
 
     def choose(self, state: DispatchState) -> Start:
-        if state.constrained is Constrained.SERVER:
+        if state.constrained is Side.SERVER:
             return long_prompts_to_the_server(state)
         if not len(state.ttft):  # no F yet: nothing to plan with
             return Start(0.0, 0.0 if state.coin < state.budget else NEVER)

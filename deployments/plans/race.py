@@ -19,9 +19,9 @@ from deployments.job import Job, JobStats
 from deployments.plans.base import Piece
 from engine.base import Engine, EngineError, EngineStopped, NoCapacity, Tokens
 from policies.contest import Contest
-from policies.dispatch import BOTH, NEVER, Constrained, Start
+from policies.dispatch import BOTH, NEVER, Side, Start
 
-ORIGINS = {Constrained.SERVER: Origin.CLOUD, Constrained.DEVICE: Origin.DEVICE}
+ORIGINS = {Side.SERVER: Origin.CLOUD, Side.DEVICE: Origin.DEVICE}
 LOST = (EndpointLost, EngineStopped, NoCapacity)
 """What another endpoint may make good."""
 
@@ -33,8 +33,8 @@ class Race:
         self._server, self._device, self._contest = server, device, contest
 
     async def run(self, job: Job, log: TokenLog, stats: JobStats) -> AsyncGenerator[Piece, None]:
-        server = _Runner(self._server, Constrained.SERVER, job, log, self._contest)
-        device = _Runner(self._device, Constrained.DEVICE, job, log, self._contest)
+        server = _Runner(self._server, Side.SERVER, job, log, self._contest)
+        device = _Runner(self._device, Side.DEVICE, job, log, self._contest)
         try:
             start = self._contest.start if not log else BOTH  # half an answer is in a hurry
             source, tokens = await self._first_token(server, device, start)
@@ -103,7 +103,7 @@ class Race:
 class _Runner:
     """One endpoint's part in a race. fit: it may still be asked."""
 
-    def __init__(self, engine: Engine, side: Constrained, job: Job, log: TokenLog, contest: Contest) -> None:
+    def __init__(self, engine: Engine, side: Side, job: Job, log: TokenLog, contest: Contest) -> None:
         self.side, self.fit = side, True
         self._engine, self._job, self._log, self._contest = engine, job, log, contest
         self._beginning: asyncio.Task[Tokens] | None = None
@@ -195,4 +195,5 @@ class _Runner:
             beginning.exception()  # whoever waited for it knows
         with suppress(EngineError):  # it is gone, and the session with it
             await self.pause()
-            await self._engine.cancel(self._job.session)
+            if self.fit:  # otherwise nobody comes back to it, and the executor ends its session
+                await self._engine.cancel(self._job.session)

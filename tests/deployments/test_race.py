@@ -19,7 +19,7 @@ from engine.base import EngineStopped, NoCapacity, Sampling, Tokens
 from engine.null_engine import NullEngine
 from policies.contest import Payer
 from policies.cost import PerToken
-from policies.dispatch import BOTH, DEVICE_ONLY, SERVER_ONLY, Constrained, DispatchState, Start
+from policies.dispatch import BOTH, DEVICE_ONLY, SERVER_ONLY, DispatchState, Side, Start
 from policies.migration import MigrationState
 from tests.deployments.faults import PROMPT, Failing, World, reference
 
@@ -172,7 +172,7 @@ def _both_ways(make):
         made = make(*args)
         hand_over = made.hand_over
 
-        def cheaper_elsewhere(side: Constrained, sent: int, now_s: float) -> bool:
+        def cheaper_elsewhere(side: Side, sent: int, now_s: float) -> bool:
             dear, cheap = PerToken(0.0, 1.0), PerToken(0.0, 0.0)
             made._prices = {o: dear if o is side else cheap for o in made._prices}
             return hand_over(side, sent, now_s)

@@ -6,12 +6,12 @@ import pytest
 
 from policies.contest import Contest, Known, Payer
 from policies.cost import Costs, PerToken
-from policies.dispatch import BOTH, Constrained, DispatchState, Start
+from policies.dispatch import BOTH, DispatchState, Side, Start
 from policies.migration import migration
 from policies.pace import Pace
 from policies.samples import Latencies, Outputs
 
-SERVER, DEVICE = Constrained.SERVER, Constrained.DEVICE
+SERVER, DEVICE = Side.SERVER, Side.DEVICE
 DEVICE_CHEAPER = Costs(PerToken(1.0, 2.0), PerToken(0.1, 0.2), 1.0)  # the server is constrained
 DEVICE_DEARER = Costs(PerToken(1.0, 2.0), PerToken(3.0, 4.0), 1.0)  # the device is
 SERVER_DECODES_CHEAPER = Costs(
@@ -65,9 +65,7 @@ def test_times_and_lengths_are_learnt():
 
 @pytest.mark.parametrize(("costs", "constrained"), [(DEVICE_CHEAPER, SERVER), (DEVICE_DEARER, DEVICE)])
 @pytest.mark.parametrize("took_part", [True, False])
-def test_what_the_constrained_one_took_in_is_booked_once(
-    costs: Costs, constrained: Constrained, took_part: bool
-):
+def test_what_the_constrained_one_took_in_is_booked_once(costs: Costs, constrained: Side, took_part: bool):
     who = payer()
     race = contest(who, known(), costs)
     other = SERVER if constrained is DEVICE else DEVICE

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.cost import BLOOM_1B1, PRICES, QWEN_500M, Costs, PerToken, Used, per_million
-from policies.dispatch import Constrained
+from policies.dispatch import Side
 
 
 @pytest.mark.parametrize("length", [32, 64, 128])
@@ -28,9 +28,9 @@ def test_prices_are_of_a_token():
 
 def test_who_is_constrained_follows_the_exchange_rate():
     server, device = per_million(0.5, 1.0), PerToken(0.1, 0.5)  # dollars; joules
-    assert Costs(server, device, 1e-9).constrained is Constrained.SERVER
-    assert Costs(server, device, 1e-4).constrained is Constrained.DEVICE
-    assert Costs(server, device, 5e-6).constrained is Constrained.SERVER  # they overlap: algorithm 1's else
+    assert Costs(server, device, 1e-9).constrained is Side.SERVER
+    assert Costs(server, device, 1e-4).constrained is Side.DEVICE
+    assert Costs(server, device, 5e-6).constrained is Side.SERVER  # they overlap: algorithm 1's else
 
 
 tokens = st.integers(0, 10_000)

@@ -14,8 +14,8 @@ from policies.dispatch import (
     DEVICE_ONLY,
     NEVER,
     SERVER_ONLY,
-    Constrained,
     DispatchState,
+    Side,
     Start,
     dispatch,
 )
@@ -44,7 +44,7 @@ def spent(policy, prompt, ttft, budget, constrained) -> float:
             start = policy.choose(state(tokens, lengths, latencies, budget, constrained, float(coin)))
             starts[start] = starts.get(start, 0) + 1
         for start, times_chosen in starts.items():
-            if constrained is Constrained.SERVER:
+            if constrained is Side.SERVER:
                 used = float(start.server_s == 0.0)
             else:  # it starts unless the server's token has come by then
                 used = (
@@ -55,7 +55,7 @@ def spent(policy, prompt, ttft, budget, constrained) -> float:
 
 
 @pytest.mark.parametrize("name", list(dispatch))
-@given(prompts, times, budgets, st.sampled_from(Constrained), st.integers(1, 500), st.floats(0, 0.999))
+@given(prompts, times, budgets, st.sampled_from(Side), st.integers(1, 500), st.floats(0, 0.999))
 def test_somebody_starts_at_once(name, prompt, ttft, budget, constrained, tokens, coin):
     for lengths, latencies in ((Lengths(prompt), Latencies(ttft)), (Lengths(), Latencies())):
         start = dispatch.create(name).choose(state(tokens, lengths, latencies, budget, constrained, coin))
@@ -66,7 +66,7 @@ def test_somebody_starts_at_once(name, prompt, ttft, budget, constrained, tokens
 @pytest.mark.parametrize("name", BUDGETED)
 @given(prompts, times, budgets)
 def test_the_device_stays_within_its_budget(name, prompt, ttft, budget):
-    used = spent(dispatch.create(name), prompt, ttft, budget, Constrained.DEVICE)
+    used = spent(dispatch.create(name), prompt, ttft, budget, Side.DEVICE)
     grain = (
         0.011 if name == "stochastic" else 6e-4 if name == "disco-linear" else 1e-9
     )  # of coins, of rounding
@@ -76,7 +76,7 @@ def test_the_device_stays_within_its_budget(name, prompt, ttft, budget):
 @pytest.mark.parametrize("name", BUDGETED)
 @given(prompts, times, budgets)
 def test_the_server_gets_its_budget_exactly(name, prompt, ttft, budget):
-    used = spent(dispatch.create(name), prompt, ttft, budget, Constrained.SERVER)
+    used = spent(dispatch.create(name), prompt, ttft, budget, Side.SERVER)
     assert used == pytest.approx(budget, abs=0.011)
 
 
@@ -98,7 +98,7 @@ def test_a_continuous_distribution_is_spent_to_the_last_bit(budget, seed):
     lengths, ttft, disco = Lengths(prompt), Exponential(), dispatch.create("disco")
     used = 0.0
     for tokens in prompt:
-        wait_s = disco.choose(state(tokens, lengths, ttft, budget, Constrained.DEVICE)).device_s
+        wait_s = disco.choose(state(tokens, lengths, ttft, budget, Side.DEVICE)).device_s
         used += tokens * (1.0 - ttft.cdf(wait_s))
     assert used / sum(prompt) == pytest.approx(budget, abs=1e-6)
 
@@ -107,10 +107,7 @@ def test_a_continuous_distribution_is_spent_to_the_last_bit(budget, seed):
 def test_discos_device_waits_longer_for_longer_prompts(prompt, ttft, budget):
     lengths, latencies = Lengths(prompt), Latencies(ttft)
     disco = dispatch.create("disco")
-    waits = [
-        disco.choose(state(n, lengths, latencies, budget, Constrained.DEVICE)).device_s
-        for n in sorted(prompt)
-    ]
+    waits = [disco.choose(state(n, lengths, latencies, budget, Side.DEVICE)).device_s for n in sorted(prompt)]
     assert waits == sorted(waits)
 
 
@@ -119,7 +116,7 @@ def test_discos_server_takes_the_long_prompts():
     disco = dispatch.create("disco")
 
     def start(tokens, budget, coin=0.5):
-        return disco.choose(state(tokens, lengths, Latencies(), budget, Constrained.SERVER, coin))
+        return disco.choose(state(tokens, lengths, Latencies(), budget, Side.SERVER, coin))
 
     assert start(10, 0.5) == DEVICE_ONLY
     assert start(100, 0.95) == BOTH
@@ -135,7 +132,7 @@ def test_discos_device_protects_the_tail_first():
     disco = dispatch.create("disco", tail_share=0.1)
 
     def wait(tokens, budget):
-        return disco.choose(state(tokens, lengths, ttft, budget, Constrained.DEVICE)).device_s
+        return disco.choose(state(tokens, lengths, ttft, budget, Side.DEVICE)).device_s
 
     assert wait(10, 0.0) == wait(100, 0.0) == NEVER
     assert wait(10, 0.04) == wait(100, 0.04) == pytest.approx(0.96)  # b below alpha: all of it
@@ -149,10 +146,10 @@ def test_discos_device_protects_the_tail_first():
 def test_stochastic_baselines_use_one_endpoint_each():
     stochastic = dispatch.create("stochastic")
     args = (Lengths([5]), Latencies([1.0]), 0.3)
-    assert stochastic.choose(state(5, *args, Constrained.SERVER, 0.2)) == SERVER_ONLY
-    assert stochastic.choose(state(5, *args, Constrained.SERVER, 0.4)) == DEVICE_ONLY
-    assert stochastic.choose(state(5, *args, Constrained.DEVICE, 0.2)) == DEVICE_ONLY
-    assert stochastic.choose(state(5, *args, Constrained.DEVICE, 0.4)) == SERVER_ONLY
+    assert stochastic.choose(state(5, *args, Side.SERVER, 0.2)) == SERVER_ONLY
+    assert stochastic.choose(state(5, *args, Side.SERVER, 0.4)) == DEVICE_ONLY
+    assert stochastic.choose(state(5, *args, Side.DEVICE, 0.2)) == DEVICE_ONLY
+    assert stochastic.choose(state(5, *args, Side.DEVICE, 0.4)) == SERVER_ONLY
 
 
 @pytest.mark.parametrize("name", ["disco", "disco-linear"])

@@ -8,7 +8,7 @@ from cluster.simulator.world import Task, World
 from cluster.tokenlog import Origin
 from policies.contest import Contest
 from policies.cost import Used
-from policies.dispatch import NEVER, Constrained
+from policies.dispatch import NEVER, Side
 
 
 def race(world: World, task: Task) -> Process:
@@ -16,11 +16,11 @@ def race(world: World, task: Task) -> Process:
     log, contest = task.log, world.contest(task)
     log.used = used = Used()
     first = Event()
-    runners: dict[Constrained, _Runner] = {
-        Constrained.SERVER: _AtServer(world, task, contest, used),
-        Constrained.DEVICE: _AtDevice(world, task, contest, used),
+    runners: dict[Side, _Runner] = {
+        Side.SERVER: _AtServer(world, task, contest, used),
+        Side.DEVICE: _AtDevice(world, task, contest, used),
     }
-    delays = {Constrained.SERVER: contest.start.server_s, Constrained.DEVICE: contest.start.device_s}
+    delays = {Side.SERVER: contest.start.server_s, Side.DEVICE: contest.start.device_s}
     for side, delay_s in delays.items():
         if delay_s != NEVER:
             world.simulation.spawn(_run(world, runners[side], first, delay_s))
@@ -35,7 +35,7 @@ def race(world: World, task: Task) -> Process:
             break
         if contest.hand_over(side, log.tokens, world.now):
             runners[side].stop()
-            side = Constrained.DEVICE if side is Constrained.SERVER else Constrained.SERVER
+            side = Side.DEVICE if side is Side.SERVER else Side.SERVER
             log.migrations += 1
             yield from runners[side].first()
         else:
@@ -59,7 +59,7 @@ def _run(world: World, runner: _Runner, first: Event, delay_s: float) -> Process
 class _Runner:
     """One endpoint's part in a race. seen_s: when its newest token reaches the reader."""
 
-    side: Constrained
+    side: Side
     origin: Origin
 
     def __init__(self, world: World, task: Task, contest: Contest, used: Used) -> None:
@@ -93,7 +93,7 @@ class _Runner:
 
 
 class _AtServer(_Runner):
-    side, origin = Constrained.SERVER, Origin.CLOUD
+    side, origin = Side.SERVER, Origin.CLOUD
     _server: Server | None = None
     _session: Session | None = None
 
@@ -131,7 +131,7 @@ class _AtServer(_Runner):
 
 
 class _AtDevice(_Runner):
-    side, origin = Constrained.DEVICE, Origin.DEVICE
+    side, origin = Side.DEVICE, Origin.DEVICE
     _held = False
     _done_s = 0.0
 
