@@ -1,4 +1,4 @@
-"""The command line: `tandem up | down | chat | devices | bench | simulate | sweep`."""
+"""The command line: `tandem up | down | chat | devices | account | bench | simulate | sweep`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import urlencode
 
 import typer
 from rich.console import Console
@@ -44,6 +45,13 @@ Window = Annotated[int | None, typer.Option(min=1, max=64, help="Tokens drafted 
 MaxTokens = Annotated[int | None, typer.Option(min=1, help="The longest answer, in tokens.")]
 Temperature = Annotated[float, typer.Option(min=0, max=2, help="0 always takes the likeliest token.")]
 Seed = Annotated[int | None, typer.Option(help="Makes the answer at a temperature repeatable.")]
+Budget = Annotated[
+    float | None,
+    typer.Option(min=0, max=1, help="In races, share of prompt tokens for the dearer endpoint."),
+]
+ExchangeRate = Annotated[
+    float | None, typer.Option(min=0, help="What a joule of the devices is worth, dollars.")
+]
 Model = Annotated[str | None, typer.Option(help="A model the server names; otherwise its first.")]
 
 
@@ -59,6 +67,8 @@ def chat(
     max_tokens: MaxTokens = None,
     temperature: Temperature = 0.0,
     seed: Seed = None,
+    budget: Budget = None,
+    exchange_rate: ExchangeRate = None,
     system: Annotated[str | None, typer.Option(help="What the model is told beforehand.")] = None,
     model: Model = None,
 ) -> None:
@@ -70,6 +80,7 @@ def chat(
 
     with _failures(), Client(_server(url)) as client:
         request = _request(mode, device, window, max_tokens, temperature, seed)
+        request["tandem"] |= {"budget": budget, "exchange_rate": exchange_rate}
         request["model"] = model or client.model()
         talk = Conversation(client, request, system, Console(highlight=False))
         if prompt is None and not sys.stdin.isatty():
@@ -100,6 +111,28 @@ def devices(
         else:
             for device in [{column: column for column in found[0]}, *found]:
                 print("\t".join(map(str, device.values())))
+
+
+@cli.command()
+def account(
+    url: Url = None,
+    device: Annotated[str | None, typer.Option(help="The device's account, where there is no key.")] = None,
+    budget: Budget = None,
+    exchange_rate: ExchangeRate = None,
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON, for programs.")] = False,
+) -> None:
+    """Show what your requests have cost, and set budget and exchange rate. The account is that of the key in
+    TANDEM_API_KEY."""
+    changes = {"budget": budget, "exchange_rate": exchange_rate}
+    path = "/v1/account" if device is None else f"/v1/account?{urlencode({'device': device})}"
+    with _failures(), Client(_server(url)) as client:
+        changed = any(value is not None for value in changes.values())
+        found = client.patch(path, changes) if changed else client.get(path)
+        if as_json:
+            print(json.dumps(found))
+        else:
+            for name, value in found.items():
+                print(f"{name}\t{value}")
 
 
 @cli.command()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -56,16 +57,29 @@ def event(line: str) -> Json | None:
 
 
 class Client:
-    """A server at `url`, inside `with`. All methods raise ClientError."""
+    """A server at `url`, inside `with`. key: of the account, by default what TANDEM_API_KEY holds, if anything. All
+    methods raise ClientError."""
 
-    def __init__(self, url: str, transport: httpx.BaseTransport | None = None) -> None:
+    def __init__(
+        self, url: str, transport: httpx.BaseTransport | None = None, key: str | None = None
+    ) -> None:
         self.url = url
+        key = key or os.environ.get("TANDEM_API_KEY")
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
         with explained(url):
-            self._http = httpx.Client(base_url=url, timeout=TIMEOUT, transport=transport)
+            self._http = httpx.Client(base_url=url, timeout=TIMEOUT, transport=transport, headers=headers)
 
     def get(self, path: str) -> Json:
+        """The JSON object at a path."""
+        return self._ask("GET", path)
+
+    def patch(self, path: str, changes: Json) -> Json:
+        """Change what is at a path; returns what it is then."""
+        return self._ask("PATCH", path, changes)
+
+    def _ask(self, method: str, path: str, body: Json | None = None) -> Json:
         with explained(self.url):
-            reply = self._http.get(path)
+            reply = self._http.request(method, path, json=body)
             if reply.is_error:
                 raise refusal(reply)
             try:

@@ -37,7 +37,7 @@ def url(backend):
 
 def test_help_for_everything():
     assert run(cli, ["--help"]).exit_code == 0
-    for command in ("chat", "devices", "bench", "up", "down"):
+    for command in ("chat", "devices", "account", "bench", "up", "down"):
         assert run(cli, [command, "--help"]).exit_code == 0
     assert run(cli, ["sing"]).exit_code == 2
 
@@ -55,6 +55,26 @@ def test_chat_passes_the_wishes_on(url, backend):
     assert (job.mode, job.device, job.window) == ("speculative", "pixel-1", 3)
     assert (job.sampling.temperature, job.sampling.seed, job.sampling.max_tokens) == (0.5, 7, 9)
     assert bytes(backend.tokenizer("null").shown_bytes(job.prompt)) == b" Be brief. Hello?"
+
+
+def test_an_account_is_shown_and_set(url, backend):
+    key = {"TANDEM_API_KEY": "sesame", "TANDEM_URL": url}
+    chat = ["chat", "Hello?", "--mode", "race", "--budget", "0.25", "--exchange-rate", "2e-6"]
+    assert run(cli, chat, env=key).exit_code == 0
+    (job,) = backend.jobs
+    assert (job.budget, job.exchange_rate) == (0.25, 2e-6)
+    assert job.account.startswith("key-")
+    changed = run(cli, ["account", "--budget", "0.125"], env=key)
+    assert changed.exit_code == 0
+    assert f"account\t{job.account}" in changed.stdout
+    assert "budget\t0.125" in changed.stdout
+    shown = json.loads(run(cli, ["account", "--json"], env=key).stdout)
+    assert (shown["budget"], shown["account"]) == (0.125, job.account)
+    other = json.loads(
+        run(cli, ["account", "--json", "--device", "my phone"], env={"TANDEM_URL": url}).stdout
+    )
+    assert (other["account"], other["budget"]) == ("device-my phone", 0.5)
+    assert run(cli, ["account", "--budget", "7"], env=key).exit_code == 2
 
 
 def test_chat_reads_a_question_from_stdin(url, backend):
