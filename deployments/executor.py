@@ -90,9 +90,9 @@ class Executor:
                             return
                 raise EngineStopped("the answer ended without saying why")
             except EndpointLost as loss:
-                lost.append(loss.endpoint.key)
+                lost += [seat.endpoint.key for seat in seats if seat.lost]  # of a race, perhaps both
                 self._count_replan(stats, loss)
-                await self._vacate(seat for seat in seats if seat.endpoint != loss.endpoint)
+                await self._vacate(seat for seat in seats if not seat.lost)
             except NoCapacity as full:
                 if not log:
                     raise

@@ -55,6 +55,7 @@ class Seat:
     stats: seconds spent per stage (connect, open, decode, verify, draft), tokens that the endpoint takes in and gives
     out, and what they cost it are added to these.
     expendable: every refusal counts as lost, since the request can do without this endpoint.
+    lost: this endpoint was, by this request.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class Seat:
         expendable: bool = False,
     ) -> None:
         self.endpoint = endpoint
+        self.lost = False
         self._dial, self._patience, self._stats = dial, patience, stats
         self._reasons = (EngineError,) if expendable else GONE
         self._engine: Engine | None = None
@@ -119,6 +121,7 @@ class Seat:
             await self._connected.extend(session, position, tokens)
 
     async def cancel(self, session: int) -> None:
+        self._session = None  # once is enough
         async with self._stage("cancel", self._patience.open_s):
             await self._connected.cancel(session)
 
@@ -129,8 +132,7 @@ class Seat:
     async def close(self) -> None:
         """Give the seat back: end the session if one was opened. The engine itself stays as it is."""
         if self._engine is not None and self._session is not None:
-            session, self._session = self._session, None
-            await self.cancel(session)
+            await self.cancel(self._session)
 
     def _book(self, taken_in: int, given_out: int) -> None:
         used = self._stats.used
@@ -154,8 +156,10 @@ class Seat:
                 yield
             self._answered = self._answered or name in ("decode", "verify", "draft")
         except TimeoutError as error:
+            self.lost = True
             raise EndpointLost(self.endpoint, f"no answer to {name} within {limit_s:g} s") from error
         except (*self._reasons, ConnectionError, OSError) as error:
+            self.lost = True
             raise EndpointLost(self.endpoint, f"{type(error).__name__}: {error}") from error
         finally:
             seconds = self._stats.stages_s

@@ -18,6 +18,9 @@ from policies.samples import Latencies, Lengths, Outputs
 
 CAUTIOUS = 0.9
 """Quantile of the server's times to first token that a hand-over reckons with."""
+STALLED, STALLED_S = 3.0, 1.0
+"""Whoever takes so many times as long for a first token as is to be expected of it, and so many seconds at least, has
+stalled."""
 
 
 def _budgets(share: float) -> dict[Side, Budget]:
@@ -109,10 +112,8 @@ class Contest:
         if other is self._constrained and other not in self._begun:
             return False  # its budget was not asked for this prompt
         taken_in, reader, known = self._prompt + sent, self._reader, self._known
-        migration_s = 0.0  # does not matter where nobody reads along
-        if reader is not None:
-            device = other is Side.DEVICE
-            migration_s = known.pace.step_s(taken_in) if device else known.ttft.quantile(CAUTIOUS)
+        # where nobody reads along it does not matter how long it takes
+        migration_s = 0.0 if reader is None else self._first_token_s(other, taken_in, CAUTIOUS)
         state = MigrationState(
             known=taken_in,
             remaining=known.outputs.remaining(sent, self._most),
@@ -123,3 +124,13 @@ class Contest:
             ahead=0.0 if reader is None else reader.buffer(now_s),
         )
         return self._migration.due(state)
+
+    def patience_s(self, side: Side, sent: int) -> float:
+        """How long to wait for this side's first token, after an answer of so many, before the other is asked."""
+        return max(STALLED_S, STALLED * self._first_token_s(side, self._prompt + sent, 0.99))
+
+    def _first_token_s(self, side: Side, taken_in: int, quantile: float) -> float:
+        """Infinite of a server that has never been seen."""
+        if side is Side.DEVICE:
+            return self._known.pace.step_s(taken_in)
+        return self._known.ttft.quantile(quantile)

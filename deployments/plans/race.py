@@ -37,7 +37,9 @@ class Race:
         device = _Runner(self._device, Side.DEVICE, job, log, self._contest)
         try:
             start = self._contest.start if not log else BOTH  # half an answer is in a hurry
-            source, tokens = await self._first_token(server, device, start)
+            source, tokens = await self._first_token(server, device, start, len(log))
+            stats.failovers += source.side is Side.SERVER and start.server_s == NEVER
+            stats.failovers += source.side is Side.DEVICE and start.device_s == NEVER
             while True:
                 yield source.piece(tokens)
                 if tokens.finish is not None:
@@ -45,7 +47,7 @@ class Race:
                 self._contest.delivered(len(tokens.ids), time.monotonic())
                 other = device if source is server else server
                 if other.fit and self._contest.hand_over(source.side, len(log), time.monotonic()):
-                    source, tokens = await self._hand_over(source, other, stats)
+                    source, tokens = await self._hand_over(source, other, len(log), stats)
                     continue
                 try:
                     tokens = await source.next()
@@ -58,10 +60,18 @@ class Race:
         finally:
             await asyncio.gather(server.leave(), device.leave())
 
-    async def _first_token(self, server: _Runner, device: _Runner, start: Start) -> tuple[_Runner, Tokens]:
-        """Start both by plan; the winner and its first tokens. The other one is cancelled."""
+    async def _first_token(
+        self, server: _Runner, device: _Runner, start: Start, sent: int
+    ) -> tuple[_Runner, Tokens]:
+        """Start both by plan; the winner and its first tokens. The other one is cancelled.
+
+        Who is not to start does, all the same, if the one that did stalls.
+        """
         began_s = time.monotonic()
         waiting = {server: start.server_s, device: start.device_s}
+        for runner, other in ((server, device), (device, server)):
+            if waiting[runner] == NEVER:
+                waiting[runner] = self._contest.patience_s(other.side, sent)
         running: dict[asyncio.Task[Tokens], _Runner] = {}
         try:
             while True:
@@ -86,12 +96,17 @@ class Race:
             for runner in running.values():
                 runner.lose()
 
-    async def _hand_over(self, source: _Runner, target: _Runner, stats: JobStats) -> tuple[_Runner, Tokens]:
-        """(who goes on, its first tokens)."""
+    async def _hand_over(
+        self, source: _Runner, target: _Runner, sent: int, stats: JobStats
+    ) -> tuple[_Runner, Tokens]:
+        """(who goes on after so many tokens, its first ones)."""
         await source.pause()
         try:
-            tokens = await target.first()
-        except LOST:
+            limit_s = self._contest.patience_s(target.side, sent)
+            async with asyncio.timeout(None if limit_s == NEVER else limit_s):
+                tokens = await target.first()
+        except (*LOST, TimeoutError):
+            target.lose(fit=False)
             stats.migrations_failed += 1
             await source.resume()
             return source, await source.next()

@@ -103,6 +103,17 @@ def test_it_goes_when_the_reader_has_enough():
     assert not race.hand_over(SERVER, 12, 1.0), "by then it has read ten of them"
 
 
+def test_patience_is_some_times_what_is_to_be_expected():
+    what = known()
+    race = contest(payer(), what)
+    assert race.patience_s(SERVER, 0) == float("inf"), "nothing is known of it"
+    what.ttft.note(0.1)
+    assert race.patience_s(SERVER, 0) == 1.0
+    what.ttft.note(2.0)
+    assert race.patience_s(SERVER, 0) == 6.0
+    assert race.patience_s(DEVICE, 100) == pytest.approx(3 * 2.0)
+
+
 def test_it_does_not_go_beyond_a_budget():
     what = known()
     what.ttft.note(0.1)

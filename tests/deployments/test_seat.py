@@ -1,0 +1,95 @@
+"""A seat: what it takes for lost, and that a session ends once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from deployments.assignment import EndpointInfo, EndpointLost
+from deployments.job import JobStats
+from deployments.seat import Patience, Seat
+from engine.base import Engine, EngineStopped, InvalidRequest, NoCapacity, Sampling, Tokens, UnknownSession
+from engine.null_engine import NullEngine
+from tests.deployments.faults import PROMPT, Failing
+
+IMPATIENT = Patience(connect_s=0.01, open_s=0.01, first_s=0.01, step_s=0.01)
+
+
+class Counting(NullEngine):
+    """cancels: how often it was told to end a session, open or not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cancels = 0
+
+    async def cancel(self, session: int) -> None:
+        self.cancels += 1
+        await super().cancel(session)
+
+
+class Stalling(NullEngine):
+    """Never gives a token."""
+
+    async def generate(self, session: int) -> AsyncIterator[Tokens]:
+        await asyncio.Event().wait()
+        yield Tokens([])
+
+
+def seat(engine: Engine, patience: Patience | None = None, expendable: bool = False) -> Seat:
+    async def dial(endpoint: EndpointInfo) -> Engine:
+        return engine
+
+    endpoint = EndpointInfo("verifier", "here:1", "verifier")
+    return Seat(endpoint, dial, patience or Patience(), JobStats(), expendable)
+
+
+async def test_a_session_that_the_plan_has_cancelled_is_not_cancelled_again() -> None:
+    engine = Counting()
+    place = seat(engine)
+    await place.open(1, PROMPT, Sampling(max_tokens=4))
+    await place.cancel(1)
+    await place.close()
+    assert engine.cancels == 1
+    await place.open(1, PROMPT, Sampling(max_tokens=4))
+    await place.close()
+    await place.close()
+    assert engine.cancels == 2
+    assert (await engine.stats()).sessions == 0
+
+
+async def test_a_seat_that_was_not_taken_needs_no_closing() -> None:
+    engine = Counting()
+    await seat(engine).close()
+    assert engine.cancels == 0
+
+
+@pytest.mark.parametrize(
+    "error", [EngineStopped("gone"), UnknownSession("restarted"), ConnectionResetError("reset")]
+)
+async def test_an_endpoint_that_is_gone_is_lost(error: Exception) -> None:
+    place = seat(Failing(NullEngine(), "open", error=lambda: error))
+    assert not place.lost
+    with pytest.raises(EndpointLost):
+        await place.open(1, PROMPT, Sampling())
+    assert place.lost
+
+
+async def test_an_endpoint_that_keeps_one_waiting_is_lost() -> None:
+    place = seat(Stalling(), IMPATIENT)
+    await place.open(1, PROMPT, Sampling())
+    with pytest.raises(EndpointLost, match="no answer to decode within 0.01 s"):
+        await anext(place.generate(1))
+    assert place.lost
+
+
+@pytest.mark.parametrize("error", [NoCapacity("full"), InvalidRequest("odd")])
+@pytest.mark.parametrize("expendable", [False, True])
+async def test_a_refusal_is_a_loss_only_where_the_request_can_do_without(
+    error: Exception, expendable: bool
+) -> None:
+    place = seat(Failing(NullEngine(), "open", error=lambda: error), expendable=expendable)
+    with pytest.raises(EndpointLost if expendable else type(error)):
+        await place.open(1, PROMPT, Sampling())
+    assert place.lost == expendable
