@@ -9,24 +9,35 @@ from __future__ import annotations
 from collections import deque
 
 
+class Booking:
+    """A request's tokens, those of them that the constrained endpoint takes in, and those that it was allowed."""
+
+    __slots__ = ("allowed", "counts", "spent", "tokens")
+
+    def __init__(self, tokens: int, spent: float, allowed: float) -> None:
+        self.tokens, self.spent, self.allowed = tokens, spent, allowed
+        self.counts = True
+
+
 class Budget:
     """share: b in [0, 1], which may be set anew at any time. window: requests over which it shall hold.
 
-    correction: requests, of the window's mean length, over which a deviation is made up.
+    correction: requests, of the window's mean length, over which a deviation is made up. What is planned is booked at
+    once, as it is expected: else all requests of a burst would make up for the same deviation.
     """
 
     __slots__ = ("_allowed", "_correction", "_requests", "_spent", "_tokens", "_window", "share")
 
-    def __init__(self, share: float = 1.0, window: int = 1000, correction: float = 8.0) -> None:
+    def __init__(self, share: float = 1.0, window: int = 1000, correction: float = 32.0) -> None:
         if not 0.0 <= share <= 1.0:
             raise ValueError(f"a budget is a share between 0 and 1, not {share}")
         if window < 1 or not correction > 0:
             raise ValueError("window and correction must be above 0")
         self.share = share
         self._window, self._correction = window, correction
-        self._requests: deque[tuple[int, int, float]] = deque()
-        self._tokens = self._spent = 0
-        self._allowed = 0.0
+        self._requests: deque[Booking] = deque()
+        self._tokens = 0
+        self._spent = self._allowed = 0.0
 
     @property
     def used(self) -> float:
@@ -47,17 +58,25 @@ class Budget:
         mean = self._tokens / len(self._requests)
         return min(1.0, max(0.0, share + left / (self._correction * mean)))
 
-    def note(self, tokens: int, spent: bool, share: float | None = None) -> None:
-        """A request of so many prompt tokens, and whether the constrained endpoint took them in."""
-        allowed = tokens * (self.share if share is None else share)
-        request = (tokens, tokens if spent else 0, allowed)
-        self._requests.append(request)
-        self._add(request, 1)
+    def book(self, tokens: int, expected: float, share: float | None = None) -> Booking:
+        """A request of so many prompt tokens begins. expected: how likely the constrained endpoint takes them in."""
+        booking = Booking(tokens, tokens * expected, tokens * (self.share if share is None else share))
+        self._requests.append(booking)
+        self._add(booking, 1)
         if len(self._requests) > self._window:
-            self._add(self._requests.popleft(), -1)
+            oldest = self._requests.popleft()
+            oldest.counts = False
+            self._add(oldest, -1)
+        return booking
 
-    def _add(self, request: tuple[int, int, float], sign: int) -> None:
-        tokens, spent, allowed = request
-        self._tokens += sign * tokens
-        self._spent += sign * spent
-        self._allowed += sign * allowed
+    def settle(self, booking: Booking, spent: bool) -> None:
+        """Whether the constrained endpoint took the request's tokens in."""
+        difference = booking.tokens * spent - booking.spent
+        booking.spent += difference
+        if booking.counts:
+            self._spent += difference
+
+    def _add(self, booking: Booking, sign: int) -> None:
+        self._tokens += sign * booking.tokens
+        self._spent += sign * booking.spent
+        self._allowed += sign * booking.allowed

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from policies.budget import Budget
 from policies.cost import Costs
-from policies.dispatch import DispatchPolicy, DispatchState, Side
+from policies.dispatch import NEVER, DispatchPolicy, DispatchState, Side
 from policies.migration import MigrationPolicy, MigrationState
 from policies.pace import Pace
 from policies.quality import Reader
@@ -66,7 +66,7 @@ class Contest:
         coin: float,
         share: float | None = None,
     ) -> None:
-        self._prompt, self._most, self._known, self._share = prompt, most, known, share
+        self._prompt, self._most, self._known = prompt, most, known
         self._constrained = costs.constrained
         self._budget = payer.budgets[self._constrained]
         self._migration = payer.migration
@@ -79,6 +79,7 @@ class Contest:
             prompt, payer.lengths, known.ttft, self._budget.next(share), self._constrained, coin
         )
         self.start = payer.dispatch.choose(state)
+        self._booking = self._budget.book(prompt, self._likely(), share)
 
     def began(self, side: Side) -> None:
         """It starts to take in the prompt."""
@@ -92,7 +93,7 @@ class Contest:
             self._known.ttft.note(seconds)
         if not self._decided:  # the race is over: what it spent of the budget is known
             self._decided = True
-            self._budget.note(self._prompt, self._constrained in self._begun, self._share)
+            self._budget.settle(self._booking, self._constrained in self._begun)
 
     def stopped(self, side: Side, seconds: float) -> None:
         """It was stopped so long after it started, without having given a token."""
@@ -128,6 +129,13 @@ class Contest:
     def patience_s(self, side: Side, sent: int) -> float:
         """How long to wait for this side's first token, after an answer of so many, before the other is asked."""
         return max(STALLED_S, STALLED * self._first_token_s(side, self._prompt + sent, 0.99))
+
+    def _likely(self) -> float:
+        """How likely the constrained endpoint takes the prompt in: if it starts before the other one has a token."""
+        if self._constrained is Side.SERVER:
+            return float(self.start.server_s == 0.0)
+        wait_s = self.start.device_s
+        return float(wait_s == 0.0) if wait_s in (0.0, NEVER) else 1.0 - self._known.ttft.cdf(wait_s)
 
     def _first_token_s(self, side: Side, taken_in: int, quantile: float) -> float:
         """Infinite of a server that has never been seen."""
