@@ -3,8 +3,9 @@
     python -m benchmarks.calibration [--requests 200] [--grow 4]
 
 Live: a target (the embedded one, grown), and emulated devices that draft behind emulated links, in processes
-of their own, driven by the executor over the wire. First the live deployment is profiled: the engine's own
-step times, regressed on what was in the steps, and what a round takes beside steps and drafting. Then the same
+of their own, driven by the executor over the wire. Before and after every case the live deployment is profiled: the
+engine's own step times, regressed on what was in the steps, and what a round takes beside steps and drafting (a shared
+machine is now faster, now slower; both profiles' mean is taken). Then the same
 arrivals and lengths, with the acceptance that the live token logs show, go through the simulator. Three
 loads, two RTTs, modes cloud, speculative and race; errors are relative, the mean over the six cases of a mode. Races
 are decided by policies that learn; each world learns for itself.
@@ -15,6 +16,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 from statistics import mean, median
@@ -309,30 +311,49 @@ async def calibrate(
         connections = [await connect(target_at), await connect(drafter_at)]
         live = Live(*connections, prompts)
         await live.run("speculative", 0.01, [0.1 * i for i in range(8)])  # warms up
-        timer, overhead_s = await profile(*connections, prompts)
-        report.table(
-            "Profile of the live target",
-            ["", "ms"],
-            [
-                ["a step", f"{timer.base_s * 1e3:.3f}"],
-                ["… and a position", f"{timer.token_s * 1e3:.4f}"],
-                ["… and a sequence", f"{timer.sequence_s * 1e3:.4f}"],
-                ["a round beside steps and drafting", f"{overhead_s * 1e3:.3f}"],
-            ],
-        )
+        first = before = await profile(*connections, prompts)
+        profiles = [first]
         cases = [(mode, rtt_s, load) for mode in outcome for rtt_s in RTTS_S for load in LOADS]
         for mode, rtt_s, load in report.progress(cases, "live, then simulated"):
-            rate = load * capacity(timer, mode)
+            rate = load * capacity(first[0], mode)
             gaps = np.random.default_rng([seed, round(rtt_s * 1e3), round(load * 100)]).exponential(
                 1 / rate, requests
             )
             seen = await live.run(mode, rtt_s, np.cumsum(gaps).tolist())
-            result = simulated(mode, rtt_s, seen, timer, overhead_s)
+            after = await profile(*connections, prompts)
+            profiles.append(after)
+            result = simulated(mode, rtt_s, seen, *_mean(before, after))
+            before = after
             name = f"{mode}, {rtt_s * 1e3:.0f} ms, {rate:.1f} requests/s"
             outcome[mode].append((name, _live_figures(seen), _simulated_figures(result)))
         for connection in connections:
             await connection.close()
+    report.table(
+        "Profiles of the live target",
+        ["", "ms"],
+        [
+            [name, report.spread([1e3 * value(timer, overhead_s) for timer, overhead_s in profiles])]
+            for name, value in PROFILED.items()
+        ],
+    )
     return outcome
+
+
+PROFILED: dict[str, Callable[[MeasuredTimer, float], float]] = {
+    "a step": lambda timer, _: timer.base_s,
+    "… and a position": lambda timer, _: timer.token_s,
+    "… and a sequence": lambda timer, _: timer.sequence_s,
+    "a round beside steps and drafting": lambda _, overhead_s: overhead_s,
+}
+
+
+def _mean(a: tuple[MeasuredTimer, float], b: tuple[MeasuredTimer, float]) -> tuple[MeasuredTimer, float]:
+    timer = MeasuredTimer(
+        base_s=(a[0].base_s + b[0].base_s) / 2,
+        token_s=(a[0].token_s + b[0].token_s) / 2,
+        sequence_s=(a[0].sequence_s + b[0].sequence_s) / 2,
+    )
+    return timer, (a[1] + b[1]) / 2
 
 
 def capacity(timer: MeasuredTimer, mode: str) -> float:
