@@ -118,7 +118,7 @@ DEVICES = {
 TOKENS_A_WORD = 4 / 3
 """A rule of thumb for English; the prompts are counted in words."""
 ALPACA_MEAN = 19.31
-"""Tokens: mean prompt of Alpaca as vLLM's paper (Kwon et al. 2023, figure 11) has it."""
+"""Tokens: mean prompt of Alpaca in vLLM's paper (Kwon et al. 2023, figure 11), quoted from memory: unchecked."""
 DOCUMENTS = {"summarization", "rag"}
 """Groups of Spec-Bench that bring a document along."""
 HEADLINE, SCALED = "instructions", "instructions scaled to Alpaca's mean"
