@@ -93,10 +93,19 @@ async def test_the_documentation_is_complete(http):
     for reference in re.findall(r'"#/components/schemas/(\w+)"', json.dumps(documentation)):
         assert reference in schemas
     options = schemas["TandemOptions"]["properties"]
-    assert options.keys() == {"mode", "device", "window", "reader_rate", "paced"}
+    assert options.keys() == {
+        "mode",
+        "device",
+        "window",
+        "reader_rate",
+        "paced",
+        "budget",
+        "exchange_rate",
+    }
     assert documentation["paths"].keys() >= {
         "/v1/chat/completions",
         "/v1/completions",
         "/v1/models",
         "/v1/devices",
+        "/v1/account",
     }
