@@ -60,7 +60,7 @@ class BufferAware:
         urgency = np.where(safe, -1e9 + load.buffer / load.rate, -utility) + 1e-6 * load.arrival
         order = urgency.argsort()
         served |= safe
-        served &= ~self._late(load, cost_s, order)
+        served[self._late(load, cost_s, urgency, served)] = False
         order = order[served[order]] if served.any() else order[:1]
         return self._swap(load, fit(load, order), order, utility, safe)
 
@@ -75,16 +75,15 @@ class BufferAware:
         load_s = load.copy_queue_s + stored * load.copy_s + (missing - stored) * load.token_s
         return np.minimum(recompute_s, load_s)
 
-    def _late(self, load: Load, return_s: Floats, order: Ints) -> Bools:
+    def _late(self, load: Load, return_s: Floats, urgency: Floats, served: Bools) -> Ints:
         """No more come back at a time than can be loaded or computed again in a part of the time until the next
         decision: else the link and the engine would do little but exchange them. The others wait."""
-        late = np.zeros(len(load), dtype=np.bool_)
-        coming = order[(~load.running & (return_s > 0) & (load.received > 0))[order]]
+        coming = np.flatnonzero((served > load.running) & (return_s > 0) & (load.received > 0))
+        coming = coming[urgency[coming].argsort()]
         own_s = return_s[coming] - load.copy_queue_s * (load.stored[coming] > 0)
         before_s = load.copy_queue_s + own_s.cumsum() - own_s  # a long one must come back too
-        late[
-            coming[before_s + np.minimum(own_s, EXCHANGE * load.interval_s) > EXCHANGE * load.interval_s]
-        ] = True
+        most_s = EXCHANGE * load.interval_s
+        late: Ints = coming[before_s + np.minimum(own_s, most_s) > most_s]
         return late
 
     def _needed(self, load: Load, return_s: Floats) -> Floats:
@@ -102,11 +101,10 @@ class BufferAware:
         """
         started = load.received > 0
         capacity = self._headroom * width / (load.base_s + load.token_s * width)
-        claimed = float(load.rate[started].sum())
-        running = int(np.count_nonzero(load.running))
-        static = max(width, len(load))  # host memory takes the rest: M is no device's alone here
-        scheduled = static - self._shrink * (static - running)
+        claimed = float(load.rate @ started)
         new = np.flatnonzero(~started)
+        if not len(new):
+            return started
         new = new[load.arrival[new].argsort(kind="stable")]
         begun = int(np.count_nonzero(started))
         rates = claimed + load.rate[new].cumsum()
@@ -114,12 +112,14 @@ class BufferAware:
         # readers have half of it before them.
         turn_s = load.interval_s * (begun + np.arange(1, len(new) + 1)) / width
         needed = rates * turn_s / 2 + claimed * load.token_s * load.missing[new].cumsum()
-        fits = (rates <= capacity) & (needed <= float(load.buffer[started].sum()))
+        fits = (rates <= capacity) & (needed <= float(load.buffer.sum()))
         fits[: max(0, width - begun)] = True  # who fits beside all others costs them nothing
-        fits[max(0, int(scheduled) - begun) :] = False
-        admitted = started.copy()
-        admitted[new[fits]] = True
-        return admitted
+        if self._shrink:
+            static = max(width, len(load))  # host memory takes the rest: M is no device's alone here
+            scheduled = static - self._shrink * (static - int(np.count_nonzero(load.running)))
+            fits[max(0, int(scheduled) - begun) :] = False
+        started[new[fits]] = True
+        return started
 
     def _utility(self, load: Load, return_s: Floats, width: int) -> Floats:
         """What running through the next interval adds: U_i = v_i · t − γ · φ(b_i), with the tokens it brings and
