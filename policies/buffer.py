@@ -56,7 +56,7 @@ class BufferAware:
         served = self._working_set(load, width)
         utility = self._utility(load, cost_s, width)
         # Those who must not be displaced, then the rest of the working set by utility; nobody else.
-        # Among equals the oldest: a millionth of a token decides that at a fifth of a second sort key's cost.
+        # Among equals the oldest: a millionth of a token decides that, cheaper than a second sort key.
         urgency = np.where(safe, -1e9 + load.buffer / load.rate, -utility) + 1e-6 * load.arrival
         order = urgency.argsort()
         served |= safe

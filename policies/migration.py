@@ -17,7 +17,7 @@ from policies.cost import PerToken
 @dataclass(frozen=True, slots=True)
 class MigrationState:
     """known: tokens that the target would have to take in, prompt and answer so far; remaining: tokens that
-    the answer probably still gets. source, target: dollars a token. transfer_usd: of handing over itself.
+    the answer probably still gets. source, target: dollars a token.
 
     migration_s: t_m, how long the target would take to its first token: transfer, queue and prefill.
     reader_rate: r_c, tokens/s; 0: nobody reads along. ahead: tokens that the reader has before them.
@@ -30,12 +30,14 @@ class MigrationState:
     migration_s: float
     reader_rate: float
     ahead: float
-    transfer_usd: float = 0.0
 
 
 def saved_usd(state: MigrationState) -> float:
-    """Equation (4): Δc_decode · l_remaining − overhead, the target's prefill and the transfer; dollars."""
-    overhead = state.target.prefill * state.known + state.transfer_usd
+    """Equation (4): Δc_decode · l_remaining − overhead, the target's prefill; dollars.
+
+    The transfer, of token ids, is not counted.
+    """
+    overhead = state.target.prefill * state.known
     return (state.source.decode - state.target.decode) * state.remaining - overhead
 
 

@@ -38,7 +38,7 @@ def test_savings_less_overhead():
     dear, cheap = PerToken(1.0, 3.0), PerToken(0.5, 1.0)
     state = MigrationState(20, 6.0, dear, cheap, 1.0, 5.0, 0.0)
     assert saved_usd(state) == pytest.approx(2.0 * 6 - 0.5 * 20)
-    assert saved_usd(MigrationState(20, 6.0, dear, cheap, 1.0, 5.0, 0.0, transfer_usd=3.0)) < 0
+    assert saved_usd(MigrationState(40, 6.0, dear, cheap, 1.0, 5.0, 0.0)) < 0
 
 
 def test_the_buffer_covers_the_way():
