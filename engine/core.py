@@ -72,6 +72,7 @@ class Core:
                 scheduling, self.memory, self.pace, self.stats, max_running or max_sessions, clock
             )
         self._arrivals = 0
+        self._ended_s: float | None = None  # the last step, if the next one follows at once
 
     # -- sessions ---------------------------------------------------------------------------------
 
@@ -150,8 +151,12 @@ class Core:
     # -- the step ---------------------------------------------------------------------------------
 
     def step(self) -> bool:
-        """Compute one batch; False if there was nothing to do before `idle_s` are over."""
-        begin = time.perf_counter()
+        """Compute one batch; False if there was nothing to do before `idle_s` are over.
+
+        What lies between two steps that follow each other counts to the second: delivery, commands, and the wait
+        for the interpreter while the event loop has it.
+        """
+        begin, self._ended_s = self._ended_s or time.perf_counter(), None
         if self.schedule is not None:
             self.schedule.decide()
         self.memory.admit()
@@ -173,7 +178,8 @@ class Core:
         with torch.inference_mode():
             logits = self.model.forward(self.model.batch(pieces, self.kv), self.kv)
             self._conclude(chosen, logits)
-        seconds = time.perf_counter() - begin
+        self._ended_s = time.perf_counter()
+        seconds = self._ended_s - begin
         self.stats.steps += 1
         self.stats.step_s += seconds
         self.pace.note(sum(grant for _, grant in chosen), seconds)

@@ -80,8 +80,8 @@ class Targets(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
     hardware, model: names the hardware model knows ("4xA100", "Llama-2-70B"), or hardware "measured" with
     the coefficients of a live engine; draft_model: a small model on the same hardware, for fused rounds.
-    kv_tokens: KV cache; null is what the hardware's memory leaves beside the weights. padded, first_apart: see
-    `cluster.simulator.server.Server`. host: the KV cache's second tier, used where requests are scheduled.
+    kv_tokens: KV cache; null is what the hardware's memory leaves beside the weights. padded, first_apart, call_s:
+    see `cluster.simulator.server.Server`. host: the KV cache's second tier, used where requests are scheduled.
     """
 
     model: str
@@ -95,12 +95,15 @@ class Targets(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     kv_tokens: int | None = None
     padded: bool = False
     first_apart: bool = False
+    call_s: float = 0.0
     host: HostMemory | None = None
 
     def __post_init__(self) -> None:
         for key in ("count", "max_sessions", "token_budget"):
             if getattr(self, key) < 1:
                 raise ValueError(f"{key} must be at least 1, not {getattr(self, key)}")
+        if self.call_s < 0:
+            raise ValueError(f"call_s must be at least 0, not {self.call_s}")
         if (self.hardware == MEASURED) != (self.measured is not None):
             raise ValueError('hardware "measured" goes with the coefficients in `measured`, and only that')
         if self.measured is not None and self.host is not None and self.host.copy_tokens_per_s is None:

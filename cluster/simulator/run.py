@@ -203,6 +203,7 @@ def _server(simulation: Simulation, name: str, group: Targets, config: Config) -
         "draft_timer": _draft_timer(group, config.data),
         "padded": group.padded,
         "first_apart": group.first_apart,
+        "call_s": group.call_s,
     }
     if chosen.scheduling is None:
         return Server(simulation, name, **settings)

@@ -61,8 +61,10 @@ class Server:
     token_budget: positions a step; max_sessions: sessions that hold KV cache at once; kv_tokens: its size,
     None for no limit; draft_timer: of a small model that shares the hardware, for fused speculation;
     padded: a batch costs what its longest sequence and its longest window would cost everybody;
-    first_apart: the first token takes a step of its own after the prompt's, as in an engine that takes prompts
-    in as soon as they are opened and is asked for tokens only then (the torch engine of Tandem is one).
+    first_apart: on an idle server the first token takes a step of its own after the prompt's, as in an engine that
+    takes prompts in as soon as they are opened and is asked for tokens only then (the torch engine of Tandem is
+    one). A busy one has heard of both before its next step begins;
+    call_s: beside its steps, what it takes to open a session and have its first token: wire, threads.
     """
 
     __slots__ = (
@@ -70,6 +72,7 @@ class Server:
         "_arrivals",
         "_batching",
         "_busy",
+        "_call_s",
         "_draft_timer",
         "_first_apart",
         "_free_blocks",
@@ -103,6 +106,7 @@ class Server:
         draft_timer: StepTimer | None = None,
         padded: bool = False,
         first_apart: bool = False,
+        call_s: float = 0.0,
     ) -> None:
         self.name, self.max_sessions = name, max_sessions
         self._simulation, self._timer, self._draft_timer, self._batching = (
@@ -112,6 +116,7 @@ class Server:
             batching,
         )
         self._token_budget, self._padded, self._first_apart = token_budget, padded, first_apart
+        self._call_s = call_s
         self._free_blocks = None if kv_tokens is None else kv_tokens // BLOCK_TOKENS
         self._waiting: deque[Session] = deque()  # with work, without a place
         self._admitted: dict[int, Session] = {}  # by number
@@ -177,11 +182,13 @@ class Server:
 
     def first_token(self, session: Session, prompt: int) -> Process:
         """Take the prompt in and compute the token after it."""
-        if self._first_apart and prompt > 1:
+        if self._first_apart and prompt > 1 and not self._busy:
             yield self.work(session, prompt - 1, 0)
             yield self.work(session, 1, 1)
         else:
             yield self.work(session, prompt, 1)
+        if self._call_s:
+            yield self._simulation.now + self._call_s
 
     def roll_back(self, session: Session, tokens: int) -> None:
         """Keep the first `tokens` tokens of the session's KV cache."""

@@ -45,6 +45,23 @@ def test_what_arrives_during_a_step_shares_the_next_one() -> None:
     assert ends == pytest.approx([0.025, 0.055, 0.055])
 
 
+def test_the_first_token_is_apart_only_on_an_idle_server() -> None:
+    simulation, timer, ends = Simulation(), Linear(0.02, 0.001), []
+    host = server(simulation, timer, first_apart=True, call_s=0.003)
+
+    def begin() -> Process:
+        session = host.open()
+        yield from host.first_token(session, 10)
+        ends.append(simulation.now)
+        host.close(session)
+
+    for start_s in (0.0, 0.01):  # the second comes while the first one's prompt is taken in
+        simulation.at(start_s, lambda _: simulation.spawn(begin()))
+    simulation.run()
+    assert [step[0] for step in timer.asked] == [9, 1 + 10]
+    assert ends == pytest.approx([0.029 + 0.031 + 0.003] * 2)
+
+
 def test_a_fused_window_waits_for_its_drafter() -> None:
     simulation, draft = Simulation(), Linear(0.004, 0.0)
     host = server(simulation, Linear(0.02, 0.0), draft_timer=draft)
