@@ -58,6 +58,7 @@ class Ingress:
             lambda: settings.window.create(window),
             Limits(limits.replans, limits.assign_s, patience),
             self._racing,
+            self._report,
         )
         self._draining = False
 
@@ -111,6 +112,10 @@ class Ingress:
 
     async def _assign(self, wishes: Wishes) -> Assignment:
         return await self._ask("assign", wishes)
+
+    def _report(self, gone: EndpointInfo) -> None:
+        if gone.device:  # the scheduler sees for itself which replicas are up
+            self._router.lost.remote(gone.address)
 
     async def _ask(self, method: str, *args: object) -> Any:
         """Call the router; what it raises arrives as it was there, without Ray's wrapping.

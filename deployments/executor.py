@@ -36,7 +36,8 @@ class Limits:
 
 class Executor:
     """Runs any number of jobs at once. assign: asks the router; dial: an engine for an endpoint;
-    window: a window policy for a new draft–target pair; racing: what races have taught, and the accounts."""
+    window: a window policy for a new draft–target pair; racing: what races have taught, and the accounts;
+    report: is told of every endpoint that is gone, also where the answer goes on without it."""
 
     def __init__(
         self,
@@ -45,10 +46,11 @@ class Executor:
         window: Callable[[], WindowPolicy],
         limits: Limits | None = None,
         racing: Racing | None = None,
+        report: Callable[[EndpointInfo], None] = lambda _: None,
     ) -> None:
         self._assign, self._dial, self._pairs = assign, dial, Pairs(window)
         self._racing = racing or Racing(RacingSettings())
-        self._limits = limits or Limits()
+        self._limits, self._report = limits or Limits(), report
         self._leaving: set[asyncio.Task[None]] = set()
 
     async def run(self, job: Job) -> AsyncGenerator[Delta, None]:
@@ -75,7 +77,7 @@ class Executor:
             seats: list[Seat] = []
 
             def take_seat(endpoint: EndpointInfo, expendable: bool, seats: list[Seat] = seats) -> Seat:
-                seat = Seat(endpoint, self._dial, self._limits.seat, stats, expendable)
+                seat = Seat(endpoint, self._dial, self._limits.seat, stats, expendable, self._report)
                 seats.append(seat)
                 return seat
 

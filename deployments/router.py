@@ -57,8 +57,6 @@ class Router:
     async def assign(self, wishes: Wishes) -> Assignment:
         """Mode and endpoints for a request; raises as Assigner.assign, NoEndpoint after wait_s."""
         began = time.monotonic()
-        for key in wishes.lost[-1:]:  # the earlier ones were told of before
-            self._scheduler.lost.remote(key.partition("@")[2])
         while True:
             waited = time.monotonic() - began
             news = self._news
@@ -69,6 +67,10 @@ class Router:
                 if left <= 0:
                     raise
             await _heard(news, min(left, 0.5))
+
+    async def lost(self, address: str) -> None:
+        """Devices at this address did not answer somebody."""
+        self._scheduler.lost.remote(address)
 
     async def snapshot(self) -> Snapshot:
         """What is up, as this router knows it."""

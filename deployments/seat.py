@@ -34,7 +34,7 @@ class Patience:
     """How long to wait before an endpoint counts as lost, seconds.
 
     connect, open: to reach it and be admitted; first: for its first answer, prefill and queue included;
-    step: for every later one.
+    step: for every later one, and for the first of an endpoint that the request can do without.
     """
 
     connect_s: float = 5.0
@@ -55,7 +55,7 @@ class Seat:
     stats: seconds spent per stage (connect, open, decode, verify, draft), tokens that the endpoint takes in and gives
     out, and what they cost it are added to these.
     expendable: every refusal counts as lost, since the request can do without this endpoint.
-    lost: this endpoint was, by this request.
+    report: told once if the endpoint is gone (and did not merely refuse); lost: this request does without it.
     """
 
     def __init__(
@@ -65,10 +65,12 @@ class Seat:
         patience: Patience,
         stats: JobStats,
         expendable: bool = False,
+        report: Callable[[EndpointInfo], None] = lambda _: None,
     ) -> None:
         self.endpoint = endpoint
-        self.lost = False
+        self.lost = self._gone = False
         self._dial, self._patience, self._stats = dial, patience, stats
+        self._expendable, self._report = expendable, report
         self._reasons = (EngineError,) if expendable else GONE
         self._engine: Engine | None = None
         self._answered = False
@@ -146,7 +148,16 @@ class Seat:
 
     @property
     def _wait_s(self) -> float:
-        return self._patience.step_s if self._answered else self._patience.first_s
+        if self._answered or self._expendable:
+            return self._patience.step_s
+        return self._patience.first_s
+
+    def _lose(self, why: str, gone: bool) -> EndpointLost:
+        self.lost = True
+        if gone and not self._gone:
+            self._gone = True
+            self._report(self.endpoint)
+        return EndpointLost(self.endpoint, why)
 
     @asynccontextmanager
     async def _stage(self, name: str, limit_s: float) -> AsyncIterator[None]:
@@ -156,11 +167,10 @@ class Seat:
                 yield
             self._answered = self._answered or name in ("decode", "verify", "draft")
         except TimeoutError as error:
-            self.lost = True
-            raise EndpointLost(self.endpoint, f"no answer to {name} within {limit_s:g} s") from error
+            raise self._lose(f"no answer to {name} within {limit_s:g} s", gone=True) from error
         except (*self._reasons, ConnectionError, OSError) as error:
-            self.lost = True
-            raise EndpointLost(self.endpoint, f"{type(error).__name__}: {error}") from error
+            gone = isinstance(error, (*GONE, ConnectionError, OSError))
+            raise self._lose(f"{type(error).__name__}: {error}", gone) from error
         finally:
             seconds = self._stats.stages_s
             seconds[name] = seconds.get(name, 0.0) + time.perf_counter() - began

@@ -100,6 +100,7 @@ class World:
         racing: Racing | None = None,
     ) -> None:
         self.engines: dict[str, Engine] = {}
+        self.gone: list[EndpointInfo] = []  # as reported
         pools = {
             "verifier": tuple(self._add("verifier", n, e) for n, e in enumerate(verifiers)),
             "drafter": tuple(self._add("drafter", n, e) for n, e in enumerate(drafters)),
@@ -114,6 +115,7 @@ class World:
             lambda: Script(windows),
             limits or Limits(seat=Patience(connect_s=1, open_s=1, first_s=1, step_s=1)),
             racing,
+            self.gone.append,
         )
 
     def _add(self, engine_name: str, number: int, engine: Engine) -> EndpointInfo:

@@ -132,7 +132,9 @@ class World:
         self._assigner = Assigner(collaboration.create("explicit"), lambda: routing.create("round_robin"), 64)
         racing = Racing(RacingSettings())
         racing.accounts._payer = lambda: Payer(Alternating(), Scattered())
-        self.executor = Executor(self._assign, self._dial, lambda: Script((4, 4, 1)), LIMITS, racing)
+        self.executor = Executor(
+            self._assign, self._dial, lambda: Script((4, 4, 1)), LIMITS, racing, self._report
+        )
 
     async def __aenter__(self) -> World:
         for pool in ("verifier", "drafter"):
@@ -162,11 +164,12 @@ class World:
         return self._links.get(name) or self._fleet[name].address
 
     async def _assign(self, wishes: Wishes) -> Assignment:
-        """As the router does: devices at an address that was lost are not there until they register again."""
-        for key in wishes.lost[-1:]:
-            if self._roster.lost(key.partition("@")[2], 0.0):
-                self._assigner.see(self._roster.snapshot)
         return self._assigner.assign(wishes)
+
+    def _report(self, gone: EndpointInfo) -> None:
+        """As scheduler and router do: devices at an address that is gone are not there until they register again."""
+        if gone.device and self._roster.lost(gone.address, 0.0):
+            self._assigner.see(self._roster.snapshot)
 
     async def _dial(self, endpoint: EndpointInfo) -> Engine:
         return await self.peers.engine(endpoint.address, endpoint.engine)

@@ -201,12 +201,12 @@ async def test_if_the_source_dies_the_other_one_goes_on(broken: str, after: int)
     bad = Failing(Gate(), "generate", after=after)
     good = Gate()
     server, device = (bad, good) if broken == "server" else (good, bad)
-    ids, _, stats = await answer(
-        race(server, device, SERVER_ONLY if broken == "server" else DEVICE_ONLY), job()
-    )
+    world = race(server, device, SERVER_ONLY if broken == "server" else DEVICE_ONLY)
+    ids, _, stats = await answer(world, job())
     assert ids == EXPECTED
     assert bad.fired == 1
     assert (stats.failovers, stats.replans) == (1, 0)
+    assert [endpoint.device for endpoint in world.gone] == [broken == "device"], "others shall avoid it"
 
 
 @pytest.mark.parametrize("stalling", ["server", "device"])

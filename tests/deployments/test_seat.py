@@ -37,12 +37,18 @@ class Stalling(NullEngine):
         yield Tokens([])
 
 
-def seat(engine: Engine, patience: Patience | None = None, expendable: bool = False) -> Seat:
+def seat(
+    engine: Engine,
+    patience: Patience | None = None,
+    expendable: bool = False,
+    gone: list[EndpointInfo] | None = None,
+) -> Seat:
     async def dial(endpoint: EndpointInfo) -> Engine:
         return engine
 
     endpoint = EndpointInfo("verifier", "here:1", "verifier")
-    return Seat(endpoint, dial, patience or Patience(), JobStats(), expendable)
+    report = (gone if gone is not None else []).append
+    return Seat(endpoint, dial, patience or Patience(), JobStats(), expendable, report)
 
 
 async def test_a_session_that_the_plan_has_cancelled_is_not_cancelled_again() -> None:
@@ -69,19 +75,32 @@ async def test_a_seat_that_was_not_taken_needs_no_closing() -> None:
     "error", [EngineStopped("gone"), UnknownSession("restarted"), ConnectionResetError("reset")]
 )
 async def test_an_endpoint_that_is_gone_is_lost(error: Exception) -> None:
-    place = seat(Failing(NullEngine(), "open", error=lambda: error))
+    gone: list[EndpointInfo] = []
+    place = seat(Failing(NullEngine(), "open", error=lambda: error), gone=gone)
     assert not place.lost
     with pytest.raises(EndpointLost):
         await place.open(1, PROMPT, Sampling())
     assert place.lost
+    assert gone == [place.endpoint]
 
 
 async def test_an_endpoint_that_keeps_one_waiting_is_lost() -> None:
-    place = seat(Stalling(), IMPATIENT)
+    gone: list[EndpointInfo] = []
+    place = seat(Stalling(), IMPATIENT, gone=gone)
+    await place.open(1, PROMPT, Sampling())
+    for _ in range(2):
+        with pytest.raises(EndpointLost, match="no answer to decode within 0.01 s"):
+            await anext(place.generate(1))
+    assert place.lost
+    assert gone == [place.endpoint], "told once"
+
+
+async def test_who_can_be_done_without_has_less_time_for_a_first_answer() -> None:
+    patience = Patience(connect_s=1, open_s=1, first_s=60, step_s=0.01)
+    place = seat(Stalling(), patience, expendable=True)
     await place.open(1, PROMPT, Sampling())
     with pytest.raises(EndpointLost, match="no answer to decode within 0.01 s"):
         await anext(place.generate(1))
-    assert place.lost
 
 
 @pytest.mark.parametrize("error", [NoCapacity("full"), InvalidRequest("odd")])
@@ -89,7 +108,9 @@ async def test_an_endpoint_that_keeps_one_waiting_is_lost() -> None:
 async def test_a_refusal_is_a_loss_only_where_the_request_can_do_without(
     error: Exception, expendable: bool
 ) -> None:
-    place = seat(Failing(NullEngine(), "open", error=lambda: error), expendable=expendable)
+    gone: list[EndpointInfo] = []
+    place = seat(Failing(NullEngine(), "open", error=lambda: error), expendable=expendable, gone=gone)
     with pytest.raises(EndpointLost if expendable else type(error)):
         await place.open(1, PROMPT, Sampling())
     assert place.lost == expendable
+    assert not gone, "it is full, not gone"
