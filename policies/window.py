@@ -26,6 +26,8 @@ class WindowState:
         `acceptance` it does not depend on the windows.
     judged: how many tokens that is known from.
     prior: the same share over all pairs of the target; 0 unknown.
+    verify_least_s, fused_least_s: the least that verify_s and fused_s might be, as seen lately when nothing else was in
+        the target's way; 0 unknown.
     """
 
     acceptance: float
@@ -39,6 +41,8 @@ class WindowState:
     alpha: float = 0.0
     judged: int = 0
     prior: float = 0.0
+    verify_least_s: float = 0.0
+    fused_least_s: float = 0.0
 
 
 class WindowPolicy(Protocol):

@@ -79,7 +79,7 @@ class Speculative:
                     if adaptive and not distributed:
                         stats.fused_rounds += 1
                         stats.fused_drafted += len(draft.ids)
-                        pair.note_fused(len(verdict.ids), ended - began)
+                        pair.note_fused(len(draft.ids), len(verdict.ids), ended - began)
                     elif draft.ids:
                         draft_s = max(0.0, drafted - began - pair.rtt_s)
                         pair.note(

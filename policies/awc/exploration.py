@@ -20,7 +20,7 @@ class Exploration:
     """start: γ of the first rounds, of which there are `rounds`; share: how much of a pair's time may be lost
     to trying the other mode."""
 
-    def __init__(self, start: int = 4, rounds: int = 3, share: float = 0.01) -> None:
+    def __init__(self, start: int = 4, rounds: int = 3, share: float = 0.003) -> None:
         if not 2 <= start <= 12 or rounds < 1 or not 0 <= share <= 1:
             raise ValueError(
                 f"needs 2 ≤ start ≤ 12, rounds ≥ 1 and 0 ≤ share ≤ 1, not {start}, {rounds}, {share}"

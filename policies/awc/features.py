@@ -25,6 +25,8 @@ STATE = (
     "rtt_over_verify",
     "draft_over_verify",
     "fused_over_verify",
+    "verify_over_least",
+    "fused_over_least",
 )
 CANDIDATE = ("window", "fused", "expected")
 PRIOR_TOKENS = 6.0
@@ -52,6 +54,8 @@ def features(state: WindowState) -> tuple[list[float], list[float]]:
         0.5 * log(rtt_s / verify_s),
         0.5 * log(draft_s / verify_s),
         0.5 * log(fused_s / verify_s),
+        0.5 * log(verify_s / max(state.verify_least_s, _FLOOR_S)) if state.verify_least_s > 0 else 0.0,
+        0.5 * log(fused_s / max(state.fused_least_s, _FLOOR_S)) if state.fused_least_s > 0 else 0.0,
     ]
     expected = [log(fused_s)]
     tokens, power, round_s = 1.0 + alpha, alpha, rtt_s + verify_s + draft_s

@@ -19,7 +19,7 @@ class AdaptiveWindow:
         start: int = 4,
         ema: float = 0.4,
         patience: int = 2,
-        margin: float = 0.1,
+        margin: float = 0.05,
         weights: str | None = None,
     ) -> None:
         self._margin = margin

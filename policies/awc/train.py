@@ -29,7 +29,7 @@ from policies.window import WindowState
 
 WIDTH = 24
 BATCH = 2048
-LEARNING_RATE = 5e-3
+LEARNING_RATE = 1e-2
 HERE = Path(__file__).parent
 
 

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.pair import RECENT_ROUNDS, Pair, Target
+from policies.pair import RECENT_ROUNDS, Least, Pair, Target
+from policies.speculation import expected_tokens
 from policies.window import StaticWindow
 
 seconds = st.floats(0, 1)
@@ -43,8 +44,8 @@ def test_fused_rounds_say_nothing_about_the_device() -> None:
     pair.note(4, 3, 4, 0.1, 0.02)
     before = pair.state()
     assert pair.choose() == 1
-    pair.note_fused(2, 0.05)
-    pair.note_fused(3, 0.05)
+    pair.note_fused(0, 1, 0.02)
+    pair.note_fused(0, 1, 0.02)
     state = pair.state()
     assert (state.acceptance, state.verify_s, state.draft_s) == (0.75, before.verify_s, before.draft_s)
     assert state.fused_s == state.tpot_s == pytest.approx(0.02)
@@ -55,18 +56,63 @@ def test_pairs_of_one_target_learn_from_each_other() -> None:
     target = Target()
     first, second = Pair(StaticWindow(4), target=target), Pair(StaticWindow(4), target=target)
     first.note(4, 3, 4, 0.1, 0.02)
-    first.note_fused(2, 0.05)
+    first.note_fused(0, 1, 0.025)
     state = second.state()
     assert (state.prior, state.fused_s) == (pytest.approx(0.75), pytest.approx(0.025))
     assert (state.judged, state.verify_s, state.draft_s) == (0, 0, 0)  # the device itself is still unknown
     assert Pair(StaticWindow(4)).state().prior == 0
 
 
+def test_what_one_tries_alone_says_little_about_what_all_would_get() -> None:
+    target = Target()
+    pairs = [Pair(StaticWindow(4), target=target) for _ in range(8)]
+    for pair in pairs:
+        pair.note(4, 3, 4, 0.1, 0.02)
+    for _ in range(10):
+        for pair in pairs:
+            pair.note_fused(0, 1, 0.04)
+    assert target.fused == pytest.approx(1.0, abs=0.01)
+    pairs[0].note(4, 3, 4, 0.5, 0.02)  # a verification behind everybody's fused rounds
+    assert 0.1 < pairs[0].state().verify_s < 0.15
+    fused_s = target.fused_s
+    for _ in range(10):
+        for pair in pairs:
+            pair.note(4, 3, 4, 0.1, 0.02)
+    pairs[0].note_fused(0, 1, 0.01)  # nobody else is fused now
+    assert target.fused_s == pytest.approx(fused_s, rel=0.02)
+
+
+@given(values=st.lists(seconds, max_size=40), memory=st.integers(1, 8))
+def test_the_least_of_the_last(values: list[float], memory: int) -> None:
+    least = Least(memory)
+    assert least.value == 0
+    for value in values:
+        least.note(value)
+    if values:
+        assert min(values[-2 * memory :]) <= least.value <= min(values[-memory:])
+
+
+@given(lucky=st.lists(st.integers(1, 5), min_size=1, max_size=600))
+def test_the_luck_of_fused_rounds_evens_out(lucky: list[int]) -> None:
+    """A target of one pair, whose device has shown how many tokens a round of four drafts gives."""
+    target = Target()
+    pair = Pair(StaticWindow(4), target=target)
+    pair.note(4, 2, 3, 0.1, 0.02)  # two of three that were judged
+    expected = expected_tokens(2 / 3, 4)
+    for tokens in lucky:
+        pair.note_fused(4, tokens, 0.06)
+    tokens = 0.06 / target.fused_s
+    low, high = min(*lucky, expected), max(*lucky, expected)
+    assert low - 1e-9 <= tokens <= high + 1e-9
+    if len(lucky) == 1:
+        assert tokens == pytest.approx((4 * expected + lucky[0]) / 5)
+
+
 @given(rounds=st.lists(st.tuples(st.integers(1, 12), st.floats(0, 1)), min_size=1, max_size=200))
 def test_a_targets_acceptance_is_a_share(rounds: list[tuple[int, float]]) -> None:
     target = Target()
     for judged, share in rounds:
-        target.note(int(share * judged), judged)
+        target.note(int(share * judged), judged, 0.1)
     assert -1e-9 <= target.alpha <= 1 + 1e-9
     if sum(judged for judged, _ in rounds) <= 512:
         accepted = sum(int(share * judged) for judged, share in rounds)
@@ -76,7 +122,7 @@ def test_a_targets_acceptance_is_a_share(rounds: list[tuple[int, float]]) -> Non
 def test_what_a_target_saw_long_ago_fades() -> None:
     target = Target()
     for _ in range(200):
-        target.note(0, 12)
+        target.note(0, 12, 0.1)
     for _ in range(200):
-        target.note(12, 12)
+        target.note(12, 12, 0.1)
     assert target.alpha > 0.95
