@@ -1,6 +1,6 @@
 """Train WC-DNN anew: sweep fixed windows over drawn scenarios, fit the network to what each window costs.
 
-    python -m policies.awc.train [--scenarios 2400] [--epochs 100]
+    python -m policies.awc.train [--scenarios 4800] [--epochs 50]
 
 Writes `weights.npz` (a few KB) and `report.json` beside this file. The sweep runs as Ray tasks and is kept in
 a folder (--work), from which an interrupted training goes on.
@@ -161,8 +161,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--scenarios", type=int, default=2400)
-    parser.add_argument("--epochs", type=int, default=100)
+    parser.add_argument("--scenarios", type=int, default=4800)
+    parser.add_argument("--epochs", type=int, default=50)
     parser.add_argument("--work", type=Path, default=Path(".tandem") / "awc", help="where the sweep is kept")
     parser.add_argument("--out", type=Path, default=HERE, help="where weights and report go")
     options = parser.parse_args()
