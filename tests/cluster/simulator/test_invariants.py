@@ -103,7 +103,9 @@ def test_1_every_request_ends_once_with_the_tokens_of_its_trace(
 def test_2_nothing_comes_before_its_cause(requests: list[Request], world: dict[str, Any]) -> None:
     result = simulate(config(**world), requests=requests)
     link = world["drafters"][0]["link"]
-    there_and_back_s = (link["rtt_ms"] - 2 * link["jitter_ms"]) / 1e3  # at least: jitter may speed up either way
+    there_and_back_s = (
+        link["rtt_ms"] - 2 * link["jitter_ms"]
+    ) / 1e3  # at least: jitter may speed up either way
     least_s = 0.0
     if world["mode"] in ("cloud", "speculative"):
         least_s = 0.02 + (there_and_back_s if world["reader"] == "device" else 0.0)
