@@ -8,8 +8,7 @@ from fastapi import Request
 from pydantic import BaseModel, Field
 
 from app.schema import Strict
-from deployments.accounts import Account
-from policies.dispatch import Side
+from deployments.accounts import Statement
 
 ANONYMOUS = "anonymous"
 
@@ -23,8 +22,8 @@ class AccountChange(Strict):
 
 
 class AccountView(BaseModel):
-    """Tokens, dollars and joules of all requests so far, at this replica of the API. budget_used: of the last 1000
-    races in which the server, or the device, was the constrained endpoint, its share of prompt tokens."""
+    """Tokens, dollars and joules of all requests so far. budget_used: of the last 1000 races (at each replica of the
+    API) in which the server, or the device, was the constrained endpoint, its share of prompt tokens."""
 
     account: str
     budget: float
@@ -40,29 +39,25 @@ class AccountView(BaseModel):
     budget_used: dict[str, float]
 
     @classmethod
-    def of(cls, key: str, account: Account) -> AccountView:
+    def of(cls, key: str, statement: Statement) -> AccountView:
+        ledger, used = statement.ledger, statement.ledger.used
         return cls(
             account=key,
-            budget=account.budget,
-            exchange_rate=account.exchange_rate,
-            requests=account.requests,
-            server_tokens_in=account.used.server_in,
-            server_tokens_out=account.used.server_out,
-            device_tokens_in=account.used.device_in,
-            device_tokens_out=account.used.device_out,
-            server_usd=account.server_usd,
-            device_joules=account.joules,
-            device_usd=account.device_usd,
-            budget_used={str(c): round(account.payer.budgets[c].used, 6) for c in Side},
+            budget=statement.budget,
+            exchange_rate=statement.exchange_rate,
+            requests=ledger.requests,
+            server_tokens_in=used.server_in,
+            server_tokens_out=used.server_out,
+            device_tokens_in=used.device_in,
+            device_tokens_out=used.device_out,
+            server_usd=ledger.server_usd,
+            device_joules=ledger.joules,
+            device_usd=ledger.device_usd,
+            budget_used={
+                str(side): round(spent / max(1, tokens), 6)
+                for side, (tokens, spent) in statement.raced.items()
+            },
         )
-
-
-def change(account: Account, wanted: AccountChange) -> None:
-    """Counts from the next request on."""
-    if wanted.budget is not None:
-        account.budget = wanted.budget
-    if wanted.exchange_rate is not None:
-        account.exchange_rate = wanted.exchange_rate
 
 
 def account_key(request: Request, device: str | tuple[str, ...] | None = None) -> str:

@@ -13,7 +13,7 @@ from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
 
 from app import metrics
-from app.account import AccountChange, AccountView, account_key, change
+from app.account import AccountChange, AccountView, account_key
 from app.answer import StreamedAnswer, WholeAnswer
 from app.backend import Backend
 from app.errors import ApiError, NotReady, api_error, model_not_found
@@ -88,16 +88,15 @@ def _add_own_endpoints(api: FastAPI) -> None:
     async def account(request: Request, device: str | None = None) -> AccountView:
         """Of the API key, or without one of a device."""
         key = account_key(request, device)
-        return AccountView.of(key, _backend(request).account(key))
+        return AccountView.of(key, await _backend(request).account(key))
 
     @api.patch("/v1/account", openapi_extra=_body(AccountChange))
     async def change_account(request: Request, device: str | None = None) -> AccountView:
         """Set the budget and the exchange rate."""
         wanted = AccountChange.model_validate_json(await read_body(request, MAX_BODY))
         key = account_key(request, device)
-        found = _backend(request).account(key)
-        change(found, wanted)
-        return AccountView.of(key, found)
+        changed = await _backend(request).change_account(key, wanted.budget, wanted.exchange_rate)
+        return AccountView.of(key, changed)
 
     @api.get("/healthz")
     async def alive() -> dict[str, str]:

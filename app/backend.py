@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from deployments.accounts import Account
+from deployments.accounts import Statement
 from deployments.job import Delta, Job
 from engine.text import Tokenizer
 
@@ -39,12 +39,16 @@ class Backend(Protocol):
         """Of a model that `models` names."""
         ...
 
-    def account(self, key: str) -> Account:
+    def run(self, job: Job) -> AsyncGenerator[Delta, None]:
+        """The job's tokens; closing the generator stops the work everywhere. Raises EngineError."""
+        ...
+
+    async def account(self, key: str) -> Statement:
         """The account of that key, opened when it is first asked for."""
         ...
 
-    def run(self, job: Job) -> AsyncGenerator[Delta, None]:
-        """The job's tokens; closing the generator stops the work everywhere. Raises EngineError."""
+    async def change_account(self, key: str, budget: float | None, exchange_rate: float | None) -> Statement:
+        """The same, after what is not None was set."""
         ...
 
     async def devices(self) -> list[dict[str, Any]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -19,7 +20,7 @@ from app.errors import NotReady
 from app.settings import Settings
 from cluster.peers import Peers
 from cluster.registry import DeviceRecord
-from deployments.accounts import Account
+from deployments.accounts import Statement
 from deployments.assigner import POOLS
 from deployments.assignment import Assignment, EndpointInfo, Wishes
 from deployments.engines import context_of, model_folder
@@ -60,6 +61,8 @@ class Ingress:
             self._racing,
             self._report,
         )
+        context = serve.get_replica_context()
+        self._replicas = serve.get_deployment_handle(context.deployment, context.app_name)
         self._draining = False
 
     def __serve_build_asgi_app__(self) -> ASGIApp:
@@ -82,8 +85,26 @@ class Ingress:
     def run(self, job: Job) -> AsyncGenerator[Delta, None]:
         return self._executor.run(job)
 
-    def account(self, key: str) -> Account:
-        return self._racing.accounts.of(key)
+    async def account(self, key: str) -> Statement:
+        """As all replicas of the API know it together."""
+        return await self.change_account(key, None, None)
+
+    async def change_account(self, key: str, budget: float | None, exchange_rate: float | None) -> Statement:
+        call = self._replicas.broadcast("change_account_here", key, budget, exchange_rate)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._settings.limits.open_s):
+                answers = await call.results_async(return_exceptions=True)
+                if parts := [answer for answer in answers if isinstance(answer, Statement)]:
+                    return Statement.total(parts)
+        raise NotReady(["no replica of the API answers"])
+
+    async def change_account_here(
+        self, key: str, budget: float | None, exchange_rate: float | None
+    ) -> Statement:
+        """Called by a replica of the API at all of them, itself too."""
+        account = self._racing.accounts.of(key)
+        account.change(budget, exchange_rate)
+        return account.statement()
 
     async def devices(self) -> list[dict[str, Any]]:
         return [_shown(device) for device in (await self._snapshot()).devices.values()]

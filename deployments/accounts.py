@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from policies.contest import Payer
@@ -14,21 +14,55 @@ KEPT = 10_000  # accounts that were not used for longest are forgotten first
 
 
 @dataclass(slots=True)
-class Account:
-    """exchange_rate: what a joule of its devices is worth to its owner, dollars. payer: its budgets, and what races
-    need to know of it.
+class Ledger:
+    """What requests have cost. used: tokens at both kinds of endpoint; server_usd: dollars that the server asks for
+    them; joules: spent by devices; device_usd: what those were worth when they were spent."""
 
-    used: tokens at both kinds of endpoint; server_usd: dollars that the server asks for them; joules: spent by its
-    devices; device_usd: what those were worth when they were spent.
-    """
-
-    exchange_rate: float
-    payer: Payer
-    used: Used = field(default_factory=Used)
     requests: int = 0
+    used: Used = field(default_factory=Used)
     server_usd: float = 0.0
     joules: float = 0.0
     device_usd: float = 0.0
+
+    def add(self, other: Ledger) -> None:
+        self.requests += other.requests
+        self.used.add(other.used)
+        self.server_usd += other.server_usd
+        self.joules += other.joules
+        self.device_usd += other.device_usd
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """An account as its owner sees it. raced: by the side that was the constrained one, the prompt tokens of the
+    latest races, and those of them that it took in."""
+
+    budget: float
+    exchange_rate: float
+    ledger: Ledger
+    raced: dict[Side, tuple[float, float]]
+
+    @classmethod
+    def total(cls, parts: Sequence[Statement]) -> Statement:
+        """What several replicas of the API, one at least, know of one account."""
+        ledger = Ledger()
+        for part in parts:
+            ledger.add(part.ledger)
+        raced = {
+            side: (sum(part.raced[side][0] for part in parts), sum(part.raced[side][1] for part in parts))
+            for side in Side
+        }
+        return cls(parts[0].budget, parts[0].exchange_rate, ledger, raced)
+
+
+@dataclass(slots=True)
+class Account:
+    """exchange_rate: what a joule of its devices is worth to its owner, dollars. payer: its budgets, and what races
+    need to know of it. ledger: of all requests that are over."""
+
+    exchange_rate: float
+    payer: Payer
+    ledger: Ledger = field(default_factory=Ledger)
 
     @property
     def budget(self) -> float:
@@ -40,13 +74,16 @@ class Account:
         for budget in self.payer.budgets.values():
             budget.share = share
 
-    def book(self, used: Used, server_usd: float, joules: float, device_usd: float) -> None:
-        """A request that is over has used these tokens and cost so much."""
-        self.requests += 1
-        self.used.add(used)
-        self.server_usd += server_usd
-        self.joules += joules
-        self.device_usd += device_usd
+    def change(self, budget: float | None, exchange_rate: float | None) -> None:
+        """Counts from the next request on; what is None stays as it is."""
+        if budget is not None:
+            self.budget = budget
+        if exchange_rate is not None:
+            self.exchange_rate = exchange_rate
+
+    def statement(self) -> Statement:
+        raced = {side: (budget.tokens, budget.spent) for side, budget in self.payer.budgets.items()}
+        return Statement(self.budget, self.exchange_rate, self.ledger, raced)
 
 
 class Accounts:

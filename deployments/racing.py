@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from pydantic import Field, field_validator
 
-from deployments.accounts import Accounts
+from deployments.accounts import Accounts, Ledger
 from deployments.assignment import EndpointInfo
 from deployments.job import Job, JobStats
 from deployments.settings import PolicyChoice, Strict
@@ -85,7 +85,8 @@ class Racing:
         server_usd = self._price.of(stats.used.server_in, stats.used.server_out)
         device_usd = stats.joules * self._exchange_rate(job)
         stats.usd = server_usd + device_usd
-        self.accounts.of(job.account).book(stats.used, server_usd, stats.joules, device_usd)
+        ledger = Ledger(1, stats.used, server_usd, stats.joules, device_usd)
+        self.accounts.of(job.account).ledger.add(ledger)
         if stats.tokens:
             self._outputs.note(stats.tokens)
 

@@ -28,7 +28,7 @@ class Budget:
 
     __slots__ = ("_allowed", "_correction", "_requests", "_spent", "_tokens", "_window", "share")
 
-    def __init__(self, share: float = 1.0, window: int = 1000, correction: float = 32.0) -> None:
+    def __init__(self, share: float = 1.0, window: int = 1000, correction: float = 16.0) -> None:
         if not 0.0 <= share <= 1.0:
             raise ValueError(f"a budget is a share between 0 and 1, not {share}")
         if window < 1 or not correction > 0:
@@ -40,8 +40,18 @@ class Budget:
         self._spent = self._allowed = 0.0
 
     @property
+    def tokens(self) -> int:
+        """Prompt tokens in the window."""
+        return self._tokens
+
+    @property
+    def spent(self) -> float:
+        """Those of them that the constrained endpoint processed."""
+        return self._spent
+
+    @property
     def used(self) -> float:
-        """Share of the window's prompt tokens that the constrained endpoint processed; 0 before any came."""
+        """The share of those; 0 before any came."""
         return self._spent / self._tokens if self._tokens else 0.0
 
     @property

