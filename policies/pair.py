@@ -194,6 +194,7 @@ class Pair:
             prior=self._target.alpha,
             verify_least_s=self._target.verify_least_s,
             fused_least_s=self._target.fused_least_s,
+            fused_share=self._target.fused if self._target.pairs > 1 else 0.5,
         )
 
     def choose(self) -> int:

@@ -28,6 +28,7 @@ class WindowState:
     prior: the same share over all pairs of the target; 0 unknown.
     verify_least_s, fused_least_s: the least that verify_s and fused_s might be, as seen lately when nothing else was in
         the target's way; 0 unknown.
+    fused_share: of the target's rounds at present, all its pairs together; 0.5 where there is no other pair.
     """
 
     acceptance: float
@@ -43,6 +44,7 @@ class WindowState:
     prior: float = 0.0
     verify_least_s: float = 0.0
     fused_least_s: float = 0.0
+    fused_share: float = 0.5
 
 
 class WindowPolicy(Protocol):

@@ -12,7 +12,10 @@ from policies.window import WindowState, window
 class AdaptiveWindow:
     """DSD's AWC. start: γ until something has been seen; ema, patience: see Stabiliser; weights: a file, null
     for the network that comes with Tandem. margin: how much cheaper (natural logarithm) fused must be thought
-    before it is chosen: with the device a pair learns, without it does not."""
+    before it is chosen: with the device a pair learns, without it does not. inertia: how much more it takes to leave
+    what all the target's other pairs do, and less to join them. What is cheaper for one may be dearer for all, as
+    fused rounds hold up whoever drafts at a device; and as each reckons with what the others' rounds take, a few that
+    change can draw all along."""
 
     def __init__(
         self,
@@ -20,9 +23,10 @@ class AdaptiveWindow:
         ema: float = 0.4,
         patience: int = 2,
         margin: float = 0.05,
+        inertia: float = 0.15,
         weights: str | None = None,
     ) -> None:
-        self._margin = margin
+        self._margin, self._inertia = margin, inertia
         self._exploration = Exploration(start)
         self._stabiliser = Stabiliser(start, ema, patience)
         self._network = load(weights)
@@ -34,6 +38,7 @@ class AdaptiveWindow:
         costs = self._network.costs(state)
         distributed = int(costs[1:].argmin()) + 2
         gap = float(costs[distributed - 1] - costs[0])  # above 0: fused is thought better
-        chosen = self._stabiliser.settle(1 if gap > self._margin else distributed)
+        margin = self._margin + self._inertia * (1.0 - 2.0 * state.fused_share)
+        chosen = self._stabiliser.settle(1 if gap > margin else distributed)
         other, loss = (distributed, gap) if chosen == 1 else (1, -gap)
         return self._exploration.again(state, chosen, other, loss)

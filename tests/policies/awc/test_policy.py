@@ -34,6 +34,10 @@ states = st.builds(
     fused_s=times,
     alpha=shares,
     judged=st.integers(0, 300),
+    prior=shares,
+    verify_least_s=times,
+    fused_least_s=times,
+    fused_share=shares,
 )
 
 
@@ -143,3 +147,37 @@ def test_clear_cases_are_decided_clearly() -> None:
         0.1, 0.2, 0.02, 0.1, 6, verify_s=0.05, draft_s=0.05, fused_s=0.02, alpha=0.2, judged=100
     )
     assert settled(far) == 1
+
+
+@pytest.mark.parametrize(
+    ("gap", "share", "fused"),
+    [
+        (0.1, 0.5, True),
+        (0.1, 0.0, False),
+        (0.3, 0.0, True),
+        (-0.05, 0.5, False),
+        (-0.05, 1.0, True),
+        (-0.2, 1.0, False),
+    ],
+)
+def test_it_takes_more_to_leave_what_the_others_do(
+    monkeypatch: pytest.MonkeyPatch, gap: float, share: float, fused: bool
+) -> None:
+    """gap: how much dearer the device is thought to be than fused rounds."""
+    policy = AdaptiveWindow()
+    monkeypatch.setattr(policy._network, "costs", lambda state: np.array([0.0, *[gap] * 11]))
+    state = WindowState(
+        0.5,
+        0.01,
+        0.03,
+        0.1,
+        4,
+        verify_s=0.04,
+        draft_s=0.01,
+        fused_s=0.03,
+        alpha=0.8,
+        judged=50,
+        fused_share=share,
+    )
+    chosen = [policy.choose(state) for _ in range(12)]
+    assert (chosen[-1] == 1) == fused
