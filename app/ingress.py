@@ -94,6 +94,9 @@ class Ingress:
         with suppress(TimeoutError):
             async with asyncio.timeout(self._settings.limits.open_s):
                 answers = await call.results_async(return_exceptions=True)
+                for answer in answers:
+                    if isinstance(answer, Exception) and not isinstance(answer, RayActorError):
+                        raise answer  # who died begins anew; whoever lives has to hear of the change
                 if parts := [answer for answer in answers if isinstance(answer, Statement)]:
                     return Statement.total(parts)
         raise NotReady(["no replica of the API answers"])

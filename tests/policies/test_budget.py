@@ -5,23 +5,25 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from policies.budget import Budget
 
 
 @given(st.floats(0.1, 0.9), st.floats(0.6, 1.6), st.integers(0, 2**32))
+@example(0.5, 0.625, 34)  # 2.5 % too little where a deviation was made up over 32 requests
 def test_a_biased_plan_is_made_up_for(share, bias, seed):
-    """Whoever spends 0.6 to 1.6 times what was planned still ends within 2 % of the budget."""
-    assume(share < 0.75 * bias)  # else even spending always hardly makes up for bad luck
+    """Whoever spends 0.6 to 1.6 times what was planned still ends within 2 % of the budget, or within 5 % where
+    spending nearly always would be needed: bad luck is then made up but slowly."""
+    assume(share < 0.95 * bias)  # else spending always is not enough
     rng, budget = random.Random(seed), Budget(share, window=1000)
     for _ in range(1500):
         likely = budget.next()
         booking = budget.book(rng.randrange(1, 200), likely)
         budget.settle(booking, rng.random() < likely * bias)
     assert budget.requests == 1000
-    assert budget.used == pytest.approx(share, abs=0.02)
+    assert budget.used == pytest.approx(share, abs=0.02 if share <= 0.8 * bias else 0.05)
 
 
 def test_nothing_and_everything_are_meant_so():
