@@ -69,5 +69,5 @@ WATCHED = {"health_check_period_s": 1.0, "health_check_timeout_s": 10.0, "gracef
 
 
 def batch_limit(pool: PoolSettings) -> int:
-    """Sessions that one replica works on at once."""
-    return pool.engine.max_sessions if pool.engine.kind == "torch" else pool.engine.capacity
+    """Sessions that a step of one replica takes."""
+    return pool.engine.batch_limit if pool.engine.kind == "torch" else pool.engine.capacity

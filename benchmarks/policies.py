@@ -83,13 +83,18 @@ def main() -> None:
             acceptance=draw.random(),
             rtt_s=draw.uniform(0.001, 0.1),
             tpot_s=draw.uniform(0.005, 0.1),
-            queue=draw.random(),
+            queue=draw.uniform(0.0, 2.0),
             previous=draw.randrange(1, 13),
             verify_s=draw.uniform(0.01, 0.2),
             draft_s=draw.uniform(0.001, 0.03),
             fused_s=draw.uniform(0.01, 0.1),
             alpha=draw.random(),
             judged=draw.randrange(1, 90),
+            prior=draw.random(),
+            verify_least_s=draw.uniform(0.01, 0.2),
+            fused_least_s=draw.uniform(0.01, 0.1),
+            fused_share=draw.random(),
+            mean_window=draw.uniform(2.0, 12.0),
         )
         for _ in range(64)
     ]

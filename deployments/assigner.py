@@ -24,7 +24,7 @@ POOLS = (VERIFIER, DRAFTER, EXPANDER)
 
 
 class Assigner:
-    """One router's view. routing: makes a policy for a pool; batch_limit: sessions a verifier works on at once.
+    """One router's view. routing: makes a policy for a pool; batch_limit: sessions a verifier's step takes.
 
     Every pool has a routing policy of its own: one that takes turns would otherwise give a request's
     verifier and its drafter alternate turns, and all requests the same verifier.
@@ -133,7 +133,7 @@ class Assigner:
         return endpoint.sessions + self._assigned[endpoint.key]
 
     def _queue(self, target: EndpointInfo) -> float:
-        return min(1.0, self._load(target) / self._batch_limit)
+        return self._load(target) / self._batch_limit
 
     def _count(self, assignment: Assignment) -> Assignment:
         for endpoint in (assignment.target, assignment.drafter, assignment.fused, assignment.rival):

@@ -83,8 +83,8 @@ class Assignment:
     mode speculative; rival: the device in mode race.
 
     device: the name of the device that takes part, if one does. fused: the cloud's own drafter, for rounds
-    without the device. queue: the target's queue depth as a share of its batch limit, in [0, 1];
-    batch_limit: sessions it works on at once, 0 where that is not known.
+    without the device. queue: the target's sessions in relation to its batch limit; batch_limit:
+    sessions that one of its steps takes, 0 where that is not known.
     """
 
     mode: str

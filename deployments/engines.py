@@ -69,6 +69,12 @@ class TorchSettings(Strict):
             self.scheduling.create(scheduling)
         return self
 
+    @property
+    def batch_limit(self) -> int:
+        """Sessions that a step takes at most."""
+        limits = (self.max_sessions, self.max_running, self.batching.create(batching).size)
+        return min(limit for limit in limits if limit is not None)
+
 
 class NullSettings(Strict):
     """The engine without a model, for tests and benchmarks of everything around an engine.

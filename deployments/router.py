@@ -42,7 +42,7 @@ class RouterSettings(Strict):
 
 @serve.deployment
 class Router:
-    """Assigns endpoints to requests. batch_limit: sessions a verifier works on at once."""
+    """Assigns endpoints to requests. batch_limit: sessions a verifier's step takes."""
 
     async def __init__(self, scheduler: DeploymentHandle, settings: RouterSettings, batch_limit: int) -> None:
         self._scheduler, self._settings = scheduler, settings

@@ -31,6 +31,11 @@ class Demand:
 
 
 class BatchingPolicy(Protocol):
+    @property
+    def size(self) -> int | None:
+        """Sequences a step at most; None: as many as the budget allows."""
+        ...
+
     def form(self, demands: Sequence[Demand], budget: int) -> list[int]:
         """Positions granted to each demand, in the order given.
 
@@ -106,6 +111,8 @@ class ChunkedPrefill:
     context_doubles: tokens of context at which a prefill position costs twice what it costs at the
         start, attention growing with the context; chunks shrink accordingly.
     """
+
+    size: int | None = None
 
     def __init__(self, chunk: int = 32, context_doubles: int = 1024) -> None:
         self.chunk = _at_least_one("chunk", chunk)

@@ -67,7 +67,8 @@ class Target:
     fused_s: seconds per output token of fused rounds, in which no device has a part; 0 before there was one.
     alpha: accepted drafts as a share of judged ones (see WindowState), over all devices; 0 before there were any.
     fused_least_s, verify_least_s: of fused_s and of verifications, what was seen where least stood in the way.
-    pairs: how many share it; fused: what part of their rounds is fused at present.
+    pairs: how many share it; fused: what part of their rounds is fused at present; window: the mean window of the other
+    rounds, 0 before there was one.
 
     A round takes as long as what the others do meanwhile lets it: tried by one pair alone, a fused round says little
     about how long it takes where all are fused, which is what choosing it leads to, since all choose alike. So rounds
@@ -86,23 +87,29 @@ class Target:
         "fused_least_s",
         "fused_s",
         "pairs",
+        "window",
     )
 
     def __init__(self) -> None:
         self._rounds: deque[tuple[float, float]] = deque(maxlen=RECENT_ROUNDS)  # weights, weighed seconds
         self._tokens = self._count = self._judged = 0.0
         self._least_fused, self._least_verify = Least(), Least()
-        self.fused_s = self.fused_least_s = self.alpha = self.fused = 0.0
+        self.fused_s = self.fused_least_s = self.alpha = self.fused = self.window = 0.0
         self.pairs = 0
 
     @property
     def verify_least_s(self) -> float:
         return self._least_verify.value
 
-    def note_fused(self, drafted: int, tokens: int, seconds: float) -> None:
+    def note_fused(self, drafted: int, tokens: int, seconds: float, cut: bool = False) -> None:
         """A fused round is over. How long one takes may change by the minute; how many tokens it gives is a matter of
-        luck that only many rounds even out, and until then of what the devices' acceptance lets one expect."""
+        luck that only many rounds even out, and until then of what the devices' acceptance lets one expect.
+
+        cut: the output's end left it less to draft, so it says nothing of others.
+        """
         self._turn(1.0)
+        if cut and self.fused_s > 0:
+            return
         weight = LEAST_WEIGHT + self.fused**2
         self._rounds.append((weight, weight * seconds))
         round_s = sum(s for _, s in self._rounds) / sum(w for w, _ in self._rounds)
@@ -127,14 +134,24 @@ class Target:
             self.alpha += (accepted - self.alpha * judged) / self._judged
         return LEAST_WEIGHT + (1.0 - self.fused) ** 2
 
+    def choose(self, window: int) -> None:
+        """A pair's next window; those of fused rounds are none."""
+        if window > 1:
+            self.window += (window - self.window) / (self._latest if self.window else 1)
+
     def _turn(self, fused: float) -> None:
-        self.fused += (fused - self.fused) / min(max(1, self.pairs), MOST_PAIRS)
+        self.fused += (fused - self.fused) / self._latest
+
+    @property
+    def _latest(self) -> int:
+        """Rounds that make up what the pairs do at present."""
+        return min(max(1, self.pairs), MOST_PAIRS)
 
 
 class Pair:
     """Asks the window policy for γ with what this draft–target pair has seen in its recent rounds.
 
-    rtt_s, queue: the link's round-trip time in seconds and the target's queue depth as a share of its batch
+    rtt_s, queue: the link's round-trip time in seconds and the target's open sessions in relation to its batch
     limit, both as last observed; whoever observes them sets them. target: what its pairs share.
     """
 
@@ -169,9 +186,9 @@ class Pair:
             h + new.weighed_s - old[7],
         )
 
-    def note_fused(self, drafted: int, tokens: int, seconds: float) -> None:
-        """The cloud went on without the device for a round; what is known of the device stays as it was."""
-        self._target.note_fused(drafted, tokens, seconds)
+    def note_fused(self, drafted: int, tokens: int, seconds: float, cut: bool = False) -> None:
+        """The cloud went on without the device for a round, see Target; what is known of the device stays."""
+        self._target.note_fused(drafted, tokens, seconds, cut)
 
     def state(self) -> WindowState:
         """The snapshot a policy decides from."""
@@ -195,9 +212,11 @@ class Pair:
             verify_least_s=self._target.verify_least_s,
             fused_least_s=self._target.fused_least_s,
             fused_share=self._target.fused if self._target.pairs > 1 else 0.5,
+            mean_window=self._target.window if self._target.pairs > 1 else 0.0,
         )
 
     def choose(self) -> int:
         """γ for the next round."""
         self._previous = self._policy.choose(self.state())
+        self._target.choose(self._previous)
         return self._previous

@@ -15,7 +15,7 @@ class WindowState:
     acceptance: share of drafted tokens accepted recently, in [0, 1].
     rtt_s: recent round-trip time of the link between drafter and target, seconds.
     tpot_s: recent time per output token at the target, seconds.
-    queue: target queue depth as a share of its batch limit.
+    queue: the target's open sessions in relation to its batch limit; above 1, they wait for each other.
     previous: the previous window (γ), tokens; 0 before the first round.
     verify_s: recent duration of a verification at the target, queueing included, seconds; 0 unknown.
     draft_s: recent time the drafter takes per drafted token, seconds; 0 unknown.
@@ -29,6 +29,7 @@ class WindowState:
     verify_least_s, fused_least_s: the least that verify_s and fused_s might be, as seen lately when nothing else was in
         the target's way; 0 unknown.
     fused_share: of the target's rounds at present, all its pairs together; 0.5 where there is no other pair.
+    mean_window: of its other rounds, likewise; 0 where there is no other pair.
     """
 
     acceptance: float
@@ -45,6 +46,7 @@ class WindowState:
     verify_least_s: float = 0.0
     fused_least_s: float = 0.0
     fused_share: float = 0.5
+    mean_window: float = 0.0
 
 
 class WindowPolicy(Protocol):

@@ -128,8 +128,8 @@ class Server:
 
     @property
     def queue(self) -> float:
-        """Open sessions as a share of those it can work on at once, at most 1."""
-        return min(1.0, self.open_sessions / self.max_sessions)
+        """Open sessions in relation to those that one step takes; above 1, they wait for each other."""
+        return self.open_sessions / min(self.max_sessions, self._batching.size or self.max_sessions)
 
     @property
     def drafts(self) -> bool:

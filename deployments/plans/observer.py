@@ -28,7 +28,7 @@ class Observer:
     A light question crosses the link beside every draft, so that the drafter's time can be told from the
     link's also when that has just changed; while rounds are fused and nothing else crosses, every EVERY_S.
 
-    batch_limit: sessions the target works on at once; 0: not known, and neither then is the queue.
+    batch_limit: sessions a step of the target takes; 0: not known, and neither then is the queue.
     """
 
     def __init__(self, pair: Pair, target: Engine, device: Remote, batch_limit: int) -> None:
@@ -59,7 +59,7 @@ class Observer:
                 self._pair.rtt_s = time.perf_counter() - began
                 if self._batch_limit and began - queue_seen_s >= EVERY_S:
                     queue_seen_s = began
-                    self._pair.queue = min(1.0, (await self._target.stats()).sessions / self._batch_limit)
+                    self._pair.queue = (await self._target.stats()).sessions / self._batch_limit
                 with suppress(TimeoutError):
                     async with asyncio.timeout(EVERY_S):
                         await self._due.wait()

@@ -29,8 +29,8 @@ class Speculative:
     """Draft, verify on `target`, emit the accepted prefix and the target's own next token.
 
     drafter: a device's model, or (distributed: False) the cloud's own. pair: chooses γ each round, unless the
-    client fixed it. fused: the cloud's own drafter where `drafter` is a device's. batch_limit: sessions the
-    target works on at once, of which its queue is a share; 0 where it is not known.
+    client fixed it. fused: the cloud's own drafter where `drafter` is a device's. batch_limit: sessions that
+    a step of the target takes, by which its queue is measured; 0 where it is not known.
     """
 
     def __init__(
@@ -79,7 +79,8 @@ class Speculative:
                     if adaptive and not distributed:
                         stats.fused_rounds += 1
                         stats.fused_drafted += len(draft.ids)
-                        pair.note_fused(len(draft.ids), len(verdict.ids), ended - began)
+                        cut = cloud is not None and len(draft.ids) < FUSED_WINDOW
+                        pair.note_fused(len(draft.ids), len(verdict.ids), ended - began, cut)
                     elif draft.ids:
                         draft_s = max(0.0, drafted - began - pair.rtt_s)
                         pair.note(

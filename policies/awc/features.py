@@ -44,7 +44,7 @@ def features(state: WindowState) -> tuple[list[float], list[float]]:
     prior, weight = (state.prior, PRIOR_TOKENS) if state.prior > 0 else (2 / 3, 3.0)
     alpha = (prior * weight + state.alpha * state.judged) / (weight + state.judged)
     seen = [
-        state.queue,
+        0.5 * log(max(1.0, state.queue)),
         state.acceptance,
         0.5 * log(rtt_s / 0.02),
         0.5 * log(max(state.tpot_s, _FLOOR_S) / 0.02),

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from math import log
+
+import numpy as np
+
 from policies.awc.exploration import Exploration
 from policies.awc.network import load
 from policies.awc.stabiliser import Stabiliser
+from policies.speculation import MAX_WINDOW
 from policies.window import WindowState, window
 
 
@@ -15,7 +20,8 @@ class AdaptiveWindow:
     before it is chosen: with the device a pair learns, without it does not. inertia: how much more it takes to leave
     what all the target's other pairs do, and less to join them. What is cheaper for one may be dearer for all, as
     fused rounds hold up whoever drafts at a device; and as each reckons with what the others' rounds take, a few that
-    change can draw all along."""
+    change can draw all along. accord: what a window is thought dearer (natural logarithm) that is e times as wide as
+    the mean of the others', or as narrow: a step takes as long as its widest window lets it."""
 
     def __init__(
         self,
@@ -24,9 +30,10 @@ class AdaptiveWindow:
         patience: int = 2,
         margin: float = 0.05,
         inertia: float = 0.15,
+        accord: float = 0.2,
         weights: str | None = None,
     ) -> None:
-        self._margin, self._inertia = margin, inertia
+        self._margin, self._inertia, self._accord = margin, inertia, accord
         self._exploration = Exploration(start)
         self._stabiliser = Stabiliser(start, ema, patience)
         self._network = load(weights)
@@ -36,9 +43,19 @@ class AdaptiveWindow:
         if first is not None:
             return first
         costs = self._network.costs(state)
-        distributed = int(costs[1:].argmin()) + 2
+        distributed = int(self._with_the_others(costs[1:], state.mean_window).argmin()) + 2
         gap = float(costs[distributed - 1] - costs[0])  # above 0: fused is thought better
         margin = self._margin + self._inertia * (1.0 - 2.0 * state.fused_share)
         chosen = self._stabiliser.settle(1 if gap > margin else distributed)
         other, loss = (distributed, gap) if chosen == 1 else (1, -gap)
         return self._exploration.again(state, chosen, other, loss)
+
+    def _with_the_others(self, costs: np.ndarray, mean_window: float) -> np.ndarray:
+        """[11]: costs of the windows from 2 on, with what it costs to differ."""
+        if mean_window <= 0:
+            return costs
+        apart: np.ndarray = _LOGARITHMS - log(mean_window)
+        return costs + self._accord * apart * apart
+
+
+_LOGARITHMS = np.log(np.arange(2, MAX_WINDOW + 1))

@@ -21,6 +21,7 @@ from policies.window import StaticWindow, WindowPolicy, WindowState, window
 WINDOWS = (1, *range(2, MAX_WINDOW + 1))  # 1 is fused
 SAMPLES = 8  # states kept of a run
 OUTPUT_TOKENS = 96
+LIMITED = 1 / 3  # of the scenarios: targets that take only so many sequences a step
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +100,9 @@ def draw(index: int, outside: bool = False, rtts_s: Sequence[float] = (), reques
             }
         ],
     }
+    if random.random() < LIMITED:
+        raw["policies"]["batching"] = {"name": "lab", "parameters": {"size": int(between(2, 32.99))}}
+        raw["targets"][0]["padded"] = True
     return parse(raw)
 
 

@@ -12,7 +12,7 @@ import yaml
 from pydantic import ValidationError
 from ray.serve.schema import ServeDeploySchema
 
-from app.main import build
+from app.main import batch_limit, build
 from app.settings import Settings
 from app.up import CONFIG
 from deployments.engines import NullSettings, build_engine, context_of, model_folder
@@ -94,6 +94,19 @@ async def test_the_batching_policy_of_the_yaml_forms_the_engines_batches(
     assert len(ids) == 5
     assert len(asked) >= 5
     assert asked[0][0].pending == 3
+
+
+@pytest.mark.parametrize(
+    ("engine", "limit"),
+    [
+        ({"kind": "null", "capacity": 9}, 9),
+        ({"kind": "torch", "max_sessions": 5}, 5),
+        ({"kind": "torch", "max_sessions": 5, "max_running": 3}, 3),
+        ({"kind": "torch", "batching": {"name": "lab", "parameters": {"size": 2}}}, 2),
+    ],
+)
+def test_the_queue_is_measured_by_what_a_step_takes(engine: dict[str, Any], limit: int) -> None:
+    assert batch_limit(Settings(verifier={"engine": engine}).verifier) == limit  # type: ignore[arg-type]
 
 
 def test_a_model_is_a_family_name_or_a_folder(tmp_path: Any) -> None:

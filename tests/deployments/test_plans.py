@@ -173,6 +173,25 @@ async def test_fused_rounds_leave_the_device_alone_and_it_takes_up_again() -> No
     assert pair.state().fused_s > 0
 
 
+@pytest.mark.parametrize(
+    ("helper", "max_tokens", "noted"),
+    [(True, 1 + 5 + 5 + 2, [(4, False), (4, False), (1, True)]), (False, 1 + 2, [(0, False), (0, False)])],
+)
+async def test_the_pair_is_told_which_fused_round_the_outputs_end_has_cut(
+    helper: bool, max_tokens: int, noted: list[tuple[int, bool]]
+) -> None:
+    told: list[tuple[int, bool]] = []
+
+    class Noting(Pair):
+        def note_fused(self, drafted: int, tokens: int, seconds: float, cut: bool = False) -> None:
+            told.append((drafted, cut))
+
+    cloud = NullEngine() if helper else None
+    plan = Speculative(NullEngine(), NullEngine(), Noting(Script([1])), distributed=True, fused=cloud)
+    await answer(plan, job(max_tokens))
+    assert told == noted
+
+
 async def test_a_window_the_client_fixed_is_never_fused() -> None:
     pair = Pair(Script([1]))
     plan = Speculative(NullEngine(), NullEngine(), pair, distributed=True, fused=NullEngine())

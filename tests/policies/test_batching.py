@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 
 from policies.batching import Buffered, ChunkedPrefill, Continuous, Demand, Fifo, LengthAware, batching
 
+LIMITED = ("continuous", "fifo", "lab")  # to so many sequences a step
+
 
 @st.composite
 def demands_(draw: st.DrawFn) -> list[Demand]:
@@ -23,8 +25,10 @@ def demands_(draw: st.DrawFn) -> list[Demand]:
 @pytest.mark.parametrize("name", list(batching))
 @given(demands=demands_(), budget=st.integers(1, 64))
 def test_contract(name: str, demands: list[Demand], budget: int) -> None:
-    grants = batching.create(name).form(demands, budget)
+    policy = batching.create(name, **({"size": 2} if name in LIMITED else {}))
+    grants = policy.form(demands, budget)
     assert len(grants) == len(demands)
+    assert policy.size is None or sum(grant > 0 for grant in grants) <= policy.size
     for d, g in zip(demands, grants, strict=True):
         assert 0 <= g <= d.pending
         assert g == d.pending or g <= d.pending - d.window, "a window is split"

@@ -82,6 +82,18 @@ def test_what_one_tries_alone_says_little_about_what_all_would_get() -> None:
     assert target.fused_s == pytest.approx(fused_s, rel=0.02)
 
 
+def test_a_pair_is_told_what_windows_the_target_sees_lately() -> None:
+    target = Target()
+    alone = Pair(StaticWindow(9), target=target)
+    alone.choose()
+    assert alone.state().mean_window == 0.0, "there is no other"
+    others = [Pair(StaticWindow(gamma), target=target) for gamma in (1, 3, 5)]
+    for _ in range(30):
+        for pair in others:
+            pair.choose()
+    assert alone.state().mean_window == pytest.approx(4.0, abs=0.3)  # fused rounds have none
+
+
 @given(values=st.lists(seconds, max_size=40), memory=st.integers(1, 8))
 def test_the_least_of_the_last(values: list[float], memory: int) -> None:
     least = Least(memory)
@@ -106,6 +118,16 @@ def test_the_luck_of_fused_rounds_evens_out(lucky: list[int]) -> None:
     assert low - 1e-9 <= tokens <= high + 1e-9
     if len(lucky) == 1:
         assert tokens == pytest.approx((4 * expected + lucky[0]) / 5)
+
+
+def test_a_fused_round_that_the_outputs_end_cuts_says_nothing_of_others() -> None:
+    pair = Pair(StaticWindow(1))
+    pair.note_fused(1, 2, 0.03, cut=True)
+    assert pair.state().fused_s > 0, "better than to know nothing"
+    pair.note_fused(4, 3, 0.09)
+    before = pair.state()
+    pair.note_fused(0, 1, 0.02, cut=True)
+    assert pair.state() == before
 
 
 @given(rounds=st.lists(st.tuples(st.integers(1, 12), st.floats(0, 1)), min_size=1, max_size=200))

@@ -59,7 +59,8 @@ def speculative(world: World, task: Task) -> Process:
             yield server.work(session, gamma + 1, gamma + 1, drafting=gamma)
             accepted = task.accepted(position, gamma)
             seen_s = link.down(world.now, accepted + 1)
-            pair.note_fused(gamma, accepted + 1, world.now - arrived_s)
+            cut = server.drafts and gamma < world.fused_window
+            pair.note_fused(gamma, accepted + 1, world.now - arrived_s, cut)
         server.roll_back(session, context + accepted)
         log.verify_s += world.now - arrived_s
         log.speculate(seen_s if world.reader_at_device else world.now, gamma, accepted, distributed)

@@ -14,7 +14,8 @@ from tests.cluster.simulator.timers import Linear
 
 def server(simulation: Simulation, timer: Linear, **settings: Any) -> Server:
     policy = settings.pop("batching", "chunked")
-    return Server(simulation, "s", timer, batching.create(policy), **settings)
+    size = {"size": settings.pop("size")} if "size" in settings else {}
+    return Server(simulation, "s", timer, batching.create(policy, **size), **settings)
 
 
 def works(simulation: Simulation, host: Server, works: list[tuple[int, int]], ends: list[float]) -> Process:
@@ -43,6 +44,17 @@ def test_what_arrives_during_a_step_shares_the_next_one() -> None:
     simulation.run()
     assert host.steps == 2
     assert ends == pytest.approx([0.025, 0.055, 0.055])
+
+
+@pytest.mark.parametrize(
+    ("settings", "queue"),
+    [({"max_sessions": 8}, 0.75), ({"max_sessions": 4}, 1.5), ({"batching": "lab", "size": 2}, 3.0)],
+)
+def test_the_queue_is_in_relation_to_what_a_step_takes(settings: dict[str, Any], queue: float) -> None:
+    host = server(Simulation(), Linear(0.02, 0.001), **settings)
+    for _ in range(6):
+        host.open()
+    assert host.queue == queue
 
 
 def test_the_first_token_is_apart_only_on_an_idle_server() -> None:

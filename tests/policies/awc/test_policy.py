@@ -27,7 +27,7 @@ states = st.builds(
     acceptance=shares,
     rtt_s=times,
     tpot_s=times,
-    queue=shares,
+    queue=st.floats(0, 100),
     previous=st.integers(0, 12),
     verify_s=times,
     draft_s=times,
@@ -38,6 +38,7 @@ states = st.builds(
     verify_least_s=times,
     fused_least_s=times,
     fused_share=shares,
+    mean_window=st.one_of(st.just(0.0), st.floats(2, 12)),
 )
 
 
@@ -181,3 +182,21 @@ def test_it_takes_more_to_leave_what_the_others_do(
     )
     chosen = [policy.choose(state) for _ in range(12)]
     assert (chosen[-1] == 1) == fused
+
+
+@pytest.mark.parametrize(
+    ("others", "slope", "window"),
+    [(0.0, 0.01, 2), (8.0, 0.0, 8), (8.0, 0.01, 7), (8.0, 0.1, 3), (8.0, 1.0, 2)],
+)
+def test_windows_that_cost_about_the_same_are_as_wide_as_the_others(
+    monkeypatch: pytest.MonkeyPatch, others: float, slope: float, window: int
+) -> None:
+    """slope: what every token of window is thought dearer, relative to windows of two."""
+    policy = AdaptiveWindow(start=8)
+    costs = np.array([9.0, *(slope * extra for extra in range(11))])
+    monkeypatch.setattr(policy._network, "costs", lambda state: costs)
+    state = WindowState(
+        0.5, 0.01, 0.03, 0.1, 4, verify_s=0.04, draft_s=0.01, fused_s=0.03, mean_window=others
+    )
+    chosen = [policy.choose(state) for _ in range(30)]
+    assert max(set(chosen[10:]), key=chosen[10:].count) == window
