@@ -43,8 +43,8 @@ class AccountView(BaseModel):
         ledger, used = statement.ledger, statement.ledger.used
         return cls(
             account=key,
-            budget=statement.budget,
-            exchange_rate=statement.exchange_rate,
+            budget=statement.terms.budget,
+            exchange_rate=statement.terms.exchange_rate,
             requests=ledger.requests,
             server_tokens_in=used.server_in,
             server_tokens_out=used.server_out,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import suppress
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import msgspec
 from ray import serve
 from ray.exceptions import RayActorError, RayTaskError
+from ray.serve.exceptions import DeploymentUnavailableError
 from ray.serve.handle import DeploymentHandle
 from starlette.types import ASGIApp
 
@@ -20,7 +22,7 @@ from app.errors import NotReady
 from app.settings import Settings
 from cluster.peers import Peers
 from cluster.registry import DeviceRecord
-from deployments.accounts import Statement
+from deployments.accounts import Statement, Terms
 from deployments.assigner import POOLS
 from deployments.assignment import Assignment, EndpointInfo, Wishes
 from deployments.engines import context_of, model_folder
@@ -33,6 +35,8 @@ from engine.base import Engine
 from engine.text import Tokenizer
 from engine.translate import Translated
 from policies.window import window
+
+KNOWN_AFTER_S = 5.0  # all replicas have heard of a new one by then
 
 logger = logging.getLogger("ray.serve")
 
@@ -64,6 +68,8 @@ class Ingress:
         context = serve.get_replica_context()
         self._replicas = serve.get_deployment_handle(context.deployment, context.app_name)
         self._draining = False
+        await self._learn_accounts()
+        self._learning = asyncio.get_running_loop().create_task(self._learn_accounts_again())
 
     def __serve_build_asgi_app__(self) -> ASGIApp:
         return create_api(self)
@@ -90,24 +96,48 @@ class Ingress:
         return await self.change_account(key, None, None)
 
     async def change_account(self, key: str, budget: float | None, exchange_rate: float | None) -> Statement:
-        call = self._replicas.broadcast("change_account_here", key, budget, exchange_rate)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self._settings.limits.open_s):
-                answers = await call.results_async(return_exceptions=True)
-                for answer in answers:
-                    if isinstance(answer, Exception) and not isinstance(answer, RayActorError):
-                        raise answer  # who died begins anew; whoever lives has to hear of the change
-                if parts := [answer for answer in answers if isinstance(answer, Statement)]:
-                    return Statement.total(parts)
+        for answer in (
+            answers := await self._all("change_account_here", key, budget, exchange_rate, time.time())
+        ):
+            if isinstance(answer, Exception) and not isinstance(answer, RayActorError):
+                raise answer  # whoever lives has to hear of the change; a successor asks for it
+        if parts := [answer for answer in answers if isinstance(answer, Statement)]:
+            return Statement.total(parts)
         raise NotReady(["no replica of the API answers"])
 
     async def change_account_here(
-        self, key: str, budget: float | None, exchange_rate: float | None
+        self, key: str, budget: float | None, exchange_rate: float | None, now_s: float
     ) -> Statement:
         """Called by a replica of the API at all of them, itself too."""
         account = self._racing.accounts.of(key)
-        account.change(budget, exchange_rate)
+        account.change(budget, exchange_rate, now_s)
         return account.statement()
+
+    async def changed_accounts_here(self) -> dict[str, Terms]:
+        """Called by a replica of the API that has just begun, at all others."""
+        return self._racing.accounts.changed()
+
+    async def _learn_accounts(self) -> None:
+        """What owners of accounts have settled before this replica was there."""
+        for answer in await self._all("changed_accounts_here"):
+            if isinstance(answer, dict):
+                self._racing.accounts.adopt(answer)
+
+    async def _learn_accounts_again(self) -> None:
+        """A change that was made while this replica began may have missed it."""
+        await asyncio.sleep(KNOWN_AFTER_S)
+        await self._learn_accounts()
+
+    async def _all(self, method: str, *args: object) -> list[Any]:
+        """What every replica of the API answers, or the exception instead; nothing where none is up or they take too
+        long."""
+        with suppress(TimeoutError, DeploymentUnavailableError):
+            async with asyncio.timeout(self._settings.limits.open_s):
+                answers: list[Any] = await self._replicas.broadcast(method, *args).results_async(
+                    return_exceptions=True
+                )
+                return answers
+        return []
 
     async def devices(self) -> list[dict[str, Any]]:
         return [_shown(device) for device in (await self._snapshot()).devices.values()]
@@ -169,6 +199,7 @@ class Ingress:
 
     async def __del__(self) -> None:
         self._draining = True
+        self._learning.cancel()
         await self._executor.settled()
         await self._peers.close()
 

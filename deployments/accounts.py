@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from policies.contest import Payer
@@ -33,12 +33,22 @@ class Ledger:
 
 
 @dataclass(frozen=True, slots=True)
+class Terms:
+    """What an account's owner may settle. budget: the share of prompt tokens that the constrained endpoint may take in;
+    exchange_rate: what a joule of the account's devices is worth, dollars; changed_at: when they were settled, Unix
+    time in seconds, 0 where that is left to the application."""
+
+    budget: float
+    exchange_rate: float
+    changed_at: float
+
+
+@dataclass(frozen=True, slots=True)
 class Statement:
     """An account as its owner sees it. raced: by the side that was the constrained one, the prompt tokens of the
     latest races, and those of them that it took in."""
 
-    budget: float
-    exchange_rate: float
+    terms: Terms
     ledger: Ledger
     raced: dict[Side, tuple[float, float]]
 
@@ -52,17 +62,19 @@ class Statement:
             side: (sum(part.raced[side][0] for part in parts), sum(part.raced[side][1] for part in parts))
             for side in Side
         }
-        return cls(parts[0].budget, parts[0].exchange_rate, ledger, raced)
+        latest = max((part.terms for part in parts), key=lambda terms: terms.changed_at)
+        return cls(latest, ledger, raced)
 
 
 @dataclass(slots=True)
 class Account:
-    """exchange_rate: what a joule of its devices is worth to its owner, dollars. payer: its budgets, and what races
-    need to know of it. ledger: of all requests that are over."""
+    """exchange_rate, changed_at: see Terms. payer: its budgets, and what races need to know of it. ledger: of all
+    requests that are over."""
 
     exchange_rate: float
     payer: Payer
     ledger: Ledger = field(default_factory=Ledger)
+    changed_at: float = 0.0
 
     @property
     def budget(self) -> float:
@@ -74,16 +86,31 @@ class Account:
         for budget in self.payer.budgets.values():
             budget.share = share
 
-    def change(self, budget: float | None, exchange_rate: float | None) -> None:
-        """Counts from the next request on; what is None stays as it is."""
+    @property
+    def terms(self) -> Terms:
+        return Terms(self.budget, self.exchange_rate, self.changed_at)
+
+    def change(self, budget: float | None, exchange_rate: float | None, now_s: float) -> None:
+        """Counts from the next request on; what is None stays as it is. now_s: Unix time."""
         if budget is not None:
             self.budget = budget
         if exchange_rate is not None:
             self.exchange_rate = exchange_rate
+        if budget is not None or exchange_rate is not None:
+            self.changed_at = max(self.changed_at, now_s)
+
+    def adopt(self, terms: Terms) -> None:
+        """What somebody else knows, if it is news."""
+        if terms.changed_at > self.changed_at:
+            self.budget, self.exchange_rate, self.changed_at = (
+                terms.budget,
+                terms.exchange_rate,
+                terms.changed_at,
+            )
 
     def statement(self) -> Statement:
         raced = {side: (budget.tokens, budget.spent) for side, budget in self.payer.budgets.items()}
-        return Statement(self.budget, self.exchange_rate, self.ledger, raced)
+        return Statement(self.terms, self.ledger, raced)
 
 
 class Accounts:
@@ -105,3 +132,12 @@ class Accounts:
                 self._accounts.popitem(last=False)
         self._accounts.move_to_end(key)
         return account
+
+    def changed(self) -> dict[str, Terms]:
+        """Of those whose owners have settled something."""
+        return {key: account.terms for key, account in self._accounts.items() if account.changed_at > 0}
+
+    def adopt(self, changed: Mapping[str, Terms]) -> None:
+        """What another replica of the API knows of changed accounts."""
+        for key, terms in changed.items():
+            self.of(key).adopt(terms)

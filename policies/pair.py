@@ -78,6 +78,7 @@ class Target:
     __slots__ = (
         "_count",
         "_judged",
+        "_latest",
         "_least_fused",
         "_least_verify",
         "_rounds",
@@ -96,6 +97,7 @@ class Target:
         self._least_fused, self._least_verify = Least(), Least()
         self.fused_s = self.fused_least_s = self.alpha = self.fused = self.window = 0.0
         self.pairs = 0
+        self._latest = 1  # rounds that make up what the pairs do at present
 
     @property
     def verify_least_s(self) -> float:
@@ -134,18 +136,18 @@ class Target:
             self.alpha += (accepted - self.alpha * judged) / self._judged
         return LEAST_WEIGHT + (1.0 - self.fused) ** 2
 
-    def choose(self, window: int) -> None:
-        """A pair's next window; those of fused rounds are none."""
+    def note_window(self, window: int) -> None:
+        """A pair has chosen; fused rounds have no window."""
         if window > 1:
             self.window += (window - self.window) / (self._latest if self.window else 1)
 
     def _turn(self, fused: float) -> None:
         self.fused += (fused - self.fused) / self._latest
 
-    @property
-    def _latest(self) -> int:
-        """Rounds that make up what the pairs do at present."""
-        return min(max(1, self.pairs), MOST_PAIRS)
+    def join(self) -> None:
+        """There is one more pair."""
+        self.pairs += 1
+        self._latest = min(self.pairs, MOST_PAIRS)
 
 
 class Pair:
@@ -164,7 +166,7 @@ class Pair:
         self._rounds: deque[Round] = deque()
         self._sums: Round = _NOTHING
         self._target = target or Target()
-        self._target.pairs += 1
+        self._target.join()
         self._previous = 0
 
     def note(self, drafted: int, accepted: int, tokens: int, verify_s: float, draft_s: float) -> None:
@@ -194,7 +196,8 @@ class Pair:
         """The snapshot a policy decides from."""
         drafted, accepted, judged, tokens, verify_s, draft_s, weight, weighed_s = self._sums
         tpot_s = verify_s / tokens if tokens else 0.0
-        fused_s = self._target.fused_s
+        target = self._target
+        shared, fused_s = target.pairs > 1, target.fused_s
         if self._previous <= 1 and fused_s > 0:
             tpot_s = fused_s
         return WindowState(
@@ -208,15 +211,15 @@ class Pair:
             fused_s=fused_s,
             alpha=accepted / judged if judged else 0.0,
             judged=judged,
-            prior=self._target.alpha,
-            verify_least_s=self._target.verify_least_s,
-            fused_least_s=self._target.fused_least_s,
-            fused_share=self._target.fused if self._target.pairs > 1 else 0.5,
-            mean_window=self._target.window if self._target.pairs > 1 else 0.0,
+            prior=target.alpha,
+            verify_least_s=target.verify_least_s,
+            fused_least_s=target.fused_least_s,
+            fused_share=target.fused if shared else 0.5,
+            mean_window=target.window if shared else 0.0,
         )
 
     def choose(self) -> int:
         """γ for the next round."""
         self._previous = self._policy.choose(self.state())
-        self._target.choose(self._previous)
+        self._target.note_window(self._previous)
         return self._previous

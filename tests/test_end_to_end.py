@@ -131,8 +131,8 @@ async def test_the_replicas_of_the_api_keep_one_account(http: httpx.AsyncClient)
     await until(all_booked, within_s=10.0)
     ingress = serve.get_deployment_handle("Ingress", "tandem")
     name = (await shown())["account"]
-    parts = await ingress.broadcast("change_account_here", name, None, None).results_async()
-    assert [part.budget for part in parts] == [0.25, 0.25]
+    parts = await ingress.broadcast("change_account_here", name, None, None, 0.0).results_async()
+    assert [part.terms.budget for part in parts] == [0.25, 0.25]
     assert all(0 < part.ledger.requests < 16 for part in parts)
     assert sum(part.ledger.requests for part in parts) == 16
 
@@ -288,8 +288,32 @@ async def test_the_control_plane_dies_and_comes_back(openai: AsyncOpenAI, http: 
     assert set(stats["by_origin"]) == {"device"}, "the devices registered with the new scheduler"
 
 
+async def test_a_new_replica_of_the_api_learns_what_owners_have_settled(http: httpx.AsyncClient) -> None:
+    key = {"Authorization": "Bearer outlives a replica"}
+    reply = await http.patch("/v1/account", json={"budget": 0.125}, headers=key)
+    name = reply.json()["account"]
+    ingress = serve.get_deployment_handle("Ingress", "tandem")
+    prefix = "SERVE_REPLICA::tandem#Ingress"
+    before = {actor["name"]: actor for actor in _actors(prefix)}
+    killed, kept = before
+    ray.kill(ray.get_actor(killed, namespace=before[killed]["namespace"]))
+
+    async def replaced() -> bool:
+        up = {actor["name"] for actor in _actors(prefix)} - {killed}
+        answers = await ingress.broadcast("changed_accounts_here").results_async(return_exceptions=True)
+        return len(up) == 2 and kept in up and [type(answer) for answer in answers] == [dict, dict]
+
+    await until(replaced, within_s=60)
+    parts = await ingress.broadcast("changed_accounts_here").results_async()
+    assert [part[name].budget for part in parts] == [0.125, 0.125]
+    assert (await http.get("/v1/account", headers=key)).json()["budget"] == 0.125
+
+
 def _actor(prefix: str) -> Any:
-    (actor,) = [
-        actor for actor in ray.util.list_named_actors(all_namespaces=True) if actor["name"].startswith(prefix)
-    ]
+    (actor,) = _actors(prefix)
     return ray.get_actor(actor["name"], namespace=actor["namespace"])
+
+
+def _actors(prefix: str) -> list[dict[str, str]]:
+    named = ray.util.list_named_actors(all_namespaces=True)
+    return [actor for actor in named if actor["name"].startswith(prefix)]

@@ -70,6 +70,7 @@ class Server:
     __slots__ = (
         "_admitted",
         "_arrivals",
+        "_batch_limit",
         "_batching",
         "_busy",
         "_call_s",
@@ -117,6 +118,7 @@ class Server:
         )
         self._token_budget, self._padded, self._first_apart = token_budget, padded, first_apart
         self._call_s = call_s
+        self._batch_limit = min(max_sessions, batching.size or max_sessions)
         self._free_blocks = None if kv_tokens is None else kv_tokens // BLOCK_TOKENS
         self._waiting: deque[Session] = deque()  # with work, without a place
         self._admitted: dict[int, Session] = {}  # by number
@@ -129,7 +131,7 @@ class Server:
     @property
     def queue(self) -> float:
         """Open sessions in relation to those that one step takes; above 1, they wait for each other."""
-        return self.open_sessions / min(self.max_sessions, self._batching.size or self.max_sessions)
+        return self.open_sessions / self._batch_limit
 
     @property
     def drafts(self) -> bool:

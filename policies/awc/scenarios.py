@@ -41,7 +41,8 @@ class Outcome:
 
 def draw(index: int, outside: bool = False, rtts_s: Sequence[float] = (), requests: int = 3) -> Config:
     """Scenario number `index`: one target, 1 to 32 devices that ask again and again, each `requests` times (a
-    few devices more often, so that their mean is one).
+    few devices more often, so that their mean is one). Some targets take all that is asked in a step, others only so
+    many sequences, padded to the longest.
 
     outside: conditions beyond the training ranges: RTTs up to 150 ms (drawn from `rtts_s` where given),
     drafters that cost next to nothing or as much as the target.

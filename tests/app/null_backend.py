@@ -84,7 +84,7 @@ class NullBackend:
         return self.accounts.of(key).statement()
 
     async def change_account(self, key: str, budget: float | None, exchange_rate: float | None) -> Statement:
-        self.accounts.of(key).change(budget, exchange_rate)
+        self.accounts.of(key).change(budget, exchange_rate, now_s=1.0)
         return await self.account(key)
 
     async def devices(self) -> list[dict[str, object]]:
