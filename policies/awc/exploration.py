@@ -27,6 +27,7 @@ class Exploration:
             )
         self._start, self._left, self._share = start, rounds, share
         self._budget_s = 0.0
+        self._fused = False
 
     def first(self, state: WindowState) -> int | None:
         """γ of the first rounds; None when they are over."""
@@ -42,6 +43,8 @@ class Exploration:
         e^gap times that of the chosen one."""
         device_s = state.draft_s * max(chosen, other) + state.rtt_s + state.verify_s
         chosen_s, other_s = (state.fused_s, device_s) if chosen == 1 else (device_s, state.fused_s)
+        if self._fused != (chosen == 1):  # the other mode is what it comes from
+            self._fused, self._budget_s = chosen == 1, 0.0
         # a fused round may hold up everybody else's step by its drafting, so it is tried more rarely
         self._budget_s += (self._share if chosen == 1 else self._share * FUSED_SHARE) * chosen_s
         lost_s = other_s * max(LEAST_LOSS, 1.0 - exp(-gap))

@@ -30,13 +30,7 @@ class Network:
 
     def __init__(self, parameters: dict[str, np.ndarray]) -> None:
         try:
-            self._layers = [
-                (
-                    np.ascontiguousarray(parameters[f"{name}.weight"].T, dtype=np.float32),
-                    np.ascontiguousarray(parameters[f"{name}.bias"], dtype=np.float32),
-                )
-                for name in LAYERS
-            ]
+            self._layers = [_layer(parameters, name) for name in LAYERS]
         except KeyError as error:
             raise BadWeights(f"the weights lack {error}") from None
         inputs = self._layers[0][0].shape[0]
@@ -52,12 +46,12 @@ class Network:
         seen, expected = features(state)
         closed_form = np.array(expected, dtype=np.float32)
         (w1, b1), (w2, b2), (w3, b3), (w4, b4), (out, bias) = self._layers
-        x = closed_form[:, None] * self._expected
-        x += self._windows
-        x += np.array(seen, np.float32) @ self._state
-        x += _silu(_silu(x) @ w1 + b1) @ w2 + b2
-        x += _silu(_silu(x) @ w3 + b3) @ w4 + b4
-        costs: np.ndarray = closed_form + (_silu(x) @ out + bias)[:, 0]
+        half = closed_form[:, None] * self._expected
+        half += self._windows
+        half += np.array(seen, np.float32) @ self._state
+        half += _silu(_silu(half) @ w1 + b1) @ w2 + b2
+        half += _silu(_silu(half) @ w3 + b3) @ w4 + b4
+        costs: np.ndarray = closed_form + (_silu(half) @ out + bias)[:, 0]
         return costs
 
     def predict(self, state: WindowState) -> int:
@@ -68,11 +62,18 @@ class Network:
 _CANDIDATES = np.array([[w / MAX_WINDOW, float(w == 1)] for w in WINDOWS], dtype=np.float32)
 
 
-def _silu(x: np.ndarray) -> np.ndarray:
-    half = 0.5 * x
-    silu: np.ndarray = np.tanh(half)  # x · σ(x), where σ(x) = (1 + tanh(x / 2)) / 2
-    silu += 1.0
+def _layer(parameters: dict[str, np.ndarray], name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Weights [in, out] and bias, halved where a SiLU follows, which needs no more than half of what it is of."""
+    scale = 1.0 if name == LAYERS[-1] else 0.5
+    weights, bias = parameters[f"{name}.weight"].T, parameters[f"{name}.bias"]
+    return np.ascontiguousarray(scale * weights, np.float32), np.ascontiguousarray(scale * bias, np.float32)
+
+
+def _silu(half: np.ndarray) -> np.ndarray:
+    """x · σ(x) of x / 2; σ(x) = (1 + tanh(x / 2)) / 2."""
+    silu: np.ndarray = np.tanh(half)
     silu *= half
+    silu += half
     return silu
 
 

@@ -46,7 +46,7 @@ class AdaptiveWindow:
         distributed = int(self._with_the_others(costs[1:], state.mean_window).argmin()) + 2
         gap = float(costs[distributed - 1] - costs[0])  # above 0: fused is thought better
         margin = self._margin + self._inertia * (1.0 - 2.0 * state.fused_share)
-        chosen = self._stabiliser.settle(1 if gap > margin else distributed)
+        chosen = self._stabiliser.settle(distributed, fused=gap > margin)
         other, loss = (distributed, gap) if chosen == 1 else (1, -gap)
         return self._exploration.again(state, chosen, other, loss)
 

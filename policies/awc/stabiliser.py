@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from policies.speculation import MAX_WINDOW
 
-NEAR_FUSED = 1.5
-
 
 class Stabiliser:
-    """Clamp to [1, 12], exponential moving average, hysteresis towards fused, quantise to the nearest integer.
+    """Clamp to [2, 12], exponential moving average, quantise to the nearest integer; hysteresis towards fused.
 
     start: the window before the first prediction; ema: weight of the newest prediction; patience: consecutive
-    smoothed predictions near 1 before the mode changes to fused, until when the window stays as it was.
-    Leaving fused needs no patience: one smoothed prediction that is not near 1.
+    predictions of fused before the mode changes, until when the window stays as it was. Leaving fused needs no
+    patience.
+
+    The paper takes fused for a window of 1 and averages it with the others. But there is nothing between: on a slow
+    link a wide window may be good and fused be better, while what is passed on the way from the one to the other is
+    worse than both. So windows are averaged with windows, in fused mode too, and fused predictions are counted.
     """
 
     def __init__(self, start: int = 4, ema: float = 0.4, patience: int = 2) -> None:
@@ -20,21 +22,19 @@ class Stabiliser:
             raise ValueError(f"needs 0 < ema ≤ 1 and patience ≥ 1, not {ema} and {patience}")
         self._ema, self._patience = ema, patience
         self._smoothed: float | None = None
-        self._near = 0
+        self._fused = 0
         self._window = start
 
-    def settle(self, prediction: float) -> int:
-        """γ for a prediction: 1 (fused) … 12."""
-        clamped = min(float(MAX_WINDOW), max(1.0, prediction))
+    def settle(self, prediction: float, fused: bool) -> int:
+        """γ, 1 (fused) … 12, where of all wider windows the predicted one is best, and fused is better or not."""
+        clamped = min(float(MAX_WINDOW), max(2.0, prediction))
         if self._smoothed is None:
             self._smoothed = clamped
         else:
             self._smoothed += self._ema * (clamped - self._smoothed)
-        if self._smoothed > NEAR_FUSED:
-            self._near = 0
+        self._fused = self._fused + 1 if fused else 0
+        if self._fused >= self._patience:
+            self._window = 1
+        elif not fused:
             self._window = int(self._smoothed + 0.5)
-        else:
-            self._near += 1
-            if self._near >= self._patience:
-                self._window = 1
         return self._window

@@ -115,6 +115,14 @@ def test_exploration_begins_with_the_device_and_then_without() -> None:
     assert [exploration.first(s) for s in (new, new, drafted, known)] == [5, 5, 1, None]
 
 
+def test_what_was_saved_up_in_one_mode_is_not_spent_on_it_in_the_other() -> None:
+    """Leaving fused rounds that were far better, where a trial of the device was dear, for the device."""
+    exploration = Exploration(share=0.05)
+    state = WindowState(0.5, 0.1, 0.02, 0, 1, verify_s=0.05, draft_s=0.005, fused_s=0.01)
+    assert {exploration.again(state, 1, 6, gap=3.0) for _ in range(300)} == {1}, "too dear to be tried yet"
+    assert exploration.again(state, 6, 1, gap=0.1) == 6
+
+
 @given(gap=st.floats(0, 3), chosen=st.sampled_from([1, 6]))
 def test_exploration_keeps_within_its_share(gap: float, chosen: int) -> None:
     exploration = Exploration(share=0.05)
