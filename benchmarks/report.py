@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import TypeVar
@@ -10,9 +11,10 @@ from typing import TypeVar
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import track
-from rich.table import Table
+from rich.table import Column, Table
 
 T = TypeVar("T")
+FILE_WIDTH = 160  # characters, of what is written to a file
 
 
 def progress(items: Iterable[T], what: str) -> Iterable[T]:
@@ -32,11 +34,11 @@ def milliseconds(seconds: Sequence[float]) -> str:
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print a table."""
-    grid = Table(*map(escape, columns), title=escape(title))
+    """Print a table; nothing in it is cut off."""
+    grid = Table(*(Column(escape(name), overflow="fold") for name in columns), title=escape(title))
     for row in rows:
         grid.add_row(*map(escape, row))
-    Console().print(grid)
+    Console(width=None if sys.stdout.isatty() else FILE_WIDTH).print(grid)
 
 
 def figures(benchmark: str, values: Mapping[str, float | bool | Sequence[float]]) -> None:
