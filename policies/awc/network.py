@@ -54,10 +54,6 @@ class Network:
         costs: np.ndarray = closed_form + (_silu(half) @ out + bias)[:, 0]
         return costs
 
-    def predict(self, state: WindowState) -> int:
-        """The window of least cost; 1 is fused."""
-        return int(self.costs(state).argmin()) + 1
-
 
 _CANDIDATES = np.array([[w / MAX_WINDOW, float(w == 1)] for w in WINDOWS], dtype=np.float32)
 
