@@ -40,7 +40,7 @@ def build(args: Settings) -> Application:
         if settings.replicas
     }
     scheduler = _control(Scheduler).bind(pools, args.hosts, args.scheduler, args.endpoint)
-    router = _control(Router).bind(scheduler, args.router, batch_limit(args.verifier))
+    router = _control(Router).bind(scheduler, args.router, args.verifier.engine.batch_limit)
     return _control(Ingress, args.ingress_replicas).bind(router, args)
 
 
@@ -66,8 +66,3 @@ def _control(deployment: Deployment, replicas: int = 1) -> Deployment:
 
 # A replica that died is noticed at its next health check, and only then replaced.
 WATCHED = {"health_check_period_s": 1.0, "health_check_timeout_s": 10.0, "graceful_shutdown_wait_loop_s": 0.1}
-
-
-def batch_limit(pool: PoolSettings) -> int:
-    """Sessions that a step of one replica takes."""
-    return pool.engine.batch_limit if pool.engine.kind == "torch" else pool.engine.capacity

@@ -89,6 +89,11 @@ class NullSettings(Strict):
     context: int = Field(512, ge=16)
     capacity: int = Field(1024, ge=1)
 
+    @property
+    def batch_limit(self) -> int:
+        """Sessions that a step takes at most."""
+        return self.capacity
+
 
 EngineSettings = Annotated[TorchSettings | NullSettings, Field(discriminator="kind")]
 

@@ -12,7 +12,7 @@ import yaml
 from pydantic import ValidationError
 from ray.serve.schema import ServeDeploySchema
 
-from app.main import batch_limit, build
+from app.main import build
 from app.settings import Settings
 from app.up import CONFIG
 from deployments.engines import NullSettings, build_engine, context_of, model_folder
@@ -106,7 +106,7 @@ async def test_the_batching_policy_of_the_yaml_forms_the_engines_batches(
     ],
 )
 def test_the_queue_is_measured_by_what_a_step_takes(engine: dict[str, Any], limit: int) -> None:
-    assert batch_limit(Settings(verifier={"engine": engine}).verifier) == limit  # type: ignore[arg-type]
+    assert Settings(verifier={"engine": engine}).verifier.engine.batch_limit == limit  # type: ignore[arg-type]
 
 
 def test_a_model_is_a_family_name_or_a_folder(tmp_path: Any) -> None:
