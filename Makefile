@@ -18,8 +18,10 @@ up: $(VENV)/installed
 down:
 	@test ! -x $(VENV)/bin/tandem || $(VENV)/bin/tandem down
 
-test: $(VENV)/installed-dev
-	$(RUN) -m pytest $(ARGS)
+# In two processes, and what needs Ray in one of them; then what measures time, by itself.
+test: lint
+	$(RUN) -m pytest -n 2 --dist loadgroup -m "not alone"
+	$(RUN) -m pytest -m alone
 
 lint: $(VENV)/installed-dev
 	$(VENV)/bin/ruff check .

@@ -1,24 +1,25 @@
 """The whole application in one place: which deployments there are, and who knows whom.
 
-    client ── HTTP ──▶ Ingress ──(plan)──▶ Router ──(snapshot)──▶ Scheduler ◀──(report)── device hosts
-                          │                                          │(list)                 ▲
-                          │                                          ▼                       │
-                          └────────── the wire: tokens ──▶ Verifier, Drafter, Expander       │
-                          └────────── the wire: tokens ──────────────────────────────────────┘
+    client ── HTTP ──▶ Ingress ──(assign, report)──▶ Router ──(snapshot)──▶ Scheduler ◀──(register)── device hosts
+                          │                                                    │(list)                   ▲
+                          │                                                    ▼                         │
+                          └────────── the wire: tokens ──▶ Verifier, Drafter, Expander                   │
+                          └────────── the wire: tokens ──────────────────────────────────────────────────┘
 
 Arrows in brackets are Serve handles, a few calls a request; the wire carries every token (see `cluster`).
 """
 
 # No `from __future__ import annotations` here: Serve reads build()'s annotation to validate `args`.
 import secrets
+from typing import Any
 
 from ray.serve import Application, Deployment
 
 from app.ingress import Ingress
 from app.settings import PoolSettings, Settings
-from deployments.assigner import DRAFTER, EXPANDER, VERIFIER
 from deployments.drafter import Drafter
 from deployments.expander import Expander
+from deployments.modes.base import DRAFTER, EXPANDER, VERIFIER
 from deployments.router import Router
 from deployments.scheduler import Scheduler
 from deployments.verifier import Verifier
@@ -40,11 +41,12 @@ def build(args: Settings) -> Application:
         if settings.replicas
     }
     scheduler = _control(Scheduler).bind(pools, args.hosts, args.scheduler, args.endpoint)
-    router = _control(Router).bind(scheduler, args.router, args.verifier.engine.batch_limit)
+    router = _control(Router).bind(scheduler, args.router, args.racing, args.verifier.engine.batch_limit)
     return _control(Ingress, args.ingress_replicas).bind(router, args)
 
 
-def _pool(deployment: Deployment, pool: PoolSettings, args: Settings) -> Deployment:
+# `Any` in these two: mypy takes a decorated class for the class (python/mypy#3135).
+def _pool(deployment: Any, pool: PoolSettings, args: Settings) -> Deployment:
     """Replicas with an engine each; a drain waits for their sessions, which Serve does not see."""
     return deployment.options(
         num_replicas=pool.replicas,
@@ -54,7 +56,7 @@ def _pool(deployment: Deployment, pool: PoolSettings, args: Settings) -> Deploym
     )
 
 
-def _control(deployment: Deployment, replicas: int = 1) -> Deployment:
+def _control(deployment: Any, replicas: int = 1) -> Deployment:
     """Replicas that mostly wait for others: any number of requests at once."""
     return deployment.options(
         num_replicas=replicas,

@@ -7,10 +7,8 @@ from pydantic import Field, field_validator, model_validator
 from deployments.edge import HostSettings
 from deployments.endpoint import EndpointSettings
 from deployments.engines import EngineSettings, TorchSettings
-from deployments.racing import RacingSettings
-from deployments.router import RouterSettings
 from deployments.scheduler import SchedulerSettings
-from deployments.settings import PolicyChoice, Strict
+from deployments.settings import LimitSettings, PolicyChoice, RacingSettings, RouterSettings, Strict
 from policies.window import window
 
 
@@ -23,28 +21,15 @@ class PoolSettings(Strict):
     engine: EngineSettings = TorchSettings(model="small")
 
 
-class LimitSettings(Strict):
-    """Time limits of a request, seconds, and how often it may go on elsewhere after losing an endpoint.
-
-    connect_s, open_s: to reach an endpoint and be admitted; first_s: for its first answer, prefill and
-    queue included; step_s: for each later one; assign_s: for the router's assignment.
-    """
-
-    connect_s: float = Field(5.0, gt=0)
-    open_s: float = Field(15.0, gt=0)
-    first_s: float = Field(120.0, gt=0)
-    step_s: float = Field(30.0, gt=0)
-    assign_s: float = Field(60.0, gt=0)
-    replans: int = Field(4, ge=0)
-
-
 class Settings(Strict):
     """Arguments of `app.main:build`.
 
-    model: the name by which clients ask for the model; tokenizer: the family model or folder whose
-    tokenizer turns text into the target's tokens; window: the policy that chooses γ; racing: policies, prices and
-    budgets of races; default_reader_rate:
-    tokens/s that a chat's reader takes in where the client does not say (0: nobody reads along).
+    model: the name by which clients ask for the model.
+    tokenizer: the family model or folder whose tokenizer turns text into the target's tokens.
+    default_reader_rate: tokens/s that a chat's reader takes in where the client does not say (0: nobody reads along).
+    verifier, drafter, expander: the pools; no mode uses the expander yet.
+    racing: policies, prices and budgets of races.
+    window: the policy that chooses γ.
     """
 
     model: str = "tandem"
@@ -53,7 +38,7 @@ class Settings(Strict):
     default_reader_rate: float = Field(5.0, ge=0, le=10_000, allow_inf_nan=False)
     verifier: PoolSettings = PoolSettings(engine=TorchSettings(model="target"))
     drafter: PoolSettings = PoolSettings()
-    expander: PoolSettings = PoolSettings()
+    expander: PoolSettings = PoolSettings(replicas=0)
     hosts: tuple[HostSettings, ...] = ()
     router: RouterSettings = RouterSettings()
     scheduler: SchedulerSettings = SchedulerSettings()

@@ -1,7 +1,11 @@
-"""The Serve application as `tandem up` starts it, for benchmarks that go through the front door."""
+"""The Serve application as `tandem up` starts it, for benchmarks that go through the front door.
+
+It runs the code of the tree that the benchmark lies in, wherever Tandem is installed from.
+"""
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -15,8 +19,9 @@ from typing import Any
 import httpx
 import yaml
 
-from app.local_ray import free_port
-from app.up import CONFIG
+from app.cli.local_ray import free_port
+from app.cli.up import CONFIG
+from benchmarks.paths import ROOT
 
 READY_WITHIN_S = 120.0
 
@@ -33,9 +38,13 @@ def application(settings: dict[str, Any]) -> Iterator[tuple[str, int]]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "application.yaml"
         path.write_text(yaml.safe_dump(config))
-        tandem = Path(sys.executable).with_name("tandem")
-        command = [str(tandem), "up", "--port", str(port), "--config", str(path)]
-        process = subprocess.Popen(command, cwd=folder, stdout=sys.stderr)
+        tandem = [sys.executable, "-c", "from app.cli.main import main; main()"]
+        process = subprocess.Popen(
+            [*tandem, "up", "--port", str(port), "--config", str(path)],
+            cwd=folder,
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+            stdout=sys.stderr,
+        )
         try:
             _wait_until_ready(f"http://127.0.0.1:{port}/readyz", process)
             yield "127.0.0.1", port

@@ -1,8 +1,10 @@
-"""How a benchmark speaks: progress while it runs, tables for people, and one JSON line at the end."""
+"""How a benchmark speaks: its options, progress while it runs, tables for people, and one JSON line at the end."""
 
 from __future__ import annotations
 
+import argparse
 import json
+import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
@@ -15,6 +17,15 @@ from rich.table import Column, Table
 
 T = TypeVar("T")
 FILE_WIDTH = 160  # characters, of what is written to a file
+
+
+def parser(name: str, description: str | None) -> argparse.ArgumentParser:
+    """For the options of the benchmark of this name. description: its module's docstring."""
+    return argparse.ArgumentParser(
+        prog=f"python -m benchmarks {name}",
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
 
 
 def progress(items: Iterable[T], what: str) -> Iterable[T]:
@@ -42,5 +53,10 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> 
 
 
 def figures(benchmark: str, values: Mapping[str, float | bool | Sequence[float]]) -> None:
-    """Print the figures as one JSON object: a benchmark's last line."""
-    print(json.dumps({"benchmark": benchmark, "figures": dict(values)}), flush=True)
+    """Print the figures as one JSON object, a benchmark's last line; null where one is no finite number."""
+    known = {name: None if _endless(value) else value for name, value in values.items()}
+    print(json.dumps({"benchmark": benchmark, "figures": known}, allow_nan=False), flush=True)
+
+
+def _endless(value: float | bool | Sequence[float]) -> bool:
+    return isinstance(value, float) and not math.isfinite(value)

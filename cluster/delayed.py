@@ -1,59 +1,49 @@
-"""An engine behind a service's latency: its first token comes no sooner than drawn. Emulated time, real tokens."""
+"""An engine behind a service's latency: its first token comes no sooner than drawn, and the others follow it as they
+follow it at the engine. Emulated time, real tokens."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
+from functools import partial
 from random import Random
-from typing import cast
 
 from cluster.latency import LogNormal
 from cluster.timer import precise_timer
-from engine.base import Draft, DraftProbs, Engine, EngineInfo, EngineStats, Sampling, Tokens, Verdict
+from engine.base import (
+    Draft,
+    DraftProbs,
+    Engine,
+    EngineInfo,
+    EngineStats,
+    Sampling,
+    Session,
+    Tensor,
+    Tokens,
+    Verdict,
+)
+from engine.core.stream import Stream
+from engine.session import BaseSession
 
 
 class Delayed:
     """The Engine protocol over an engine; the first answer of each session waits for the time drawn for it since it
-    was opened, if the engine has not taken longer anyway."""
+    was opened, if the engine has not taken longer anyway. A stream is late as a whole."""
 
     def __init__(self, engine: Engine, latency: LogNormal, seed: int = 0) -> None:
         self._engine, self._latency, self._random = engine, latency, Random(seed)
-        self._not_before_s: dict[int, float] = {}
 
     @property
     def info(self) -> EngineInfo:
         return self._engine.info
 
     async def open(
-        self, session: int, prompt: Sequence[int], sampling: Sampling, log: Sequence[int] = ()
-    ) -> None:
-        not_before_s = time.monotonic() + self._latency.draw(self._random)
-        await self._engine.open(session, prompt, sampling, log)
-        self._not_before_s[session] = not_before_s
-
-    async def generate(self, session: int) -> AsyncIterator[Tokens]:
-        async with aclosing(cast(AsyncGenerator[Tokens, None], self._engine.generate(session))) as stream:
-            async for tokens in stream:
-                await self._wait(session)
-                yield tokens
-
-    async def verify(self, session: int, drafts: Sequence[int], probs: DraftProbs | None = None) -> Verdict:
-        verdict = await self._engine.verify(session, drafts, probs)
-        await self._wait(session)
-        return verdict
-
-    async def draft(self, session: int, position: int, tokens: Sequence[int], window: int) -> Draft:
-        draft = await self._engine.draft(session, position, tokens, window)
-        await self._wait(session)
-        return draft
-
-    async def extend(self, session: int, position: int, tokens: Sequence[int]) -> None:
-        await self._engine.extend(session, position, tokens)
-
-    async def cancel(self, session: int) -> None:
-        self._not_before_s.pop(session, None)
-        await self._engine.cancel(session)
+        self, prompt: Sequence[int], sampling: Sampling, log: Sequence[int] = ()
+    ) -> DelayedSession:
+        not_before_s = precise_timer().time() + self._latency.draw(self._random)
+        inner = await self._engine.open(prompt, sampling, log)
+        return DelayedSession(inner, self.info, not_before_s)
 
     async def stats(self) -> EngineStats:
         stats = await self._engine.stats()
@@ -63,6 +53,84 @@ class Delayed:
     async def close(self) -> None:
         await self._engine.close()
 
-    async def _wait(self, session: int) -> None:
-        if (not_before_s := self._not_before_s.pop(session, None)) is not None:
-            await precise_timer().sleep_until(not_before_s)
+
+class DelayedSession(BaseSession):
+    """A session of `Delayed`; not_before_s: when its first answer may come."""
+
+    def __init__(self, inner: Session, info: EngineInfo, not_before_s: float) -> None:
+        super().__init__(info)
+        self._inner, self._not_before_s = inner, not_before_s
+        self._stream: Stream | None = None  # of the running generate
+
+    async def generate(self) -> AsyncGenerator[Tokens, None]:
+        self._begin("generate")
+        stream = self._stream = Stream()
+        pump = asyncio.get_running_loop().create_task(self._pump(stream))
+        try:
+            async for tokens in stream:
+                yield tokens
+        finally:
+            pump.cancel()
+            await asyncio.wait((pump,))
+            self._stream, self._busy = None, False
+
+    async def _pump(self, stream: Stream) -> None:
+        """Pass the engine's tokens on, as much later as the first of them has to be."""
+        timer, late_s = precise_timer(), None
+        try:
+            async with aclosing(self._inner.generate()) as tokens_of_engine:
+                async for tokens in tokens_of_engine:
+                    now_s = timer.time()
+                    if late_s is None:
+                        late_s = max(0.0, self._not_before_s - now_s)
+                    if late_s:
+                        timer.call_at(now_s + late_s, partial(stream.put, tokens))
+                    else:
+                        stream.put(tokens)
+        except Exception as error:
+            stream.put(error)
+
+    async def verify(self, drafts: Sequence[int], probs: DraftProbs | None = None) -> Verdict:
+        self._begin("verify")
+        try:
+            verdict = await self._inner.verify(drafts, probs)
+            await self._arrival()
+            return verdict
+        finally:
+            self._busy = False
+
+    async def draft(self, position: int, tokens: Sequence[int], window: int) -> Draft:
+        self._begin("draft")
+        try:
+            draft = await self._inner.draft(position, tokens, window)
+            await self._arrival()
+            return draft
+        finally:
+            self._busy = False
+
+    async def forward(self, position: int, hidden: Tensor) -> Tensor:
+        self._begin("forward")
+        try:
+            result = await self._inner.forward(position, hidden)
+            await self._arrival()
+            return result
+        finally:
+            self._busy = False
+
+    async def extend(self, position: int, tokens: Sequence[int]) -> None:
+        self._begin("extend")
+        try:
+            await self._inner.extend(position, tokens)
+        finally:
+            self._busy = False
+
+    async def cancel(self) -> None:
+        if self._end():
+            if self._stream is not None and self._ended is not None:
+                self._stream.put(self._ended)
+            await self._inner.cancel()
+
+    async def _arrival(self) -> None:
+        timer = precise_timer()
+        if timer.time() < self._not_before_s:
+            await self._wait(partial(timer.call_at, self._not_before_s))

@@ -2,79 +2,49 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
-import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import aclosing, contextmanager
-from random import getrandbits
-from typing import Any, TypeVar, cast
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
+from functools import partial
+from typing import TypeVar
 
-from cluster.profile import DeviceProfile
-from cluster.timer import precise_timer
+from cluster.processor import Job, Processor
+from cluster.profile import DeviceSpeed
 from engine.base import (
     Draft,
     DraftProbs,
     Engine,
+    EngineError,
     EngineInfo,
     EngineStats,
     EngineStopped,
-    InvalidRequest,
     NoCapacity,
     Sampling,
+    Session,
     SessionCancelled,
+    Tensor,
     Tokens,
-    UnknownSession,
     Verdict,
 )
+from engine.session import BaseSession
 
 T = TypeVar("T")
 
 
-class _Session:
-    """id: at the engine, which other devices share; output: what the device has seen of it; pending: tokens
-    of it not yet computed."""
-
-    def __init__(self, output: Sequence[int]) -> None:
-        self.id = getrandbits(63)
-        self.output = list(output)
-        self.pending = 0
-        self.cancelled = False
-        self.prefill: asyncio.Task[None] | None = None
-        self.running: asyncio.Task[Any] | None = None
-
-    def replace(self, position: int, tokens: Sequence[int]) -> None:
-        """Set the output from `position` on; what differs from before is to be computed."""
-        old = self.output[position:]
-        same = next((i for i, (a, b) in enumerate(zip(old, tokens, strict=False)) if a != b), None)
-        self.pending += len(tokens) - (min(len(old), len(tokens)) if same is None else same)
-        self.output[position:] = tokens
-
-    def take_pending(self) -> int:
-        """The tokens to compute, which thereby are."""
-        pending, self.pending = self.pending, 0
-        return pending
-
-
 class Device:
-    """The Engine protocol over an engine that devices may share, at the speed of a profile.
+    """The Engine protocol over an engine that devices may share, at the speed of other hardware.
 
-    An emulated device does one job at a time: prefill of n tokens or decoding of n tokens occupies it for
-    as long as the profile says, or as the engine really takes, whichever is longer. A native one runs at
-    the engine's own speed. It closes its sessions, not the engine.
-
-    energy_j: joules spent so far; battery: share of it left, None on mains. An empty device is stopped.
+    An emulated device does one job at a time: prefill of n tokens or decoding of n tokens occupies it for as long as
+    `speed` says, or as the engine really takes, whichever is longer. A native one runs at the engine's own speed. It
+    closes its sessions, not the engine. An empty one is stopped.
     """
 
-    def __init__(self, engine: Engine, profile: DeviceProfile) -> None:
-        self.profile = profile
-        self.energy_j = 0.0
+    def __init__(self, engine: Engine, speed: DeviceSpeed) -> None:
+        self.speed = speed
+        self.processor = Processor(parallel=not speed.emulated)
+        self.counters = EngineStats(emulated=speed.emulated)
         self._engine = engine
-        self._processor = asyncio.Lock()  # first come, first served
-        self._sessions: dict[int, _Session] = {}
-        self._stats = EngineStats(emulated=profile.emulated)
-        self._jobs = 0
-        self._since_s = self._busy_s = 0.0
+        self._sessions: dict[DeviceSession, None] = {}
         self._stopped = False
 
     @property
@@ -83,160 +53,215 @@ class Device:
 
     @property
     def sessions(self) -> int:
+        """Sessions that it works on now."""
         return len(self._sessions)
 
     @property
+    def energy_j(self) -> float:
+        """Joules spent so far."""
+        return self.processor.busy_s * self.speed.power_w
+
+    @property
     def battery(self) -> float | None:
-        if self.profile.battery_wh is None:
+        """The share of it that is left; None on mains."""
+        if self.speed.battery_wh is None:
             return None
-        return max(0.0, 1.0 - self.energy_j / (3600.0 * self.profile.battery_wh))
+        return max(0.0, 1.0 - self.energy_j / (3600.0 * self.speed.battery_wh))
 
-    async def open(
-        self, session: int, prompt: Sequence[int], sampling: Sampling, log: Sequence[int] = ()
-    ) -> None:
-        self._alive()
-        if session in self._sessions:
-            raise InvalidRequest(f"session {session} is already open")
-        if len(self._sessions) >= self.profile.sessions:
-            raise NoCapacity(f"the device works on {self.profile.sessions} sessions at most")
-        s = self._sessions[session] = _Session(log)
-        try:
-            await self._engine.open(s.id, prompt, sampling, log)
-        except BaseException:
-            self._sessions.pop(session, None)
-            await self._engine.cancel(s.id)  # where the wait was cancelled it may have been admitted
-            raise
-        if s.cancelled:
-            await self._engine.cancel(s.id)
-            raise SessionCancelled(f"session {session} was cancelled")
-        self._stats.opened += 1
-        self._stats.tokens_prefilled += len(prompt) + len(log)
-        if self.profile.emulated:
-            seconds = self.profile.prefill_s(len(prompt) + len(log))
-            s.prefill = asyncio.get_running_loop().create_task(self._work(_nothing, lambda _: seconds))
-
-    async def generate(self, session: int) -> AsyncIterator[Tokens]:
-        s = self._get(session)
-        async with aclosing(cast(AsyncGenerator[Tokens, None], self._engine.generate(s.id))) as stream:
-            while True:
-                tokens = await self._run(s, lambda: anext(stream), lambda t: self._decode_s(s, len(t.ids)))
-                s.output += tokens.ids
-                self._stats.tokens_generated += len(tokens.ids)
-                yield tokens
-                if tokens.finish is not None:
-                    return
-
-    async def verify(self, session: int, drafts: Sequence[int], probs: DraftProbs | None = None) -> Verdict:
-        s = self._get(session)
-
-        def seconds(_: Verdict) -> float:  # one forward pass over several positions: a short prefill
-            return max(self.profile.decode_s(1), self.profile.prefill_s(s.take_pending() + len(drafts) + 1))
-
-        verdict = await self._run(s, lambda: self._engine.verify(s.id, drafts, probs), seconds)
-        s.output += verdict.ids
-        self._stats.tokens_verified += len(drafts)
-        self._stats.tokens_accepted += verdict.accepted
-        self._stats.tokens_generated += len(verdict.ids)
-        return verdict
-
-    async def draft(self, session: int, position: int, tokens: Sequence[int], window: int) -> Draft:
-        s = self._get(session)
-
-        def seconds(draft: Draft) -> float:
-            s.replace(position, tokens)
-            return self._decode_s(s, len(draft.ids))
-
-        draft = await self._run(s, lambda: self._engine.draft(s.id, position, tokens, window), seconds)
-        s.output += draft.ids
-        self._stats.tokens_drafted += len(draft.ids)
-        return draft
-
-    async def extend(self, session: int, position: int, tokens: Sequence[int]) -> None:
-        s = self._get(session)
-        await self._engine.extend(s.id, position, tokens)
-        s.replace(position, tokens)  # computed, and paid for, with the next operation
-
-    async def cancel(self, session: int) -> None:
-        if (s := self._sessions.pop(session, None)) is None:
-            return
-        self._stats.cancelled += 1
-        s.cancelled = True
-        for task in (s.prefill, s.running):
-            if task is not None:
-                task.cancel()
-        await self._engine.cancel(s.id)
-
-    async def stats(self) -> EngineStats:
-        self._stats.sessions = self._stats.running = len(self._sessions)
-        self._stats.step_s, self._stats.energy_j = self._busy_s, self.energy_j
-        return copy.copy(self._stats)
-
-    async def close(self) -> None:
-        self._stopped = True
-        for session in list(self._sessions):
-            await self.cancel(session)
-
-    def _get(self, session: int) -> _Session:
-        self._alive()
-        if (s := self._sessions.get(session)) is None:
-            raise UnknownSession(f"no session {session} is open")
-        return s
-
-    def _alive(self) -> None:
+    def check(self) -> None:
+        """Raise EngineStopped if the device does no more work."""
         if self._stopped:
             raise EngineStopped("the device is closed")
         if self.battery == 0.0:
             raise EngineStopped("the device's battery is empty")
 
-    def _decode_s(self, s: _Session, tokens: int) -> float:
-        """Decoding takes the last pending token in with its first step; those before it are prefill."""
-        return self.profile.prefill_s(max(0, s.take_pending() - 1)) + self.profile.decode_s(tokens)
-
-    async def _run(self, s: _Session, work: Callable[[], Awaitable[T]], seconds: Callable[[T], float]) -> T:
-        """Do a session's work in a task of its own, so that `cancel` can end it at any moment."""
-        s.running = task = asyncio.get_running_loop().create_task(self._after_prefill(s, work, seconds))
+    async def open(self, prompt: Sequence[int], sampling: Sampling, log: Sequence[int] = ()) -> DeviceSession:
+        self.check()
+        if len(self._sessions) >= self.speed.sessions:
+            raise NoCapacity(f"the device works on {self.speed.sessions} sessions at most")
+        session = DeviceSession(self, len(prompt), log)
+        self._sessions[session] = None
         try:
-            return await task
-        except asyncio.CancelledError:
-            if s.cancelled:
-                reason = EngineStopped("the device is closed") if self._stopped else None
-                raise reason or SessionCancelled("the session was cancelled") from None
+            await session.admit(await self._engine.open(prompt, sampling, log))
+        except BaseException:
+            self._sessions.pop(session, None)
             raise
+        self.counters.opened += 1
+        self.counters.tokens_prefilled += len(prompt) + len(log)
+        return session
 
-    async def _after_prefill(
-        self, s: _Session, work: Callable[[], Awaitable[T]], seconds: Callable[[T], float]
-    ) -> T:
-        if s.prefill is not None and not s.prefill.done():
-            await asyncio.wait((s.prefill,))
-        return await self._work(work, seconds)
+    def remove(self, session: DeviceSession) -> None:
+        """A session has ended."""
+        if self._sessions.pop(session, self) is None:
+            self.counters.cancelled += 1
 
-    async def _work(self, work: Callable[[], Awaitable[T]], seconds: Callable[[T], float]) -> T:
-        """Do the work, which occupies the device for at least `seconds` of its result."""
-        if not self.profile.emulated:
-            with self._computing():
-                return await work()
-        async with self._processor:
-            with self._computing():
-                start_s = time.monotonic()
-                result = await work()
-                await precise_timer().sleep_until(start_s + seconds(result))
-                return result
+    async def stats(self) -> EngineStats:
+        self.counters.sessions = self.counters.running = len(self._sessions)
+        self.counters.step_s, self.counters.energy_j = self.processor.busy_s, self.energy_j
+        return copy.copy(self.counters)
 
-    @contextmanager
-    def _computing(self) -> Iterator[None]:
-        """Account for the time in which at least one job runs, and for its energy."""
-        if self._jobs == 0:
-            self._since_s = time.monotonic()
-        self._jobs += 1
+    async def close(self) -> None:
+        self._stopped = True
+        for session in list(self._sessions):
+            await session.end(EngineStopped("the device is closed"))
+
+
+class DeviceSession(BaseSession):
+    """A session of a device.
+
+    _output: what the device has seen of it. _pending: tokens of it not yet computed; they are, and take their time,
+    with the next operation.
+    """
+
+    def __init__(self, device: Device, prompt: int, log: Sequence[int]) -> None:
+        super().__init__(device.info)
+        self._device, self._speed, self._processor = device, device.speed, device.processor
+        self._inner: Session | None = None
+        self._prompt, self._output, self._pending = prompt, list(log), 0
+        self._prefill: Job | None = None
+
+    async def admit(self, inner: Session) -> None:
+        """The engine has opened its session: the prefill comes next."""
+        self._inner = inner
+        if self._ended is not None:  # the device was closed meanwhile
+            await inner.cancel()
+            raise self._ended
+        if self._speed.emulated:
+            self._prefill = Job(self._begin_prefill)
+            self._processor.start(self._prefill)
+
+    def _begin_prefill(self) -> None:
+        job, timer = self._prefill, self._processor.timer
+        assert job is not None
+        seconds = self._speed.prefill_s(self._prompt + len(self._output))
+        timer.call_at(timer.time() + seconds, partial(self._processor.finish, job))
+
+    async def generate(self) -> AsyncGenerator[Tokens, None]:
+        inner = self._start("generate")
         try:
-            yield
+            async with aclosing(inner.generate()) as stream:
+                while True:
+                    tokens = await self._compute(stream.__anext__, self._generated)
+                    self._device.counters.tokens_generated += len(tokens.ids)
+                    yield tokens
+                    if tokens.finish is not None:
+                        return
         finally:
-            self._jobs -= 1
-            if self._jobs == 0:
-                busy_s = time.monotonic() - self._since_s
-                self._busy_s += busy_s
-                self.energy_j += busy_s * self.profile.power_w
+            self._busy = False
 
+    def _generated(self, tokens: Tokens) -> float:
+        seconds = self._decode_s(len(tokens.ids))
+        self._output += tokens.ids
+        return seconds
 
-async def _nothing() -> None:
-    pass
+    async def verify(self, drafts: Sequence[int], probs: DraftProbs | None = None) -> Verdict:
+        def seconds(verdict: Verdict) -> float:  # one forward pass over several positions: a short prefill
+            step_s = self._pass_s(self._take_pending() + len(drafts) + 1)
+            self._output += verdict.ids
+            return step_s
+
+        inner = self._start("verify")
+        try:
+            verdict = await self._compute(partial(inner.verify, drafts, probs), seconds)
+        finally:
+            self._busy = False
+        counters = self._device.counters
+        counters.tokens_verified += len(drafts)
+        counters.tokens_accepted += verdict.accepted
+        counters.tokens_generated += len(verdict.ids)
+        return verdict
+
+    async def draft(self, position: int, tokens: Sequence[int], window: int) -> Draft:
+        def seconds(draft: Draft) -> float:
+            self._replace(position, tokens)
+            decode_s = self._decode_s(len(draft.ids))
+            self._output += draft.ids
+            return decode_s
+
+        inner, timer = self._start("draft"), self._processor.timer
+        began_s = timer.time()
+        try:
+            draft = await self._compute(partial(inner.draft, position, tokens, window), seconds)
+        finally:
+            self._busy = False
+        draft.took_s = timer.time() - began_s
+        self._device.counters.tokens_drafted += len(draft.ids)
+        return draft
+
+    async def forward(self, position: int, hidden: Tensor) -> Tensor:
+        inner = self._start("forward")
+        try:
+            positions = hidden.shape[0] if hidden.shape else 0
+            work = partial(inner.forward, position, hidden)
+            return await self._compute(work, lambda _: self._pass_s(positions))
+        finally:
+            self._busy = False
+
+    async def extend(self, position: int, tokens: Sequence[int]) -> None:
+        inner = self._start("extend")
+        try:
+            await inner.extend(position, tokens)
+            self._replace(position, tokens)
+        finally:
+            self._busy = False
+
+    async def cancel(self) -> None:
+        await self.end()
+
+    async def end(self, error: EngineError | None = None) -> None:
+        """Like cancel; what runs raises `error`, by default SessionCancelled."""
+        if not self._end(error):
+            return
+        self._device.remove(self)
+        if self._prefill is not None:
+            self._processor.finish(self._prefill)
+        if self._inner is not None:
+            await self._inner.cancel()
+
+    def _start(self, operation: str) -> Session:
+        self._device.check()
+        self._begin(operation)
+        assert self._inner is not None
+        return self._inner
+
+    async def _compute(self, work: Callable[[], Awaitable[T]], seconds: Callable[[T], float]) -> T:
+        """Do `work` when its turn has come; it occupies the processor for at least `seconds` of its result."""
+        job = Job()
+        try:
+            self._processor.start(job)
+            if job.start_s is None:
+                await self._wait(job.notify)
+            assert job.start_s is not None
+            result = await work()
+            timer, end_s = self._processor.timer, job.start_s + seconds(result)
+            if timer.time() < end_s:
+                await self._wait(partial(timer.call_at, end_s))
+            return result
+        except SessionCancelled:
+            self._check()  # why it was
+            raise
+        finally:
+            self._processor.finish(job)
+
+    def _replace(self, position: int, tokens: Sequence[int]) -> None:
+        """Set the output from `position` on; what differs from before is to be computed."""
+        old = self._output[position:]
+        same = next((i for i, (a, b) in enumerate(zip(old, tokens, strict=False)) if a != b), None)
+        self._pending += len(tokens) - (min(len(old), len(tokens)) if same is None else same)
+        self._output[position:] = tokens
+
+    def _take_pending(self) -> int:
+        """The tokens to compute, which thereby are."""
+        pending, self._pending = self._pending, 0
+        return pending
+
+    def _decode_s(self, tokens: int) -> float:
+        """Decoding takes the last pending token in with its first step; those before it are prefill."""
+        before = self._take_pending() - 1
+        decode_s = self._speed.decode_s(tokens, self._prompt + len(self._output))
+        return decode_s + self._speed.prefill_s(before) if before > 0 else decode_s
+
+    def _pass_s(self, positions: int) -> float:
+        """A forward pass over several positions is a short prefill, but no shorter than decoding a token."""
+        step_s = self._speed.decode_s(1, self._prompt + len(self._output))
+        return max(step_s, self._speed.prefill_s(positions))

@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator, Callable, Mapping, Set
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from cluster.handler import EngineHandler
+from cluster.client import Connection, connect
 from cluster.link import Link
-from cluster.remote import Connection, connect
+from cluster.server import EngineHandler
 from cluster.wire import DEFAULTS, WireSettings
 from engine.base import Engine, EngineInfo
 
@@ -100,5 +100,4 @@ def _infos(engines: Mapping[str, Engine]) -> dict[str, EngineInfo]:
 def _serve(
     engines: Mapping[str, Engine], links: Mapping[str, Link] | None
 ) -> Callable[[Connection], EngineHandler]:
-    taken: set[tuple[str, int]] = set()
-    return lambda connection: EngineHandler(engines, links or {}, taken, connection)
+    return lambda connection: EngineHandler(engines, links or {}, connection)

@@ -24,6 +24,7 @@ from engine.base import (
     InvalidRequest,
     NoCapacity,
     Sampling,
+    Tensor,
     TokenLogprob,
 )
 
@@ -51,28 +52,6 @@ class UnknownEngine(EngineError):
 
 Id = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
-
-
-class Tensor(msgspec.Struct, array_like=True):
-    """An array by shape, dtype name ("float32", "bfloat16" ...) and its little-endian bytes, row by row."""
-
-    shape: tuple[Count, ...]
-    dtype: str
-    data: memoryview
-
-    @classmethod
-    def of(cls, array_: np.ndarray) -> Tensor:
-        """The tensor of a numpy array; shares its memory where that is contiguous."""
-        return cls(
-            array_.shape, array_.dtype.name, np.ascontiguousarray(array_).reshape(-1).view(np.uint8).data
-        )
-
-    def numpy(self) -> np.ndarray:
-        """A read-only view as a numpy array; raises ProtocolError if bytes, shape and dtype disagree."""
-        try:
-            return np.frombuffer(self.data, self.dtype).reshape(self.shape)
-        except (TypeError, ValueError) as error:
-            raise ProtocolError(f"not a tensor of {self.shape} {self.dtype}: {error}") from None
 
 
 class Frame(msgspec.Struct, array_like=True, tag_field="type"):
@@ -161,6 +140,7 @@ class Tokens(Frame, tag=34):
 class Drafts(Frame, tag=35):
     ids: bytes
     probs: DraftProbs | None = None
+    took_s: float = 0.0
 
 
 class Verdict(Frame, tag=36):

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import ray
 
+from cluster.address import reachable
 from cluster.device import Device
 from cluster.endpoint import serve_engines
 from cluster.link import Link, LinkProfile
@@ -63,15 +64,16 @@ class Host:
         async with serve_engines(
             self.devices, self._host, token=self._token, tls=self._tls, links=links
         ) as endpoint:
+            address = reachable(endpoint.address)
             while True:
                 try:
                     async with asyncio.timeout(5.0):
-                        await self._register([self._record(name, endpoint.address) for name in self.devices])
+                        await self._register([self._record(name, address) for name in self.devices])
                 except Exception as error:
                     log.warning("registering devices failed, trying again: %s", error)
                 else:
                     if not ready.done():
-                        ready.set_result(endpoint.address)
+                        ready.set_result(address)
                 await asyncio.sleep(self._heartbeat_s)
 
     def _record(self, name: str, address: str) -> DeviceRecord:
@@ -79,17 +81,17 @@ class Host:
         return DeviceRecord(
             name=name,
             address=address,
-            profile=device.profile.name,
+            profile=device.speed.name,
             model=device.info.model,
             vocabulary=device.info.vocabulary,
             rtt_s=self._settings[name].link.rtt_s,
             sessions=device.sessions,
-            capacity=device.profile.sessions,
+            capacity=device.speed.sessions,
             battery=device.battery,
-            emulated=device.profile.emulated,
-            prefill_token_s=device.profile.prefill_s(1),
-            prefill_j=device.profile.power_w * device.profile.prefill_s(1),
-            decode_j=device.profile.power_w * device.profile.decode_s(1),
+            emulated=device.speed.emulated,
+            prefill_token_s=device.speed.prefill_s(1),
+            prefill_j=device.speed.power_w * device.speed.prefill_s(1),
+            decode_j=device.speed.power_w * device.speed.decode_s(1, 0),
             energy_j=round(device.energy_j, 3),
         )
 

@@ -7,14 +7,15 @@ that many devices of one host share.
 
 from __future__ import annotations
 
-import time
+import asyncio
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable
+from contextlib import suppress
 from random import Random
 
 import msgspec
 
-from cluster.timer import PreciseTimer, precise_timer
+from cluster.timer import Timer, precise_timer
 
 Trace = tuple[tuple[float, float], ...]
 
@@ -71,7 +72,11 @@ class LinkProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class LinkModel:
-    """One direction of a link: a FIFO queue before a pipe of given rate, then a delay. Never reorders."""
+    """One direction of a link: a FIFO queue before a pipe of given rate, then a delay. Never reorders.
+
+    sent_bytes: handed over so far. waited_s: what frames lost to bandwidth and to each other, beyond the link's own
+    delay.
+    """
 
     def __init__(
         self, delay_s: float | Trace, jitter_s: float, rate: float | Trace | None, seed: int
@@ -79,7 +84,7 @@ class LinkModel:
         """delay_s: one way, seconds; or how it changes, as (seconds since the start, delay_s)."""
         changes = delay_s if isinstance(delay_s, tuple) else ((0.0, delay_s),)
         self._delay_s, self._delay_times = [d for _, d in changes], [t for t, _ in changes]
-        self._jitter_s, self._random = jitter_s, Random(seed) if jitter_s else None
+        self._jitter_s, self._random = jitter_s, Random(seed).random if jitter_s else None
         trace = rate if isinstance(rate, tuple) else ((0.0, rate),) if rate is not None else ()
         self._times = [t for t, _ in trace]
         self._rates = [r for _, r in trace]
@@ -90,25 +95,34 @@ class LinkModel:
             )
         self._free_s = 0.0
         self._last_s = 0.0
+        self.sent_bytes = 0
+        self.waited_s = 0.0
 
     def arrival(self, now_s: float, size_bytes: int) -> float:
         """When a frame handed over at `now_s` arrives, in seconds since the link's start.
 
         Calls must not go back in time.
         """
-        sent_s = self._transmitted(max(now_s, self._free_s), size_bytes)
-        self._free_s = sent_s
+        sent_s = now_s
+        if self._times:  # otherwise nothing queues
+            sent_s = self._free_s = self._transmitted(max(now_s, self._free_s), size_bytes)
         delay_s = self._delay_s[0]
         if len(self._delay_s) > 1:
             delay_s = self._delay_s[bisect_right(self._delay_times, sent_s) - 1]
         if self._random is not None:
-            delay_s += self._random.uniform(-self._jitter_s, self._jitter_s)
-        self._last_s = max(self._last_s, sent_s + delay_s)
-        return self._last_s
+            delay_s += 2.0 * self._jitter_s * self._random() - self._jitter_s
+        arrival_s = sent_s + delay_s
+        if arrival_s < self._last_s:
+            arrival_s = self._last_s
+        self._last_s = arrival_s
+        self.sent_bytes += size_bytes
+        if (waited_s := arrival_s - now_s - delay_s) > 0.0:
+            self.waited_s += waited_s
+        return arrival_s
 
     def _transmitted(self, start_s: float, size_bytes: int) -> float:
         """When the last byte of a frame has left, if its first may leave at `start_s`."""
-        if not self._times or size_bytes <= 0:
+        if size_bytes <= 0:
             return start_s
         i = bisect_right(self._times, start_s) - 1
         goal = self._carried[i] + self._rates[i] * (start_s - self._times[i]) + size_bytes
@@ -134,24 +148,49 @@ def _one_way(profile: LinkProfile) -> float | Trace:
 
 
 class Pipe:
-    """One direction of a live link."""
+    """One direction of a live link. Its time begins when it is made, or first used if no event loop runs then."""
 
     def __init__(self, model: LinkModel) -> None:
         self._model = model
-        self._start_s = time.monotonic()
-        self._last_s = 0.0
-        self._timer: PreciseTimer | None = None
+        self._start_s = self._last_s = 0.0
+        self._timer: Timer | None = None
+        with suppress(RuntimeError):
+            asyncio.get_running_loop()
+            self._begin()
+
+    def _begin(self) -> Timer:
+        self._timer = precise_timer()
+        self._start_s = self._timer.time()
+        return self._timer
+
+    @property
+    def sent_bytes(self) -> int:
+        """Handed over so far."""
+        return self._model.sent_bytes
+
+    @property
+    def waited_s(self) -> float:
+        """What frames lost to bandwidth and to each other, beyond the link's own delay."""
+        return self._model.waited_s
+
+    def book(self, size_bytes: int) -> float:
+        """When a frame of this size that is handed over now has come through, in the loop's time; nobody is called."""
+        timer = self._timer or self._begin()
+        arrival_s = self._start_s + self._model.arrival(timer.time() - self._start_s, size_bytes)
+        if arrival_s > self._last_s:
+            self._last_s = arrival_s
+        return self._last_s
 
     def carry(self, size_bytes: int, deliver: Callable[[], None], real_s: float = 0.0) -> None:
         """Call `deliver` on this event loop when a frame of this size has come through; in order.
 
         real_s: what the real path takes of the delay, which the emulation leaves out.
         """
-        if self._timer is None:
-            self._timer = precise_timer()
-        arrival_s = self._model.arrival(time.monotonic() - self._start_s, size_bytes)
-        self._last_s = max(self._last_s, self._start_s + arrival_s - real_s)
-        self._timer.call_at(self._last_s, deliver)
+        timer = self._timer or self._begin()
+        arrival_s = self._start_s + self._model.arrival(timer.time() - self._start_s, size_bytes) - real_s
+        if arrival_s > self._last_s:
+            self._last_s = arrival_s
+        timer.call_at(self._last_s, deliver)
 
 
 class Link:

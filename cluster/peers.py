@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from functools import partial
 
+from cluster.client import Connection, RemoteEngine, connect
 from cluster.link import Link
-from cluster.remote import Connection, RemoteEngine, connect
 from cluster.wire import DEFAULTS, WireSettings
 
 
 class Peers:
-    """Connections by address, dialled when first needed and again after they were lost."""
+    """Connections by address, dialled when first needed and again after they were lost; lost ones are forgotten."""
 
     def __init__(
         self,
@@ -22,13 +23,27 @@ class Peers:
         self._token, self._tls, self._settings = token, tls, settings
         self._dialling: dict[str, asyncio.Task[Connection]] = {}
 
+    def __len__(self) -> int:
+        """How many connections live or are being dialled."""
+        return len(self._dialling)
+
     async def connection(self, address: str) -> Connection:
         """The connection to "host:port"; raises what `connect` raises."""
-        dialling = self._dialling.get(address)
-        if dialling is None or (dialling.done() and not _lives(dialling)):
+        if (dialling := self._dialling.get(address)) is None:
             dial = connect(address, token=self._token, tls=self._tls, settings=self._settings)
             dialling = self._dialling[address] = asyncio.get_running_loop().create_task(dial)
+            dialling.add_done_callback(partial(self._dialled, address))
         return await asyncio.shield(dialling)  # others may wait for it too
+
+    def _dialled(self, address: str, dialling: asyncio.Task[Connection]) -> None:
+        if dialling.cancelled() or dialling.exception() is not None:
+            self._forget(address, dialling)
+        else:
+            dialling.result().closed.add_done_callback(lambda _: self._forget(address, dialling))
+
+    def _forget(self, address: str, dialling: asyncio.Task[Connection]) -> None:
+        if self._dialling.get(address) is dialling:
+            del self._dialling[address]
 
     async def engine(self, address: str, name: str, link: Link | None = None) -> RemoteEngine:
         """The engine called `name` at an address; raises what `connect` raises, and UnknownEngine."""
@@ -40,7 +55,3 @@ class Peers:
         for connection in await asyncio.gather(*dialled.values(), return_exceptions=True):
             if isinstance(connection, Connection):
                 await connection.close()
-
-
-def _lives(dialled: asyncio.Task[Connection]) -> bool:
-    return not dialled.cancelled() and dialled.exception() is None and not dialled.result().closed.done()

@@ -7,6 +7,7 @@ hardware: its tokens are real, their times and joules are emulated.
 from __future__ import annotations
 
 from importlib.resources import files
+from typing import Protocol
 
 import msgspec
 
@@ -17,6 +18,35 @@ class UnknownProfile(ValueError):
 
 class ProfileError(ValueError):
     """A profile that cannot be read; the message names the key and what it allows."""
+
+
+class DeviceSpeed(Protocol):
+    """What a device is slowed to; a profile, or a piece of hardware in a simulation.
+
+    power_w: drawn while computing, in watts; 0 where it is not accounted.
+    emulated: whether the device is slowed at all.
+    sessions: how many it works on at a time.
+    battery_wh: a full battery in watt-hours; None for a device on mains.
+    """
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def power_w(self) -> float: ...
+    @property
+    def emulated(self) -> bool: ...
+    @property
+    def sessions(self) -> int: ...
+    @property
+    def battery_wh(self) -> float | None: ...
+
+    def prefill_s(self, tokens: int) -> float:
+        """Seconds to take in `tokens` tokens."""
+        ...
+
+    def decode_s(self, tokens: int, context: int) -> float:
+        """Seconds to produce `tokens` tokens one by one, after `context` of them."""
+        ...
 
 
 class DeviceProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -59,8 +89,8 @@ class DeviceProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         """Seconds to take in `tokens` tokens; 0 at this machine's own speed."""
         return tokens / self.prefill_tokens_per_s if self.prefill_tokens_per_s else 0.0
 
-    def decode_s(self, tokens: int) -> float:
-        """Seconds to produce `tokens` tokens one by one; 0 at this machine's own speed."""
+    def decode_s(self, tokens: int, context: int = 0) -> float:
+        """Seconds to produce `tokens` tokens one by one, whatever the context; 0 at this machine's own speed."""
         return tokens / self.decode_tokens_per_s if self.decode_tokens_per_s else 0.0
 
 

@@ -1,8 +1,8 @@
 """Timers of an event loop that are exact to some ten microseconds.
 
-asyncio's own round up to a millisecond, which is a tenth of a short link's round trip. Linux's timerfd
-wakes the loop like any other descriptor; elsewhere the loop's own timers have to do. Waking takes a while
-too, longer on a busy machine: the timer learns how long, and sets itself early by the median of it.
+asyncio's own round up to a millisecond, and uvloop's clock counts in them: a tenth of a short link's round trip.
+Linux's timerfd wakes the loop like any other descriptor; elsewhere the loop's own timers have to do. Waking takes a
+while too, longer on a busy machine: the timer learns how long, and sets itself early by the median of it.
 """
 
 from __future__ import annotations
@@ -15,9 +15,23 @@ import os
 import time
 import weakref
 from collections.abc import Callable
+from typing import Protocol
 
 _FIRST_LEAD_S, _MOST_LEAD_S, _STEP_S = 0.00006, 0.0005, 0.00001
 _CLOCK_MONOTONIC, _ABSOLUTE, _NONBLOCK_CLOEXEC = 1, 1, 0o2004000
+
+
+class Timer(Protocol):
+    """What emulated times are kept with. An event loop whose own times are exact, because they are virtual, is
+    one."""
+
+    def time(self) -> float:
+        """Seconds, of the event loop's clock."""
+        ...
+
+    def call_at(self, when_s: float, callback: Callable[[], None], /) -> object:
+        """Run `callback` at `when_s`; equal times in order of asking."""
+        ...
 
 
 class _Timerspec(ctypes.Structure):
@@ -25,7 +39,7 @@ class _Timerspec(ctypes.Structure):
 
 
 class PreciseTimer:
-    """Calls back on its event loop at given times of `time.monotonic()`; equal times in order of asking."""
+    """The Timer of an event loop in real time, whose clock is `time.monotonic()`."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._due: list[tuple[float, int, Callable[[], None]]] = []
@@ -39,19 +53,14 @@ class PreciseTimer:
             weakref.finalize(self, os.close, self._fd)
             loop.add_reader(self._fd, _fire, weakref.ref(self))
 
-    def call_at(self, when_s: float, callback: Callable[[], None]) -> None:
+    def time(self) -> float:
+        return time.monotonic()
+
+    def call_at(self, when_s: float, callback: Callable[[], None], /) -> None:
         """Run `callback` at `when_s`, never more than half a millisecond before it."""
         heapq.heappush(self._due, (when_s, next(self._order), callback))
         if self._due[0][0] == when_s:
             self._arm(when_s)
-
-    async def sleep_until(self, when_s: float) -> None:
-        """Return at `when_s`; at once if that is past."""
-        if when_s <= time.monotonic():
-            return
-        done = asyncio.get_running_loop().create_future()
-        self.call_at(when_s, lambda: _wake(done))
-        await done
 
     def _arm(self, when_s: float) -> None:
         early_s = when_s - self._lead_s
@@ -74,11 +83,6 @@ class PreciseTimer:
             self._arm(self._due[0][0])
 
 
-def _wake(sleeper: asyncio.Future[None]) -> None:
-    if not sleeper.done():  # it may have been cancelled
-        sleeper.set_result(None)
-
-
 def _fire(timer: weakref.ref[PreciseTimer]) -> None:
     if (alive := timer()) is not None:
         try:
@@ -91,9 +95,12 @@ def _fire(timer: weakref.ref[PreciseTimer]) -> None:
 _timers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, PreciseTimer] = weakref.WeakKeyDictionary()
 
 
-def precise_timer() -> PreciseTimer:
-    """The running loop's timer."""
+def precise_timer() -> Timer:
+    """The running loop's timer; a loop in virtual time brings its own, as an attribute `timer`."""
     loop = asyncio.get_running_loop()
+    if (own := getattr(loop, "timer", None)) is not None:
+        timer: Timer = own
+        return timer
     if loop not in _timers:
         _timers[loop] = PreciseTimer(loop)
     return _timers[loop]

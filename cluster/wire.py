@@ -1,7 +1,7 @@
 """The wire: frames between two processes over one TCP connection, both ways.
 
 Here a byte stream becomes frames and frames become writes: framing, hello and shared token, coalescing,
-backpressure, signs of life. What the frames are about is the subclass's business (`cluster.remote`).
+backpressure, signs of life. What the frames are about is the subclass's business (`cluster.client`).
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import hmac
 import socket
-import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ from cluster.frames import (
     decode,
     encode,
 )
+from cluster.timer import precise_timer
 from engine.base import EngineError, EngineInfo
 
 _BUFFER = 256 * 1024  # a frame larger than this is received into memory of its own, without a copy
@@ -86,7 +86,7 @@ class Wire(asyncio.BufferedProtocol):
         self._out: list[bytearray] = []
         self._writable = asyncio.Event()
         self._writable.set()
-        self._closing_s = self._made_s = self._heard_s = self._checked_s = self._stalled_s = time.monotonic()
+        self._closing_s = self._made_s = self._heard_s = self._checked_s = self._stalled_s = loop.time()
         self._tick_s = min(1.0, settings.timeout_s / 4, settings.hello_s / 4, settings.silence_s / 8)
         self._tick: asyncio.TimerHandle | None = None
         self._pinged_s = 0.0
@@ -123,7 +123,7 @@ class Wire(asyncio.BufferedProtocol):
         await self._writable.wait()
 
     def pause_writing(self) -> None:
-        self._stalled_s = time.monotonic()
+        self._stalled_s = self._loop.time()
         self._writable.clear()
 
     def resume_writing(self) -> None:
@@ -135,7 +135,7 @@ class Wire(asyncio.BufferedProtocol):
         return self._view[self._end :] if self._large is None else self._large[self._filled :]
 
     def buffer_updated(self, nbytes: int) -> None:
-        self._heard_s = time.monotonic()
+        self._heard_s = self._loop.time()
         try:
             if self._large is None:
                 self._end += nbytes
@@ -181,7 +181,7 @@ class Wire(asyncio.BufferedProtocol):
         elif type(frame) is Ping:
             self.send(encode(Pong(0, 0)))
         elif type(frame) is Pong:
-            self._pongs_s.append(time.monotonic() - self._pinged_s)
+            self._pongs_s.append(precise_timer().time() - self._pinged_s)
             self.rtt_s = sorted(self._pongs_s)[len(self._pongs_s) // 4]
         else:
             self.received(frame, HEADER.size + len(body))
@@ -209,11 +209,11 @@ class Wire(asyncio.BufferedProtocol):
         self._ping()
 
     def _ping(self) -> None:
-        self._pinged_s = time.monotonic()
+        self._pinged_s = precise_timer().time()  # the loop's own may count in milliseconds
         self.send(encode(Ping(0, 0)))
 
     def _check(self) -> None:
-        now_s = time.monotonic()
+        now_s = self._loop.time()
         settings, transport = self.settings, self._transport
         assert transport is not None
         if now_s - self._checked_s > settings.silence_s / 2:
@@ -259,7 +259,7 @@ class Wire(asyncio.BufferedProtocol):
 
     def _shut(self) -> None:
         assert self._transport is not None
-        self._closing_s = time.monotonic()
+        self._closing_s = self._loop.time()
         self._transport.close()
 
     async def close(self) -> None:

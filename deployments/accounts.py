@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from policies.contest import Payer
 from policies.cost import MAINS_USD_PER_J, Used
 from policies.dispatch import Side
+from policies.race import RaceAccount
 
-KEPT = 10_000  # accounts that were not used for longest are forgotten first
+KEPT = 10_000
+"""Accounts; of those whose owners have settled nothing, the ones that were not used for longest are forgotten first.
+As many others are kept beside them."""
 
 
 @dataclass(slots=True)
 class Ledger:
-    """What requests have cost. used: tokens at both kinds of endpoint; server_usd: dollars that the server asks for
-    them; joules: spent by devices; device_usd: what those were worth when they were spent."""
+    """What requests have cost.
+
+    used: tokens at both kinds of endpoint.
+    server_usd: dollars that the server asks for them.
+    joules: spent by devices.
+    device_usd: what those were worth when they were spent.
+    """
 
     requests: int = 0
     used: Used = field(default_factory=Used)
@@ -24,89 +31,59 @@ class Ledger:
     joules: float = 0.0
     device_usd: float = 0.0
 
-    def add(self, other: Ledger) -> None:
-        self.requests += other.requests
-        self.used.add(other.used)
-        self.server_usd += other.server_usd
-        self.joules += other.joules
-        self.device_usd += other.device_usd
+    def add(self, used: Used, server_usd: float, joules: float, device_usd: float) -> None:
+        """One more request."""
+        self.requests += 1
+        self.used.add(used)
+        self.server_usd += server_usd
+        self.joules += joules
+        self.device_usd += device_usd
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What an account's owner may settle. budget: the share of prompt tokens that the constrained endpoint may take in;
-    exchange_rate: what a joule of the account's devices is worth, dollars; changed_at: when they were settled, Unix
-    time in seconds, 0 where that is left to the application."""
+    """What an account's owner may settle.
+
+    budget: the share of prompt tokens that the constrained endpoint may take in.
+    exchange_rate: what a joule of the account's devices is worth, dollars.
+    """
 
     budget: float
     exchange_rate: float
-    changed_at: float
 
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """An account as its owner sees it. raced: by the side that was the constrained one, the prompt tokens of the
-    latest races, and those of them that it took in."""
+    """An account as its owner sees it.
+
+    raced: by the side that was the constrained one, the prompt tokens of the latest races, and those of them that it
+        took in.
+    """
 
     terms: Terms
     ledger: Ledger
-    raced: dict[Side, tuple[float, float]]
-
-    @classmethod
-    def total(cls, parts: Sequence[Statement]) -> Statement:
-        """What several replicas of the API, one at least, know of one account."""
-        ledger = Ledger()
-        for part in parts:
-            ledger.add(part.ledger)
-        raced = {
-            side: (sum(part.raced[side][0] for part in parts), sum(part.raced[side][1] for part in parts))
-            for side in Side
-        }
-        latest = max((part.terms for part in parts), key=lambda terms: terms.changed_at)
-        return cls(latest, ledger, raced)
+    raced: Mapping[Side, tuple[float, float]]
 
 
-@dataclass(slots=True)
 class Account:
-    """exchange_rate, changed_at: see Terms. payer: its budgets, and what races need to know of it. ledger: of all
+    """terms: what holds for its next request. payer: its budgets, and what races need to know of it. ledger: of all
     requests that are over."""
 
-    exchange_rate: float
-    payer: Payer
-    ledger: Ledger = field(default_factory=Ledger)
-    changed_at: float = 0.0
+    __slots__ = ("_terms", "ledger", "payer")
 
-    @property
-    def budget(self) -> float:
-        """The share of prompt tokens that the constrained endpoint may take in."""
-        return self.payer.budgets[Side.SERVER].share
-
-    @budget.setter
-    def budget(self, share: float) -> None:
-        for budget in self.payer.budgets.values():
-            budget.share = share
+    def __init__(self, terms: Terms, payer: RaceAccount) -> None:
+        self.payer, self.ledger = payer, Ledger()
+        self.terms = terms
 
     @property
     def terms(self) -> Terms:
-        return Terms(self.budget, self.exchange_rate, self.changed_at)
+        return self._terms
 
-    def change(self, budget: float | None, exchange_rate: float | None, now_s: float) -> None:
-        """Counts from the next request on; what is None stays as it is. now_s: Unix time."""
-        if budget is not None:
-            self.budget = budget
-        if exchange_rate is not None:
-            self.exchange_rate = exchange_rate
-        if budget is not None or exchange_rate is not None:
-            self.changed_at = max(self.changed_at, now_s)
-
-    def adopt(self, terms: Terms) -> None:
-        """What somebody else knows, if it is news."""
-        if terms.changed_at > self.changed_at:
-            self.budget, self.exchange_rate, self.changed_at = (
-                terms.budget,
-                terms.exchange_rate,
-                terms.changed_at,
-            )
+    @terms.setter
+    def terms(self, terms: Terms) -> None:
+        self._terms = terms
+        for budget in self.payer.budgets.values():
+            budget.share = terms.budget
 
     def statement(self) -> Statement:
         raced = {side: (budget.tokens, budget.spent) for side, budget in self.payer.budgets.items()}
@@ -114,30 +91,63 @@ class Account:
 
 
 class Accounts:
-    """By key: an API key's fingerprint, or a device. payer, budget, exchange_rate: of a new one."""
+    """By key: an API key's fingerprint, or a device.
+
+    payer, budget, exchange_rate: of a new account.
+    """
 
     def __init__(
-        self, payer: Callable[[], Payer], budget: float = 0.5, exchange_rate: float = MAINS_USD_PER_J
+        self, payer: Callable[[], RaceAccount], budget: float = 0.5, exchange_rate: float = MAINS_USD_PER_J
     ) -> None:
-        self._payer, self._budget, self._exchange_rate = payer, budget, exchange_rate
+        self._payer, self._terms = payer, Terms(budget, exchange_rate)
         self._accounts: OrderedDict[str, Account] = OrderedDict()
+        self._settled: OrderedDict[str, Account] = OrderedDict()  # whose owners have settled something
 
     def of(self, key: str) -> Account:
-        """The account of that key, opened when it is first asked for."""
-        account = self._accounts.get(key)
-        if account is None:
-            account = self._accounts[key] = Account(self._exchange_rate, self._payer())
-            account.budget = self._budget
-            if len(self._accounts) > KEPT:
-                self._accounts.popitem(last=False)
-        self._accounts.move_to_end(key)
+        """The account of that key, opened where there is none."""
+        for accounts in (self._accounts, self._settled):
+            if (account := accounts.get(key)) is not None:
+                accounts.move_to_end(key)
+                return account
+        return self._keep(self._accounts, key, self._new())
+
+    def statement(self, key: str) -> Statement:
+        """Of that key's account; asking does not open one."""
+        known = self._accounts.get(key) or self._settled.get(key)
+        return (known or self._new()).statement()
+
+    def settle(self, key: str, budget: float | None, exchange_rate: float | None) -> Account:
+        """Counts from the next request on; what is None stays as it is."""
+        account = self.of(key)
+        if budget is not None or exchange_rate is not None:
+            old = account.terms
+            account.terms = Terms(
+                old.budget if budget is None else budget,
+                old.exchange_rate if exchange_rate is None else exchange_rate,
+            )
+            if self._accounts.pop(key, None) is not None:
+                self._keep(self._settled, key, account)
         return account
 
-    def changed(self) -> dict[str, Terms]:
+    def settled(self) -> dict[str, Terms]:
         """Of those whose owners have settled something."""
-        return {key: account.terms for key, account in self._accounts.items() if account.changed_at > 0}
+        return {key: account.terms for key, account in self._settled.items()}
 
-    def adopt(self, changed: Mapping[str, Terms]) -> None:
-        """What another replica of the API knows of changed accounts."""
-        for key, terms in changed.items():
-            self.of(key).adopt(terms)
+    def restore(self, settled: Mapping[str, Terms]) -> None:
+        """What was settled before this process began; what was settled since is newer."""
+        for key, terms in settled.items():
+            if key not in self._settled:
+                self.settle(key, terms.budget, terms.exchange_rate)
+
+    def __len__(self) -> int:
+        return len(self._accounts) + len(self._settled)
+
+    def _new(self) -> Account:
+        return Account(self._terms, self._payer())
+
+    @staticmethod
+    def _keep(accounts: OrderedDict[str, Account], key: str, account: Account) -> Account:
+        accounts[key] = account
+        if len(accounts) > KEPT:
+            accounts.popitem(last=False)
+        return account

@@ -1,133 +1,222 @@
-"""From wishes and what is up to an assignment: asks the policies, and insists on what they cannot know."""
+"""From a request and what is up to an assignment: asks the policies, and insists on what they cannot know."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from deployments.assignment import Assignment, EndpointInfo, NoEndpoint, Wishes
-from deployments.job import NoSuchDevice, UnknownMode
-from deployments.roster import Snapshot
-from engine.base import InvalidRequest
+from deployments.devices import DeviceIndex
+from deployments.directory import Snapshot
+from deployments.experience import Experience, Report
+from deployments.modes import MODES
+from deployments.modes.base import DEVICE, POOLS, VERIFIER, Mode, Role, Situation
+from deployments.request.assignment import (
+    Assignment,
+    EndpointInfo,
+    NoEndpoint,
+    RoutingRequest,
+)
+from deployments.request.job import NoSuchDevice, UnknownMode
+from engine.base import InvalidRequest, NoCapacity
 from policies.collaboration import (
     ANY_DEVICE,
-    MODES,
     Collaboration,
     CollaborationPolicy,
     CollaborationState,
-    DeviceView,
+    DevicePart,
 )
 from policies.routing import RoutingPolicy
 
-VERIFIER, DRAFTER, EXPANDER = "verifier", "drafter", "expander"
-POOLS = (VERIFIER, DRAFTER, EXPANDER)
+FIRST_S = 2.0
+"""For so long after a begun answer found an endpoint full, the endpoint is kept for it and its like; they try again
+every second."""
+
+Endpoints = dict[str, tuple[EndpointInfo, ...]]
 
 
 class Assigner:
-    """One router's view. routing: makes a policy for a pool; batch_limit: sessions a verifier's step takes.
+    """One router's view.
+
+    routing: makes a policy for a pool.
+    batch_limit: sessions that a verifier's step takes.
+    experience: what earlier requests have taught.
 
     Every pool has a routing policy of its own: one that takes turns would otherwise give a request's
     verifier and its drafter alternate turns, and all requests the same verifier.
     A snapshot's loads are old by the time a burst arrives, so what was assigned since counts as well.
+    An assignment takes no longer where there are many devices.
     """
 
     def __init__(
-        self, collaboration: CollaborationPolicy, routing: Callable[[], RoutingPolicy], batch_limit: int
+        self,
+        collaboration: CollaborationPolicy,
+        routing: Callable[[], RoutingPolicy],
+        batch_limit: int,
+        experience: Experience | None = None,
     ) -> None:
         self._collaboration, self._batch_limit = collaboration, batch_limit
-        self._routing = {pool: routing() for pool in POOLS}
-        self._snapshot = Snapshot()
-        self._assigned: Counter[str] = Counter()
+        self._new_routing, self._routing = routing, dict[str, RoutingPolicy]()
+        self.experience = experience or Experience()
+        self._version = 0
+        self._pools: dict[str, tuple[EndpointInfo, ...]] = {}
+        self._devices = DeviceIndex(collaboration.preference)
+        self._assigned: Counter[str] = Counter()  # sessions at replicas, by key, since the last snapshot
+        self._kept_until_s: dict[str, float] = {}  # endpoints that begun answers found full, by key
+
+    @property
+    def version(self) -> int:
+        """Of the last snapshot."""
+        return self._version
 
     @property
     def snapshot(self) -> Snapshot:
-        return self._snapshot
+        """All that is up."""
+        return Snapshot(self._version, dict(self._pools), dict(self._devices.records))
 
     def see(self, snapshot: Snapshot) -> None:
-        """Take over a new snapshot."""
-        self._snapshot = snapshot
+        """Take over a new snapshot, or the difference to the last one."""
+        self._version, self._pools = snapshot.version, dict(snapshot.pools)
         self._assigned.clear()
+        if snapshot.since is None:
+            self._devices.replace(snapshot.devices)
+        else:
+            self._devices.change(snapshot.devices, snapshot.gone)
 
-    def assign(self, wishes: Wishes, retry_lost: bool = False) -> Assignment:
-        """Choose mode and endpoints. retry_lost: endpoints that failed the request may be tried again.
+    def assign(self, wanted: RoutingRequest, retry_lost: bool = False, now_s: float = 0.0) -> Assignment:
+        """Choose mode and endpoints, and tell what they should know.
 
-        Raises UnknownMode, NoSuchDevice, InvalidRequest, and NoEndpoint where what is needed is not up
+        retry_lost: endpoints that failed the request may be tried again.
+        now_s: of any one clock, seconds.
+
+        Raises UnknownMode, NoSuchDevice, InvalidRequest, NoCapacity, and NoEndpoint where what is needed is not up
         (it may come: ask again with the next snapshot).
         """
-        lost = () if retry_lost else wishes.lost
-        chosen = self._choose(wishes)
-        match chosen.mode:
-            case "device":
-                device = self._device(chosen.device, translated=True)
-                return self._count(Assignment("device", device, device=device.name))
-            case "speculative" if chosen.device is not None:
-                target, drafter = self._pick(VERIFIER, lost), self._device(chosen.device)
-                return self._count(
-                    Assignment(
-                        "speculative",
-                        target,
-                        drafter,
-                        device=drafter.name,
-                        queue=self._queue(target),
-                        fused=self._pick_if_up(DRAFTER, wishes.lost),
-                        batch_limit=self._batch_limit,
-                    )
-                )
-            case "speculative":
-                target, drafter = self._pick(VERIFIER, lost), self._pick(DRAFTER, lost)
-                return self._count(Assignment("speculative", target, drafter, queue=self._queue(target)))
-            case "race":
-                target = self._pick_if_up(VERIFIER, lost)
-                rival = self._device(chosen.device, translated=True)
-                if target is None:  # nobody to race with
-                    return self._count(Assignment("device", rival, device=rival.name))
-                return self._count(Assignment("race", target, device=rival.name, rival=rival))
-            case _:
-                return self._count(Assignment("cloud", self._pick(VERIFIER, lost)))
+        for key in wanted.full:
+            self._kept_until_s[key] = now_s + FIRST_S
+        chosen = self._choose(wanted)
+        name = chosen.mode
+        while True:
+            mode = MODES[name]
+            cast = self._cast(mode, chosen.device, wanted, retry_lost, now_s)
+            if not isinstance(cast, str):
+                break
+            name = cast
+        device = cast.get(role.name) if (role := mode.device_role()) else None
+        made = Assignment(
+            mode=name,
+            endpoints=cast,
+            device=device[0].name if device else None,
+            prices=self.experience.prices(wanted),
+            briefing=mode.brief(Situation(self.experience, wanted, cast, self._queue, self._batch_limit)),
+            replaceable=frozenset(
+                r.name for r in mode.roles if r.name in cast and self._spare(r, cast, wanted)
+            ),
+        )
+        for there in cast.values():
+            for endpoint in there:
+                if endpoint.device:
+                    self._devices.assigned(endpoint.name)
+                else:
+                    self._assigned[endpoint.key] += 1
+        return made
 
-    def _choose(self, wishes: Wishes) -> Collaboration:
-        if wishes.mode is not None and wishes.mode not in MODES:
-            raise UnknownMode(f"mode {wishes.mode!r} is not one of {', '.join(MODES)}")
-        # A request with a device goes on without the cloud's drafter; without its only helper, the cloud does.
-        dispensable = POOLS if wishes.device is not None else (VERIFIER,)
-        if any(key.partition("@")[0] not in dispensable for key in wishes.lost):
-            return Collaboration("cloud", None)
-        named = (wishes.device,) if isinstance(wishes.device, str) else wishes.device
-        if named and not any(name in (ANY_DEVICE, *self._snapshot.devices) for name in named):
+    def take_in(self, report: Report) -> None:
+        """What an answer has taught and cost."""
+        self.experience.take_in(report)
+        for mode, taught in report.taught.items():
+            if mode in MODES:  # the replica of the API may be newer than this router
+                MODES[mode].learn(self.experience, taught)
+
+    def _choose(self, wanted: RoutingRequest) -> Collaboration:
+        if wanted.mode is not None and wanted.mode not in MODES:
+            raise UnknownMode(f"mode {wanted.mode!r} is not one of {', '.join(MODES)}")
+        named = (wanted.device,) if isinstance(wanted.device, str) else wanted.device
+        known = self._devices.records
+        if (
+            named
+            and not any(name == ANY_DEVICE or name in known for name in named)
+            and not _lost_device(wanted)
+        ):
             raise NoSuchDevice(f"no device {' or '.join(map(repr, named))} is registered")
         return self._collaboration.choose(
             CollaborationState(
-                mode=wishes.mode,
-                device=wishes.device,
-                verifiers=len(self._snapshot.pools.get(VERIFIER, ())),
-                drafters=len(self._snapshot.pools.get(DRAFTER, ())),
-                devices=[
-                    DeviceView(d.name, d.rtt_s, self._load(EndpointInfo.of(d)), d.prefill_token_s)
-                    for d in self._snapshot.devices.values()
-                ],
+                mode=wanted.mode,
+                device=wanted.device,
+                modes={name: device_part(mode) for name, mode in MODES.items()},
+                up={pool: len(replicas) for pool, replicas in self._pools.items()},
+                best_device=self._devices.best,
             )
         )
 
-    def _pick(self, pool: str, lost: Sequence[str]) -> EndpointInfo:
-        if (chosen := self._pick_if_up(pool, lost)) is None:
-            raise NoEndpoint(f"no {pool} is up")
-        return chosen
+    def _cast(
+        self, mode: type[Mode], device: str | None, wanted: RoutingRequest, retry_lost: bool, now_s: float
+    ) -> Endpoints | str:
+        """Endpoints by role, or the mode that serves the request in place of this one."""
+        cast: Endpoints = {}
+        for role in mode.roles:
+            needed = role.needed and role.unless not in cast
+            if role.if_lost and role.unless not in cast and _has_lost(role, wanted):
+                return role.if_lost
+            if role.pool == DEVICE:
+                there = self._device(role, device) if needed or device is not None else ()
+            else:
+                there = self._replicas(role, wanted, retry_lost, now_s)
+            if there:
+                cast[role.name] = there
+            elif needed and role.if_absent:
+                return role.if_absent
+            elif needed:
+                raise NoEndpoint(f"no {role.pool} is up")
+        return cast
 
-    def _pick_if_up(self, pool: str, lost: Sequence[str]) -> EndpointInfo | None:
-        up = [e for e in self._snapshot.pools.get(pool, ()) if e.key not in lost]
-        return up[self._routing[pool].choose([self._load(e) for e in up])] if up else None
-
-    def _device(self, name: str | None, translated: bool = False) -> EndpointInfo:
-        """translated: another vocabulary is no obstacle."""
-        device = self._snapshot.devices.get(name or "")
+    def _device(self, role: Role, name: str | None) -> tuple[EndpointInfo, ...]:
+        device = self._devices.records.get(name or "")
         if device is None:
             raise NoSuchDevice(
                 "no device is registered" if name in (None, ANY_DEVICE) else f"no device {name!r}"
             )
-        for verifier in self._snapshot.pools.get(VERIFIER, ()):
-            if device.vocabulary != verifier.vocabulary and not translated:
+        for verifier in self._pools.get(VERIFIER, ()):
+            if device.vocabulary != verifier.vocabulary and not role.translated:
                 raise InvalidRequest(f"device {name!r} has another vocabulary than {verifier.model!r}")
-        return EndpointInfo.of(device)
+        return (EndpointInfo.of(device),)
+
+    def _replicas(
+        self, role: Role, wanted: RoutingRequest, retry_lost: bool, now_s: float
+    ) -> tuple[EndpointInfo, ...]:
+        """As many as the role takes, of those that are up and have not failed the request."""
+        up: Sequence[EndpointInfo] = self._pools.get(role.pool, ())
+        if wanted.lost and (role.expendable or not retry_lost):
+            up = [e for e in up if e.key not in wanted.lost]
+        if wanted.full:
+            up = [e for e in up if e.key not in wanted.full] or up
+        elif self._kept_until_s and not wanted.sent and not role.expendable:
+            up = self._not_kept(up, now_s)
+        chosen: list[EndpointInfo] = []
+        while up and len(chosen) < role.count:
+            policy = self._routing.get(role.pool)
+            if policy is None:
+                policy = self._routing[role.pool] = self._new_routing()
+            chosen.append(up[policy.choose([self._load(e) for e in up])])
+            up = [e for e in up if e is not chosen[-1]] if role.count > 1 else ()
+        return tuple(chosen)
+
+    def _not_kept(self, up: Sequence[EndpointInfo], now_s: float) -> Sequence[EndpointInfo]:
+        """Those at which no begun answer waits for room: it goes before new ones."""
+        kept = self._kept_until_s = {
+            k: until_s for k, until_s in self._kept_until_s.items() if until_s > now_s
+        }
+        free = [e for e in up if e.key not in kept]
+        if up and not free:
+            raise NoCapacity("answers that have begun wait for room", min(kept.values()) - now_s)
+        return free
+
+    def _spare(self, role: Role, cast: Endpoints, wanted: RoutingRequest) -> bool:
+        """Whether the answer could go on without those who have this role now."""
+        if role.if_absent or not role.needed or role.unless in cast:
+            return True
+        pools = [r.pool for r in MODES[role.if_lost].roles if r.needed] if role.if_lost else [role.pool]
+        taken = {e.key for e in cast[role.name]}.union(wanted.lost)
+        return all(any(e.key not in taken for e in self._pools.get(pool, ())) for pool in pools)
 
     def _load(self, endpoint: EndpointInfo) -> int:
         return endpoint.sessions + self._assigned[endpoint.key]
@@ -135,8 +224,21 @@ class Assigner:
     def _queue(self, target: EndpointInfo) -> float:
         return self._load(target) / self._batch_limit
 
-    def _count(self, assignment: Assignment) -> Assignment:
-        for endpoint in (assignment.target, assignment.drafter, assignment.fused, assignment.rival):
-            if endpoint is not None:
-                self._assigned[endpoint.key] += 1
-        return assignment
+
+def device_part(mode: type[Mode]) -> DevicePart:
+    """Whether a device takes part in a mode."""
+    role = mode.device_role()
+    if role is None:
+        return DevicePart.NEVER
+    return DevicePart.MUST if role.needed else DevicePart.MAY
+
+
+def _lost_device(wanted: RoutingRequest) -> bool:
+    return any(key.partition("@")[0] not in POOLS for key in wanted.lost)
+
+
+def _has_lost(role: Role, wanted: RoutingRequest) -> bool:
+    """Whether somebody with this role may have failed the request."""
+    if role.pool == DEVICE:
+        return _lost_device(wanted)
+    return any(key.partition("@")[0] == role.pool for key in wanted.lost)

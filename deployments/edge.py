@@ -2,38 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
+import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 
 import ray
+import ray.util
 from pydantic import Field, field_validator
-from ray.actor import ActorHandle
+from ray.experimental import internal_kv
 
 from cluster import host as hosting
-from cluster.link import LinkProfile
 from cluster.profile import load_profile
 from deployments.endpoint import EndpointSettings
 from deployments.engines import EngineSettings, TorchSettings, build_engine
-from deployments.settings import Strict
+from deployments.settings import LinkSettings, Strict
 
-BYTES_PER_MBIT = 125_000
+logger = logging.getLogger("ray.serve")
 
-
-class LinkSettings(Strict):
-    """An emulated link between a device and the cloud. rtt_ms, jitter_ms: milliseconds; rates in megabits
-    a second, None for as fast as it goes."""
-
-    rtt_ms: float = Field(0.0, ge=0)
-    jitter_ms: float = Field(0.0, ge=0)
-    up_mbit_per_s: float | None = Field(None, gt=0)
-    down_mbit_per_s: float | None = Field(None, gt=0)
-
-    def profile(self) -> LinkProfile:
-        """The same in seconds and bytes."""
-        rates = (self.up_mbit_per_s, self.down_mbit_per_s)
-        up, down = (None if rate is None else rate * BYTES_PER_MBIT for rate in rates)
-        return LinkProfile(self.rtt_ms / 1000, self.jitter_ms / 1000, up, down)
+EVERY_S = 2.0
+"""Seconds between two looks after the hosts."""
 
 
 class DeviceSettings(Strict):
@@ -60,40 +50,94 @@ class DeviceSettings(Strict):
 class HostSettings(Strict):
     """A device host: one process with the devices it lists, which share its engine."""
 
-    name: str = "edge"
+    name: str = Field("edge", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
     cpus: float = Field(0.1, ge=0)
     engine: EngineSettings = TorchSettings(model="small")
     devices: tuple[DeviceSettings, ...] = Field(min_length=1)
 
 
 class Edge:
-    """The device hosts of one application."""
+    """The device hosts of one application: detached actors, which outlive a scheduler that dies.
 
-    def __init__(self, actors: Sequence[ActorHandle]) -> None:
-        self._actors = actors
+    A host whose settings have changed is another actor. Whose hosts they are, the cluster knows: the scheduler that
+    began last owns them. It starts those that are not there, takes over those that are, and ends those of its
+    predecessors that it does not want; a predecessor that ends later leaves them alone.
 
-    @classmethod
-    def start(
-        cls, app: str, hosts: Sequence[HostSettings], register: hosting.Register, endpoint: EndpointSettings
-    ) -> Edge:
-        """Start the hosts, or find those that outlived a scheduler that died. Returns before they are up.
+    app: its name.
+    owner: tells this scheduler from all others.
+    """
 
-        A host whose settings changed is another actor; the old one ends with the scheduler that started it.
-        """
-        actors = []
-        for host in hosts:
-            same = hashlib.sha256(f"{host!r} {endpoint.host} {endpoint.token}".encode()).hexdigest()[:12]
-            actor = hosting.DeviceHost.options(
-                name=f"{app} {host.name} {same}", lifetime="detached", get_if_exists=True, num_cpus=host.cpus
-            )
-            devices = [hosting.DeviceSettings(d.name, d.profile, d.link.profile()) for d in host.devices]
-            make_engine = partial(build_engine, host.engine)
-            actors.append(
-                actor.remote(make_engine, devices, register, host=endpoint.host, token=endpoint.token)
-            )
-        return cls(actors)
+    def __init__(
+        self,
+        app: str,
+        hosts: Sequence[HostSettings],
+        register: hosting.Register,
+        endpoint: EndpointSettings,
+        owner: str,
+    ) -> None:
+        self._app, self._owner = app, owner.encode()
+        self._register, self._endpoint = register, endpoint
+        self._hosts = {self._actor_name(host): host for host in hosts}
+        internal_kv._internal_kv_put(self._key, self._owner, overwrite=True)
+
+    async def tend(self) -> None:
+        """See to it, again and again, that the hosts that are wanted are there, and no others."""
+        while self.owned:
+            try:
+                await asyncio.to_thread(self.tend_once)
+            except Exception as error:  # Ray's head restarts
+                logger.warning("cannot tend the device hosts: %r", error)
+            await asyncio.sleep(EVERY_S)
+        await asyncio.Event().wait()  # a successor does
+
+    def tend_once(self) -> None:
+        """Start the hosts that are not there, and end those that are not wanted. Returns before they are up."""
+        there = {name for name in ray.util.list_named_actors() if name.rpartition("/")[0] == self._prefix}
+        for name, host in self._hosts.items():
+            if name not in there:
+                self._start(name, host)
+        for name in sorted(there - set(self._hosts)):
+            logger.info("ending %s, which is not wanted any more", name)
+            _kill(name)
+
+    @property
+    def owned(self) -> bool:
+        """Whether no other scheduler has taken over."""
+        return bool(internal_kv._internal_kv_get(self._key) == self._owner)
 
     def stop(self) -> None:
-        """End the hosts for good."""
-        for actor in self._actors:
-            ray.kill(actor)
+        """End the hosts for good, unless a successor has taken them over."""
+        if self.owned:
+            internal_kv._internal_kv_del(self._key)
+            for name in self._hosts:
+                _kill(name)
+
+    @property
+    def _key(self) -> bytes:
+        return f"tandem device hosts of {self._app}".encode()
+
+    @property
+    def _prefix(self) -> str:
+        return f"{self._app} devices"
+
+    def _actor_name(self, host: HostSettings) -> str:
+        """Of this host with these settings."""
+        said = f"{host!r} {self._endpoint.host} {self._endpoint.token}"
+        return f"{self._prefix}/{host.name} {hashlib.sha256(said.encode()).hexdigest()[:12]}"
+
+    def _start(self, name: str, host: HostSettings) -> None:
+        devices = [hosting.DeviceSettings(d.name, d.profile, d.link.profile()) for d in host.devices]
+        hosting.DeviceHost.options(  # type: ignore[attr-defined]
+            name=name, lifetime="detached", get_if_exists=True, num_cpus=host.cpus
+        ).remote(
+            partial(build_engine, host.engine),
+            devices,
+            self._register,
+            host=self._endpoint.host,
+            token=self._endpoint.token,
+        )
+
+
+def _kill(name: str) -> None:
+    with suppress(ValueError):  # it is gone already
+        ray.kill(ray.get_actor(name))

@@ -6,11 +6,10 @@ import asyncio
 import logging
 from contextlib import AsyncExitStack
 
-import ray
-
+from cluster.address import reachable
 from cluster.endpoint import serve_engines
-from deployments.assignment import EndpointInfo
 from deployments.engines import NullSettings, TorchSettings, build_engine
+from deployments.request.assignment import EndpointInfo
 from deployments.settings import Strict
 
 logger = logging.getLogger("ray.serve")
@@ -31,12 +30,6 @@ class EndpointSettings(Strict):
         return [("host", self.host), ("drain_s", self.drain_s)]
 
 
-def reachable(address: str) -> str:
-    """The address to publish: a wildcard host is no address to dial, the Ray node's is."""
-    host, _, port = address.rpartition(":")
-    return f"{ray.util.get_node_ip_address()}:{port}" if host in ("0.0.0.0", "[::]") else address
-
-
 class EngineEndpoint:
     """A Serve replica whose engine is driven over the wire, past Serve's own request path.
 
@@ -44,7 +37,7 @@ class EngineEndpoint:
     outlives its last session.
     """
 
-    async def __init__(
+    async def __init__(  # type: ignore[misc]  # Ray Serve awaits it
         self, pool: str, engine: TorchSettings | NullSettings, settings: EndpointSettings
     ) -> None:
         self.pool, self._settings = pool, settings

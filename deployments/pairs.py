@@ -1,15 +1,16 @@
-"""The draft–target pairs of an application: what each has learnt outlives the request it learnt it from."""
+"""The draft–target pairs that are known: what each has learnt outlives the request it learnt it from."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
 
-from deployments.assignment import Assignment
-from policies.pair import Pair, Target
+from deployments.request.assignment import EndpointInfo
+from policies.pair import PairHistory, TargetHistory
 from policies.window import WindowPolicy
 
-KEPT = 4096  # pairs that were not used for longest are forgotten first
+KEPT = 4096
+"""Pairs that were not used for longest are forgotten first."""
 
 
 class Pairs:
@@ -17,21 +18,28 @@ class Pairs:
 
     def __init__(self, window: Callable[[], WindowPolicy]) -> None:
         self._window = window
-        self._pairs: OrderedDict[tuple[str, str], Pair] = OrderedDict()
-        self._targets: OrderedDict[str, Target] = OrderedDict()  # by target
+        self._pairs: OrderedDict[tuple[str, str], PairHistory] = OrderedDict()
+        self._targets: OrderedDict[str, TargetHistory] = OrderedDict()
 
-    def of(self, assignment: Assignment) -> Pair:
-        """The pair of an assignment's drafter and target, which has been told the assignment's queue."""
-        assert assignment.drafter is not None
-        key = (assignment.drafter.key, assignment.target.key)
-        pair = self._pairs.get(key)
+    def of(self, drafter: EndpointInfo, target: EndpointInfo) -> PairHistory:
+        """The pair of the two. A device keeps its pairs wherever it is reached."""
+        return self.named(pair_name(drafter, target), drafter.rtt_s + target.rtt_s)
+
+    def named(self, name: tuple[str, str], rtt_s: float = 0.0) -> PairHistory:
+        """The pair of that name (see pair_name). rtt_s: of the links between its endpoints, where it is new."""
+        pair = self._pairs.get(name)
         if pair is None:
-            target = self._targets.setdefault(assignment.target.key, Target())
-            pair = Pair(self._window(), rtt_s=assignment.drafter.rtt_s, target=target)
-            self._pairs[key] = pair
-            for kept in (self._pairs, self._targets):
-                if len(kept) > KEPT:
-                    kept.popitem(last=False)
-        self._pairs.move_to_end(key)
-        pair.queue = assignment.queue
+            target = self._targets.setdefault(name[1], TargetHistory())
+            pair = self._pairs[name] = PairHistory(self._window(), rtt_s, target=target)
+            if len(self._pairs) > KEPT:
+                self._pairs.popitem(last=False)
+            if len(self._targets) > KEPT:
+                self._targets.popitem(last=False)
+        self._pairs.move_to_end(name)
+        self._targets.move_to_end(name[1])
         return pair
+
+
+def pair_name(drafter: EndpointInfo, target: EndpointInfo) -> tuple[str, str]:
+    """(drafter, target)."""
+    return drafter.name if drafter.device else drafter.key, target.key

@@ -1,72 +1,78 @@
-"""The router: plans a request. It follows the scheduler's snapshot and decides from it by policy."""
+"""The router: decides where a request goes, by policy, and learns from what becomes of it.
+
+One for all replicas of the API. It follows the scheduler's snapshot, keeps the experience of all requests, and is the
+one writer of accounts; what their owners have settled, the scheduler keeps a copy of, in case the router dies.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import time
+from collections.abc import Sequence
 from contextlib import suppress
 
-from pydantic import Field, model_validator
 from ray import serve
 from ray.serve.handle import DeploymentHandle
 
+from deployments.accounts import Statement
 from deployments.assigner import Assigner
-from deployments.assignment import Assignment, NoEndpoint, Wishes
-from deployments.roster import Snapshot
-from deployments.settings import PolicyChoice, Strict
+from deployments.directory import Snapshot
+from deployments.experience import Experience, Report
+from deployments.request.assignment import Assignment, RoutingRequest
+from deployments.routing import Routing
+from deployments.settings import RacingSettings, RouterSettings
 from policies.collaboration import collaboration
 from policies.routing import routing
 
 logger = logging.getLogger("ray.serve")
 
-
-class RouterSettings(Strict):
-    """collaboration: chooses mode and device; routing: chooses the replica.
-
-    wait_s: how long a request waits for an endpoint that is not up; retry_lost_s: after so long it also
-    takes one that has failed it before, if that is still listed.
-    """
-
-    collaboration: PolicyChoice = PolicyChoice(name="explicit")
-    routing: PolicyChoice = PolicyChoice(name="jsq")
-    wait_s: float = Field(45.0, ge=0)
-    retry_lost_s: float = Field(3.0, ge=0)
-
-    @model_validator(mode="after")
-    def _policies_exist(self) -> RouterSettings:
-        self.collaboration.create(collaboration)
-        self.routing.create(routing)
-        return self
+ANSWER_S = 10.0
+"""The scheduler answers within that, or is not there."""
 
 
 @serve.deployment
 class Router:
     """Assigns endpoints to requests. batch_limit: sessions a verifier's step takes."""
 
-    async def __init__(self, scheduler: DeploymentHandle, settings: RouterSettings, batch_limit: int) -> None:
-        self._scheduler, self._settings = scheduler, settings
+    async def __init__(  # type: ignore[misc]  # Ray Serve awaits it
+        self, scheduler: DeploymentHandle, settings: RouterSettings, racing: RacingSettings, batch_limit: int
+    ) -> None:
+        self._scheduler = scheduler
         self._assigner = Assigner(
             settings.collaboration.create(collaboration),
             lambda: settings.routing.create(routing),
             batch_limit,
+            Experience(racing),
         )
-        self._news = asyncio.Event()
+        self._routing = Routing(self._assigner, settings)
+        self._accounts = self._assigner.experience.accounts
+        self._informed = asyncio.Event()
         self._following = asyncio.get_running_loop().create_task(self._follow())
 
-    async def assign(self, wishes: Wishes) -> Assignment:
-        """Mode and endpoints for a request; raises as Assigner.assign, NoEndpoint after wait_s."""
-        began = time.monotonic()
-        while True:
-            waited = time.monotonic() - began
-            news = self._news
-            try:
-                return self._assigner.assign(wishes, retry_lost=waited >= self._settings.retry_lost_s)
-            except NoEndpoint:
-                left = self._settings.wait_s - waited
-                if left <= 0:
-                    raise
-            await _heard(news, min(left, 0.5))
+    async def assign(self, wanted: RoutingRequest) -> Assignment:
+        """Mode and endpoints for a request; raises as Routing.assign."""
+        return await self._routing.assign(wanted)
+
+    async def report(self, reports: Sequence[Report]) -> None:
+        """Answers are over."""
+        for report in reports:
+            self._assigner.take_in(report)
+
+    async def account(self, key: str) -> Statement:
+        """The account of that key."""
+        await _happened(self._informed, ANSWER_S)
+        return self._accounts.statement(key)
+
+    async def settle(self, key: str, budget: float | None, exchange_rate: float | None) -> Statement:
+        """The same, after what is not None was set."""
+        await _happened(self._informed, ANSWER_S)
+        account = self._accounts.settle(key, budget, exchange_rate)
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                await self._scheduler.keep_terms.remote({key: account.terms})
+        except Exception as error:  # its successor will be told
+            logger.warning("the scheduler does not keep an account's terms: %s", type(error).__name__)
+        return account.statement()
 
     async def lost(self, address: str) -> None:
         """Devices at this address did not answer somebody."""
@@ -78,23 +84,27 @@ class Router:
 
     async def _follow(self) -> None:
         while True:
-            version = self._assigner.snapshot.version
             try:
-                async with asyncio.timeout(10.0):
-                    snapshot = await self._scheduler.snapshot.remote(version, wait_s=5.0)
+                async with asyncio.timeout(ANSWER_S):
+                    snapshot = await self._scheduler.snapshot.remote(self._assigner.version, wait_s=5.0)
+                    if snapshot.since is None:  # it does not know this router, or is new itself
+                        await self._scheduler.keep_terms.remote(self._accounts.settled())
+                        self._accounts.restore(await self._scheduler.terms.remote())
             except Exception as error:  # the scheduler restarts: go on with what is known
                 logger.warning("no news from the scheduler: %s", type(error).__name__)
                 await asyncio.sleep(0.5)
                 continue
-            self._assigner.see(snapshot)
-            self._news.set()
-            self._news = asyncio.Event()
+            self._routing.see(snapshot)
+            self._informed.set()
 
     async def __del__(self) -> None:
         self._following.cancel()
 
 
-async def _heard(news: asyncio.Event, wait_s: float) -> None:
+async def _happened(event: asyncio.Event, within_s: float) -> None:
+    """Wait until it has, or that is over."""
+    if event.is_set():
+        return
     with suppress(TimeoutError):
-        async with asyncio.timeout(wait_s):
-            await news.wait()
+        async with asyncio.timeout(within_s):
+            await event.wait()

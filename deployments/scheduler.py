@@ -13,18 +13,20 @@ from ray import serve
 from ray.serve.handle import DeploymentHandle
 
 from cluster.registry import DeviceRecord
-from deployments.assignment import EndpointInfo
+from deployments.accounts import KEPT, Terms
+from deployments.directory import Directory, Snapshot
 from deployments.edge import Edge, HostSettings
 from deployments.endpoint import EndpointSettings
-from deployments.roster import Roster, Snapshot
+from deployments.request.assignment import EndpointInfo
 from deployments.settings import Strict
 
 logger = logging.getLogger("ray.serve")
 
 
 class SchedulerSettings(Strict):
-    """refresh_s: how often replicas are asked for their load; expiry_s: a device that has not registered
-    for so long is not there."""
+    """refresh_s: how often replicas are asked for their load.
+    expiry_s: a device that has not registered for so long is not there.
+    """
 
     refresh_s: float = Field(0.5, gt=0)
     expiry_s: float = Field(4.0, gt=1)
@@ -32,9 +34,10 @@ class SchedulerSettings(Strict):
 
 @serve.deployment
 class Scheduler:
-    """Keeps the roster and hands out snapshots of it. Starts the device hosts that the settings list."""
+    """Keeps the directory and hands out snapshots of it. Sees to it that the device hosts that the settings list are
+    there. Keeps what owners of accounts have settled, for a router that has to begin anew."""
 
-    async def __init__(
+    async def __init__(  # type: ignore[misc]  # Ray Serve awaits it
         self,
         pools: Mapping[str, DeploymentHandle],
         hosts: Sequence[HostSettings],
@@ -42,35 +45,54 @@ class Scheduler:
         endpoint: EndpointSettings,
     ) -> None:
         self._pools, self._settings = dict(pools), settings
-        self._roster = Roster(settings.expiry_s)
+        # Versions that no predecessor can have reached: whoever followed that one is told everything.
+        self._directory = Directory(settings.expiry_s, version=time.time_ns() // 1000)
+        self._terms: dict[str, Terms] = {}
         self._news = asyncio.Event()
         context = serve.get_replica_context()
         myself = serve.get_deployment_handle(context.deployment, context.app_name)
-        self._edge = Edge.start(context.app_name, hosts, myself.register.remote, endpoint)
-        self._refreshing = asyncio.get_running_loop().create_task(self._refresh())
+        self._edge = Edge(
+            context.app_name, hosts, myself.register.remote, endpoint, context.replica_id.unique_id
+        )
+        loop = asyncio.get_running_loop()
+        self._refreshing = loop.create_task(self._refresh())
+        self._tending = loop.create_task(self._edge.tend())
 
     async def register(self, records: Sequence[DeviceRecord]) -> None:
         """Called by device hosts, again and again: it is also their sign of life."""
-        if self._roster.register(records, time.monotonic()):
+        if self._directory.register(records, time.monotonic()):
             self._tell()
 
     async def lost(self, address: str) -> None:
         """Devices at this address did not answer somebody; until they register again they are not there."""
-        if self._roster.lost(address, time.monotonic()):
+        if self._directory.lost(address, time.monotonic()):
             self._tell()
 
     async def snapshot(self, after: int = -1, wait_s: float = 0.0) -> Snapshot:
-        """What is up; waits up to `wait_s` seconds for a version other than `after`."""
+        """What has changed since version `after`, or all where that is not known; waits up to `wait_s` seconds for a
+        change."""
         with suppress(TimeoutError):
             async with asyncio.timeout(wait_s):
-                while self._roster.snapshot.version == after:
+                while self._directory.version == after:
                     await self._news.wait()
-        return self._roster.snapshot
+        return self._directory.since(after)
+
+    async def keep_terms(self, settled: Mapping[str, Terms]) -> None:
+        """What owners of accounts have settled, by key."""
+        for key, terms in settled.items():
+            self._terms.pop(key, None)
+            self._terms[key] = terms
+        while len(self._terms) > KEPT:
+            del self._terms[next(iter(self._terms))]
+
+    async def terms(self) -> dict[str, Terms]:
+        """All that was settled, the latest last."""
+        return self._terms
 
     async def _refresh(self) -> None:
         while True:
             await asyncio.gather(*(self._list(pool, handle) for pool, handle in self._pools.items()))
-            if self._roster.update(time.monotonic()):
+            if self._directory.update(time.monotonic()):
                 self._tell()
             await asyncio.sleep(self._settings.refresh_s)
 
@@ -81,17 +103,19 @@ class Scheduler:
         except Exception as error:  # no replica is up yet, or the only one has just died
             logger.debug("cannot list %s: %r", pool, error)
             states = []
-        self._roster.list_pool(pool, (s for s in states if isinstance(s, EndpointInfo)))
+        self._directory.list_pool(pool, (s for s in states if isinstance(s, EndpointInfo)))
 
     def _tell(self) -> None:
         self._news.set()
         self._news = asyncio.Event()
 
     async def check_health(self) -> None:
-        """Serve restarts the scheduler when its refresh loop has ended."""
-        if self._refreshing.done():
-            raise RuntimeError(f"the refresh loop ended: {self._refreshing}")
+        """Serve restarts the scheduler when one of its loops has ended."""
+        for task in (self._refreshing, self._tending):
+            if task.done():
+                raise RuntimeError(f"a loop ended: {task}")
 
     async def __del__(self) -> None:
         self._refreshing.cancel()
+        self._tending.cancel()
         self._edge.stop()

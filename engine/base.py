@@ -1,17 +1,14 @@
-"""The engine protocol: sessions of one model, driven by generate, verify, draft, extend and cancel.
+"""The engine protocol: an engine opens sessions, which generate, verify, draft and extend.
 
-Every engine speaks it: the batched torch engine, the null engine of tests and benchmarks, a device
-slowed to its profile, and an engine in another process reached over the wire. A plan is written
+Every engine speaks it: the batched torch engine, the timed engine of simulations, the null engine of tests and
+benchmarks, a device slowed to its profile, and an engine in another process reached over the wire. A mode is written
 against this protocol and does not know which it drives.
-
-A session is one sequence: a prompt and the output tokens that follow it. Output positions count
-from 0 at the first token after the prompt. One operation of a session runs at a time.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from typing import Protocol
+from collections.abc import AsyncGenerator, Sequence
+from typing import Annotated, Protocol
 
 import msgspec
 import numpy as np
@@ -144,17 +141,50 @@ class DraftProbs(msgspec.Struct, array_like=True):
     ids: bytes
     probs: bytes
 
+    @classmethod
+    def of(cls, ids: np.ndarray, probs: np.ndarray) -> DraftProbs:
+        """Of arrays [drafted, width]."""
+        return cls(ids.shape[1], ids.astype("<i4").tobytes(), probs.astype("<f4").tobytes())
+
     def arrays(self) -> tuple[np.ndarray, np.ndarray]:
         """(ids, probs) as [drafted, width] arrays."""
         ids = np.frombuffer(self.ids, "<i4").reshape(-1, self.width)
         return ids, np.frombuffer(self.probs, "<f4").reshape(-1, self.width)
 
 
+class Tensor(msgspec.Struct, array_like=True):
+    """An array by shape, dtype name ("float32", "bfloat16" ...) and its little-endian bytes, row by row."""
+
+    shape: tuple[Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)], ...]
+    dtype: str
+    data: memoryview
+
+    @classmethod
+    def of(cls, array_: np.ndarray) -> Tensor:
+        """The tensor of a numpy array; shares its memory where that is contiguous."""
+        return cls(
+            array_.shape, array_.dtype.name, np.ascontiguousarray(array_).reshape(-1).view(np.uint8).data
+        )
+
+    def numpy(self) -> np.ndarray:
+        """A read-only view as a numpy array; raises InvalidRequest if bytes, shape and dtype disagree."""
+        try:
+            return np.frombuffer(self.data, self.dtype).reshape(self.shape)
+        except (TypeError, ValueError) as error:
+            raise InvalidRequest(f"not a tensor of {self.shape} {self.dtype}: {error}") from None
+
+
 class Draft(msgspec.Struct, array_like=True):
-    """Proposed tokens. probs is None for a greedy draft: each token then counts as a point mass."""
+    """Proposed tokens.
+
+    probs: None for a greedy draft; each token then counts as a point mass.
+    took_s: how long whoever drafted was at it, waiting for others included; the rest of what the caller waited was the
+        link. 0 where nobody says.
+    """
 
     ids: list[int]
     probs: DraftProbs | None = None
+    took_s: float = 0.0
 
 
 class Verdict(msgspec.Struct, array_like=True):
@@ -171,11 +201,32 @@ class Verdict(msgspec.Struct, array_like=True):
 
 
 class EngineStats(msgspec.Struct):
-    """Counters since start, and gauges of this moment. Times in seconds, the rest in tokens or pieces.
+    """Gauges of this moment and counters since the start. Times in seconds.
 
-    tokens_loaded, tokens_recomputed: of sessions that came back after giving way; blocks_written: to host memory;
-    decisions, decision_s: of the scheduling policy.
-    emulated: the times are those of other hardware; energy_j: joules that a device has spent.
+    sessions: that are open.
+    running: of them, with an operation under way.
+    waiting: of them, without a place in the KV cache.
+    blocks_free: of the KV cache, those that may be had, cached prefixes included.
+    blocks_total: of the KV cache.
+    steps: taken.
+    step_s: that they took, with what lies between two that follow each other.
+    opened: sessions.
+    cancelled: sessions that ended before their output did.
+    finished: sessions that ended after it.
+    preempted: times that a session gave way.
+    tokens_prefilled: positions computed without need of their logits; again for those computed again.
+    tokens_generated: output tokens, accepted drafts included.
+    tokens_drafted: proposed by draft.
+    tokens_verified: drafts that verify checked.
+    tokens_accepted: of these, those that stand.
+    tokens_from_prefix: found in the KV cache when a session was let in.
+    emulated: whether times are those of other hardware.
+    energy_j: joules that a device has spent.
+    tokens_loaded: of sessions that came back, brought from host memory.
+    tokens_recomputed: of sessions that came back, in host memory but computed again, which was sooner.
+    blocks_written: to host memory.
+    decisions: of the scheduling policy.
+    decision_s: CPU time that they took.
     """
 
     sessions: int = 0
@@ -207,7 +258,9 @@ class EngineStats(msgspec.Struct):
 class EngineInfo(msgspec.Struct, frozen=True):
     """What a caller must know of the model behind an engine.
 
-    vocabulary: an id of the tokenizer (equal ids mean equal token ids); context: tokens of prompt and output.
+    vocabulary: an id of the tokenizer; equal ids mean equal token ids.
+    context: tokens of prompt and output together.
+    capabilities: what its sessions can do, of CAPABILITIES.
     """
 
     model: str
@@ -215,6 +268,50 @@ class EngineInfo(msgspec.Struct, frozen=True):
     vocab_size: int
     context: int
     eos: int
+    capabilities: tuple[str, ...] = ("generate", "verify", "draft")
+
+
+CAPABILITIES = ("generate", "verify", "draft", "forward")
+
+
+class Session(Protocol):
+    """One sequence at one engine: a prompt and the output tokens that follow it.
+
+    Output positions count from 0 at the first token after the prompt. One operation runs at a time, another one
+    raises InvalidRequest. An operation that the engine lacks (see EngineInfo.capabilities) raises InvalidRequest.
+    """
+
+    def generate(self) -> AsyncGenerator[Tokens, None]:
+        """Decode until the output ends; the last item has `finish` set. The session stays open."""
+        ...
+
+    async def verify(self, drafts: Sequence[int], probs: DraftProbs | None = None) -> Verdict:
+        """One speculative round of the target: check `drafts`, keep the accepted prefix, add one token.
+
+        Greedy sessions accept by exact match; others by rejection sampling (Leviathan et al. 2023) with
+        the draft's distributions, or as point masses where `probs` is None. No drafts: plain decode.
+        """
+        ...
+
+    async def draft(self, position: int, tokens: Sequence[int], window: int) -> Draft:
+        """Like extend(position, tokens), then propose up to `window` tokens (fewer if the output would end).
+
+        The proposals are tentative: the next extend or draft replaces what it does not confirm.
+        """
+        ...
+
+    async def extend(self, position: int, tokens: Sequence[int]) -> None:
+        """Set the output from `position` on to `tokens`: keeps the common part, rolls the rest back."""
+        ...
+
+    async def forward(self, position: int, hidden: Tensor) -> Tensor:
+        """Run hidden states of the positions from `position` on through the engine's part of a model."""
+        ...
+
+    async def cancel(self) -> None:
+        """End the session and free what it holds; a second call does nothing. A running operation of it raises
+        SessionCancelled, a later one UnknownSession."""
+        ...
 
 
 class Engine(Protocol):
@@ -224,42 +321,12 @@ class Engine(Protocol):
     @property
     def info(self) -> EngineInfo: ...
 
-    async def open(
-        self, session: int, prompt: Sequence[int], sampling: Sampling, log: Sequence[int] = ()
-    ) -> None:
+    async def open(self, prompt: Sequence[int], sampling: Sampling, log: Sequence[int] = ()) -> Session:
         """Begin a session: prompt plus the output `log` so far; prefill starts at once.
 
-        Returns when the session is admitted (not when it is prefilled).
-        Raises InvalidRequest, ContextOverflow, NoCapacity.
+        Returns when the session is admitted (not when it is prefilled). If the call is cancelled, so is the session.
+        Raises InvalidRequest, ContextOverflow, NoCapacity, EngineStopped.
         """
-        ...
-
-    def generate(self, session: int) -> AsyncIterator[Tokens]:
-        """Decode until the output ends; the last item has `finish` set. The session stays open."""
-        ...
-
-    async def verify(self, session: int, drafts: Sequence[int], probs: DraftProbs | None = None) -> Verdict:
-        """One speculative round of the target: check `drafts`, keep the accepted prefix, add one token.
-
-        Greedy sessions accept by exact match; others by rejection sampling (Leviathan et al. 2023) with
-        the draft's distributions, or as point masses where `probs` is None. No drafts: plain decode.
-        """
-        ...
-
-    async def draft(self, session: int, position: int, tokens: Sequence[int], window: int) -> Draft:
-        """Like extend(position, tokens), then propose up to `window` tokens (fewer if the output would end).
-
-        The proposals are tentative: the next extend or draft replaces what it does not confirm.
-        """
-        ...
-
-    async def extend(self, session: int, position: int, tokens: Sequence[int]) -> None:
-        """Set the output from `position` on to `tokens`: keeps the common part, rolls the rest back."""
-        ...
-
-    async def cancel(self, session: int) -> None:
-        """End the session and free what it holds; unknown sessions are ignored. Running operations
-        of it raise SessionCancelled."""
         ...
 
     async def stats(self) -> EngineStats: ...

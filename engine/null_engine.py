@@ -8,28 +8,125 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Sequence
+from functools import partial
+from typing import Any
 
 from engine.base import (
     Draft,
     DraftProbs,
+    EngineError,
     EngineInfo,
     EngineStats,
     EngineStopped,
     InvalidRequest,
     NoCapacity,
     Sampling,
-    SessionCancelled,
     Tokens,
-    UnknownSession,
     Verdict,
 )
-from engine.checks import check_request
+from engine.session import BaseSession
+from engine.validation import check_request
 
 
-class _Session:
-    def __init__(self, prompt: Sequence[int], sampling: Sampling, log: Sequence[int]) -> None:
+class NullSession(BaseSession):
+    """A session of a NullEngine; one that acts otherwise is put into `NullEngine.sessions_are`."""
+
+    def __init__(
+        self, engine: NullEngine, prompt: Sequence[int], sampling: Sampling, log: Sequence[int]
+    ) -> None:
+        super().__init__(engine.info)
+        self._engine = engine
         self.prompt, self.sampling, self.output = list(prompt), sampling, list(log)
+
+    @property
+    def finish(self) -> str | None:
+        """Why the output is at its end; None if it isn't."""
+        if self.output and self.output[-1] in self.sampling.stop_tokens:
+            return "stop"
+        return "length" if len(self.output) >= self.sampling.max_tokens else None
+
+    async def generate(self) -> AsyncGenerator[Tokens, None]:
+        self._begin("generate")
+        try:
+            while (finish := self.finish) is None:
+                await self._pause(1)
+                self._check()
+                self.output.append(self._engine.next_token(self.prompt, self.output))
+                self._engine.counters.tokens_generated += 1
+                finish = self.finish
+                yield Tokens([self.output[-1]], finish)
+                if finish:
+                    return
+            yield Tokens([], finish)
+        finally:
+            self._busy = False
+
+    async def verify(self, drafts: Sequence[int], probs: DraftProbs | None = None) -> Verdict:
+        self._begin("verify")
+        try:
+            await self._pause(1)
+            self._check()
+        finally:
+            self._busy = False
+        ids: list[int] = []
+        accepted = 0
+        for drafted in [*drafts, None]:
+            if self.finish:
+                break
+            own = self._engine.next_token(self.prompt, self.output)
+            self.output.append(own)
+            ids.append(own)
+            if drafted != own:
+                break
+            accepted += 1
+        counters = self._engine.counters
+        counters.tokens_verified += len(drafts)
+        counters.tokens_accepted += accepted
+        counters.tokens_generated += len(ids)
+        return Verdict(accepted, ids, self.finish)
+
+    async def draft(self, position: int, tokens: Sequence[int], window: int) -> Draft:
+        self._begin("draft")
+        try:
+            self._replace(position, tokens)
+            ids: list[int] = []
+            while len(ids) < window and not self.finish:
+                token = self._engine.proposal(self.prompt, self.output)
+                self.output.append(token)
+                ids.append(token)
+            await self._pause(len(ids))
+            self._check()
+        finally:
+            self._busy = False
+        self._engine.counters.tokens_drafted += len(ids)
+        return Draft(ids)
+
+    async def extend(self, position: int, tokens: Sequence[int]) -> None:
+        self._begin("extend")
+        try:
+            self._replace(position, tokens)
+        finally:
+            self._busy = False
+
+    async def cancel(self) -> None:
+        if self._end():
+            self._engine.remove(self)
+
+    def stop(self, error: EngineError) -> None:
+        """The engine ends."""
+        self._end(error)
+
+    def _replace(self, position: int, tokens: Sequence[int]) -> None:
+        if not 0 <= position <= len(self.output):
+            raise InvalidRequest(f"position {position} is outside the output of {len(self.output)} tokens")
+        self.output[position:] = tokens
+
+    def _pause(self, tokens: int) -> Coroutine[Any, Any, None]:
+        """What so many tokens take; at least one turn of the event loop."""
+        if pause_s := self._engine.token_s * tokens:
+            return self._wait(partial(self._loop.call_later, pause_s))
+        return asyncio.sleep(0)
 
 
 class NullEngine:
@@ -39,7 +136,10 @@ class NullEngine:
     mistake_every: while drafting, every n-th output position is proposed wrong (0: never), so that
         verification has something to reject.
     vocab_size, context, capacity: tokens, tokens, sessions.
+    token_s: what a token takes, seconds.
     """
+
+    sessions_are = NullSession
 
     def __init__(
         self,
@@ -50,112 +150,54 @@ class NullEngine:
         capacity: int = 1024,
     ) -> None:
         self.info = EngineInfo("null", f"null-{vocab_size}", vocab_size, context, eos=2)
-        self._pause_s = 0.0 if tokens_per_s is None else 1.0 / tokens_per_s
+        self.token_s = 0.0 if tokens_per_s is None else 1.0 / tokens_per_s
+        self.counters = EngineStats()
         self._mistake_every = mistake_every
         self._capacity = capacity
-        self._sessions: dict[int, _Session] = {}
-        self._stats = EngineStats()
+        self._sessions: dict[NullSession, None] = {}
         self._stopped = False
+
+    async def open(self, prompt: Sequence[int], sampling: Sampling, log: Sequence[int] = ()) -> NullSession:
+        if self._stopped:
+            raise EngineStopped(_CLOSED)
+        check_request(prompt, log, sampling, self.info.vocab_size, self.info.context)
+        if not sampling.greedy or sampling.stop or sampling.logprobs >= 0:
+            raise InvalidRequest("the null engine is greedy and knows no stop strings or logprobs")
+        if len(self._sessions) >= self._capacity:
+            raise NoCapacity(f"all {self._capacity} sessions are taken")
+        session = self.sessions_are(self, prompt, sampling, log)
+        self._sessions[session] = None
+        self.counters.opened += 1
+        self.counters.tokens_prefilled += len(prompt) + len(log)
+        return session
 
     def next_token(self, prompt: Sequence[int], output: Sequence[int]) -> int:
         """The token after `output`; never a special one (ids below 16)."""
         last = output[-1] if output else prompt[-1]
         return 16 + (last * 31 + len(prompt) * 7 + len(output) * 13) % (self.info.vocab_size - 16)
 
-    async def open(
-        self, session: int, prompt: Sequence[int], sampling: Sampling, log: Sequence[int] = ()
-    ) -> None:
-        if self._stopped:
-            raise EngineStopped("the null engine is closed")
-        check_request(prompt, log, sampling, self.info.vocab_size, self.info.context)
-        if not sampling.greedy or sampling.stop or sampling.logprobs >= 0:
-            raise InvalidRequest("the null engine is greedy and knows no stop strings or logprobs")
+    def proposal(self, prompt: Sequence[int], output: Sequence[int]) -> int:
+        """The token that a draft proposes after `output`: the next one, or a mistake."""
+        token = self.next_token(prompt, output)
+        if self._mistake_every and len(output) % self._mistake_every == self._mistake_every - 1:
+            return 16 + (token - 15) % (self.info.vocab_size - 16)
+        return token
+
+    def remove(self, session: NullSession) -> None:
+        """A session was cancelled."""
         if session in self._sessions:
-            raise InvalidRequest(f"session {session} is already open")
-        if len(self._sessions) >= self._capacity:
-            raise NoCapacity(f"all {self._capacity} sessions are taken")
-        self._sessions[session] = _Session(prompt, sampling, log)
-        self._stats.opened += 1
-        self._stats.tokens_prefilled += len(prompt) + len(log)
-
-    def _get(self, session: int) -> _Session:
-        if self._stopped:
-            raise EngineStopped("the null engine is closed")
-        try:
-            return self._sessions[session]
-        except KeyError:
-            raise UnknownSession(f"no session {session} is open") from None
-
-    def _finish(self, s: _Session) -> str | None:
-        if s.output and s.output[-1] in s.sampling.stop_tokens:
-            return "stop"
-        return "length" if len(s.output) >= s.sampling.max_tokens else None
-
-    async def generate(self, session: int) -> AsyncIterator[Tokens]:
-        s = self._get(session)
-        while (finish := self._finish(s)) is None:
-            await asyncio.sleep(self._pause_s)
-            if self._sessions.get(session) is not s:
-                raise SessionCancelled(f"session {session} was cancelled")
-            s.output.append(self.next_token(s.prompt, s.output))
-            self._stats.tokens_generated += 1
-            finish = self._finish(s)
-            yield Tokens([s.output[-1]], finish)
-            if finish:
-                return
-        yield Tokens([], finish)
-
-    async def verify(self, session: int, drafts: Sequence[int], probs: DraftProbs | None = None) -> Verdict:
-        s = self._get(session)
-        await asyncio.sleep(self._pause_s)
-        if self._sessions.get(session) is not s:
-            raise SessionCancelled(f"session {session} was cancelled")
-        ids: list[int] = []
-        accepted = 0
-        self._stats.tokens_verified += len(drafts)
-        for drafted in [*drafts, None]:
-            if self._finish(s):
-                break
-            own = self.next_token(s.prompt, s.output)
-            s.output.append(own)
-            ids.append(own)
-            if drafted != own:
-                break
-            accepted += 1
-        self._stats.tokens_accepted += accepted
-        self._stats.tokens_generated += len(ids)
-        return Verdict(accepted, ids, self._finish(s))
-
-    async def extend(self, session: int, position: int, tokens: Sequence[int]) -> None:
-        s = self._get(session)
-        if not 0 <= position <= len(s.output):
-            raise InvalidRequest(f"position {position} is outside the output of {len(s.output)} tokens")
-        s.output[position:] = tokens
-
-    async def draft(self, session: int, position: int, tokens: Sequence[int], window: int) -> Draft:
-        await self.extend(session, position, tokens)
-        s = self._get(session)
-        ids: list[int] = []
-        for _ in range(window):
-            if self._finish(s):
-                break
-            token = self.next_token(s.prompt, s.output)
-            if self._mistake_every and len(s.output) % self._mistake_every == self._mistake_every - 1:
-                token = 16 + (token - 15) % (self.info.vocab_size - 16)
-            s.output.append(token)
-            ids.append(token)
-        await asyncio.sleep(self._pause_s * len(ids))
-        self._stats.tokens_drafted += len(ids)
-        return Draft(ids)
-
-    async def cancel(self, session: int) -> None:
-        if self._sessions.pop(session, None):
-            self._stats.cancelled += 1
+            del self._sessions[session]
+            self.counters.cancelled += 1
 
     async def stats(self) -> EngineStats:
-        self._stats.sessions = self._stats.running = len(self._sessions)
-        return copy.copy(self._stats)
+        self.counters.sessions = self.counters.running = len(self._sessions)
+        return copy.copy(self.counters)
 
     async def close(self) -> None:
         self._stopped = True
-        self._sessions.clear()
+        sessions, self._sessions = self._sessions, {}
+        for session in sessions:
+            session.stop(EngineStopped(_CLOSED))
+
+
+_CLOSED = "the null engine is closed"

@@ -1,189 +1,26 @@
-"""Text and tokens: a model folder's tokenizer and chat template, incremental decoding, stop strings.
-
-Built on `tokenizers` and `jinja2` alone: importing transformers would cost every replica seconds.
-"""
+"""Tokens to text as they come: incremental decoding, stop strings."""
 
 from __future__ import annotations
 
 import codecs
-import hashlib
-import json
-import re
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import Any
-
-import jinja2
-from jinja2.sandbox import ImmutableSandboxedEnvironment
-from tokenizers import Tokenizer as RustTokenizer
-
-from engine.base import InvalidRequest
+from collections.abc import Iterable, Sequence
+from typing import Protocol
 
 
-class Tokenizer:
-    """The tokenizer of one model, in the Hugging Face folder layout.
+class Spelling(Protocol):
+    """What tokens are written with, as a `engine.tokenizer.Tokenizer` knows it."""
 
-    vocabulary: equal for two tokenizers exactly when they give every token the same id.
-    eos, bos: token ids; bos is None where the model has none. vocab_size: tokens, added ones included.
-    """
-
-    def __init__(self, definition: str, config: Mapping[str, Any], template: str | None = None) -> None:
-        """definition: the text of tokenizer.json; config: tokenizer_config.json; template: jinja2 source."""
-        self._full = RustTokenizer.from_str(definition)
-        self._full.no_truncation()
-        self._full.no_padding()
-        self._plain = _without_added_tokens(definition)
-        vocab = self._full.get_vocab(with_added_tokens=True)
-        added = self._full.get_added_tokens_decoder()
-        self.vocab_size = max(vocab.values()) + 1
-        self.vocabulary = hashlib.sha256(json.dumps(sorted(vocab.items())).encode()).hexdigest()[:16]
-        self.bos = vocab.get(_token_text(config.get("bos_token")))
-        eos = vocab.get(_token_text(config.get("eos_token")))
-        if eos is None:
-            raise ValueError("tokenizer_config.json names no eos_token of the vocabulary")
-        self.eos: int = eos
-        self._prepended = [self.bos] if self.bos is not None and config.get("add_bos_token") else []
-        self._added = {token.content: i for i, token in added.items()}
-        self._special = frozenset(i for i, token in added.items() if token.special)
-        names = sorted(map(re.escape, self._added), key=len, reverse=True)
-        self._any_added = re.compile("|".join(names) or r"(?!)")
-        self._bytes = _TokenBytes(self._full, {i: token.content for i, token in added.items()})
-        self._byte_ids: dict[int, int] | None = None
-        self._template = _environment().from_string(template) if template else None
-        self._variables = {
-            name: _token_text(config.get(name))
-            for name in ("bos_token", "eos_token", "unk_token", "pad_token")
-        }
-
-    @classmethod
-    def load(cls, folder: str | Path) -> Tokenizer:
-        """Read tokenizer.json, tokenizer_config.json and chat_template.jinja of a model folder.
-
-        Raises FileNotFoundError without the first two, ValueError where they do not say what is needed.
-        """
-        folder = Path(folder)
-        config = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
-        template_file = folder / "chat_template.jinja"
-        template = config.get("chat_template")
-        if template_file.exists():
-            template = template_file.read_text(encoding="utf-8")
-        elif isinstance(template, list):  # several named templates: the one for plain chat
-            template = next((t["template"] for t in template if t["name"] == "default"), None)
-        return cls((folder / "tokenizer.json").read_text(encoding="utf-8"), config, template)
-
-    def encode(self, text: str) -> list[int]:
-        """A raw prompt: special tokens written in it count as such; bos comes first, once, if the model
-        has it."""
-        ids = _encode(self._full, text, add_special_tokens=True)
-        if ids[:2] == [self.bos, self.bos]:  # written in the text and added by the tokenizer as well
-            return ids[1:]
-        return ids if ids[:1] == self._prepended else self._prepended + ids
-
-    def render_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
-        """The prompt of a chat, up to where the assistant's answer begins.
-
-        messages: {"role", "content"} each. A special token written inside a content stays ordinary text.
-        Raises InvalidRequest where the template refuses the messages or the model has no template.
-        """
-        if self._template is None:
-            raise InvalidRequest("this model has no chat template; use /v1/completions")
-        mark = _unused_character(messages)
-        escaped = [{**m, "content": self._escape(m["content"], mark)} for m in messages]
-        try:
-            prompt = self._template.render(messages=escaped, add_generation_prompt=True, **self._variables)
-        except jinja2.TemplateError as error:
-            raise InvalidRequest(f"the model's chat template refuses these messages: {error}") from None
-        if mark not in prompt:
-            return _encode(self._full, prompt)
-        return self._encode_marked(prompt, mark)
-
-    def _escape(self, content: str, mark: str) -> str:
-        """Break every added token in `content` with `mark`, also one that what follows would complete."""
-        content = self._any_added.sub(lambda m: m[0][0] + mark + m[0][1:], content)
-        if unfinished := _unfinished(content, self._added):
-            at = len(content) - unfinished + 1
-            content = content[:at] + mark + content[at:]
-        return content
-
-    def _encode_marked(self, prompt: str, mark: str) -> list[int]:
-        """Added tokens of the template become their ids, the rest is encoded as plain text without marks."""
-        ids: list[int] = []
-        at = 0
-        for match in self._any_added.finditer(prompt):
-            ids += self._encode_plain(prompt[at : match.start()].replace(mark, ""))
-            ids.append(self._added[match[0]])
-            at = match.end()
-        return ids + self._encode_plain(prompt[at:].replace(mark, ""))
-
-    def _encode_plain(self, text: str) -> list[int]:
-        return _encode(self._plain, text) if text else []
-
-    def encode_bytes(self, data: bytes) -> list[int]:
-        """Ordinary tokens whose bytes are exactly these. Need not be UTF-8: what is not text, or would not
-        come back as it was, becomes tokens of one byte. Raises InvalidRequest where the vocabulary lacks those.
-        """
-        texts = _BROKEN.split(data.decode("utf-8", "surrogateescape"))
-        return [token for text in texts for token in self._encode_exactly(text)]
-
-    def _encode_exactly(self, text: str) -> list[int]:
-        data = text.encode("utf-8", "surrogateescape")
-        ids = [] if _BROKEN.match(text) else self._encode_plain(text)
-        if self.shown_bytes(ids) == data:
-            return ids
-        words = _WORD.findall(text)
-        if len(words) > 1:  # most of them will come back as they were
-            return [token for word in words for token in self._encode_exactly(word)]
-        return [self._byte(byte) for byte in data]
-
-    def _byte(self, byte: int) -> int:
-        """The token of one byte."""
-        if self._byte_ids is None:
-            named = [(bytes([b]), c, f"<0x{b:02X}>") for c, b in _BYTE_OF.items()]
-            ids = [
-                (b, i)
-                for b, c, name in named
-                for n in (c, name)
-                if (i := self._full.token_to_id(n)) is not None
-            ]
-            self._byte_ids = {b[0]: i for b, i in ids if self._bytes[i] == b}
-        if byte not in self._byte_ids:
-            raise InvalidRequest(f"this vocabulary has no token for the byte 0x{byte:02X}")
-        return self._byte_ids[byte]
-
-    def special_name(self, token: int) -> str | None:
-        """A special token's name; None of an ordinary one."""
-        return self._bytes[token].decode() if token in self._special else None
-
-    def special_id(self, name: str) -> int:
-        """The special token of that name; raises InvalidRequest where there is none."""
-        token = self._added.get(name)
-        if token is None or token not in self._special:
-            raise InvalidRequest(f"this vocabulary has no special token {name!r}")
-        return token
-
-    def decode(self, ids: Iterable[int]) -> str:
-        """The text of output tokens: special ones are left out, broken UTF-8 becomes U+FFFD."""
-        return self.shown_bytes(ids).decode("utf-8", "replace")
-
-    def shown_bytes(self, ids: Iterable[int]) -> bytes:
-        """What tokens add to the output's text, as bytes: nothing for special ones."""
-        return b"".join([self._bytes[i] for i in ids if i not in self._special])
-
-    def token_bytes(self, token: int) -> bytes:
-        """One token's own bytes, special ones by name; it need not be whole UTF-8."""
-        return self._bytes[token]
-
-    def token_text(self, token: int) -> str:
-        """One token for people to read: U+FFFD stands for a part of a character."""
-        return self._bytes[token].decode("utf-8", "replace")
+    def shown_bytes(self, ids: Iterable[int], /) -> bytes:
+        """The text of these tokens; special ones have none."""
+        ...
 
 
 class Detokenizer:
     """Output tokens to text as they come, never half a character: however the tokens are split into
     pushes, the pieces joined are `Tokenizer.decode` of all."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._shown_bytes = tokenizer.shown_bytes
+    def __init__(self, spelling: Spelling) -> None:
+        self._shown_bytes = spelling.shown_bytes
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def push(self, ids: Iterable[int]) -> str:
@@ -219,7 +56,7 @@ class StopStrings:
             end, minus_length = min(found)
             self._held, self._stopped = "", True
             return text[: end + minus_length], True
-        safe = len(text) - _unfinished(text, self._stops)
+        safe = len(text) - unfinished_length(text, self._stops)
         self._held = text[safe:]
         return text[:safe], False
 
@@ -229,82 +66,7 @@ class StopStrings:
         return held
 
 
-class _TokenBytes(dict[int, bytes]):
-    """Bytes by token id, filled as they are asked for; added tokens are given, by their text."""
-
-    def __init__(self, tokenizer: RustTokenizer, added: Mapping[int, str]) -> None:
-        super().__init__((i, text.encode()) for i, text in added.items())
-        self._token = tokenizer.id_to_token
-        self._byte_level = '"ByteLevel"' in json.dumps(json.loads(tokenizer.to_str())["decoder"])
-
-    def __missing__(self, token: int) -> bytes:
-        self[token] = value = self._read(token)
-        return value
-
-    def _read(self, token: int) -> bytes:
-        piece = self._token(token)
-        if piece is None:  # an id that pads the model's matrix: no text
-            return b""
-        if self._byte_level:
-            return bytes(_BYTE_OF[c] for c in piece)
-        if match := re.fullmatch(r"<0x([0-9A-F]{2})>", piece):
-            return bytes([int(match[1], 16)])
-        return piece.replace("▁", " ").encode()
-
-
-def _encode(tokenizer: RustTokenizer, text: str, add_special_tokens: bool = False) -> list[int]:
-    """Of `tokenizers`' calls the one that lets other threads run meanwhile, and the fastest."""
-    return tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
-
-
-def _byte_alphabet() -> dict[str, int]:
-    """Byte-level BPE writes each byte as one printable character; this reads them back (GPT-2's table)."""
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [b for b in range(256) if b not in printable]
-    return {chr(b): b for b in printable} | {chr(256 + n): b for n, b in enumerate(others)}
-
-
-_BYTE_OF = _byte_alphabet()
-_WORD = re.compile(r"\s*\S+|\s+")
-_BROKEN = re.compile("([\udc80-\udcff]+)")  # bytes that are no UTF-8, as Python's surrogateescape writes them
-
-
-def _unfinished(text: str, strings: Iterable[str]) -> int:
+def unfinished_length(text: str, strings: Iterable[str]) -> int:
     """Length of the longest end of `text` that begins one of `strings` without being all of it."""
     ends = (n for s in strings for n in range(min(len(s) - 1, len(text)), 0, -1) if text.endswith(s[:n]))
     return max(ends, default=0)
-
-
-def _unused_character(messages: Sequence[Mapping[str, str]]) -> str:
-    used = set().union(*(m["content"] for m in messages))
-    return next(c for c in map(chr, range(0xE000, 0xF900)) if c not in used)
-
-
-def _without_added_tokens(definition: str) -> RustTokenizer:
-    """The same tokenizer, to which text that reads like an added token is only text."""
-    parsed = json.loads(definition)
-    for token in parsed["added_tokens"]:
-        token["special"] = True
-    tokenizer = RustTokenizer.from_str(json.dumps(parsed))
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
-    tokenizer.encode_special_tokens = True
-    return tokenizer
-
-
-def _token_text(token: Any) -> str:
-    """A token in tokenizer_config.json is a string or an object with a `content`."""
-    return (token.get("content") if isinstance(token, dict) else token) or ""
-
-
-def _environment() -> jinja2.Environment:
-    """Chat templates come with models, so they run in a sandbox; the settings are transformers' own."""
-
-    def raise_exception(message: str) -> None:
-        raise jinja2.TemplateError(message)
-
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
-    )
-    environment.globals["raise_exception"] = raise_exception
-    return environment

@@ -7,35 +7,41 @@ exactly, also where a token is half a character, or where tokens would merge acr
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, suppress
-from typing import cast
 
 import msgspec
 
 from engine.base import (
     ContextOverflow,
-    Draft,
-    DraftProbs,
     Engine,
     EngineInfo,
     EngineStats,
     InvalidRequest,
     Sampling,
+    Session,
     Tokens,
-    UnknownSession,
-    Verdict,
 )
-from engine.checks import check_ids, check_request
-from engine.text import Tokenizer
+from engine.session import BaseSession
+from engine.tokenizer import Tokenizer
+from engine.validation import check_ids, check_request
 
 
-class _Session:
+class _Session(BaseSession):
     """prompt, sampling: as this side gave them. output: as this side knows it. ends: tokens that end it."""
 
-    def __init__(self, prompt: Sequence[int], sampling: Sampling, log: Sequence[int], eos: int) -> None:
-        self.prompt, self.sampling, self.output = list(prompt), sampling, list(log)
-        self.ends = {*sampling.stop_tokens} | (set() if sampling.ignore_eos else {eos})
+    def __init__(
+        self,
+        translated: Translated,
+        inner: Session,
+        prompt: Sequence[int],
+        sampling: Sampling,
+        log: Sequence[int],
+    ) -> None:
+        super().__init__(translated.info)
+        self._translated, self._inner = translated, inner
+        self.prompt, self.sampling, self.output = prompt, sampling, list(log)
+        self.ends = {*sampling.stop_tokens} | (set() if sampling.ignore_eos else {translated.info.eos})
 
     @property
     def finish(self) -> str | None:
@@ -44,13 +50,62 @@ class _Session:
             return "stop"
         return "length" if len(self.output) >= self.sampling.max_tokens else None
 
-    def take(self, tokens: Tokens) -> Tokens:
+    async def generate(self) -> AsyncGenerator[Tokens, None]:
+        self._begin("generate")
+        try:
+            if self.finish is not None:
+                yield Tokens([], self.finish)
+                return
+            retokeniser = self._translated.retokeniser()
+            async with aclosing(self._inner.generate()) as stream:
+                async for tokens in stream:
+                    ids = retokeniser.push(tokens.ids)
+                    if tokens.finish is not None:
+                        ids += retokeniser.flush()
+                    taken = self._take(Tokens(ids, tokens.finish))
+                    if taken.ids or taken.finish is not None:
+                        yield taken
+                    if taken.finish is not None:
+                        return
+        finally:
+            self._busy = False
+
+    def _take(self, tokens: Tokens) -> Tokens:
         """What of these still belongs to the output, which they are added to."""
         room = self.sampling.max_tokens - len(self.output)
         end = next((n for n, i in enumerate(tokens.ids[:room], 1) if i in self.ends), None)
         ids = tokens.ids[: room if end is None else end]
         self.output += ids
         return Tokens(ids, self.finish if len(ids) < len(tokens.ids) else tokens.finish or self.finish)
+
+    async def extend(self, position: int, tokens: Sequence[int]) -> None:
+        self._begin("extend")
+        try:
+            check_ids(tokens, self._info.vocab_size)
+            if not 0 <= position <= len(self.output) or position + len(tokens) > self.sampling.max_tokens:
+                raise InvalidRequest(
+                    f"{len(tokens)} tokens at output position {position} do not fit an output of "
+                    f"{len(self.output)} tokens, of at most {self.sampling.max_tokens}"
+                )
+            output = [*self.output[:position], *tokens]
+            request = self._translated.request(self.prompt, self.sampling, output)
+            # Where the cut falls inside one of the other side's tokens, all of it is said anew.
+            try:
+                await self._inner.cancel()
+                self._inner = await self._translated.engine.open(*request)
+            except BaseException:
+                self._end()
+                raise
+            if self._ended is not None:  # while it was opened anew
+                await self._inner.cancel()
+                raise self._ended
+            self.output = output
+        finally:
+            self._busy = False
+
+    async def cancel(self) -> None:
+        if self._end():
+            await self._inner.cancel()
 
 
 class Translated:
@@ -62,95 +117,49 @@ class Translated:
     """
 
     def __init__(self, engine: Engine, here: Tokenizer, there: Tokenizer) -> None:
-        self._engine, self._here, self._there = engine, here, there
-        self._sessions: dict[int, _Session] = {}
+        self.engine, self._here, self._there = engine, here, there
 
     @property
     def info(self) -> EngineInfo:
         return msgspec.structs.replace(
-            self._engine.info,
+            self.engine.info,
             vocabulary=self._here.vocabulary,
             vocab_size=self._here.vocab_size,
             eos=self._here.eos,
+            capabilities=("generate",),
         )
 
-    async def open(
-        self, session: int, prompt: Sequence[int], sampling: Sampling, log: Sequence[int] = ()
-    ) -> None:
-        check_request(prompt, log, sampling, self._here.vocab_size, self._engine.info.context)
+    async def open(self, prompt: Sequence[int], sampling: Sampling, log: Sequence[int] = ()) -> _Session:
+        check_request(prompt, log, sampling, self._here.vocab_size, self.engine.info.context)
         if sampling.logprobs >= 0:
             raise InvalidRequest("log-probabilities do not translate between vocabularies")
-        s = _Session(prompt, sampling, log, self._here.eos)
-        await self._engine.open(session, *self._request(s, log))
-        self._sessions[session] = s
+        prompt = list(prompt)
+        inner = await self.engine.open(*self.request(prompt, sampling, log))
+        return _Session(self, inner, prompt, sampling, log)
 
-    def _request(self, s: _Session, log: Sequence[int]) -> tuple[list[int], Sampling, list[int]]:
-        """What the other side is asked for: (prompt, sampling, log). Its own limit is its context."""
-        prompt = translate(s.prompt, self._here, self._there)
+    def request(self, prompt: Sequence[int], sampling: Sampling, log: Sequence[int]) -> Request:
+        """What the other side is asked for. Its own limit is its context."""
+        theirs = translate(prompt, self._here, self._there)
         known = translate(log, self._here, self._there)
-        room = self._engine.info.context - len(prompt)
+        room = self.engine.info.context - len(theirs)
         if len(known) >= room:
             raise ContextOverflow(
-                f"{len(prompt) + len(known)} tokens of prompt and output do not fit into the other model's context"
+                f"{len(theirs) + len(known)} tokens of prompt and output do not fit into the other model's context"
             )
-        return prompt, msgspec.structs.replace(s.sampling, max_tokens=room, stop_tokens=()), known
+        return theirs, msgspec.structs.replace(sampling, max_tokens=room, stop_tokens=()), known
 
-    async def generate(self, session: int) -> AsyncIterator[Tokens]:
-        s = self._get(session)
-        if s.finish is not None:
-            yield Tokens([], s.finish)
-            return
-        retokeniser = Retokeniser(self._there, self._here)
-        stream = cast(AsyncGenerator[Tokens, None], self._engine.generate(session))
-        async with aclosing(stream):
-            async for tokens in stream:
-                ids = retokeniser.push(tokens.ids)
-                if tokens.finish is not None:
-                    ids += retokeniser.flush()
-                taken = s.take(Tokens(ids, tokens.finish))
-                if taken.ids or taken.finish is not None:
-                    yield taken
-                if taken.finish is not None:
-                    return
-
-    async def extend(self, session: int, position: int, tokens: Sequence[int]) -> None:
-        s = self._get(session)
-        check_ids(tokens, self._here.vocab_size)
-        if not 0 <= position <= len(s.output) or position + len(tokens) > s.sampling.max_tokens:
-            raise InvalidRequest(
-                f"{len(tokens)} tokens at output position {position} do not fit an output of {len(s.output)} "
-                f"tokens, of at most {s.sampling.max_tokens}"
-            )
-        output = [*s.output[:position], *tokens]
-        request = self._request(s, output)
-        # Where the cut falls inside one of the other side's tokens, all of it is said anew.
-        await self.cancel(session)
-        await self._engine.open(session, *request)
-        s.output = output
-        self._sessions[session] = s
-
-    async def verify(self, session: int, drafts: Sequence[int], probs: DraftProbs | None = None) -> Verdict:
-        self._get(session)
-        raise InvalidRequest("a model of another vocabulary cannot verify these tokens")
-
-    async def draft(self, session: int, position: int, tokens: Sequence[int], window: int) -> Draft:
-        self._get(session)
-        raise InvalidRequest("a model of another vocabulary cannot draft these tokens")
-
-    async def cancel(self, session: int) -> None:
-        self._sessions.pop(session, None)
-        await self._engine.cancel(session)
+    def retokeniser(self) -> Retokeniser:
+        """From the other side's tokens to this one's."""
+        return Retokeniser(self._there, self._here)
 
     async def stats(self) -> EngineStats:
-        return await self._engine.stats()
+        return await self.engine.stats()
 
     async def close(self) -> None:
-        await self._engine.close()
+        await self.engine.close()
 
-    def _get(self, session: int) -> _Session:
-        if (s := self._sessions.get(session)) is None:
-            raise UnknownSession(f"no session {session} is open")
-        return s
+
+Request = tuple[list[int], Sampling, list[int]]  # prompt, sampling, log
 
 
 class Retokeniser:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import cache
 from importlib import import_module
+from pkgutil import walk_packages
 from typing import Any, Generic, TypeVar
+
+import policies
 
 P = TypeVar("P")
 
@@ -16,12 +20,17 @@ class UnknownPolicy(ValueError):
 class Registry(Generic[P]):
     """The policies of one family by name; `create` builds one from a settings file's parameters.
 
-    also: modules that register further ones, imported when the registry is first asked.
+    To add a policy, put a module anywhere in this package with a class in it that is marked `@FAMILY.register("name")`
+    and has the family's methods; its constructor's arguments are the parameters that settings may give. Nothing has to
+    import the module: the first time that any family is asked for a policy, all modules of the package are imported.
+    The contract tests of the family (tests/policies/test_contract.py) then run over it; what it does beyond that is
+    tested in a file of its own.
+
+    family: its name, which is also that of the module and of the variable in it that hold this registry.
     """
 
-    def __init__(self, family: str, also: tuple[str, ...] = ()) -> None:
+    def __init__(self, family: str) -> None:
         self.family = family
-        self._also = also
         self._factories: dict[str, Callable[..., P]] = {}
 
     def register(self, name: str) -> Callable[[type[P]], type[P]]:
@@ -36,28 +45,30 @@ class Registry(Generic[P]):
         return add
 
     def create(self, name: str, **parameters: object) -> P:
-        """Build the policy called `name`; raises UnknownPolicy naming what there is."""
-        self._complete()
+        """Build the policy called `name`; raises UnknownPolicy naming those that there are."""
+        _import_all()
         if name not in self._factories:
             raise UnknownPolicy(
                 f"no {self.family} policy {name!r}; there are: {', '.join(sorted(self._factories))}"
             )
         return self._factories[name](**parameters)
 
-    def __reduce__(self) -> tuple[Callable[[str], Registry[P]], tuple[str]]:
-        """Another process has its own: a family lies in the module of its name, under that name."""
-        return _family, (self.family,)
-
     def __iter__(self) -> Iterator[str]:
-        self._complete()
+        _import_all()
         return iter(sorted(self._factories))
 
-    def _complete(self) -> None:
-        modules, self._also = self._also, ()
-        for module in modules:
-            import_module(module)
+    def __reduce__(self) -> tuple[Callable[[str], Registry[P]], tuple[str]]:
+        """Pickled, it is a reference: every process has its own registry of each family."""
+        return _family, (self.family,)
 
 
 def _family(name: str) -> Registry[Any]:
     found: Registry[Any] = getattr(import_module(f"policies.{name}"), name)
     return found
+
+
+@cache
+def _import_all() -> None:
+    """Import all modules of this package, so that every policy in them has registered itself."""
+    for module in sorted(found.name for found in walk_packages(policies.__path__, "policies.")):
+        import_module(module)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from policies.base import Registry
 
 
-@dataclass(frozen=True, slots=True)
-class Demand:
+class Demand(NamedTuple):
     """One sequence that has work to do.
 
     pending: token positions not yet computed (prompt left to prefill plus the window).
@@ -20,7 +18,7 @@ class Demand:
     arrival: order in which the sequences' present work arrived; lower is older. Every decoded token is new
         work, so whoever was served stands behind those who were not.
     context: token positions already computed, which every pending one attends to.
-    slack: positions that the engine can compute before the sequence's reader runs dry.
+    slack: positions that the engine can compute before the sequence's reader runs dry; only for policies that need it.
     """
 
     pending: int
@@ -31,6 +29,10 @@ class Demand:
 
 
 class BatchingPolicy(Protocol):
+    """needs_slack: whether it looks at the demands' slack."""
+
+    needs_slack: bool
+
     @property
     def size(self) -> int | None:
         """Sequences a step at most; None: as many as the budget allows."""
@@ -53,6 +55,8 @@ batching: Registry[BatchingPolicy] = Registry("batching")
 class Fifo:
     """Strictly in order of arrival: nothing overtakes the head of the line. size: sequences a step at most."""
 
+    needs_slack = False
+
     def __init__(self, size: int = 256) -> None:
         self.size = _at_least_one("size", size)
 
@@ -67,6 +71,8 @@ class LengthAware:
     What is computed together is padded to its longest, so alike lengths waste least. The head always goes,
     so every sequence becomes the head, and nobody starves. size: sequences a step at most.
     """
+
+    needs_slack = False
 
     def __init__(self, size: int = 256) -> None:
         self.size = _at_least_one("size", size)
@@ -85,6 +91,8 @@ class Continuous:
     """Ready windows first (their readers wait), then whole prompts as they fit; a prompt is only cut if it is
     larger than the budget. A prompt that has waited longest and does not fit beside the windows goes before
     them for once. size: sequences a step at most."""
+
+    needs_slack = False
 
     def __init__(self, size: int = 256) -> None:
         self.size = _at_least_one("size", size)
@@ -112,6 +120,7 @@ class ChunkedPrefill:
         start, attention growing with the context; chunks shrink accordingly.
     """
 
+    needs_slack = False
     size: int | None = None
 
     def __init__(self, chunk: int = 32, context_doubles: int = 1024) -> None:
@@ -151,6 +160,8 @@ class Buffered(ChunkedPrefill):
     """Chunked prefill whose chunks grow with what the decoding sequences' readers have left to read: of them, only
     as many may run dry over a step as there are prompts whose readers wait for a beginning. chunk: what is prefilled
     beside decoding at least; share: of the time until they run dry, what a step may take."""
+
+    needs_slack = True
 
     def __init__(self, chunk: int = 32, context_doubles: int = 1024, share: float = 0.5) -> None:
         super().__init__(chunk, context_doubles)

@@ -1,7 +1,7 @@
 """A budget over time: the share of prompt tokens that the constrained endpoint has processed stays what was set.
 
 A plan meets its budget in expectation, if prompts and times stay as they were. They do not, so what was really
-spent is booked, and the next plans are made for a little more or less.
+spent is booked, and the next requests are planned with a little more or less.
 """
 
 from __future__ import annotations
@@ -10,7 +10,13 @@ from collections import deque
 
 
 class Booking:
-    """A request's tokens, those of them that the constrained endpoint takes in, and those that it was allowed."""
+    """One request in the books, in tokens.
+
+    tokens: its prompt.
+    spent: what the constrained endpoint has taken in for it, or is expected to.
+    allowed: what it was allowed to.
+    counts: it is among the requests over which the budget shall hold.
+    """
 
     __slots__ = ("allowed", "counts", "spent", "tokens")
 
@@ -20,10 +26,14 @@ class Booking:
 
 
 class Budget:
-    """share: b in [0, 1], which may be set anew at any time. window: requests over which it shall hold.
+    """Plans what requests may spend and books what they did.
 
-    correction: requests, of the window's mean length, over which a deviation is made up. What is planned is booked at
-    once, as it is expected: else all requests of a burst would make up for the same deviation.
+    What is planned is booked at once, as it is expected to turn out: otherwise all requests of a burst would make up
+    for the same deviation.
+
+    share: b in [0, 1], the part of all prompt tokens that the constrained endpoint may take in; may be set at any time.
+    window: requests over which it shall hold.
+    correction: requests of mean length over which a deviation is made up.
     """
 
     __slots__ = ("_allowed", "_correction", "_requests", "_spent", "_tokens", "_window", "share")
@@ -41,26 +51,30 @@ class Budget:
 
     @property
     def tokens(self) -> int:
-        """Prompt tokens in the window."""
+        """Prompt tokens of the requests in the window."""
         return self._tokens
 
     @property
     def spent(self) -> float:
-        """Those of them that the constrained endpoint processed."""
+        """Tokens that the constrained endpoint took in for them: a prompt as often as it did, and answers that it
+        went on with."""
         return self._spent
 
     @property
     def used(self) -> float:
-        """The share of those; 0 before any came."""
+        """`spent` in relation to `tokens`, above 1 where it took in more than every prompt once; 0 before any came."""
         return self._spent / self._tokens if self._tokens else 0.0
 
     @property
     def requests(self) -> int:
-        """In the window."""
+        """Requests in the window."""
         return len(self._requests)
 
     def next(self, share: float | None = None) -> float:
-        """The share to plan the next request with. share: what that request is allowed, where it is not `share`."""
+        """The share to plan the next request with.
+
+        share: what that request is allowed; None: the budget's own share.
+        """
         share = self.share if share is None else share
         if not 0.0 < share < 1.0 or not self._requests:
             return share
@@ -69,7 +83,12 @@ class Budget:
         return min(1.0, max(0.0, share + left / (self._correction * mean)))
 
     def book(self, tokens: int, expected: float, share: float | None = None) -> Booking:
-        """A request of so many prompt tokens begins. expected: how likely the constrained endpoint takes them in."""
+        """A request begins.
+
+        tokens: its prompt.
+        expected: how likely the constrained endpoint takes it in.
+        share: what the request is allowed; None: the budget's own share.
+        """
         booking = Booking(tokens, tokens * expected, tokens * (self.share if share is None else share))
         self._requests.append(booking)
         self._add(booking, 1)
@@ -79,12 +98,11 @@ class Budget:
             self._add(oldest, -1)
         return booking
 
-    def settle(self, booking: Booking, spent: bool) -> None:
-        """Whether the constrained endpoint took the request's tokens in."""
-        difference = booking.tokens * spent - booking.spent
-        booking.spent += difference
+    def resolve(self, booking: Booking, spent: float) -> None:
+        """So many tokens the constrained endpoint has taken in for the request so far; replaces what was booked."""
         if booking.counts:
-            self._spent += difference
+            self._spent += spent - booking.spent
+        booking.spent = spent
 
     def _add(self, booking: Booking, sign: int) -> None:
         self._tokens += sign * booking.tokens

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Protocol
 
 from policies.base import Registry
 
-MODES = ("cloud", "device", "speculative", "race")
 ANY_DEVICE = "any"
+
+
+class DevicePart(StrEnum):
+    """Whether a device takes part in a mode."""
+
+    NEVER = "never"
+    MAY = "may"
+    MUST = "must"
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceView:
     """A registered device as a policy sees it.
 
-    rtt_s: round-trip time of its link, seconds; sessions: how many it is working on now; prefill_token_s: seconds
-    to take in a token, 0 where not known.
+    rtt_s: round-trip time of its link, seconds.
+    sessions: how many it is working on now.
+    prefill_token_s: seconds to take in a token, 0 where not known.
     """
 
     name: str
@@ -26,28 +35,40 @@ class DeviceView:
     prefill_token_s: float = 0.0
 
 
+Preference = tuple[int | float | str, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class CollaborationState:
-    """What is known when a request arrives; `mode` and `device` are None where the client left them open, and
-    `device` has several names where the client owns several."""
+    """What is known when a request arrives.
+
+    mode, device: as the client wishes; None where it left them open. device: several names where it owns several.
+    modes: those that are served, and whether a device takes part.
+    up: replicas by pool.
+    best_device: the device that the policy prefers, of those named or of all; None where none of them is there. It
+        takes no longer for many devices than for few.
+    """
 
     mode: str | None
     device: str | tuple[str, ...] | None
-    verifiers: int
-    drafters: int
-    devices: Sequence[DeviceView]
+    modes: Mapping[str, DevicePart]
+    up: Mapping[str, int]
+    best_device: Callable[[Sequence[str] | None], DeviceView | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Collaboration:
-    """The decision: a mode, and the device that takes part (None: no device; speculation is then fused, and a race
-    has but one runner)."""
+    """The decision: a mode, and the device that takes part (None: no device; speculation is then fused)."""
 
     mode: str
     device: str | None
 
 
 class CollaborationPolicy(Protocol):
+    def preference(self, device: DeviceView) -> Preference:
+        """What devices are compared by; the least is the best. It may depend on nothing but the device."""
+        ...
+
     def choose(self, state: CollaborationState) -> Collaboration:
         """A mode that the endpoints at hand can serve; explicit wishes are followed as they stand."""
         ...
@@ -60,24 +81,22 @@ collaboration: Registry[CollaborationPolicy] = Registry("collaboration")
 class ExplicitElseCloud:
     """Do what the client asks; where it leaves the mode open: speculative with its device, else cloud.
 
-    Speculative without a device is fused: the cloud's own drafter drafts. The device name "any", and modes
-    "device" and "race" without a name, take the least busy device, the quickest and nearest among equals; so is one
-    of several names chosen, of those that are there.
+    A mode that can do without a device does, where the client names none (speculation is then fused). Where one must
+    take part and none is named, or by the name "any", it is the least busy one, the quickest and nearest among equals;
+    so is one of several names chosen, of those that are there.
     """
+
+    def preference(self, device: DeviceView) -> Preference:
+        return (device.sessions, device.prefill_token_s, device.rtt_s, device.name)
 
     def choose(self, state: CollaborationState) -> Collaboration:
         mode = state.mode or ("speculative" if state.device else "cloud")
-        if mode == "cloud":
+        wanted, part = state.device, state.modes[mode]
+        if part is DevicePart.NEVER or (part is DevicePart.MAY and wanted is None):
             return Collaboration(mode, None)
-        if mode == "speculative" and state.device is None:
-            return Collaboration(mode, None)
-        if isinstance(state.device, str) and state.device != ANY_DEVICE:
-            return Collaboration(mode, state.device)
-        named = state.device if isinstance(state.device, tuple) else None
-        there = [d for d in state.devices if named is None or d.name in named]
-        if there:
-            best = min(there, key=lambda d: (d.sessions, d.prefill_token_s, d.rtt_s, d.name))
+        if isinstance(wanted, str) and wanted != ANY_DEVICE:
+            return Collaboration(mode, wanted)
+        best = state.best_device(wanted if isinstance(wanted, tuple) else None)
+        if best is not None:
             return Collaboration(mode, best.name)
-        return Collaboration(
-            mode, named[0] if named else state.device if isinstance(state.device, str) else None
-        )
+        return Collaboration(mode, wanted[0] if isinstance(wanted, tuple) else wanted)

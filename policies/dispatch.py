@@ -1,8 +1,8 @@
 """Dispatch: when device and server start on a prompt, so that one of them spends no more than its budget.
 
 DiSCo (Sun et al. 2025), section 4.2 and algorithms 2 and 3. The budget b is the share of all prompt tokens
-that the constrained endpoint may process. Plans are not tables that are made anew: what a prompt of length l
-gets follows from two windows of samples, so the plan changes with every sample for the cost of taking it in.
+that the constrained endpoint may process. The plan is no table that is made anew now and then: what a prompt of
+length l gets follows from two windows of samples, so the plan changes with every sample for the cost of noting it.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from policies.base import Registry
 from policies.samples import Latencies, Lengths
 
 NEVER = math.inf
-RENEWED = 64  # samples after which what is fitted to them is fitted again
+REFIT = 64  # samples after which what is fitted to them is fitted again
 
 
 class Side(StrEnum):
-    """Of a race: the endpoint that the user owns, and the one that asks money."""
+    """The two endpoints of a race: the one that the user owns, and the one that charges money."""
 
     DEVICE = "device"
     SERVER = "server"
@@ -30,10 +30,15 @@ class Side(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DispatchState:
-    """tokens: the prompt's length. lengths: p(l); ttft: F(t), the server's time to first token, seconds.
+    """What is known when a request arrives.
 
-    budget: b in [0, 1]. constrained: the endpoint that it limits. coin: drawn anew for each request, uniform
-    in [0, 1), for what is decided by chance.
+    tokens: the prompt's length.
+    lengths: p(l), how long prompts are.
+    ttft: F(t), the server's time to first token in seconds.
+    budget: b in [0, 1].
+    constrained: the endpoint that the budget limits.
+    coin: uniform in [0, 1), drawn anew for each request, for what is decided by chance. It decides one thing at most:
+        there are no more than two plans for a request, one for coins below some value and one for the others.
     """
 
     tokens: int
@@ -46,8 +51,11 @@ class DispatchState:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """When each endpoint starts, seconds after the request came, if no token has come from the other till
-    then; NEVER: not at all."""
+    """When each endpoint starts, if the other has given no token by then: seconds after the request came.
+
+    server_s: the server; NEVER: not at all.
+    device_s: the device; NEVER: not at all.
+    """
 
     server_s: float
     device_s: float
@@ -85,8 +93,8 @@ class DeviceOnly:
 
 @dispatch.register("stochastic")
 class Stochastic:
-    """The paper's baseline, Stoch-S and Stoch-D: the constrained endpoint gets a random share b of prompts,
-    each alone."""
+    """DiSCo's baselines Stoch-S and Stoch-D: the constrained endpoint alone serves a random share b of the prompts,
+    the other one the rest."""
 
     def choose(self, state: DispatchState) -> Start:
         spend = state.coin < state.budget
@@ -95,9 +103,9 @@ class Stochastic:
 
 @dispatch.register("disco")
 class Disco:
-    """Algorithm 2 where the device is constrained, algorithm 3 where the server is.
+    """DiSCo's algorithm 2 where the device is constrained, its algorithm 3 where the server is.
 
-    tail_share: α, what of the device's budget is kept for the server's slowest answers.
+    tail_share: α, the part of the device's budget that is kept for the server's slowest answers.
     """
 
     def __init__(self, tail_share: float = 0.05) -> None:
@@ -113,16 +121,15 @@ class Disco:
         return Start(0.0, self.wait_s(state))
 
     def wait_s(self, state: DispatchState) -> float:
-        """W[l] of algorithm 2: how long the device waits for the server, seconds."""
+        """W[l] of DiSCo's algorithm 2: how long the device waits for the server, seconds."""
         budget, ttft = state.budget, state.ttft
         if budget <= 0.0:
             return NEVER
         tail = min(self._alpha, budget)
         left = budget - tail  # after protecting the tail; spent on the shortest prompts first
         if left > 0.0:
-            to_zero = 1.0 - tail  # of what prompts of a length hold, what it costs that they never wait
-            below = state.lengths.share_below(state.tokens)
-            here = state.lengths.share_below(state.tokens + 1) - below
+            to_zero = 1.0 - tail  # that prompts of a length never wait costs this part of their tokens
+            below, here, _ = state.lengths.around(state.tokens)
             left -= below * to_zero
             if left >= here * to_zero and left > 0.0:
                 return 0.0
@@ -133,11 +140,12 @@ class Disco:
 
 @dispatch.register("disco-linear")
 class DiscoLinear(Disco):
-    """The paper's other form for a constrained device, equation (1): beyond l_th the wait grows with length,
+    """DiSCo's other form for a constrained device, its equation (1): from l_th on the wait grows with the length,
     W(l) = min(β·l, w_tail).
 
-    threshold_share: l_th is where shorter prompts hold this share of the budget beyond α; β then follows
-    from equation (2), and is found by halving.
+    tail_share: as in Disco.
+    threshold_share: part of the budget beyond α that prompts shorter than l_th use up by never waiting. β then follows
+        from DiSCo's equation (2), and is found by bisection.
     """
 
     def __init__(self, tail_share: float = 0.05, threshold_share: float = 0.5) -> None:
@@ -145,7 +153,8 @@ class DiscoLinear(Disco):
         if not 0.0 <= threshold_share <= 1.0:
             raise ValueError(f"threshold_share must lie between 0 and 1, not {threshold_share}")
         self._share = threshold_share
-        self._line: tuple[tuple[float, ...], int, float, float] | None = None
+        self._fitted: tuple[Lengths, Latencies, tuple[float, ...]] | None = None
+        self._line = 0, 0.0, 0.0
 
     def wait_s(self, state: DispatchState) -> float:
         if state.budget <= self._alpha or not len(state.lengths):
@@ -154,12 +163,12 @@ class DiscoLinear(Disco):
         return 0.0 if state.tokens < threshold else min(beta * state.tokens, tail_s)
 
     def _plan(self, state: DispatchState) -> tuple[int, float, float]:
-        """(l_th: shorter prompts never wait, β in seconds a token, w_tail in seconds), made anew after a while."""
+        """(l_th: shorter prompts never wait, β in seconds a token, w_tail in seconds), fitted again after a while."""
         lengths, ttft, budget = state.lengths, state.ttft, math.floor(1000 * state.budget) / 1000
-        made_for = (id(lengths), id(ttft), budget, lengths.seen // RENEWED, ttft.seen // RENEWED)
-        if self._line is None or self._line[0] != made_for:
-            self._line = (made_for, *self._fit(lengths, ttft, budget))
-        return self._line[1:]
+        at, fitted = (budget, lengths.seen // REFIT, ttft.seen // REFIT), self._fitted
+        if fitted is None or fitted[0] is not lengths or fitted[1] is not ttft or fitted[2] != at:
+            self._fitted, self._line = (lengths, ttft, at), self._fit(lengths, ttft, budget)
+        return self._line
 
     def _fit(self, lengths: Lengths, ttft: Latencies, budget: float) -> tuple[int, float, float]:
         tail_s = ttft.quantile(1.0 - self._alpha)
@@ -182,15 +191,14 @@ class DiscoLinear(Disco):
 
 
 def long_prompts_to_the_server(state: DispatchState) -> Start:
-    """Algorithm 3: the device takes every prompt, and the server those of l_th tokens and more as well.
+    """DiSCo's algorithm 3: the device takes every prompt, and the server those of l_th tokens and more as well.
 
     Prompts of l_th tokens themselves go to the server as often as the budget still has room for.
     """
     lengths, budget = state.lengths, state.budget
     if not len(lengths):
         return BOTH if state.coin < budget else DEVICE_ONLY
-    longer = 1.0 - lengths.share_below(state.tokens + 1)
-    here = 1.0 - lengths.share_below(state.tokens) - longer
+    _, here, longer = lengths.around(state.tokens)
     if longer >= budget:
         return DEVICE_ONLY
     if longer + here <= budget:

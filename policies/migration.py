@@ -16,11 +16,15 @@ from policies.cost import PerToken
 
 @dataclass(frozen=True, slots=True)
 class MigrationState:
-    """known: tokens that the target would have to take in, prompt and answer so far; remaining: tokens that
-    the answer probably still gets. source, target: dollars a token.
+    """What is known when an answer might move on.
 
-    migration_s: t_m, how long the target would take to its first token: transfer, queue and prefill.
-    reader_rate: r_c, tokens/s; 0: nobody reads along. ahead: tokens that the reader has before them.
+    known: tokens that the target would have to take in: prompt and answer so far, but for what it still holds.
+    remaining: tokens that the answer probably still gets.
+    source: dollars a token where the answer comes from.
+    target: dollars a token where it might go on.
+    migration_s: t_m, seconds until the target's first token: transfer, queue and prefill; infinite where it is unknown.
+    reader_rate: r_c, tokens/s; 0: nobody reads along.
+    ahead: tokens that the reader has before them.
     """
 
     known: int
@@ -33,26 +37,30 @@ class MigrationState:
 
 
 def saved_usd(state: MigrationState) -> float:
-    """Equation (4): Δc_decode · l_remaining − overhead, the target's prefill; dollars.
+    """DiSCo's equation (4): Δc_decode · l_remaining − overhead, which is the target's prefill; dollars.
 
-    The transfer, of token ids, is not counted.
+    What it costs to transfer the token ids is not counted.
     """
     overhead = state.target.prefill * state.known
     return (state.source.decode - state.target.decode) * state.remaining - overhead
 
 
-def buffer_tokens(reader_rate: float, migration_s: float) -> int:
-    """Equation (6): B = r_c · t_m, whole tokens."""
-    return math.ceil(reader_rate * migration_s)
+def buffer_tokens(reader_rate: float, migration_s: float) -> float:
+    """DiSCo's equation (6): B = r_c · t_m, rounded up to whole tokens.
+
+    Where t_m is infinite, so is B for whoever reads along: no buffer is known to be enough.
+    """
+    tokens = reader_rate * migration_s if reader_rate else 0.0
+    return math.ceil(tokens) if tokens < math.inf else tokens
 
 
 class MigrationPolicy(Protocol):
     def wanted(self, state: MigrationState) -> bool:
-        """Whether the answer should end at the other endpoint."""
+        """Whether it pays that the answer ends at the other endpoint; only if that decodes more cheaply."""
         ...
 
     def due(self, state: MigrationState) -> bool:
-        """Whether it should go there now."""
+        """Whether it should go there now; only if it is wanted there."""
         ...
 
 
@@ -61,7 +69,7 @@ migration: Registry[MigrationPolicy] = Registry("migration")
 
 @migration.register("never")
 class Never:
-    """Whoever gave the first token gives all."""
+    """Whoever gives the first token gives all."""
 
     def wanted(self, state: MigrationState) -> bool:
         return False
@@ -72,9 +80,9 @@ class Never:
 
 @migration.register("buffered")
 class Buffered:
-    """The paper's: where it pays, as soon as the buffer covers it.
+    """DiSCo's own: where it pays, as soon as the reader's buffer covers the time that it takes.
 
-    caution: what the estimate of t_m is multiplied by before it counts.
+    caution: factor on the estimate of t_m. Below 1 answers move sooner and cost less, but readers may have to wait.
     """
 
     def __init__(self, caution: float = 1.0) -> None:

@@ -1,4 +1,4 @@
-"""Quality of text streaming (TokenFlow, sections 3.2 and 7.1.3): what a reader makes of the times tokens come at.
+"""Quality of text streaming (TokenFlow's sections 3.2 and 7.1.3): what a reader makes of the times tokens come at.
 
 A reader of rate r, tokens/s, starts with the first token and takes one every 1/r seconds; token j, which comes
 at times_j, is read at read_j = max(times_j, read_{j−1} + 1/r), and takes until read_j + 1/r. All times are in
@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-FULL = 0.1  # of the output: up to such a buffer a token counts in full (τ1, section 7.1.3)
-NONE = 0.2  # of the output: from such a buffer on a token counts nothing (τ2)
+FULL = 0.1  # of the output: up to such a buffer a token counts in full (τ1 of TokenFlow's section 7.1.3)
+NONE = 0.2  # of the output: from such a buffer on a token counts nothing (τ2 there)
 STALLED_S = 1e-3  # a request that waited longer in all has stalled
 
 
@@ -47,12 +47,17 @@ def stall_s(times_s: ArrayLike, rate: float) -> float:
 
 
 def token_utility(buffer: ArrayLike, threshold: float, decay: float) -> NDArray[np.float64]:
-    """w, equation (1): 1 where B ≤ τ, else max(1 − α(B − τ), 0). B, τ: tokens; α > 0: per token."""
+    """w of TokenFlow's equation (1): 1 where B ≤ τ, else max(1 − α(B − τ), 0).
+
+    buffer: B, tokens.
+    threshold: τ, tokens.
+    decay: α > 0, per token.
+    """
     return np.clip(1.0 - decay * (np.asarray(buffer, dtype=np.float64) - threshold), 0.0, 1.0)
 
 
 def effective_tokens(times_s: ArrayLike, rate: float) -> float:
-    """Tokens of an output weighted by equation (1), 1 up to a buffer of 10 % of it and 0 from 20 % on."""
+    """Tokens of an output, weighted by TokenFlow's equation (1): 1 up to a buffer of 10 % of it, 0 from 20 % on."""
     sizes = buffers(times_s, rate)
     if not sizes.size:
         return 0.0
@@ -66,9 +71,11 @@ def _check_rate(rate: float) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Stream:
-    """A request that arrives at arrival_s, its tokens at times_s, and its reader's rate in tokens/s.
+    """One request as its reader saw it.
 
-    A client that is no reader has a reference rate.
+    arrival_s: when it arrived.
+    times_s: when each of its tokens came.
+    rate: the reader's, tokens/s; a client that is no reader has a reference rate.
     """
 
     arrival_s: float
@@ -84,13 +91,16 @@ class Stream:
 
 @dataclass(frozen=True)
 class Quality:
-    """How well streams were served. span_s: from the first arrival to the last token of all.
+    """How well streams were served. What is per second is 0 if span_s is.
 
-    requests, tokens: counts. ttft_*: seconds from arrival to first token, over the requests that have one; NaN
-    if none has. throughput, effective_throughput: tokens/s, the latter weighted (see effective_tokens).
-    stall_*: seconds, over all requests; stalled_share: those that waited more than 1 ms in all, in [0, 1].
-    qos: equation (2), 1/s. A request without tokens has no part in it: look at `requests`, too. What is per
-    second is 0 if span_s is.
+    requests, tokens: counts.
+    span_s: from the first arrival to the last token of all.
+    ttft_mean_s, ttft_p50_s, ttft_p99_s: from arrival to first token, over the requests that have one; NaN if none has.
+    throughput: tokens/s.
+    effective_throughput: tokens/s, weighted as in effective_tokens.
+    stall_mean_s, stall_max_s: the readers' waits, over all requests.
+    stalled_share: of requests whose reader waited more than 1 ms in all, in [0, 1].
+    qos: TokenFlow's equation (2), 1/s; requests without tokens play no part in it, so look at `requests`, too.
     """
 
     requests: int
@@ -108,7 +118,11 @@ class Quality:
 
 
 def assess(streams: Sequence[Stream], ttft_weight: float = 1.0, stall_weight: float = 1.0) -> Quality:
-    """The metrics of some streams. ttft_weight, stall_weight: λ and μ of equation (2), tokens per second."""
+    """The metrics of some streams.
+
+    ttft_weight: λ of TokenFlow's equation (2), tokens per second.
+    stall_weight: μ of the same.
+    """
     if not streams:
         raise ValueError("there is no quality of no streams")
     begun = [s for s in streams if len(s.times_s)]
@@ -136,11 +150,15 @@ def assess(streams: Sequence[Stream], ttft_weight: float = 1.0, stall_weight: fl
 
 
 class Reader:
-    """The same reader followed online, in constant time a delivery. rate: tokens/s.
+    """The same reader followed online, in constant time a delivery.
 
-    received: tokens so far. stalled_s: seconds waited with an empty buffer between tokens, as of the last
-    delivery; after it, equal to stall_s of the tokens' times. Reading is continuous here: the token being read
-    counts with what is left of it, so that the buffer falls by `rate` a second.
+    Reading is continuous here: of the token that is being read, what is left of it counts, so that the buffer falls by
+    `rate` a second.
+
+    rate: tokens/s.
+    received: tokens so far.
+    stalled_s: seconds waited with an empty buffer between tokens, as of the last delivery; equal to stall_s of the
+        tokens' times.
     """
 
     __slots__ = ("_dry_at", "rate", "received", "stalled_s")
@@ -160,8 +178,12 @@ class Reader:
         if tokens < 0:
             raise ValueError(f"cannot deliver {tokens} tokens")
         if tokens:
-            self.stalled_s = self.stall_s(now_s)
-            self._dry_at = max(self._dry_at, now_s) + tokens / self.rate
+            dry_at = self._dry_at
+            if now_s > dry_at:
+                if self.received:
+                    self.stalled_s += now_s - dry_at
+                dry_at = now_s
+            self._dry_at = dry_at + tokens / self.rate
             self.received += tokens
 
     def dry_s(self, now_s: float) -> float:

@@ -20,7 +20,10 @@ routing: Registry[RoutingPolicy] = Registry("routing")
 
 @routing.register("random")
 class RandomReplica:
-    """Any replica, each as likely as the others; load plays no part. seed: of the draws."""
+    """Any replica, each as likely as the others; load plays no part.
+
+    seed: of the draws.
+    """
 
     def __init__(self, seed: int = 0) -> None:
         self._random = Random(seed)

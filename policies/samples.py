@@ -8,12 +8,20 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
+from typing import NamedTuple
 
 import numpy as np
 
 KEPT = 4096
 GOLDEN = (math.sqrt(5) - 1) / 2
+EXACT = 4096
+"""Tokens; prompts shorter than that are told apart by each token of their length."""
+PER_DOUBLING = 64
+"""Classes of longer prompts, from a length to its double: lengths of one class differ by less than 1/64 (1.6 %)."""
+POINTS = 200
+"""Samples that stand for a whole window on its way to another process."""
 
 
 class _Ring:
@@ -35,6 +43,10 @@ class _Ring:
         dropped, self._samples[at] = self._samples[at], sample
         return dropped
 
+    def replace(self, samples: list[float]) -> None:
+        """Hold these instead."""
+        self._samples, self._at = samples[-self._kept :], 0
+
     def __len__(self) -> int:
         return len(self._samples)
 
@@ -45,8 +57,11 @@ class _Ring:
 class Lengths:
     """p(l): how long prompts are, and how all their tokens are spread over lengths.
 
-    A Fenwick tree over lengths holds the tokens of prompts of each length. samples: lengths, tokens, oldest
-    first; kept: how many are remembered.
+    A Fenwick tree holds the tokens of all prompts of each length. Above EXACT tokens, lengths that differ by less than
+    1/64 may be of one class and count as alike, so that the tree has 8,192 places at most, however long prompts get.
+
+    samples: lengths in tokens, oldest first.
+    kept: how many are remembered.
     """
 
     __slots__ = ("_ring", "_size", "_tree", "seen", "total")
@@ -60,36 +75,50 @@ class Lengths:
         """Tokens of all prompts in the window."""
         self.seen = len(self._ring)
         """Prompts, forgotten ones included."""
-        self._build(1 << int(lengths.max(initial=255)).bit_length(), lengths)
+        self._build(_class(int(lengths.max(initial=255))), lengths)
 
     def note(self, tokens: int) -> None:
         """A prompt of so many tokens has come."""
         if tokens < 1:
             raise ValueError(f"a prompt has at least 1 token, not {tokens}")
         dropped = self._ring.push(tokens)
-        if tokens >= self._size:
-            self._build(1 << tokens.bit_length(), np.fromiter(self._ring, np.int64, len(self._ring)))
+        at = tokens if tokens < EXACT else _class(tokens)
+        if at >= self._size:
+            self._build(at, np.fromiter(self._ring, np.int64, len(self._ring)))
         else:
-            self._add(tokens, tokens)
+            self._add(at, tokens)
             if dropped is not None:
-                self._add(int(dropped), -int(dropped))
+                self._add(_class(int(dropped)), -int(dropped))
         self.total += tokens - int(dropped or 0)
         self.seen += 1
 
     def share_below(self, tokens: int) -> float:
-        """Share of all prompt tokens that are in prompts shorter than `tokens`; 0 where nothing was seen."""
-        if not self.total:
-            return 0.0
-        at, below, tree = min(tokens, self._size) - 1, 0, self._tree
-        while at > 0:
-            below += tree[at]
-            at &= at - 1
-        return below / self.total
+        """Share of all prompt tokens that are in prompts shorter than `tokens`, and of a lower class where `tokens` is
+        above EXACT; 0 where nothing was seen."""
+        return self.around(tokens)[0]
+
+    def around(self, tokens: int) -> tuple[float, float, float]:
+        """Shares of all prompt tokens in prompts that are shorter than `tokens`, as long, and longer. As long: of one
+        class with it. All 0 where nothing was seen."""
+        total, tree, at = self.total, self._tree, tokens if tokens < EXACT else _class(tokens)
+        if not total:
+            return 0.0, 0.0, 0.0
+        if at >= self._size:
+            return 1.0, 0.0, 0.0
+        below, left = 0, at - 1
+        while left > at & (at - 1):  # the places whose sum tree[at] holds as well
+            below += tree[left]
+            left &= left - 1
+        alike = tree[at] - below
+        while left > 0:
+            below += tree[left]
+            left &= left - 1
+        return below / total, alike / total, (total - below - alike) / total
 
     def threshold(self, share: float) -> int:
-        """The least length l such that prompts up to l hold more than `share` of all tokens.
+        """The least length l such that prompts up to l hold more than `share` of all tokens: the least of its class.
 
-        Where prompts of every length hold few tokens this is l_th of equation (3) with share = 1 − b.
+        Where prompts of every length hold few tokens this is l_th of DiSCo's equation (3) with share = 1 − b.
         """
         left, at, step, tree = share * self.total, 0, self._size >> 1, self._tree
         while step:
@@ -97,7 +126,7 @@ class Lengths:
                 at += step
                 left -= tree[at]
             step >>= 1
-        return at + 1
+        return _least(at + 1)
 
     def shares(self) -> tuple[np.ndarray, np.ndarray]:
         """(lengths that occur in ascending order, share of all tokens that is in prompts of each)."""
@@ -107,9 +136,16 @@ class Lengths:
     def __len__(self) -> int:
         return len(self._ring)
 
-    def _build(self, size: int, lengths: np.ndarray) -> None:
-        self._size = size
-        tokens = np.bincount(lengths, minlength=size) * np.arange(size)
+    def _build(self, longest: int, lengths: np.ndarray) -> None:
+        """longest: the highest class that there must be room for."""
+        self._size = size = 1 << longest.bit_length()
+        if size > EXACT:
+            coarse = lengths >= EXACT
+            classes = lengths.copy()
+            classes[coarse] = [_class(n) for n in lengths[coarse].tolist()]
+            tokens = np.bincount(classes, lengths, size).astype(np.int64)
+        else:
+            tokens = np.bincount(lengths, minlength=size) * np.arange(size)
         below = np.cumsum(tokens)
         index = np.arange(size)
         self._tree: list[int] = (below - below[index & (index - 1)]).tolist()
@@ -121,10 +157,51 @@ class Lengths:
             at += at & -at
 
 
+def _class(tokens: int) -> int:
+    """Of prompts that count as alike: the length itself below EXACT."""
+    if tokens < EXACT:
+        return tokens
+    doublings = (tokens // EXACT).bit_length() - 1
+    return EXACT + PER_DOUBLING * (doublings - 1) + (tokens * PER_DOUBLING // EXACT >> doublings)
+
+
+def _least(at: int) -> int:
+    """The least length of a class."""
+    if at < EXACT:
+        return at
+    doublings, step = divmod(at - EXACT, PER_DOUBLING)
+    return (PER_DOUBLING + step) * EXACT // PER_DOUBLING << doublings
+
+
+def _table(ascending: Sequence[float], points: int) -> tuple[float, ...]:
+    """F⁻¹(1/n), F⁻¹(2/n) … F⁻¹(1) of so many points n; all samples where there are no more than that."""
+    count = len(ascending)
+    if count <= points:
+        return tuple(ascending)
+    return tuple(ascending[-(-i * count // points) - 1] for i in range(1, points + 1))
+
+
+class Sampled(NamedTuple):
+    """A window on its way to another process, by no more than POINTS of its samples.
+
+    F of these, G(t) = ⌊n·F(t)⌋ / n for n points, is never above the window's own F and less than 1/n = 0.005 below it;
+    its quantiles are never below the window's own, and G⁻¹(q) ≤ F⁻¹(q + 1/n). So a plan made with them waits no shorter
+    than it should. Of n samples or less, all are here, and G is F. It is a copy to decide with: further samples belong
+    into the window that it was made of, which weighs them against all of its own.
+
+    points: F⁻¹(1/n) … F⁻¹(1).
+    seen: samples, forgotten ones included.
+    """
+
+    points: tuple[float, ...]
+    seen: int
+
+
 class Latencies:
     """F(t): the distribution of a time, from a window of it.
 
-    samples: seconds, oldest first; kept: how many are remembered.
+    samples: seconds, oldest first.
+    kept: how many are remembered.
     """
 
     __slots__ = ("_ring", "_sorted", "_turn", "seen")
@@ -150,7 +227,7 @@ class Latencies:
         self.seen += 1
 
     def note_longer(self, seconds: float) -> None:
-        """It would have taken longer than that: whoever was waited for was stopped.
+        """It would have taken longer than that: it was stopped before it was over.
 
         Where in the tail it would have ended is imputed from the tail that is known, evenly over it: ignoring
         such samples, or taking them at their word, would cut off the very tail that is raced against.
@@ -177,6 +254,17 @@ class Latencies:
         rank = math.ceil(share * len(self._sorted) - 1e-9)
         return self._sorted[min(max(rank, 1), len(self._sorted)) - 1]
 
+    def snapshot(self, points: int = POINTS) -> Sampled:
+        """What has been seen, for another process; see Sampled for what it leaves out."""
+        return Sampled(_table(self._sorted, points), self.seen)
+
+    def adopt(self, other: Sampled) -> None:
+        """Take over what has seen more than this has; otherwise nothing."""
+        if other.seen > self.seen:
+            self._sorted = list(other.points)
+            self._ring.replace(self._sorted[:])
+            self.seen = other.seen
+
     def __len__(self) -> int:
         return len(self._ring)
 
@@ -186,15 +274,21 @@ class Latencies:
 
 
 class Outputs:
-    """How long answers are, and so how much of one is probably left. kept: answers that are remembered."""
+    """How long answers are, and so how much of one is probably left.
 
-    __slots__ = ("_prior", "_ring", "_sorted")
+    prior: tokens, expected where no answer was seen yet.
+    kept: how many answers are remembered.
+    """
+
+    __slots__ = ("_prior", "_ring", "_sorted", "_sums", "seen")
 
     def __init__(self, prior: int = 128, kept: int = 512) -> None:
         self._ring = _Ring([], kept)
         self._sorted: list[int] = []
+        self._sums: list[int] = []  # of the shortest 0, 1, 2 … answers; empty until they are asked for
         self._prior = prior
-        """Tokens, expected where no answer was as long as this one already is."""
+        self.seen = 0
+        """Answers, forgotten ones included."""
 
     def note(self, tokens: int) -> None:
         """An answer had so many tokens."""
@@ -202,10 +296,33 @@ class Outputs:
         if dropped is not None:
             del self._sorted[bisect_left(self._sorted, dropped)]
         insort(self._sorted, tokens)
+        self._sums = []
+        self.seen += 1
 
     def remaining(self, sent: int, most: int) -> float:
         """Expected tokens that an answer of `sent` tokens and at most `most` still gets: E[L − n | L > n]."""
-        longer = self._sorted[bisect_right(self._sorted, sent) :]
-        if not longer:
-            return float(max(0, min(most - sent, self._prior if not self._sorted else 1)))
-        return sum(min(tokens, most) - sent for tokens in longer) / len(longer) if sent < most else 0.0
+        lengths = self._sorted
+        first, count = bisect_right(lengths, sent), len(lengths)
+        if first == count:
+            return float(max(0, min(most - sent, 1 if lengths else self._prior)))
+        if sent >= most:
+            return 0.0
+        sums = self._sums or self._sum()
+        cut = bisect_left(lengths, most)  # answers from here on end at `most`
+        tokens = sums[cut] - sums[first] + most * (count - cut)
+        return (tokens - sent * (count - first)) / (count - first)
+
+    def snapshot(self, points: int = POINTS) -> Sampled:
+        """What has been seen, for another process; see Sampled for what it leaves out."""
+        return Sampled(_table(self._sorted, points), self.seen)
+
+    def adopt(self, other: Sampled) -> None:
+        """Take over what has seen more than this has; otherwise nothing."""
+        if other.seen > self.seen:
+            self._sorted = [int(tokens) for tokens in other.points]
+            self._ring.replace([*self._sorted])
+            self._sums, self.seen = [], other.seen
+
+    def _sum(self) -> list[int]:
+        self._sums = [*accumulate(self._sorted, initial=0)]
+        return self._sums

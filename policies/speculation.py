@@ -1,6 +1,7 @@
 """The arithmetic of speculative decoding (Leviathan et al. 2023), with a link between drafter and target.
 
-alpha: probability that a drafted token is accepted, given that those before it were; gamma: window, tokens.
+alpha: probability that a drafted token is accepted, given that those before it were.
+gamma: window, tokens.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from policies.base import Registry
 
@@ -26,10 +26,12 @@ class WindowState:
         `acceptance` it does not depend on the windows.
     judged: how many tokens that is known from.
     prior: the same share over all pairs of the target; 0 unknown.
-    verify_least_s, fused_least_s: the least that verify_s and fused_s might be, as seen lately when nothing else was in
-        the target's way; 0 unknown.
-    fused_share: of the target's rounds at present, all its pairs together; 0.5 where there is no other pair.
-    mean_window: of its other rounds, likewise; 0 where there is no other pair.
+    verify_least_s: the least that verify_s might be, as seen lately when nothing else was in the target's way; 0
+        unknown.
+    fused_least_s: the same of fused_s.
+    fused_share: share of fused rounds among the target's at present, over all of its pairs; 0.5 where there is no
+        other pair.
+    mean_window: mean window of its other rounds; 0 where there is no other pair.
     """
 
     acceptance: float
@@ -50,17 +52,29 @@ class WindowState:
 
 
 class WindowPolicy(Protocol):
+    """One object a draft–target pair; asked before each of the pair's rounds."""
+
     def choose(self, state: WindowState) -> int:
         """γ ≥ 1, tokens to draft. γ = 1 is fused: the round stays in the cloud, without the device."""
         ...
 
 
-window: Registry[WindowPolicy] = Registry("window", also=("policies.awc.policy",))
+@runtime_checkable
+class Remembering(WindowPolicy, Protocol):
+    """A window policy that does not decide from the state alone.
+
+    memory: all that it remembers between rounds; another object of the policy, given it, decides alike from then on.
+    """
+
+    memory: tuple[float, ...]
+
+
+window: Registry[WindowPolicy] = Registry("window")
 
 
 @window.register("static")
 class StaticWindow:
-    """Always the same γ."""
+    """Always the same γ: size, in tokens."""
 
     def __init__(self, size: int = 4) -> None:
         if size < 1:
@@ -73,9 +87,12 @@ class StaticWindow:
 
 @window.register("dynamic")
 class DynamicWindow:
-    """DSD's heuristic: a token more after high acceptance, a token less after low.
+    """DSD's heuristic: one token more after high acceptance, one token less after low.
 
-    start: the first window; low, high: acceptance below and above which it changes; least, most: its bounds.
+    start: the first window.
+    low: acceptance below which the window shrinks.
+    high: acceptance above which it grows.
+    least, most: its bounds.
     """
 
     def __init__(
@@ -87,6 +104,14 @@ class DynamicWindow:
             )
         self.low, self.high, self.least, self.most = low, high, least, most
         self._size = start
+
+    @property
+    def memory(self) -> tuple[float, ...]:
+        return (self._size,)
+
+    @memory.setter
+    def memory(self, memory: tuple[float, ...]) -> None:
+        self._size = int(memory[0])
 
     def choose(self, state: WindowState) -> int:
         if state.previous > 0:  # something has been seen

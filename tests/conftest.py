@@ -8,12 +8,27 @@ from dataclasses import dataclass
 
 import pytest
 import yaml
+from hypothesis import settings
 
-from app.local_ray import ENVIRONMENT, LocalRay, free_port, local_ray
+from app.cli.local_ray import ENVIRONMENT, LocalRay, free_port, local_ray
 
 os.environ.update(ENVIRONMENT)  # before any test module imports Ray
+# Before numpy and torch: one thread each, whatever a test asks for. Two that wait for each other on a core that is
+# busy with other tests take 30 times as long as one.
+os.environ |= {"OMP_NUM_THREADS": "1", "OMP_THREAD_LIMIT": "1"}
+
+settings.register_profile("tests", deadline=None)  # what a machine is busy with says nothing about the code
+settings.load_profile("tests")
 
 WIRE_TOKEN = "for these tests only"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that need Ray go to one process, so that one Ray is enough (`pytest -n 2 --dist loadgroup`)."""
+    for item in items:
+        if "cluster" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("ray"))
 
 
 @dataclass(frozen=True)
@@ -36,7 +51,7 @@ def cluster() -> Iterator[LocalRay]:
 def application(cluster: LocalRay) -> Running:
     """The application as `make up` deploys it, on a free port, with the embedded models and a second replica of the
     API."""
-    from app.up import CONFIG, deploy, wait_until_ready
+    from app.cli.up import CONFIG, deploy, wait_until_ready
 
     deployment = yaml.safe_load(CONFIG.read_text())
     deployment["http_options"]["port"] = port = free_port()

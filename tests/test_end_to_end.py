@@ -16,7 +16,7 @@ from openai.types.chat import ChatCompletionChunk
 from ray import serve
 
 from cluster.peers import Peers
-from deployments.assignment import EndpointInfo
+from deployments.request.assignment import EndpointInfo
 from engine.base import EngineStats
 from tests.conftest import Running
 
@@ -129,12 +129,7 @@ async def test_the_replicas_of_the_api_keep_one_account(http: httpx.AsyncClient)
         return (await shown())["requests"] == 16
 
     await until(all_booked, within_s=10.0)
-    ingress = serve.get_deployment_handle("Ingress", "tandem")
-    name = (await shown())["account"]
-    parts = await ingress.broadcast("change_account_here", name, None, None, 0.0).results_async()
-    assert [part.terms.budget for part in parts] == [0.25, 0.25]
-    assert all(0 < part.ledger.requests < 16 for part in parts)
-    assert sum(part.ledger.requests for part in parts) == 16
+    assert (await shown())["budget"] == 0.25
 
 
 async def test_speculation_says_what_the_cloud_says(openai: AsyncOpenAI) -> None:
@@ -159,19 +154,22 @@ async def test_a_race_is_run_and_paid_for(openai: AsyncOpenAI, http: httpx.Async
     """Both start, one answers; the slow device decodes dearer than the server, so it ends there."""
     wishes = {"mode": "race", "device": SLOW_DEVICE, "budget": 1.0, "exchange_rate": 1.0}
     before = (await http.get("/v1/account")).json()
-    text, stats = await ask(openai, tandem=wishes, max_tokens=40)
+    text, stats = await ask(openai.with_options(api_key="racer"), tandem=wishes, max_tokens=40)
     assert text
     assert (stats["mode"], stats["device"], stats["replans"]) == ("race", SLOW_DEVICE, 0)
     assert stats["tokens"] == sum(stats["by_origin"].values()) == 40
     assert set(stats["by_origin"]) <= {"cloud", "device"}
-    prompt = stats["server_tokens"][0]
-    assert prompt > 0
-    assert stats["device_tokens"][0] >= prompt
+    # The device takes in the prompt once, or as far as it came before it lost; the server again when it takes over.
+    assert stats["server_tokens"][0] > 0
+    assert stats["device_tokens"][0] > 0
     assert stats["joules"] > 0
-    key = f"Bearer {openai.api_key}"
-    account = (await http.get("/v1/account", headers={"Authorization": key})).json()
-    assert account["device_joules"] >= stats["joules"] * 0.999
-    assert account["server_usd"] > 0
+
+    async def booked() -> bool:
+        """What a replica of the API did is on the account a moment later, whichever replica shows it."""
+        account = (await http.get("/v1/account", headers={"Authorization": "Bearer racer"})).json()
+        return account["requests"] == 1 and account["device_joules"] >= stats["joules"] * 0.999
+
+    await until(booked, within_s=2.0)
     assert (await http.get("/v1/account")).json() == before, "another account"
 
 
@@ -186,7 +184,8 @@ async def test_several_modes_at_once(openai: AsyncOpenAI) -> None:
 async def test_the_operators_endpoints(http: httpx.AsyncClient) -> None:
     assert (await http.get("/healthz")).status_code == 200
     ready = (await http.get("/readyz")).json()
-    assert (ready["verifier"], ready["drafter"], ready["expander"], ready["devices"]) == (1, 1, 1, 4)
+    assert (ready["verifier"], ready["drafter"], ready["devices"]) == (1, 1, 4)
+    assert "expander" not in ready, "no mode uses it"
     devices = {device["name"]: device for device in (await http.get("/v1/devices")).json()["data"]}
     assert devices[SLOW_DEVICE]["emulated"]
     assert not devices["laptop"]["emulated"]
@@ -239,7 +238,7 @@ async def test_a_device_dies_and_the_cloud_goes_on(
     while len(begun.split()) < 3:
         chunk = await anext(answer)
         begun += chunk.choices[0].delta.content or ""
-    ray.kill(_actor("tandem edge"), no_restart=False)
+    ray.kill(_actor("tandem devices/edge"), no_restart=False)
     text, stats = await rest_of(answer, begun)
     assert stats["replans"] == 1, "the fault did not reach this answer"
     assert stats["mode"] == "cloud"
@@ -274,11 +273,29 @@ async def test_the_only_verifier_dies_and_its_successor_goes_on(openai: AsyncOpe
 
 
 async def test_the_control_plane_dies_and_comes_back(openai: AsyncOpenAI, http: httpx.AsyncClient) -> None:
+    """Answers that run go on, those that come wait, and a new router learns anew what requests teach. What owners have
+    settled outlives it."""
+    key = {"Authorization": "Bearer outlives a router"}
+    assert (await http.patch("/v1/account", json={"budget": 0.125}, headers=key)).status_code == 200
     expected, _ = await ask(openai, tandem={"mode": "cloud"})
-    for deployment in ("Router", "Scheduler"):
-        ray.kill(_actor(f"SERVE_REPLICA::tandem#{deployment}"))
-        text, _ = await ask(openai, tandem={"mode": "cloud"})
-        assert text == expected
+    scheduler = serve.get_deployment_handle("Scheduler", "tandem")
+    for deployment in ("Router", "Scheduler", "Router"):
+        running = aiter(await stream(openai, {"mode": "race", "device": "laptop"}, max_tokens=100))
+        await anext(running)
+        victim = _actor(f"SERVE_REPLICA::tandem#{deployment}")
+        ray.kill(victim)
+        answers = await asyncio.gather(*(ask(openai, tandem=mode) for mode in MODES))
+        assert answers[0][0] == answers[1][0] == answers[2][0] == expected
+        assert [stats["replans"] for _, stats in answers] == [0] * len(MODES)
+        _, stats = await rest_of(running, "")
+        assert (stats["mode"], stats["replans"]) == ("race", 0)
+        account = (await http.get("/v1/account", headers=key)).json()
+        assert account["budget"] == 0.125
+
+        async def copied(name: str = account["account"]) -> bool:
+            return name in await scheduler.terms.remote()
+
+        await until(copied, within_s=30)  # a new scheduler hears of it from the router
 
     async def ready() -> bool:
         return (await http.get("/readyz")).status_code == 200
@@ -286,27 +303,6 @@ async def test_the_control_plane_dies_and_comes_back(openai: AsyncOpenAI, http: 
     await until(ready, within_s=30)
     _, stats = await ask(openai, tandem={"mode": "device", "device": "laptop"})
     assert set(stats["by_origin"]) == {"device"}, "the devices registered with the new scheduler"
-
-
-async def test_a_new_replica_of_the_api_learns_what_owners_have_settled(http: httpx.AsyncClient) -> None:
-    key = {"Authorization": "Bearer outlives a replica"}
-    reply = await http.patch("/v1/account", json={"budget": 0.125}, headers=key)
-    name = reply.json()["account"]
-    ingress = serve.get_deployment_handle("Ingress", "tandem")
-    prefix = "SERVE_REPLICA::tandem#Ingress"
-    before = {actor["name"]: actor for actor in _actors(prefix)}
-    killed, kept = before
-    ray.kill(ray.get_actor(killed, namespace=before[killed]["namespace"]))
-
-    async def replaced() -> bool:
-        up = {actor["name"] for actor in _actors(prefix)} - {killed}
-        answers = await ingress.broadcast("changed_accounts_here").results_async(return_exceptions=True)
-        return len(up) == 2 and kept in up and [type(answer) for answer in answers] == [dict, dict]
-
-    await until(replaced, within_s=60)
-    parts = await ingress.broadcast("changed_accounts_here").results_async()
-    assert [part[name].budget for part in parts] == [0.125, 0.125]
-    assert (await http.get("/v1/account", headers=key)).json()["budget"] == 0.125
 
 
 def _actor(prefix: str) -> Any:

@@ -1,6 +1,6 @@
 """The embedded model family: target (the cloud's), small, and other (small, another tokenizer).
 
-All three know the invented encyclopedia of `engine.family.world`; how good they are is in MODEL_CARD.md.
+All three know the invented encyclopedia of `training.family.world`; how good they are is in MODEL_CARD.md.
 """
 
 from __future__ import annotations
@@ -18,6 +18,6 @@ def path(name: str) -> Path:
     folder = WEIGHTS / name
     if not (folder / "config.json").exists():
         raise FileNotFoundError(
-            f"{folder} has no weights; make them with: python -m engine.family.train {name}"
+            f"{folder} has no weights; make them with: python -m training.family.train {name}"
         )
     return folder

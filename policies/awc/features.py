@@ -1,6 +1,6 @@
 """What the network sees: a pair's state, and one window that might come next.
 
-The paper's network maps five numbers (queue, acceptance, RTT, TPOT, previous γ) to γ. Beyond it, ours judges each
+DSD's network maps five numbers (queue, acceptance, RTT, TPOT, previous γ) to γ. Beyond that, this one judges each
 candidate window by itself, and sees what the closed form of speculative decoding expects of it: so it only
 has to learn where reality differs (queueing, padding, an acceptance known from a few rounds), and the same
 network serves slow and fast hardware.
@@ -34,8 +34,8 @@ _FLOOR_S = 1e-4  # below a tenth of a millisecond, times make no difference
 
 
 def features(state: WindowState) -> tuple[list[float], list[float]]:
-    """(numbers in the order of STATE, the closed form's cost of each of WINDOWS: the natural logarithm of its
-    seconds per token, in relation to the least)."""
+    """(what the network sees of the state, in the order of STATE; what the closed form expects each of WINDOWS to cost,
+    as the natural logarithm of its seconds per token in relation to the least)."""
     verify_s = max(state.verify_s or state.tpot_s, _FLOOR_S)
     draft_s = max(state.draft_s, _FLOOR_S)
     fused_s = max(state.fused_s or verify_s, _FLOOR_S)

@@ -22,11 +22,14 @@ LAYERS = ("input", "first_a", "first_b", "second_a", "second_b", "output")
 
 
 class BadWeights(ValueError):
-    """A file that holds no network of the expected shape."""
+    """Parameters, or a file, that hold no network of the expected shape."""
 
 
 class Network:
-    """parameters: `NAME.weight` [out, in] and `NAME.bias` [out] of every layer."""
+    """The network, ready for inference.
+
+    parameters: `NAME.weight` [out, in] and `NAME.bias` [out] of each of LAYERS. Raises BadWeights.
+    """
 
     def __init__(self, parameters: dict[str, np.ndarray]) -> None:
         try:
@@ -36,13 +39,13 @@ class Network:
         inputs = self._layers[0][0].shape[0]
         if inputs != len(STATE) + len(CANDIDATE):
             raise BadWeights(f"the weights are for {inputs} features, not {len(STATE) + len(CANDIDATE)}")
-        # The first layer by its inputs: the windows are always the same, and the state is the same for all of them.
+        # The first layer is split by its inputs: the windows never change, and the state is the same for all of them.
         weights, bias = self._layers.pop(0)
         self._state, windows, self._expected = np.split(weights, [len(STATE), -1])
         self._windows = _CANDIDATES @ windows + bias
 
     def costs(self, state: WindowState) -> np.ndarray:
-        """[12]: the predicted cost of every window, as a logarithm and up to a constant."""
+        """[12]: the predicted cost of each window, as a logarithm and up to a constant."""
         seen, expected = features(state)
         closed_form = np.array(expected, dtype=np.float32)
         (w1, b1), (w2, b2), (w3, b3), (w4, b4), (out, bias) = self._layers
@@ -59,14 +62,14 @@ _CANDIDATES = np.array([[w / MAX_WINDOW, float(w == 1)] for w in WINDOWS], dtype
 
 
 def _layer(parameters: dict[str, np.ndarray], name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Weights [in, out] and bias, halved where a SiLU follows, which needs no more than half of what it is of."""
+    """Weights [in, out] and bias, halved where a SiLU follows, since `_silu` takes half of its argument."""
     scale = 1.0 if name == LAYERS[-1] else 0.5
     weights, bias = parameters[f"{name}.weight"].T, parameters[f"{name}.bias"]
     return np.ascontiguousarray(scale * weights, np.float32), np.ascontiguousarray(scale * bias, np.float32)
 
 
 def _silu(half: np.ndarray) -> np.ndarray:
-    """x · σ(x) of x / 2; σ(x) = (1 + tanh(x / 2)) / 2."""
+    """x · σ(x), given x / 2: σ(x) = (1 + tanh(x / 2)) / 2."""
     silu: np.ndarray = np.tanh(half)
     silu *= half
     silu += half
@@ -75,7 +78,7 @@ def _silu(half: np.ndarray) -> np.ndarray:
 
 @lru_cache(maxsize=8)
 def load(path: str | None = None) -> Network:
-    """The network of a file; None: the one that comes with Tandem. Raises BadWeights, OSError."""
+    """The network in a file, or, for None, the one that comes with Tandem. Raises BadWeights, OSError."""
     data = (files("policies.awc") / WEIGHTS if path is None else Path(path)).read_bytes()
     try:
         with np.load(BytesIO(data), allow_pickle=False) as archive:

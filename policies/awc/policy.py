@@ -15,13 +15,19 @@ from policies.window import WindowState, window
 
 @window.register("awc")
 class AdaptiveWindow:
-    """DSD's AWC. start: γ until something has been seen; ema, patience: see Stabiliser; weights: a file, null
-    for the network that comes with Tandem. margin: how much cheaper (natural logarithm) fused must be thought
-    before it is chosen: with the device a pair learns, without it does not. inertia: how much more it takes to leave
-    what all the target's other pairs do, and less to join them. What is cheaper for one may be dearer for all, as
-    fused rounds hold up whoever drafts at a device; and as each reckons with what the others' rounds take, a few that
-    change can draw all along. accord: what a window is thought dearer (natural logarithm) that is e times as wide as
-    the mean of the others', or as narrow: a step takes as long as its widest window lets it."""
+    """DSD's AWC. What follows is compared as natural logarithms of seconds per token.
+
+    start: γ until something has been seen.
+    ema, patience: see Stabiliser.
+    margin: how much cheaper fused must be thought before it is chosen: with the device a pair learns, without it does
+        not.
+    inertia: how much more it takes to leave what all of the target's other pairs do, and how much less to join them.
+        What is cheaper for one may be dearer for all, as fused rounds hold up everybody who drafts at a device; and as
+        each reckons with the time of the others' rounds, a few that change can draw all along.
+    accord: penalty for a window that is e times as wide as the mean of the others, or as narrow: a step takes as long
+        as its widest window lets it.
+    weights: a file; null: the network that comes with Tandem.
+    """
 
     def __init__(
         self,
@@ -38,6 +44,16 @@ class AdaptiveWindow:
         self._stabiliser = Stabiliser(start, ema, patience)
         self._network = load(weights)
 
+    @property
+    def memory(self) -> tuple[float, ...]:
+        return (*self._exploration.memory, *self._stabiliser.memory)
+
+    @memory.setter
+    def memory(self, memory: tuple[float, ...]) -> None:
+        left, budget_s, explored_fused, smoothed, fused, window = memory
+        self._exploration.memory = left, budget_s, explored_fused
+        self._stabiliser.memory = smoothed, fused, window
+
     def choose(self, state: WindowState) -> int:
         first = self._exploration.first(state)
         if first is not None:
@@ -46,12 +62,12 @@ class AdaptiveWindow:
         distributed = int(self._with_the_others(costs[1:], state.mean_window).argmin()) + 2
         gap = float(costs[distributed - 1] - costs[0])  # above 0: fused is thought better
         margin = self._margin + self._inertia * (1.0 - 2.0 * state.fused_share)
-        chosen = self._stabiliser.settle(distributed, fused=gap > margin)
+        chosen = self._stabiliser.stabilise(distributed, fused=gap > margin)
         other, loss = (distributed, gap) if chosen == 1 else (1, -gap)
         return self._exploration.again(state, chosen, other, loss)
 
     def _with_the_others(self, costs: np.ndarray, mean_window: float) -> np.ndarray:
-        """[11]: costs of the windows from 2 on, with what it costs to differ."""
+        """[11]: costs of the windows from 2 on, plus the penalty for differing from the other pairs."""
         if mean_window <= 0:
             return costs
         apart: np.ndarray = _LOGARITHMS - log(mean_window)

@@ -8,13 +8,14 @@ from policies.speculation import MAX_WINDOW
 class Stabiliser:
     """Clamp to [2, 12], exponential moving average, quantise to the nearest integer; hysteresis towards fused.
 
-    start: the window before the first prediction; ema: weight of the newest prediction; patience: consecutive
-    predictions of fused before the mode changes, until when the window stays as it was. Leaving fused needs no
-    patience.
+    DSD's paper takes fused for a window of 1 and averages it with the others. But there is nothing in between: on a
+    slow link a wide window may be good and fused even better, while the narrow windows on the way from one to the other
+    are worse than both. So windows are averaged with windows, in fused mode too, and fused predictions are counted.
 
-    The paper takes fused for a window of 1 and averages it with the others. But there is nothing between: on a slow
-    link a wide window may be good and fused be better, while what is passed on the way from the one to the other is
-    worse than both. So windows are averaged with windows, in fused mode too, and fused predictions are counted.
+    start: the window before the first prediction.
+    ema: weight of the newest prediction.
+    patience: consecutive predictions of fused before the mode changes, until when the window stays as it was; leaving
+        fused needs no patience.
     """
 
     def __init__(self, start: int = 4, ema: float = 0.4, patience: int = 2) -> None:
@@ -25,8 +26,22 @@ class Stabiliser:
         self._fused = 0
         self._window = start
 
-    def settle(self, prediction: float, fused: bool) -> int:
-        """γ, 1 (fused) … 12, where of all wider windows the predicted one is best, and fused is better or not."""
+    @property
+    def memory(self) -> tuple[float, float, float]:
+        """Mean of the predictions, 0 before the first; predictions of fused in a row; the window."""
+        return self._smoothed or 0.0, self._fused, self._window
+
+    @memory.setter
+    def memory(self, memory: tuple[float, float, float]) -> None:
+        smoothed, fused, window = memory
+        self._smoothed, self._fused, self._window = smoothed or None, int(fused), int(window)
+
+    def stabilise(self, prediction: float, fused: bool) -> int:
+        """γ, 1 (fused) … 12.
+
+        prediction: the best of the windows from 2 on.
+        fused: whether fused is thought better.
+        """
         clamped = min(float(MAX_WINDOW), max(2.0, prediction))
         if self._smoothed is None:
             self._smoothed = clamped

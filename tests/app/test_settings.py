@@ -12,9 +12,9 @@ import yaml
 from pydantic import ValidationError
 from ray.serve.schema import ServeDeploySchema
 
+from app.cli.up import CONFIG
 from app.main import build
 from app.settings import Settings
-from app.up import CONFIG
 from deployments.engines import NullSettings, build_engine, context_of, model_folder
 from engine.base import Sampling
 from policies.batching import Demand, batching
@@ -87,8 +87,8 @@ async def test_the_batching_policy_of_the_yaml_forms_the_engines_batches(
     arguments["verifier"]["engine"] |= {"model": "small", "batching": {"name": name}}
     engine = build_engine(Settings(**arguments).verifier.engine)
     try:
-        await engine.open(1, [20, 21, 22], Sampling(max_tokens=5, ignore_eos=True))
-        ids = [token async for tokens in engine.generate(1) for token in tokens.ids]
+        session = await engine.open([20, 21, 22], Sampling(max_tokens=5, ignore_eos=True))
+        ids = [token async for tokens in session.generate() for token in tokens.ids]
     finally:
         await engine.close()
     assert len(ids) == 5

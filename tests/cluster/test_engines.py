@@ -6,13 +6,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
+from cluster.client import connect
 from cluster.delayed import Delayed
 from cluster.device import Device
 from cluster.endpoint import serve_engines
 from cluster.latency import LogNormal
 from cluster.link import Link, LinkProfile
 from cluster.profile import DeviceProfile, load_profile
-from cluster.remote import connect
 from engine.base import Engine
 from engine.null_engine import NullEngine
 from tests.engine_contract import CHECKS, close_stops_it

@@ -11,7 +11,6 @@ from cluster.frames import (
     HEADER,
     VERSION,
     ProtocolError,
-    Tensor,
     decode,
     encode,
     pack_bits,
@@ -29,6 +28,7 @@ from engine.base import (
     NoCapacity,
     Sampling,
     SessionCancelled,
+    Tensor,
     TokenLogprob,
     UnknownSession,
 )
@@ -213,7 +213,7 @@ def test_tensor_keeps_its_memory() -> None:
 
 @pytest.mark.parametrize("shape_dtype", [((5,), "float32"), ((2, 3), "nonsense"), ((2, 3), "object")])
 def test_tensor_that_does_not_fit(shape_dtype: tuple[tuple[int, ...], str]) -> None:
-    with pytest.raises(ProtocolError):
+    with pytest.raises(InvalidRequest):
         Tensor(*shape_dtype, memoryview(b"x" * 24)).numpy()
 
 

@@ -5,11 +5,11 @@ import asyncio
 import pytest
 import ray
 
+from cluster.client import connect
 from cluster.host import DeviceHost, DeviceSettings, Host
 from cluster.link import LinkProfile
 from cluster.profile import UnknownProfile
-from cluster.registry import DeviceRecord, DeviceRegistry
-from cluster.remote import connect
+from cluster.registry import DeviceRecord
 from engine.base import EngineStopped, Sampling
 from engine.null_engine import NullEngine
 
@@ -31,12 +31,30 @@ async def test_serves_and_registers() -> None:
     )  # fmt: skip
     connection = await connect(phone.address)
     assert set(connection.peer_engines) == {"laptop", "phone"}
-    await connection.engine("phone").open(1, [20], Sampling())
+    await connection.engine("phone").open([20], Sampling())
     while (await registered.get())[1].sessions == 0:  # a later heartbeat tells of it
         pass
     await connection.close()
     while (await registered.get())[1].sessions == 1:
         pass
+    running.cancel()
+    await asyncio.wait((running,))
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "127.0.0.1"])
+async def test_registers_an_address_that_others_can_dial(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Listening on every address, it is reached at this node's."""
+    monkeypatch.setattr(ray.util, "get_node_ip_address", lambda: "127.0.0.2")
+    registered: asyncio.Queue[list[DeviceRecord]] = asyncio.Queue()
+    ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    devices = Host(NullEngine(), DEVICES, registered.put, host=host, token="t")
+    running = asyncio.create_task(devices.run(ready))
+    address = (await registered.get())[0].address
+    assert address == await ready
+    assert address.startswith("127.0.0.2:" if host == "0.0.0.0" else "127.0.0.1:")
+    connection = await connect(address, token="t")
+    await connection.engine("laptop").open([20], Sampling())
+    await connection.close()
     running.cancel()
     await asyncio.wait((running,))
 
@@ -67,13 +85,13 @@ def test_unknown_profile() -> None:
 @ray.remote(num_cpus=0)
 class Scheduler:
     def __init__(self) -> None:
-        self.registry = DeviceRegistry()
+        self.records: dict[str, DeviceRecord] = {}
 
     async def register(self, records: list[DeviceRecord]) -> None:
-        self.registry.register(records, 0.0)
+        self.records |= {record.name: record for record in records}
 
     async def address(self) -> str | None:
-        found = self.registry.get("laptop", 0.0)
+        found = self.records.get("laptop")
         return found.address if found else None
 
 
@@ -84,16 +102,16 @@ async def test_a_killed_host_comes_back() -> None:
     before = await host.ready.remote()
     connection = await connect(before)
     laptop = connection.engine("laptop")
-    await laptop.open(1, [20], Sampling())
+    session = await laptop.open([20], Sampling())
     assert (await host.stats.remote())["laptop"].sessions == 1
     ray.kill(host, no_restart=False)
     async with asyncio.timeout(30):
         await connection.finished
         with pytest.raises(EngineStopped):
-            await laptop.verify(1, [])
+            await session.verify([])
         while (after := await scheduler.address.remote()) == before:
             pass
         connection = await connect(after)
-        await connection.engine("laptop").open(1, [20], Sampling())
+        await connection.engine("laptop").open([20], Sampling())
         await connection.close()
     ray.kill(host)

@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cluster.client import connect
 from cluster.endpoint import serve_engines
 from cluster.link import Link, LinkModel, LinkProfile, Pipe, Trace, down_model, up_model
-from cluster.remote import connect
 from engine.base import Sampling
 from engine.null_engine import NullEngine
+from tests.virtual import in_virtual_time, now_s
 
 frames = st.lists(st.tuples(st.floats(0, 2), st.integers(0, 100_000)), min_size=1, max_size=30).map(
     lambda pairs: list(zip(accumulate(gap for gap, _ in pairs), (size for _, size in pairs), strict=True))
@@ -160,6 +161,59 @@ async def test_a_live_pipe_keeps_order_and_time() -> None:
     assert all(t >= (i + 1) * 0.001 - 0.001 for i, t in came)
 
 
+@given(frames, delay_traces, rates | traces, st.integers(0, 9))
+def test_a_pipe_in_virtual_time_is_the_model(
+    sent: list[tuple[float, int]], delay: Trace, rate: float | Trace, seed: int
+) -> None:
+    """Frames arrive when the model says, counted from when the pipe was made, and it counts what they waited."""
+    jitter_s = min(d for _, d in delay)
+
+    @in_virtual_time
+    async def carry() -> None:
+        await asyncio.sleep(7.0)
+        pipe, model = Pipe(LinkModel(delay, jitter_s, rate, seed)), LinkModel(delay, jitter_s, rate, seed)
+        expected, came = list[float](), list[float]()
+        for at_s, size in sent:
+            await asyncio.sleep(7.0 + at_s - now_s())
+            expected.append(7.0 + model.arrival(now_s() - 7.0, size))
+            pipe.carry(size, lambda: came.append(now_s()))
+        await asyncio.sleep(max(expected) - now_s() + 1.0)
+        assert came == pytest.approx(expected, abs=1e-6)
+        assert pipe.sent_bytes == sum(size for _, size in sent)
+        assert pipe.waited_s == model.waited_s
+
+    carry()
+
+
+@given(frames, delays, rates)
+def test_what_frames_wait_is_what_they_take_beyond_the_delay(
+    sent: list[tuple[float, int]], delay_s: float, rate: float
+) -> None:
+    model = LinkModel(delay_s, 0.0, rate, 0)
+    waited_s = sum(model.arrival(now, size) - now - delay_s for now, size in sent)
+    assert model.waited_s == pytest.approx(waited_s, abs=1e-9)
+    idle = LinkModel(delay_s, 0.0, None, 0)
+    for now, size in sent:
+        idle.arrival(now, size)
+    assert (idle.waited_s, idle.sent_bytes) == (pytest.approx(0.0, abs=1e-9), sum(size for _, size in sent))
+
+
+def test_a_pipe_made_outside_a_loop_begins_when_it_is_first_used() -> None:
+    pipe = Pipe(LinkModel(((0.0, 0.1), (5.0, 9.0)), 0.0, None, 0))
+
+    @in_virtual_time
+    async def use() -> None:
+        await asyncio.sleep(100.0)
+        for expected_s in (100.1, 105.1 + 8.9):
+            came = asyncio.Event()
+            pipe.carry(10, came.set)
+            await came.wait()
+            assert now_s() == pytest.approx(expected_s)
+            await asyncio.sleep(105.0 - now_s())
+
+    use()
+
+
 async def test_links_of_one_connection_are_apart() -> None:
     """A slow device does not hold up another of the same host."""
     slow = Link(LinkProfile(rtt_s=0.4))
@@ -167,10 +221,10 @@ async def test_links_of_one_connection_are_apart() -> None:
         connection = await connect(endpoint.address)
         a, b = connection.engine("a"), connection.engine("b")
         start_s = time.monotonic()
-        opening = asyncio.create_task(a.open(1, [20], Sampling()))
-        await b.open(1, [20], Sampling())
+        opening = asyncio.create_task(a.open([20], Sampling()))
+        session = await b.open([20], Sampling())
         for _ in range(5):
-            await b.verify(1, [])
+            await session.verify([])
         assert not opening.done()
         await opening
         assert time.monotonic() - start_s >= 0.39

@@ -6,6 +6,7 @@ import time
 import pytest
 
 from cluster.timer import PreciseTimer, precise_timer
+from tests.virtual import run
 
 
 async def test_in_order_of_time_then_of_asking() -> None:
@@ -21,25 +22,24 @@ async def test_in_order_of_time_then_of_asking() -> None:
 
 
 @pytest.mark.parametrize("portable", [False, True])
-async def test_sleeps_long_enough(portable: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_calls_when_it_is_time(portable: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     timer = PreciseTimer(asyncio.get_running_loop())
     if portable:
         monkeypatch.setattr(timer, "_fd", -1)
     for pause_s in (0.003, 0.0, 0.01):
-        due_s = time.monotonic() + pause_s
-        await timer.sleep_until(due_s)
+        called = asyncio.Event()
+        due_s = timer.time() + pause_s
+        timer.call_at(due_s, called.set)
+        await called.wait()
         assert time.monotonic() >= due_s - 0.0005
-
-
-async def test_a_cancelled_sleeper_disturbs_nobody() -> None:
-    timer = precise_timer()
-    due_s = time.monotonic() + 0.01
-    sleeper = asyncio.create_task(timer.sleep_until(due_s))
-    await asyncio.sleep(0)
-    sleeper.cancel()
-    await timer.sleep_until(due_s + 0.001)
-    assert sleeper.cancelled()
 
 
 async def test_one_a_loop() -> None:
     assert precise_timer() is precise_timer()
+
+
+def test_a_loop_may_bring_its_own() -> None:
+    async def itself() -> None:
+        assert precise_timer() is asyncio.get_running_loop()
+
+    run(itself())

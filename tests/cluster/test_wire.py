@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cluster import frames
+from cluster.client import connect
 from cluster.endpoint import serve_engines
 from cluster.frames import HEADER, VERSION, Frame, Unauthorized, encode, pack_ids
-from cluster.remote import connect
 from cluster.wire import WireSettings
-from engine.base import EngineStopped, Sampling
+from engine.base import EngineStopped, Sampling, Tensor
 from engine.null_engine import NullEngine
 from tests.cluster.certificate import make_certificate
 from tests.cluster.raw import raw
@@ -86,7 +86,7 @@ async def test_large_frames_have_their_own_memory() -> None:
         (frames.Verify(1, 2, "null", b"\2odd"), "protocol_error"),
         (frames.Verify(1, 2, "null", pack_ids([1]), frames.DraftProbs(3, b"", b"")), "protocol_error"),
         (frames.Draft(1, 2, "null", 2**31 - 1, pack_ids([1]), 4), "invalid_request"),
-        (frames.Forward(1, 2, "null", 0, frames.Tensor((0,), "float32", memoryview(b""))), "invalid_request"),
+        (frames.Forward(1, 2, "null", 0, Tensor((0,), "float32", memoryview(b""))), "invalid_request"),
         (frames.GetStats(0, 2, "other"), "unknown_engine"),
     ],
 )
@@ -110,6 +110,51 @@ async def test_a_protocol_error_ends_its_session(address: str) -> None:
         error = await peer.receive()
         assert isinstance(error, frames.Error)
         assert error.code == "unknown_session"
+
+
+async def test_operations_of_a_session_follow_each_other(address: str) -> None:
+    """Also behind one that is refused, and one that was abandoned while it waited for its turn."""
+    async with raw(address) as peer:
+        peer.send(OPEN, *(frames.Verify(1, seq, "null", pack_ids([])) for seq in (2, 3)))
+        peer.send(frames.Open(1, 4, "null", pack_ids([20]), Sampling(), pack_ids([])))
+        peer.send(frames.Verify(1, 5, "null", pack_ids([])), frames.Abandon(1, 5, "null"))
+        peer.send(frames.Verify(1, 6, "null", pack_ids([])))
+        replies = {reply.seq: reply for reply in [await peer.receive() for _ in range(5)] if reply}
+        engine = NullEngine()
+        alone = await engine.open([20, 21], Sampling(max_tokens=400))
+        for seq in (2, 3, 6):
+            verdict = replies[seq]
+            assert isinstance(verdict, frames.Verdict)
+            assert verdict.ids == pack_ids((await alone.verify([])).ids)
+        refused = replies[4]
+        assert isinstance(refused, frames.Error)
+        assert (refused.code, "already open" in refused.message) == ("invalid_request", True)
+
+
+async def test_cancelling_drops_what_queued(address: str) -> None:
+    async with raw(address) as peer:
+        peer.send(OPEN, frames.Generate(1, 2, "null"))
+        peer.send(
+            *(frames.Verify(1, seq, "null", pack_ids([])) for seq in (3, 4)), frames.Cancel(1, 5, "null")
+        )
+        codes = {}
+        while len(codes) < 3:
+            reply = await peer.receive()
+            if isinstance(reply, frames.Error):
+                codes[reply.seq] = reply.code
+        assert codes == dict.fromkeys((2, 3, 4), "cancelled")
+
+
+async def test_what_is_abandoned_before_it_begins_is_forgotten(address: str) -> None:
+    """Its sequence number is free again, and an id whose Open never began can be cancelled and used."""
+    async with raw(address) as peer:
+        peer.send(OPEN, frames.Abandon(1, 1, "null"))
+        peer.send(frames.GetStats(0, 2, "null"))
+        assert isinstance(await peer.receive(), frames.Stats)
+        peer.send(frames.Cancel(1, 1, "null"))
+        assert await peer.receive() == frames.Done(1, 1)
+        peer.send(OPEN)
+        assert await peer.receive() == frames.Done(1, 1)
 
 
 noise = st.one_of(
@@ -176,7 +221,7 @@ def check_that_others_are_unharmed(asked: bytes, noise: list[bytes], hello: bool
         ):
             connection = await connect(endpoint.address)
             good = connection.engine("null")
-            await good.open(5, [20], Sampling())
+            session = await good.open([20], Sampling())
             if asked:
                 bad.send(asked, frames.GetStats(0, 99, "null"))
                 while (reply := await bad.receive()) is not None and reply.seq != 99:
@@ -186,9 +231,9 @@ def check_that_others_are_unharmed(asked: bytes, noise: list[bytes], hello: bool
             while await bad.receive() is not None:
                 pass
             expected = NullEngine()
-            await expected.open(5, [20], Sampling())
+            alone = await expected.open([20], Sampling())
             for drafts in ([], [1, 2], []):
-                assert await good.verify(5, drafts) == await expected.verify(5, drafts)
+                assert await session.verify(drafts) == await alone.verify(drafts)
             await connection.close()
         assert (await engine.stats()).sessions == 0
 
@@ -283,10 +328,10 @@ async def test_tls(tmp_path: Path) -> None:
     async with serve_engines({"null": NullEngine()}, token="t", tls=server_tls) as endpoint:
         connection = await connect(endpoint.address, token="t", tls=client_tls)
         engine = connection.engine("null")
-        await engine.open(1, [20], Sampling(max_tokens=100))
-        ids = [i async for tokens in engine.generate(1) for i in tokens.ids]
+        session = await engine.open([20], Sampling(max_tokens=100))
+        ids = [i async for tokens in session.generate() for i in tokens.ids]
         assert len(ids) == 100
-        large = await engine.verify(1, range(400_000))  # larger than the receive buffer
+        large = await session.verify(range(400_000))  # larger than the receive buffer
         assert large.finish == "length"
         await connection.close()
         with pytest.raises(EngineStopped, match="certificate"):

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import dataclass, replace
 
 from cluster.registry import DeviceRecord
 from deployments.assigner import Assigner
-from deployments.assignment import Assignment, EndpointInfo, Wishes
-from deployments.executor import Executor, Limits
-from deployments.racing import Racing
-from deployments.roster import Snapshot
-from deployments.seat import Patience
-from engine.base import Draft, DraftProbs, Engine, EngineStats, EngineStopped, Sampling, Tokens, Verdict
+from deployments.directory import Snapshot
+from deployments.experience import Experience
+from deployments.modes.base import Tools
+from deployments.request.assignment import Assignment, EndpointInfo, RoutingRequest
+from deployments.request.executor import Executor
+from deployments.request.timeouts import Limits, Timeouts
+from engine.base import (
+    Draft,
+    DraftProbs,
+    Engine,
+    EngineStats,
+    EngineStopped,
+    Sampling,
+    Session,
+    Tokens,
+    Verdict,
+)
 from engine.null_engine import NullEngine
 from policies.collaboration import collaboration
 from policies.routing import routing
@@ -21,7 +33,7 @@ PROMPT = (5, 17, 400)
 
 
 class Failing:
-    """An engine whose `operation` fails from its `after`-th call (token, for generate) on.
+    """An engine whose `operation` fails from its `after`-th call (token, for generate) on, in whichever session.
 
     fired: how often it has failed, so that a test can insist that the fault took place.
     """
@@ -34,7 +46,7 @@ class Failing:
         self._operation, self._left = operation, after
         self._error = error or (lambda: EngineStopped("pulled the plug"))
 
-    def _step(self, operation: str) -> None:
+    def step(self, operation: str) -> None:
         if operation != self._operation:
             return
         if self._left == 0:
@@ -42,35 +54,45 @@ class Failing:
             raise self._error()
         self._left -= 1
 
-    async def open(
-        self, session: int, prompt: Sequence[int], sampling: Sampling, log: Sequence[int] = ()
-    ) -> None:
-        self._step("open")
-        await self.engine.open(session, prompt, sampling, log)
-
-    async def generate(self, session: int) -> AsyncIterator[Tokens]:
-        async for tokens in self.engine.generate(session):
-            self._step("generate")
-            yield tokens
-
-    async def verify(self, session: int, drafts: Sequence[int], probs: DraftProbs | None = None) -> Verdict:
-        self._step("verify")
-        return await self.engine.verify(session, drafts, probs)
-
-    async def draft(self, session: int, position: int, tokens: Sequence[int], window: int) -> Draft:
-        self._step("draft")
-        return await self.engine.draft(session, position, tokens, window)
+    async def open(self, prompt: Sequence[int], sampling: Sampling, log: Sequence[int] = ()) -> Session:
+        self.step("open")
+        return _FailingSession(self, await self.engine.open(prompt, sampling, log))
 
     async def stats(self) -> EngineStats:
-        self._step("stats")
+        self.step("stats")
         return await self.engine.stats()
 
-    async def cancel(self, session: int) -> None:
-        self._step("cancel")
-        await self.engine.cancel(session)
+    async def close(self) -> None:
+        await self.engine.close()
 
     def __getattr__(self, name: str) -> object:
         return getattr(self.engine, name)
+
+
+@dataclass
+class _FailingSession:
+    engine: Failing
+    session: Session
+
+    async def generate(self) -> AsyncGenerator[Tokens, None]:
+        async for tokens in self.session.generate():
+            self.engine.step("generate")
+            yield tokens
+
+    async def verify(self, drafts: Sequence[int], probs: DraftProbs | None = None) -> Verdict:
+        self.engine.step("verify")
+        return await self.session.verify(drafts, probs)
+
+    async def draft(self, position: int, tokens: Sequence[int], window: int) -> Draft:
+        self.engine.step("draft")
+        return await self.session.draft(position, tokens, window)
+
+    async def cancel(self) -> None:
+        self.engine.step("cancel")
+        await self.session.cancel()
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.session, name)
 
 
 class Script:
@@ -97,28 +119,41 @@ class World:
         devices: dict[str, Engine] | None = None,
         windows: Sequence[int] = (4,),
         limits: Limits | None = None,
-        racing: Racing | None = None,
+        experience: Experience | None = None,
     ) -> None:
         self.engines: dict[str, Engine] = {}
         self.gone: list[EndpointInfo] = []  # as reported
+        self.wanted: list[RoutingRequest] = []  # as the router was asked
         pools = {
-            "verifier": tuple(self._add("verifier", n, e) for n, e in enumerate(verifiers)),
-            "drafter": tuple(self._add("drafter", n, e) for n, e in enumerate(drafters)),
+            "verifier": tuple(self.add("verifier", n, e) for n, e in enumerate(verifiers)),
+            "drafter": tuple(self.add("drafter", n, e) for n, e in enumerate(drafters)),
         }
         records = [self._register(name, engine) for name, engine in (devices or {}).items()]
         self.snapshot = Snapshot(1, pools, {record.name: record for record in records})
-        self.assigner = Assigner(collaboration.create("explicit"), lambda: routing.create("round_robin"), 8)
+        self.assigner = Assigner(
+            collaboration.create("explicit"), lambda: routing.create("round_robin"), 8, experience
+        )
         self.assigner.see(self.snapshot)
         self.executor = Executor(
             self._assign,
             self._dial,
-            lambda: Script(windows),
-            limits or Limits(seat=Patience(connect_s=1, open_s=1, first_s=1, step_s=1)),
-            racing,
+            Tools(lambda: Script(windows)),
+            limits or Limits(timeouts=Timeouts(connect_s=1, open_s=1, first_s=1, step_s=1)),
+            self.assigner.take_in,
             self.gone.append,
         )
 
-    def _add(self, engine_name: str, number: int, engine: Engine) -> EndpointInfo:
+    @property
+    def experience(self) -> Experience:
+        return self.assigner.experience
+
+    def list_pool(self, pool: str, *endpoints: EndpointInfo) -> None:
+        """These are all of the pool's replicas."""
+        self.snapshot = replace(self.snapshot, pools={**self.snapshot.pools, pool: endpoints})
+        self.assigner.see(self.snapshot)
+
+    def add(self, engine_name: str, number: int, engine: Engine) -> EndpointInfo:
+        """The endpoint of an engine, which may then be dialled; `list_pool` makes it known."""
         address = f"{engine_name}:{number}"
         endpoint = EndpointInfo(
             name=engine_name if engine_name not in ("verifier", "drafter") else address,
@@ -131,7 +166,7 @@ class World:
 
     def _register(self, name: str, engine: Engine) -> DeviceRecord:
         """A device that takes 1 J to take a token in and 2 J to give one out."""
-        endpoint = self._add(name, 0, engine)
+        endpoint = self.add(name, 0, engine)
         return DeviceRecord(
             name=name,
             address=endpoint.address,
@@ -142,8 +177,9 @@ class World:
             decode_j=2.0,
         )
 
-    async def _assign(self, wishes: Wishes) -> Assignment:
-        return self.assigner.assign(wishes, retry_lost=False)
+    async def _assign(self, wanted: RoutingRequest) -> Assignment:
+        self.wanted.append(wanted)
+        return self.assigner.assign(wanted, retry_lost=False)
 
     async def _dial(self, endpoint: EndpointInfo) -> Engine:
         return self.engines[endpoint.key]

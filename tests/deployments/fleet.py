@@ -8,22 +8,25 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from cluster.client import RemoteEngine
 from cluster.peers import Peers
 from cluster.registry import DeviceRecord
-from cluster.remote import RemoteEngine
-from cluster.tokenlog import Origin
+from deployments.accounts import Accounts
 from deployments.assigner import Assigner
-from deployments.assignment import Assignment, EndpointInfo, Wishes
-from deployments.executor import Executor, Limits
-from deployments.job import Job, JobStats
-from deployments.racing import Racing, RacingSettings
-from deployments.roster import Roster
-from deployments.seat import Patience
+from deployments.directory import Directory
+from deployments.experience import Experience
+from deployments.modes.base import Tools
+from deployments.modes.race import Racing
+from deployments.request.assignment import Assignment, EndpointInfo, RoutingRequest
+from deployments.request.executor import Executor
+from deployments.request.job import Job, JobStats
+from deployments.request.timeouts import Limits, Timeouts
+from deployments.request.tokenlog import Origin
 from engine.base import Engine, Sampling
 from policies.collaboration import collaboration
-from policies.contest import Payer
 from policies.dispatch import DEVICE_ONLY, SERVER_ONLY, DispatchState, Start
 from policies.migration import MigrationState
+from policies.race import RaceAccount
 from policies.routing import routing
 from tests.deployments.faults import Script
 from tests.deployments.processes import EndpointProcess
@@ -33,8 +36,8 @@ Prompts = Sequence[tuple[int, ...]]
 
 STREAMS, TOKENS = 32, 72
 WELL_BEGUN = 8  # tokens of an answer after which a fault may come
-PATIENCE = Patience(connect_s=1.0, open_s=1.0, first_s=2.0, step_s=1.0)
-LIMITS = Limits(assign_s=5.0, seat=PATIENCE)
+PATIENCE = Timeouts(connect_s=1.0, open_s=1.0, first_s=2.0, step_s=1.0)
+LIMITS = Limits(assign_s=5.0, timeouts=PATIENCE)
 
 PHONE = "phone"
 ENDPOINTS = ("verifier-0", "verifier-1", "drafter-0", PHONE)
@@ -111,7 +114,8 @@ class Answer:
     @property
     def moved(self) -> bool:
         """It went on elsewhere because an endpoint failed."""
-        return self.stats.replans + self.stats.failovers + self.stats.migrations_failed > 0
+        raced = Racing.of(self.stats)
+        return self.stats.replans + raced.failovers + raced.migrations_failed > 0
 
     def runs(self) -> Iterator[tuple[Origin, int, int]]:
         """(origin, first position, position after the last) of the tokens that came from one endpoint in a row."""
@@ -128,24 +132,30 @@ class World:
         self._fleet = fleet
         self._links = {name: link.address for name, link in (links or {}).items()}
         self.peers = Peers()
-        self._roster = Roster(expiry_s=float("inf"))
-        self._assigner = Assigner(collaboration.create("explicit"), lambda: routing.create("round_robin"), 64)
-        racing = Racing(RacingSettings())
-        racing.accounts._payer = lambda: Payer(Alternating(), Scattered())
+        self._directory = Directory(expiry_s=float("inf"))
+        experience = Experience(accounts=Accounts(lambda: RaceAccount(Alternating(), Scattered())))
+        self._assigner = Assigner(
+            collaboration.create("explicit"), lambda: routing.create("round_robin"), 64, experience
+        )
         self.executor = Executor(
-            self._assign, self._dial, lambda: Script((4, 4, 1)), LIMITS, racing, self._report
+            self._assign,
+            self._dial,
+            Tools(lambda: Script((4, 4, 1))),
+            LIMITS,
+            self._assigner.take_in,
+            self._lost,
         )
 
     async def __aenter__(self) -> World:
         for pool in ("verifier", "drafter"):
             names = [name for name in ENDPOINTS if name.startswith(pool)]
-            self._roster.list_pool(pool, [await self._replica(name, pool) for name in names])
+            self._directory.list_pool(pool, [await self._replica(name, pool) for name in names])
         vocabulary = (await self.engine(PHONE)).info.vocabulary
         record = DeviceRecord(
             name=PHONE, address=self._address(PHONE), profile="native", model="small", vocabulary=vocabulary
         )
-        self._roster.register([record], 0.0)
-        self._assigner.see(self._roster.snapshot)
+        self._directory.register([record], 0.0)
+        self._assigner.see(self._directory.snapshot)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -163,13 +173,13 @@ class World:
     def _address(self, name: str) -> str:
         return self._links.get(name) or self._fleet[name].address
 
-    async def _assign(self, wishes: Wishes) -> Assignment:
+    async def _assign(self, wishes: RoutingRequest) -> Assignment:
         return self._assigner.assign(wishes)
 
-    def _report(self, gone: EndpointInfo) -> None:
+    def _lost(self, gone: EndpointInfo) -> None:
         """As scheduler and router do: devices at an address that is gone are not there until they register again."""
-        if gone.device and self._roster.lost(gone.address, 0.0):
-            self._assigner.see(self._roster.snapshot)
+        if gone.device and self._directory.lost(gone.address, 0.0):
+            self._assigner.see(self._directory.snapshot)
 
     async def _dial(self, endpoint: EndpointInfo) -> Engine:
         return await self.peers.engine(endpoint.address, endpoint.engine)

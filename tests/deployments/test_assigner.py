@@ -1,16 +1,19 @@
-"""The assigner: what it makes of wishes, of what is up, and of what has failed."""
+"""The assigner: what it makes of requests, of what is up, and of what has failed."""
 
 from __future__ import annotations
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cluster.registry import DeviceRecord
 from deployments.assigner import Assigner
-from deployments.assignment import EndpointInfo, NoEndpoint, Wishes
-from deployments.job import NoSuchDevice, UnknownMode
-from deployments.roster import Snapshot
-from engine.base import InvalidRequest
+from deployments.directory import Snapshot
+from deployments.modes.speculative import PairBriefing
+from deployments.request.assignment import Assignment, EndpointInfo, NoEndpoint, RoutingRequest
+from deployments.request.job import NoSuchDevice, UnknownMode
+from engine.base import InvalidRequest, NoCapacity
 from policies.collaboration import collaboration
 from policies.routing import routing
 
@@ -33,6 +36,8 @@ FULL = Snapshot(
     {"near": NEAR, "far": FAR},
 )
 
+CLOUD_PAIR = {"target": "verifier", "drafter": "drafter"}
+
 
 def assigner(snapshot: Snapshot = FULL, policy: str = "jsq", batch_limit: int = 4) -> Assigner:
     made = Assigner(collaboration.create("explicit"), lambda: routing.create(policy), batch_limit)
@@ -41,31 +46,35 @@ def assigner(snapshot: Snapshot = FULL, policy: str = "jsq", batch_limit: int = 
 
 
 @pytest.mark.parametrize(
-    ("wishes", "mode", "target", "drafter", "device_name"),
+    ("wanted", "mode", "roles", "device_name"),
     [
-        (Wishes(), "cloud", "verifier", None, None),
-        (Wishes("cloud"), "cloud", "verifier", None, None),
-        (Wishes("device", "far"), "device", "far", None, "far"),
-        (Wishes("device"), "device", "near", None, "near"),
-        (Wishes("speculative", "far"), "speculative", "verifier", "far", "far"),
-        (Wishes("speculative", "any"), "speculative", "verifier", "near", "near"),
-        (Wishes("speculative"), "speculative", "verifier", "drafter", None),
-        (Wishes(device="near"), "speculative", "verifier", "near", "near"),
+        (RoutingRequest(), "cloud", {"target": "verifier"}, None),
+        (RoutingRequest("cloud"), "cloud", {"target": "verifier"}, None),
+        (RoutingRequest("cloud", "near"), "cloud", {"target": "verifier"}, None),
+        (RoutingRequest("device", "far"), "device", {"device": "far"}, "far"),
+        (RoutingRequest("device"), "device", {"device": "near"}, "near"),
+        (RoutingRequest("speculative", "far"), "speculative", {**CLOUD_PAIR, "device": "far"}, "far"),
+        (RoutingRequest("speculative", "any"), "speculative", {**CLOUD_PAIR, "device": "near"}, "near"),
+        (RoutingRequest("speculative"), "speculative", CLOUD_PAIR, None),
+        (RoutingRequest(device="near"), "speculative", {**CLOUD_PAIR, "device": "near"}, "near"),
+        (RoutingRequest(device=("gone", "far")), "speculative", {**CLOUD_PAIR, "device": "far"}, "far"),
+        (RoutingRequest("race", "far"), "race", {"server": "verifier", "device": "far"}, "far"),
+        (RoutingRequest("race"), "race", {"server": "verifier", "device": "near"}, "near"),
     ],
 )
 def test_wishes_are_followed(
-    wishes: Wishes, mode: str, target: str, drafter: str | None, device_name: str | None
+    wanted: RoutingRequest, mode: str, roles: dict[str, str], device_name: str | None
 ) -> None:
-    made = assigner().assign(wishes)
-    assert (made.mode, made.target.engine, made.device) == (mode, target, device_name)
-    assert (made.drafter.engine if made.drafter else None) == drafter
+    made = assigner().assign(wanted)
+    assert (made.mode, made.device) == (mode, device_name)
+    assert {role: e.engine for role, (e,) in made.endpoints.items()} == roles
 
 
 def test_a_burst_spreads_before_the_next_snapshot() -> None:
     router = assigner()
-    addresses = [router.assign(Wishes("cloud")).target.address for _ in range(6)]
+    addresses = [router.assign(RoutingRequest("cloud")).endpoints["target"][0].address for _ in range(6)]
     assert addresses.count("127.0.0.1:1") == addresses.count("127.0.0.1:2") == 3
-    devices = [router.assign(Wishes("device")).device for _ in range(4)]
+    devices = [router.assign(RoutingRequest("device")).device for _ in range(4)]
     assert devices.count("near") == devices.count("far") == 2
 
 
@@ -77,41 +86,46 @@ DRAFTERS = (replica("drafter", 3), replica("drafter", 4))
 def test_all_replicas_of_both_pools_take_part(policy: str, device_name: str | None) -> None:
     """Also where a request takes one of each pool, and the pools are of one size."""
     router = assigner(Snapshot(1, {**FULL.pools, "drafter": DRAFTERS}, FULL.devices), policy)
-    made = [router.assign(Wishes("speculative", device_name)) for _ in range(24)]
-    assert {a.target.address for a in made} == {"127.0.0.1:1", "127.0.0.1:2"}
-    assert {(a.fused or a.drafter).address for a in made} == {"127.0.0.1:3", "127.0.0.1:4"}  # type: ignore[union-attr]
+    made = [router.assign(RoutingRequest("speculative", device_name)) for _ in range(24)]
+    assert {a.endpoints["target"][0].address for a in made} == {"127.0.0.1:1", "127.0.0.1:2"}
+    assert {a.endpoints["drafter"][0].address for a in made} == {"127.0.0.1:3", "127.0.0.1:4"}
 
 
 def test_a_device_has_the_clouds_drafter_beside_it() -> None:
-    made = assigner().assign(Wishes("speculative", "near"))
-    assert (made.drafter, made.device) == (EndpointInfo.of(NEAR), "near")
-    assert (made.fused, made.batch_limit) == (FULL.pools["drafter"][0], 4)
+    made = assigner().assign(RoutingRequest("speculative", "near"))
+    assert (made.endpoints["device"], made.device) == ((EndpointInfo.of(NEAR),), "near")
+    assert made.endpoints["drafter"] == FULL.pools["drafter"]
+    assert briefing(made).batch_limit == 4
     alone = assigner(Snapshot(1, {"verifier": FULL.pools["verifier"]}, FULL.devices))
-    assert alone.assign(Wishes("speculative", "near")).fused is None
-    assert assigner().assign(Wishes("speculative")).fused is None
+    assert "drafter" not in alone.assign(RoutingRequest("speculative", "near")).endpoints
+
+
+def briefing(made: Assignment) -> PairBriefing:
+    assert isinstance(made.briefing, PairBriefing)
+    return made.briefing
 
 
 def test_a_device_goes_on_without_the_clouds_drafter() -> None:
     router = assigner(Snapshot(1, {**FULL.pools, "drafter": DRAFTERS}, FULL.devices))
-    for lost, fused in ((("drafter@127.0.0.1:3",), DRAFTERS[1]), (tuple(d.key for d in DRAFTERS), None)):
+    for lost, left in ((("drafter@127.0.0.1:3",), (DRAFTERS[1],)), (tuple(d.key for d in DRAFTERS), None)):
         for retry_lost in (False, True):
-            made = router.assign(Wishes("speculative", "near", lost), retry_lost)
-            assert (made.mode, made.device, made.fused) == ("speculative", "near", fused)
-    with_both_lost = Wishes("speculative", "near", ("drafter@127.0.0.1:3", EndpointInfo.of(NEAR).key))
+            made = router.assign(RoutingRequest("speculative", "near", lost), retry_lost)
+            assert (made.mode, made.device, made.endpoints.get("drafter")) == ("speculative", "near", left)
+    with_both_lost = RoutingRequest("speculative", "near", ("drafter@127.0.0.1:3", EndpointInfo.of(NEAR).key))
     assert router.assign(with_both_lost).mode == "cloud"
 
 
 def test_the_snapshot_is_the_truth() -> None:
     router = assigner()
     for _ in range(5):
-        router.assign(Wishes("cloud"))
+        router.assign(RoutingRequest("cloud"))
     router.see(Snapshot(2, {"verifier": (replica("verifier", 1, sessions=1), replica("verifier", 2))}))
-    assert router.assign(Wishes("cloud")).target.address == "127.0.0.1:2"
+    assert router.assign(RoutingRequest("cloud")).endpoints["target"][0].address == "127.0.0.1:2"
 
 
 def test_the_queue_is_in_relation_to_the_batch_limit() -> None:
     router = assigner(batch_limit=4)
-    queues = [router.assign(Wishes("speculative")).queue for _ in range(12)]
+    queues = [briefing(router.assign(RoutingRequest("speculative"))).queue for _ in range(12)]
     assert queues[0] == 0.0
     assert queues[2] == 0.25
     assert max(queues) == queues[-1] == 1.25, "ten sessions before it at two targets"
@@ -119,43 +133,133 @@ def test_the_queue_is_in_relation_to_the_batch_limit() -> None:
 
 def test_a_lost_verifier_is_avoided_until_it_may_be_tried_again() -> None:
     router = assigner()
-    first = router.assign(Wishes("cloud")).target
-    other = router.assign(Wishes("cloud", lost=(first.key,))).target
+    first = router.assign(RoutingRequest("cloud")).endpoints["target"][0]
+    other = router.assign(RoutingRequest("cloud", lost=(first.key,))).endpoints["target"][0]
     assert other.key != first.key
-    both = Wishes("cloud", lost=(first.key, other.key))
+    both = RoutingRequest("cloud", lost=(first.key, other.key))
     with pytest.raises(NoEndpoint):
         router.assign(both)
-    assert router.assign(both, retry_lost=True).target.key in (first.key, other.key)
+    assert router.assign(both, retry_lost=True).endpoints["target"][0].key in (first.key, other.key)
 
 
-@pytest.mark.parametrize("wishes", [Wishes("device", "near"), Wishes("speculative", "near")])
+@pytest.mark.parametrize("wishes", [RoutingRequest("device", "near"), RoutingRequest("speculative", "near")])
 @pytest.mark.parametrize("snapshot", [FULL, Snapshot(1, FULL.pools, {})])
-def test_without_its_helper_the_cloud_goes_on_alone(wishes: Wishes, snapshot: Snapshot) -> None:
+def test_without_its_helper_the_cloud_goes_on_alone(wishes: RoutingRequest, snapshot: Snapshot) -> None:
     lost = (EndpointInfo.of(NEAR).key,)
-    made = assigner(snapshot).assign(Wishes(wishes.mode, wishes.device, lost))
+    made = assigner(snapshot).assign(RoutingRequest(wishes.mode, wishes.device, lost))
     assert (made.mode, made.device) == ("cloud", None)
 
 
 def test_a_lost_drafter_means_cloud_too() -> None:
-    assert assigner().assign(Wishes("speculative", lost=("drafter@127.0.0.1:3",))).mode == "cloud"
+    assert assigner().assign(RoutingRequest("speculative", lost=("drafter@127.0.0.1:3",))).mode == "cloud"
 
 
 def test_impossible_wishes_are_refused() -> None:
     router = assigner()
     with pytest.raises(UnknownMode, match="cloud, device, speculative"):
-        router.assign(Wishes("telepathy"))
+        router.assign(RoutingRequest("telepathy"))
     with pytest.raises(NoSuchDevice, match="'toaster'"):
-        router.assign(Wishes("device", "toaster"))
+        router.assign(RoutingRequest("device", "toaster"))
     nothing = assigner(Snapshot(1, FULL.pools, {}))
-    for wishes in (Wishes("device"), Wishes("speculative", "any")):
+    for wishes in (RoutingRequest("device"), RoutingRequest("speculative", "any")):
         with pytest.raises(NoSuchDevice, match="no device is registered"):
             nothing.assign(wishes)
     with pytest.raises(NoEndpoint, match="no drafter"):
-        assigner(Snapshot(1, {"verifier": FULL.pools["verifier"]})).assign(Wishes("speculative"))
+        assigner(Snapshot(1, {"verifier": FULL.pools["verifier"]})).assign(RoutingRequest("speculative"))
 
 
 def test_a_device_must_speak_the_models_vocabulary() -> None:
     stranger = msgspec.structs.replace(NEAR, vocabulary="another")
     router = assigner(Snapshot(1, FULL.pools, {"near": stranger}))
     with pytest.raises(InvalidRequest, match="another vocabulary"):
-        router.assign(Wishes("speculative", "near"))
+        router.assign(RoutingRequest("speculative", "near"))
+
+
+def test_a_device_of_another_vocabulary_may_answer_alone() -> None:
+    stranger = msgspec.structs.replace(NEAR, vocabulary="another")
+    router = assigner(Snapshot(1, FULL.pools, {"near": stranger}))
+    assert router.assign(RoutingRequest("device", "near")).device == "near"
+    assert router.assign(RoutingRequest("race", "near")).device == "near"
+
+
+def test_without_a_server_a_race_is_the_devices() -> None:
+    made = assigner(Snapshot(1, {}, FULL.devices)).assign(RoutingRequest("race", "far"))
+    assert (made.mode, made.device) == ("device", "far")
+
+
+def test_begun_answers_go_before_new_ones_where_there_was_no_room() -> None:
+    one = Snapshot(1, {"verifier": (replica("verifier", 1),)})
+    (key,) = (e.key for e in one.pools["verifier"])
+    router = assigner(one)
+    half = RoutingRequest("cloud", sent=5, full=(key,))
+    assert router.assign(half, now_s=10.0).endpoints["target"][0].key == key, "there is no other"
+    with pytest.raises(NoCapacity, match="wait for room"):
+        router.assign(RoutingRequest("cloud"), now_s=11.0)
+    router.assign(half, now_s=11.0)
+    with pytest.raises(NoCapacity):
+        router.assign(RoutingRequest("cloud"), now_s=12.9)
+    router.assign(RoutingRequest("cloud", sent=1), now_s=12.9)
+    router.assign(RoutingRequest("cloud"), now_s=13.1)
+
+
+def test_a_full_endpoint_is_left_to_begun_answers_where_there_are_others() -> None:
+    router = assigner()
+    first, second = (e.key for e in FULL.pools["verifier"])
+    half = RoutingRequest("cloud", sent=5, full=(first,))
+    assert router.assign(half, now_s=1.0).endpoints["target"][0].key == second
+    assert {
+        router.assign(RoutingRequest("cloud"), now_s=2.0).endpoints["target"][0].key for _ in range(8)
+    } == {second}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "snapshot", "replaceable"),
+    [
+        (RoutingRequest("cloud"), FULL, {"target"}),
+        (RoutingRequest("cloud"), Snapshot(1, {"verifier": (replica("verifier", 1),)}), set()),
+        (RoutingRequest("cloud", lost=("verifier@127.0.0.1:1",)), FULL, set()),
+        (RoutingRequest("device", "near"), FULL, {"device"}),
+        (RoutingRequest("device", "near"), Snapshot(1, {}, {"near": NEAR}), set()),
+        (RoutingRequest("speculative", "near"), FULL, {"target", "device", "drafter"}),
+        (RoutingRequest("race", "near"), FULL, {"server", "device"}),
+    ],
+)
+def test_it_is_known_who_could_be_done_without(
+    wanted: RoutingRequest, snapshot: Snapshot, replaceable: set[str]
+) -> None:
+    assert assigner(snapshot).assign(wanted).replaceable == replaceable
+
+
+names = st.sampled_from([f"d{i}" for i in range(8)])
+
+
+@given(
+    st.lists(
+        st.tuples(st.just("put"), names, st.integers(0, 4))
+        | st.tuples(st.just("gone"), names, st.just(0))
+        | st.tuples(st.just("assign"), st.just(""), st.just(0)),
+        max_size=60,
+    )
+)
+def test_the_best_device_is_always_found(steps: list[tuple[str, str, int]]) -> None:
+    """By difference snapshots, in whichever order devices come, change, go and are assigned."""
+    router, there, since = assigner(FULL), dict(FULL.devices), dict[str, int]()
+    version = 1
+    for what, name, sessions in steps:
+        if what == "assign":
+            if not there:
+                continue
+            best = min(there, key=lambda n: (there[n].sessions + since.get(n, 0), there[n].rtt_s, n))
+            assert router.assign(RoutingRequest("device")).device == best
+            since[best] = since.get(best, 0) + 1
+            continue
+        changed, gone = {}, ()
+        if what == "put":
+            changed = {name: device(name, sessions=sessions)}
+        else:
+            gone = (name,)
+        there.update(changed)
+        there = {n: d for n, d in there.items() if n not in gone}
+        since, version = {}, version + 1
+        router.see(Snapshot(version, FULL.pools, changed, gone, version - 1))
+    assert dict(router.snapshot.devices) == there

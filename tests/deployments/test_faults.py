@@ -6,19 +6,21 @@ The endpoints are processes, reached over the wire: two verifiers, the cloud's o
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-from cluster.tokenlog import Origin
+from deployments.modes.race import Racing
+from deployments.request.tokenlog import Origin
 from engine import family
 from engine.base import Sampling
-from engine.family.prompts import heldout_questions
-from engine.text import Tokenizer
+from engine.tokenizer import Tokenizer
 from tests.deployments.fleet import PATIENCE, PHONE, STREAMS, TOKENS, Answer, Fleet, Prompts, World
 from tests.deployments.processes import DRAIN_S
 from tests.deployments.relay import relay_to
+from training.family.prompts import heldout_questions
+
+pytestmark = pytest.mark.alone
 
 Ids = Sequence[Sequence[int]]
 Report = Callable[[str, object], None]
@@ -83,14 +85,13 @@ async def check(
 async def check_each_run(world: World, answers: Sequence[Answer]) -> None:
     """Whoever said some tokens in a row would say the same again after the prompt and what came before them."""
     models = {Origin.CLOUD: await world.engine("verifier-1"), Origin.DEVICE: await world.engine("drafter-0")}
-    numbers = itertools.count(1000)
 
     async def check_run(answer: Answer, origin: Origin, begin: int, end: int) -> None:
-        model, session, run = models[origin], next(numbers), answer.ids[begin:end]
-        await model.open(session, answer.prompt, Sampling(max_tokens=TOKENS), answer.ids[:begin])
-        verdict = await model.verify(session, run)
+        run = answer.ids[begin:end]
+        session = await models[origin].open(answer.prompt, Sampling(max_tokens=TOKENS), answer.ids[:begin])
+        verdict = await session.verify(run)
         assert verdict.ids[: len(run)] == run
-        await model.cancel(session)
+        await session.cancel()
 
     runs = [(answer, *run) for answer in answers for run in answer.runs()]
     await asyncio.gather(*(check_run(*run) for run in runs))
@@ -130,7 +131,9 @@ async def test_a_process_is_killed(
         assert process.exit_code() == -9
         await check(world, answers, expected, record_property)
         if (mode, victim) == ("race", PHONE):
-            assert any(answer.stats.migrations_failed for answer in answers), "whoever goes there comes back"
+            assert any(Racing.of(answer.stats).migrations_failed for answer in answers), (
+                "whoever goes there comes back"
+            )
         await check_nothing_is_open(world, fleet)
 
 

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from engine import family
 from engine.base import InvalidRequest
-from engine.family.prompts import heldout
-from engine.text import Tokenizer
+from engine.tokenizer import Tokenizer
 from engine.translate import Retokeniser, translate, unfinished_bytes
-from tests.cluster.simulator.data import DATA, needs_data
-from tests.engine.test_text import BOS, EOS, TOKENIZER, A, Q
+from tests.engine.test_tokenizer import BOS, EOS, TOKENIZER, A, Q
+from tests.simulator.data import DATA, needs_data
+from training.family.prompts import heldout
 
 TARGET, OTHER = (Tokenizer.load(family.path(name)) for name in ("target", "other"))
 DIRECTIONS = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from pathlib import Path
@@ -12,17 +13,28 @@ from tokenizers import Tokenizer as RustTokenizer
 from tokenizers import decoders, models, pre_tokenizers
 
 from engine import family
-from engine.base import ContextOverflow, Engine, EngineStopped, InvalidRequest, Sampling, UnknownSession
-from engine.family.prompts import answer_prompt, heldout
-from engine.null_engine import NullEngine
-from engine.text import Detokenizer, Tokenizer
-from engine.torch_engine import TorchEngine
+from engine.base import (
+    ContextOverflow,
+    Engine,
+    EngineStopped,
+    InvalidRequest,
+    Sampling,
+    SessionCancelled,
+    UnknownSession,
+)
+from engine.config import EngineConfig
+from engine.core.engine import CoreEngine
+from engine.null_engine import NullEngine, NullSession
+from engine.text import Detokenizer
+from engine.tokenizer import Tokenizer
+from engine.torch.engine import load
 from engine.translate import Translated, translate
 from tests import engine_contract
-from tests.engine import tiny_weights
-from tests.engine.engines import Engines
 from tests.engine.test_translate import OTHER, TARGET, TEXTS
+from tests.engine.torch import tiny_weights
+from tests.engine.torch.engines import Engines
 from tests.engine_contract import CHECKS, drain, exhaust, greedy, session
+from training.family.prompts import answer_prompt, heldout
 
 
 def byte_tokenizer(specials: Sequence[str], order: Sequence[str]) -> Tokenizer:
@@ -38,17 +50,9 @@ ALPHABET = sorted(pre_tokenizers.ByteLevel.alphabet())
 THERE = byte_tokenizer(["<pad>", "<bos>", "<eos>"], ALPHABET)
 HERE = byte_tokenizer(["<eos>", "<pad>", "<bos>"], ALPHABET[::-1])
 PROMPT = translate([20, 21, 22], THERE, HERE)
-SPECULATIVE = {
-    engine_contract.accepts_its_own_tokens,
-    engine_contract.corrects_a_wrong_draft,
-    engine_contract.finishes_in_verification,
-    engine_contract.speculation_is_lossless,
-    engine_contract.drafts_are_tentative,
-    engine_contract.drafts_no_further_than_the_end,
-}
 IN_THEIR_TOKENS = {engine_contract.counts}
 LONG = {engine_contract.cancel_ends_what_runs}  # longer than a tiny model's context
-FITTING = [check for check in CHECKS if check not in SPECULATIVE | IN_THEIR_TOKENS]
+FITTING = [check for check in CHECKS if check not in IN_THEIR_TOKENS.union(engine_contract.SPECULATIVE)]
 
 
 @pytest.fixture(params=["null", "tiny"])
@@ -77,27 +81,27 @@ async def test_it_speaks_this_sides_vocabulary(engine: Engine) -> None:
 
 async def test_it_neither_drafts_nor_verifies(engine: Engine) -> None:
     async with session(engine, PROMPT) as s:
-        with pytest.raises(InvalidRequest, match="vocabulary"):
-            await engine.verify(s, [])
-        with pytest.raises(InvalidRequest, match="vocabulary"):
-            await engine.draft(s, 0, [], 4)
-        assert len((await drain(engine, s))[0]) == engine_contract.TOKENS
+        with pytest.raises(InvalidRequest, match="verify"):
+            await s.verify([])
+        with pytest.raises(InvalidRequest, match="draft"):
+            await s.draft(0, [], 4)
+        assert len((await drain(s))[0]) == engine_contract.TOKENS
 
 
 async def test_what_does_not_translate_is_refused(engine: Engine) -> None:
     with pytest.raises(InvalidRequest, match="log-prob"):
-        await engine.open(1, PROMPT, Sampling(max_tokens=4, logprobs=0))
+        await engine.open(PROMPT, Sampling(max_tokens=4, logprobs=0))
     for wrong in ([-1], [HERE.vocab_size], [5, HERE.vocab_size + 5]):
         with pytest.raises(InvalidRequest, match="token ids"):
-            await engine.open(1, [*PROMPT, *wrong], greedy())
+            await engine.open([*PROMPT, *wrong], greedy())
         with pytest.raises(InvalidRequest, match="token ids"):
-            await engine.open(1, PROMPT, greedy(), wrong)
+            await engine.open(PROMPT, greedy(), wrong)
     assert (await engine.stats()).sessions == 0
 
 
 async def test_a_refused_extension_changes_nothing(engine: Engine) -> None:
     async with session(engine, PROMPT) as s:
-        whole, _ = await drain(engine, s)
+        whole, _ = await drain(s)
         for position, tokens in (
             (-1, []),
             (len(whole) + 1, []),
@@ -106,22 +110,52 @@ async def test_a_refused_extension_changes_nothing(engine: Engine) -> None:
             (0, [HERE.vocab_size]),
         ):
             with pytest.raises(InvalidRequest):
-                await engine.extend(s, position, tokens)
-        await engine.extend(s, 4, [])
-        assert (await drain(engine, s))[0] == whole[4:]
+                await s.extend(position, tokens)
+        await s.extend(4, [])
+        assert (await drain(s))[0] == whole[4:]
 
 
 async def test_an_engine_that_stops(engine: Engine) -> None:
     async with session(engine, PROMPT) as s:
         await engine.close()
         with pytest.raises(EngineStopped):
-            await exhaust(engine.generate(s))
+            await exhaust(s.generate())
         with pytest.raises(EngineStopped):
-            await engine.extend(s, 0, PROMPT)
+            await s.extend(0, PROMPT)
         with pytest.raises(UnknownSession):  # nobody has it any more
-            await engine.extend(s, 0, PROMPT)
+            await s.extend(0, PROMPT)
         with pytest.raises(EngineStopped):
-            await engine.open(s, PROMPT, greedy())
+            await engine.open(PROMPT, greedy())
+
+
+@pytest.mark.parametrize("how", ["session", "caller"])
+async def test_cancelling_while_it_is_extended_leaves_nothing(how: str) -> None:
+    """An extension opens a session anew there; cancelled meanwhile, there is neither the old nor the new one."""
+    opening, opens = asyncio.Event(), asyncio.Event()
+
+    class Slow(NullEngine):
+        async def open(
+            self, prompt: Sequence[int], sampling: Sampling, log: Sequence[int] = ()
+        ) -> NullSession:
+            if log:
+                opening.set()
+                await opens.wait()
+            return await super().open(prompt, sampling, log)
+
+    inner = Slow(vocab_size=THERE.vocab_size)
+    s = await Translated(inner, HERE, THERE).open(PROMPT, greedy())
+    extending = asyncio.create_task(s.extend(0, PROMPT))
+    await opening.wait()
+    if how == "session":
+        await s.cancel()
+        opens.set()
+    else:
+        extending.cancel()
+    with pytest.raises(SessionCancelled if how == "session" else asyncio.CancelledError):
+        await extending
+    assert (await inner.stats()).sessions == 0
+    with pytest.raises(UnknownSession):
+        await s.extend(0, [])
 
 
 async def test_a_text_that_is_longer_there() -> None:
@@ -133,8 +167,8 @@ async def test_a_text_that_is_longer_there() -> None:
     engine = Translated(NullEngine(vocab_size=THERE.vocab_size, context=64), here, THERE)
     for prompt, log in ((20, 0), (10, 10)):
         with pytest.raises(ContextOverflow):
-            await engine.open(1, [1] * prompt, Sampling(max_tokens=20), [1] * log)
-    await engine.open(1, [1] * 10, Sampling(max_tokens=20), [1] * 5)
+            await engine.open([1] * prompt, Sampling(max_tokens=20), [1] * log)
+    await engine.open([1] * 10, Sampling(max_tokens=20), [1] * 5)
 
 
 class Knows(NullEngine):
@@ -158,10 +192,10 @@ async def test_an_answer_goes_on_at_every_cut(here: Tokenizer, there: Tokenizer,
     ids = here.encode_bytes(text.encode())
     for cut in range(len(ids) + 1):
         async with session(engine, [here.eos], Sampling(max_tokens=500), ids[:cut]) as s:
-            new, finish = await drain(engine, s)
+            new, finish = await drain(s)
             assert (finish, new[-1]) == ("stop", here.eos)
             assert here.shown_bytes([*ids[:cut], *new]) == text.encode()
-            assert await drain(engine, s) == ([], "stop")
+            assert await drain(s) == ([], "stop")
 
 
 # -- the family --------------------------------------------------------------------------------------------
@@ -172,20 +206,20 @@ STORY = TARGET.encode(answer_prompt(heldout(1, ["story"], seed=5)[0].question))
 
 @pytest.fixture
 async def target() -> AsyncIterator[Engine]:
-    engine = TorchEngine.load(family.path("target"), device="cpu", threads=1)
+    engine = load(family.path("target"), EngineConfig(), device="cpu", threads=1)
     yield engine
     await engine.close()
 
 
 @pytest.fixture
-async def other() -> AsyncIterator[TorchEngine]:
-    engine = TorchEngine.load(family.path("other"), device="cpu", threads=1)
+async def other() -> AsyncIterator[CoreEngine]:
+    engine = load(family.path("other"), EngineConfig(), device="cpu", threads=1)
     yield engine
     await engine.close()
 
 
 @pytest.fixture
-def translated(other: TorchEngine) -> Translated:
+def translated(other: CoreEngine) -> Translated:
     return Translated(other, TARGET, OTHER)
 
 
@@ -197,11 +231,11 @@ async def ask(
     engine: Engine, prompt: Sequence[int], log: Sequence[int] = (), **settings: Any
 ) -> tuple[list[int], str | None]:
     async with session(engine, prompt, Sampling(**({"max_tokens": 60} | settings)), log) as s:
-        return await drain(engine, s)
+        return await drain(s)
 
 
 async def test_an_answer_is_handed_over_and_back_at_every_cut(
-    target: Engine, other: TorchEngine, translated: Translated
+    target: Engine, other: CoreEngine, translated: Translated
 ) -> None:
     whole, finish = await ask(target, QUESTION)
     assert (finish, whole[-1]) == ("stop", TARGET.eos)
@@ -227,7 +261,7 @@ async def test_the_limit_of_tokens_is_this_sides(translated: Translated) -> None
         assert await ask(translated, STORY, whole[:limit], max_tokens=limit) == ([], "length")
 
 
-async def test_any_token_may_stop_it(other: TorchEngine, translated: Translated) -> None:
+async def test_any_token_may_stop_it(other: CoreEngine, translated: Translated) -> None:
     whole, _ = await ask(translated, STORY, max_tokens=40)
     theirs, _ = await ask(other, translate(STORY, TARGET, OTHER), max_tokens=40)
     foreign = tuple(set(theirs) - set(whole))  # numbers that mean something else here
@@ -274,14 +308,14 @@ async def test_stop_strings(translated: Translated) -> None:
 async def test_extending_is_opening_anew(translated: Translated) -> None:
     whole, _ = await ask(translated, STORY, max_tokens=24)
     async with session(translated, STORY, Sampling(max_tokens=24)) as s:
-        await drain(translated, s)
+        await drain(s)
         for position in range(0, 24, 3):
             added = whole[position : position + 2] if position % 2 else TARGET.encode_bytes("é!".encode())[:1]
-            await translated.extend(s, position, added)
-            ids, finish = await drain(translated, s)
+            await s.extend(position, added)
+            ids, finish = await drain(s)
             log = [*whole[:position], *added]
             assert (ids, finish) == await ask(translated, STORY, log, max_tokens=24)
-            await translated.extend(s, 0, whole)
+            await s.extend(0, whole)
 
 
 async def test_a_stream_may_be_closed_anywhere_and_resumed(translated: Translated) -> None:
@@ -290,17 +324,17 @@ async def test_a_stream_may_be_closed_anywhere_and_resumed(translated: Translate
         ids: list[int] = []
         closed = 0
         while len(ids) < 80:
-            async with aclosing(translated.generate(s)) as stream:  # type: ignore[type-var]
+            async with aclosing(s.generate()) as stream:
                 ids += (await anext(stream)).ids
             closed += 1
-            await translated.extend(s, len(ids), [])
+            await s.extend(len(ids), [])
     assert closed > 10
     assert ids == whole
 
 
-async def test_closing_the_stream_stops_the_engine(other: TorchEngine, translated: Translated) -> None:
+async def test_closing_the_stream_stops_the_engine(other: CoreEngine, translated: Translated) -> None:
     async with session(translated, STORY, Sampling(max_tokens=800)) as s:
-        async with aclosing(translated.generate(s)) as stream:  # type: ignore[type-var]
+        async with aclosing(s.generate()) as stream:
             await anext(stream)
         assert (await other.stats()).running == 0
     assert (await other.stats()).sessions == 0

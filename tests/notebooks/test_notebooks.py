@@ -12,6 +12,7 @@ NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
 LIMIT_S = 300.0  # a cell; they take a minute together
 
 
+@pytest.mark.timeout(LIMIT_S)
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_it_runs_and_draws(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TANDEM_NOTEBOOK", "small")

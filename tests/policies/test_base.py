@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
+import sys
 
 import pytest
 
@@ -10,6 +12,7 @@ from policies.base import Registry, UnknownPolicy
 from policies.batching import batching
 from policies.collaboration import collaboration
 from policies.routing import routing
+from policies.scheduling import scheduling
 from policies.window import window
 
 
@@ -35,6 +38,20 @@ def test_parameters_reach_the_policy() -> None:
     registry: Registry[dict] = Registry("test")
     registry.register("dict")(dict)
     assert registry.create("dict", size=3) == {"size": 3}
+
+
+def test_a_policy_is_found_in_whatever_module_it_lies() -> None:
+    """In a process that has imported nothing but the family's own module."""
+    script = "from policies.FAMILY import FAMILY; print(*FAMILY)"
+    for registry, name in ((window, "awc"), (scheduling, "buffer_aware")):
+        found = subprocess.run(
+            [sys.executable, "-c", script.replace("FAMILY", registry.family)],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert name in found.stdout.split()
+        assert found.stdout.split() == list(registry)
 
 
 def test_a_family_is_the_same_object_however_it_travels() -> None:

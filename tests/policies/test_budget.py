@@ -21,7 +21,7 @@ def test_a_biased_plan_is_made_up_for(share, bias, seed):
     for _ in range(1500):
         likely = budget.next()
         booking = budget.book(rng.randrange(1, 200), likely)
-        budget.settle(booking, rng.random() < likely * bias)
+        budget.resolve(booking, booking.tokens * (rng.random() < likely * bias))
     assert budget.requests == 1000
     assert budget.used == pytest.approx(share, abs=0.02 if share <= 0.8 * bias else 0.05)
 
@@ -29,14 +29,14 @@ def test_a_biased_plan_is_made_up_for(share, bias, seed):
 def test_nothing_and_everything_are_meant_so():
     for share in (0.0, 1.0):
         budget = Budget(share)
-        budget.settle(budget.book(100, share), share == 0.0)  # the opposite of what was asked for
+        budget.resolve(budget.book(100, share), 100 * (share == 0.0))  # the opposite of what was asked for
         assert budget.next() == share
 
 
 def test_a_new_share_counts_at_once():
     budget = Budget(0.5)
     for i in range(100):
-        budget.settle(budget.book(10, 0.5), i % 2 == 0)
+        budget.resolve(budget.book(10, 0.5), 10 * (i % 2 == 0))
     budget.share = 0.1
     assert budget.next() == 0.1  # what was allowed before is not regretted
     assert budget.next(0.9) == 0.9
@@ -51,7 +51,7 @@ def test_requests_may_have_shares_of_their_own():
         booking = budget.book(10, likely, share)
         spends = rng.random() < likely
         spent[share] += spends
-        budget.settle(booking, spends)
+        budget.resolve(booking, 10 * spends)
     assert spent[0.2] / 2000 == pytest.approx(0.2, abs=0.05)
     assert spent[0.8] / 2000 == pytest.approx(0.8, abs=0.05)
     assert budget.used == pytest.approx(0.5, abs=0.02)
@@ -70,7 +70,7 @@ def test_a_burst_is_planned_alike():
     assert budget.next() == pytest.approx(0.5)
     assert budget.used == pytest.approx(0.5)
     for booking in bookings:
-        budget.settle(booking, False)
+        budget.resolve(booking, 0)
     assert budget.used == 0.0
     assert budget.next() > 0.9
 
@@ -81,5 +81,40 @@ def test_what_turns_out_too_late_does_not_count():
     budget.book(10, 0.0)
     budget.book(10, 0.0)
     assert budget.used == 0.0
-    budget.settle(first, True)
+    budget.resolve(first, 10)
     assert (budget.used, budget.requests) == (0.0, 2)
+
+
+def test_what_is_taken_in_again_is_made_up_for():
+    """A prompt of 10 tokens, and later its answer of 5 with it: what is planned next is less."""
+    once, twice = Budget(0.5), Budget(0.5)
+    once.resolve(once.book(10, 1.0), 10)
+    twice.resolve(twice.book(10, 1.0), 10 + 15)
+    assert (once.spent, twice.spent, twice.used) == (10, 25, 2.5)
+    assert twice.next() < once.next() < 0.5
+
+
+events = st.one_of(
+    st.tuples(st.just("book"), st.integers(1, 300), st.floats(0, 1), st.none() | st.floats(0, 1)),
+    st.tuples(st.just("resolve"), st.integers(0, 60), st.integers(0, 900), st.none()),
+)
+
+
+@given(st.lists(events, max_size=60), st.integers(1, 8), st.floats(0.01, 1))
+def test_the_books_are_those_of_the_last_requests(history, window, share):
+    """Whatever is booked and resolved in whatever order, against a list of all requests."""
+    budget = Budget(share, window)
+    bookings, spent = [], []
+    for event, a, b, own in history:
+        if event == "book":
+            bookings.append(budget.book(a, b, own))
+            spent.append((a, a * b))
+        elif bookings:
+            at = a % len(bookings)
+            budget.resolve(bookings[at], b)
+            spent[at] = (spent[at][0], b)
+        last = spent[-window:]
+        assert budget.requests == len(last)
+        assert budget.tokens == sum(tokens for tokens, _ in last)
+        assert budget.spent == pytest.approx(sum(taken for _, taken in last), abs=1e-6)
+        assert 0.0 <= budget.next() <= 1.0

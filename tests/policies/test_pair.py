@@ -1,12 +1,21 @@
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.pair import RECENT_ROUNDS, Least, Pair, Target
+from policies.pair import (
+    MOST_PAIRS,
+    PRESENT,
+    RECENT_ROUNDS,
+    PairHistory,
+    PairSnapshot,
+    TargetHistory,
+    WindowedMin,
+)
 from policies.speculation import expected_tokens
-from policies.window import StaticWindow
+from policies.window import StaticWindow, window
 
 seconds = st.floats(0, 1)
 rounds = st.lists(
@@ -16,7 +25,7 @@ rounds = st.lists(
 
 @given(rounds=rounds)
 def test_the_recent_rounds_count_and_no_others(rounds: list[tuple[int, float, float, float]]) -> None:
-    pair = Pair(StaticWindow(4))
+    pair = PairHistory(StaticWindow(4))
     seen = [(g, int(share * g), v, d) for g, share, v, d in rounds]
     for gamma, accepted, verify_s, draft_s in seen:
         pair.note(gamma, accepted, accepted + 1, verify_s, draft_s)
@@ -34,13 +43,13 @@ def test_the_recent_rounds_count_and_no_others(rounds: list[tuple[int, float, fl
 
 
 def test_a_new_pair_knows_nothing_but_its_link() -> None:
-    state = Pair(StaticWindow(4), rtt_s=0.02, queue=0.5).state()
+    state = PairHistory(StaticWindow(4), rtt_s=0.02).state()
     assert (state.acceptance, state.tpot_s, state.verify_s, state.draft_s, state.fused_s) == (0, 0, 0, 0, 0)
-    assert (state.rtt_s, state.queue, state.previous, state.judged) == (0.02, 0.5, 0, 0)
+    assert (state.rtt_s, state.queue, state.previous, state.judged) == (0.02, 0.0, 0, 0)
 
 
 def test_fused_rounds_say_nothing_about_the_device() -> None:
-    pair = Pair(StaticWindow(1))
+    pair = PairHistory(StaticWindow(1))
     pair.note(4, 3, 4, 0.1, 0.02)
     before = pair.state()
     assert pair.choose() == 1
@@ -53,19 +62,19 @@ def test_fused_rounds_say_nothing_about_the_device() -> None:
 
 
 def test_pairs_of_one_target_learn_from_each_other() -> None:
-    target = Target()
-    first, second = Pair(StaticWindow(4), target=target), Pair(StaticWindow(4), target=target)
+    target = TargetHistory()
+    first, second = PairHistory(StaticWindow(4), target=target), PairHistory(StaticWindow(4), target=target)
     first.note(4, 3, 4, 0.1, 0.02)
     first.note_fused(0, 1, 0.025)
     state = second.state()
     assert (state.prior, state.fused_s) == (pytest.approx(0.75), pytest.approx(0.025))
     assert (state.judged, state.verify_s, state.draft_s) == (0, 0, 0)  # the device itself is still unknown
-    assert Pair(StaticWindow(4)).state().prior == 0
+    assert PairHistory(StaticWindow(4)).state().prior == 0
 
 
 def test_what_one_tries_alone_says_little_about_what_all_would_get() -> None:
-    target = Target()
-    pairs = [Pair(StaticWindow(4), target=target) for _ in range(8)]
+    target = TargetHistory()
+    pairs = [PairHistory(StaticWindow(4), target=target) for _ in range(8)]
     for pair in pairs:
         pair.note(4, 3, 4, 0.1, 0.02)
     for _ in range(10):
@@ -83,11 +92,11 @@ def test_what_one_tries_alone_says_little_about_what_all_would_get() -> None:
 
 
 def test_a_pair_is_told_what_windows_the_target_sees_lately() -> None:
-    target = Target()
-    alone = Pair(StaticWindow(9), target=target)
+    target = TargetHistory()
+    alone = PairHistory(StaticWindow(9), target=target)
     alone.choose()
     assert alone.state().mean_window == 0.0, "there is no other"
-    others = [Pair(StaticWindow(gamma), target=target) for gamma in (1, 3, 5)]
+    others = [PairHistory(StaticWindow(gamma), target=target) for gamma in (1, 3, 5)]
     for _ in range(30):
         for pair in others:
             pair.choose()
@@ -96,7 +105,7 @@ def test_a_pair_is_told_what_windows_the_target_sees_lately() -> None:
 
 @given(values=st.lists(seconds, max_size=40), memory=st.integers(1, 8))
 def test_the_least_of_the_last(values: list[float], memory: int) -> None:
-    least = Least(memory)
+    least = WindowedMin(memory)
     assert least.value == 0
     for value in values:
         least.note(value)
@@ -107,8 +116,8 @@ def test_the_least_of_the_last(values: list[float], memory: int) -> None:
 @given(lucky=st.lists(st.integers(1, 5), min_size=1, max_size=600))
 def test_the_luck_of_fused_rounds_evens_out(lucky: list[int]) -> None:
     """A target of one pair, whose device has shown how many tokens a round of four drafts gives."""
-    target = Target()
-    pair = Pair(StaticWindow(4), target=target)
+    target = TargetHistory()
+    pair = PairHistory(StaticWindow(4), target=target)
     pair.note(4, 2, 3, 0.1, 0.02)  # two of three that were judged
     expected = expected_tokens(2 / 3, 4)
     for tokens in lucky:
@@ -121,7 +130,7 @@ def test_the_luck_of_fused_rounds_evens_out(lucky: list[int]) -> None:
 
 
 def test_a_fused_round_that_the_outputs_end_cuts_says_nothing_of_others() -> None:
-    pair = Pair(StaticWindow(1))
+    pair = PairHistory(StaticWindow(1))
     pair.note_fused(1, 2, 0.03, cut=True)
     assert pair.state().fused_s > 0, "better than to know nothing"
     pair.note_fused(4, 3, 0.09)
@@ -132,7 +141,7 @@ def test_a_fused_round_that_the_outputs_end_cuts_says_nothing_of_others() -> Non
 
 @given(rounds=st.lists(st.tuples(st.integers(1, 12), st.floats(0, 1)), min_size=1, max_size=200))
 def test_a_targets_acceptance_is_a_share(rounds: list[tuple[int, float]]) -> None:
-    target = Target()
+    target = TargetHistory()
     for judged, share in rounds:
         target.note(int(share * judged), judged, 0.1)
     assert -1e-9 <= target.alpha <= 1 + 1e-9
@@ -142,9 +151,114 @@ def test_a_targets_acceptance_is_a_share(rounds: list[tuple[int, float]]) -> Non
 
 
 def test_what_a_target_saw_long_ago_fades() -> None:
-    target = Target()
+    target = TargetHistory()
     for _ in range(200):
         target.note(0, 12, 0.1)
     for _ in range(200):
         target.note(12, 12, 0.1)
     assert target.alpha > 0.95
+
+
+def test_pairs_that_have_gone_do_not_count() -> None:
+    """A device that is started again and again is a new pair each time."""
+    target = TargetHistory()
+    for _ in range(50):
+        restarted = PairHistory(StaticWindow(4), target=target)
+        for _ in range(PRESENT // 4):
+            restarted.note(4, 3, 4, 0.1, 0.02)
+    assert target.pairs <= 6
+    for _ in range(PRESENT + MOST_PAIRS):
+        restarted.note(4, 3, 4, 0.1, 0.02)
+    assert target.pairs == 1
+    restarted.note_fused(0, 1, 0.02)
+    assert restarted.state().fused_share == 0.5, "it is alone"
+
+
+def test_pairs_that_take_part_now_and_then_do() -> None:
+    target = TargetHistory()
+    often, seldom = (PairHistory(StaticWindow(4), target=target) for _ in range(2))
+    for turn in range(3 * PRESENT):
+        often.note(4, 3, 4, 0.1, 0.02)
+        if turn % (PRESENT // 2) == 0:
+            seldom.note(4, 3, 4, 0.1, 0.02)
+        assert target.pairs == 2
+    for _ in range(2 * PRESENT):
+        often.note(4, 3, 4, 0.1, 0.02)
+    assert target.pairs == 1
+    seldom.choose()
+    assert target.pairs == 2, "and whoever comes back does again"
+
+
+def test_there_is_no_end_to_how_many_may_take_part() -> None:
+    target = TargetHistory()
+    pairs = [PairHistory(StaticWindow(4), target=target) for _ in range(500)]
+    for _ in range(3):
+        for pair in pairs:
+            pair.note(4, 3, 4, 0.1, 0.02)
+    assert MOST_PAIRS <= target.pairs <= 2 * MOST_PAIRS
+    assert len(target.snapshot().present) <= 2 * MOST_PAIRS
+
+
+def play(pairs: list[PairHistory], turns: list[tuple[int, int, float, float]]) -> list[int]:
+    """Each turn a pair chooses and makes its round; what was chosen."""
+    chosen = []
+    for which, accepted, verify_s, draft_s in turns:
+        pair = pairs[which]
+        gamma = pair.choose()
+        chosen.append(gamma)
+        if gamma > 1:
+            accepted = min(accepted, gamma)
+            pair.note(gamma, accepted, accepted + 1, verify_s, draft_s)
+        else:
+            pair.note_fused(4, 1 + min(accepted, 4), verify_s, cut=accepted == 12)
+    return chosen
+
+
+turns = st.lists(
+    st.tuples(st.integers(0, 2), st.integers(0, 12), st.floats(1e-3, 1), st.floats(1e-4, 0.3)), max_size=60
+)
+
+
+@pytest.mark.parametrize("name", list(window))
+@given(before=turns, after=turns)
+def test_another_process_goes_on_as_this_one_would(
+    name: str, before: list[tuple[int, int, float, float]], after: list[tuple[int, int, float, float]]
+) -> None:
+    """Three pairs of a target, taken elsewhere over the wire: every later decision is the same."""
+    target, elsewhere = TargetHistory(), TargetHistory()
+    here = [PairHistory(window.create(name), 0.03, target=target) for _ in range(3)]
+    play(here, before)
+    there = [PairHistory(window.create(name), 0.03, target=elsewhere) for _ in range(3)]
+    for pair, copy in zip(here, there, strict=True):
+        snapshot = pair.snapshot()
+        assert msgspec.msgpack.decode(msgspec.msgpack.encode(snapshot), type=PairSnapshot) == snapshot
+        copy.adopt(snapshot)
+        assert copy.snapshot() == snapshot
+        assert copy.state() == pair.state()
+    assert play(there, after) == play(here, after)
+    assert [pair.snapshot() for pair in there] == [pair.snapshot() for pair in here]
+
+
+def test_who_notes_anothers_rounds_knows_as_much() -> None:
+    """The router's copy of a pair: it is told the windows, the rounds and what the policy remembers."""
+    here, router = (PairHistory(window.create("dynamic"), target=TargetHistory()) for _ in range(2))
+    for accepted in (4, 5, 6, 1, 0):
+        gamma = here.choose()
+        router.note_window(gamma)
+        for pair in (here, router):
+            pair.note(gamma, min(accepted, gamma), min(accepted, gamma) + 1, 0.1, 0.02)
+    assert router.snapshot().memory == (), "its policy was never asked"
+    router.memory = here.memory
+    assert router.snapshot() == here.snapshot()
+
+
+def test_only_who_has_seen_more_of_a_pair_is_believed() -> None:
+    one, other = PairHistory(window.create("dynamic")), PairHistory(window.create("dynamic"))
+    for pair, rounds in ((one, 3), (other, 5)):
+        for _ in range(rounds):
+            pair.note(pair.choose(), 1, 2, 0.1, 0.02)
+    before = other.snapshot()
+    other.adopt(one.snapshot())
+    assert other.snapshot() == before
+    one.adopt(before)
+    assert one.snapshot() == before

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+import pickle
 from collections import Counter
 
+import msgspec
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from policies.samples import Latencies, Lengths, Outputs
+from policies.samples import EXACT, POINTS, Latencies, Lengths, Outputs, Sampled
 
 prompts = st.lists(st.integers(1, 3000), max_size=80)
 times = st.lists(st.floats(0, 100, allow_nan=False), max_size=80)
@@ -31,6 +33,49 @@ def test_lengths_are_those_of_the_last_prompts(before, after, kept, tokens):
     assert dict(zip(found.tolist(), shares, strict=True)) == pytest.approx(
         {n: n * mass[n] / sum(last) for n in mass}
     )
+
+
+@given(prompts, st.integers(1, 4000))
+def test_shares_around_a_length_are_those_of_shorter_equal_and_longer_prompts(prompt, tokens):
+    shorter, alike, longer = Lengths(prompt).around(tokens)
+    total = sum(prompt) or 1
+    assert shorter == pytest.approx(sum(n for n in prompt if n < tokens) / total)
+    assert alike == pytest.approx(sum(n for n in prompt if n == tokens) / total)
+    assert longer == pytest.approx(sum(n for n in prompt if n > tokens) / total)
+
+
+long_prompts = st.lists(st.one_of(st.integers(1, 10_000), st.integers(1, 10**12)), min_size=1, max_size=60)
+
+
+@given(long_prompts, long_prompts, st.integers(1, 40), st.integers(1, 10**12))
+@example([4095, 4096, 4159], [4160], 40, 4096)
+def test_long_prompts_count_as_alike_only_if_they_are_nearly_as_long(before, after, kept, tokens):
+    lengths = Lengths(before, kept)
+    for n in after:
+        lengths.note(n)
+    last = (before[-kept:] + after)[-kept:]
+    shorter, alike, longer = lengths.around(tokens)
+    assert shorter + alike + longer == pytest.approx(1)
+    assert shorter == lengths.share_below(tokens)
+    slack = 0.0 if tokens < EXACT else tokens / 64
+    for share, sure, perhaps in (
+        (shorter, [n for n in last if n < tokens - slack], [n for n in last if n < tokens]),
+        (alike, [n for n in last if n == tokens], [n for n in last if abs(n - tokens) <= slack]),
+        (longer, [n for n in last if n > tokens + slack], [n for n in last if n > tokens]),
+    ):
+        assert sum(sure) - 1 <= share * sum(last) * (1 + 1e-9) + 1
+        assert share * sum(last) <= sum(perhaps) * (1 + 1e-9) + 1
+    threshold = lengths.threshold(0.5)
+    assert lengths.share_below(threshold) <= 0.5 + 1e-9
+    assert sum(lengths.around(threshold)[:2]) > 0.5 - 1e-9
+
+
+@pytest.mark.parametrize("tokens", [100_000, 10**6, 10**12])
+def test_a_long_prompt_does_not_make_an_account_large(tokens):
+    lengths = Lengths(kept=1024)
+    lengths.note(tokens)
+    assert len(pickle.dumps(lengths)) < 40_000, "8,192 places"
+    assert len(pickle.dumps(Lengths([tokens], kept=1024))) < 40_000
 
 
 @given(st.lists(st.integers(1, 300), min_size=1, max_size=60), st.floats(0, 0.999))
@@ -100,6 +145,63 @@ def test_what_is_left_of_an_answer_is_what_longer_ones_still_got():
     assert outputs.remaining(20, 70) == 45  # 40 and 50
     assert outputs.remaining(200, 1000) == 1  # longer than any
     assert outputs.remaining(70, 70) == 0
+
+
+@given(st.lists(st.integers(1, 300), max_size=60), st.integers(0, 300), st.integers(0, 300))
+def test_what_is_left_is_the_mean_over_longer_answers(answers, sent, most):
+    outputs = Outputs()
+    for tokens in answers:
+        outputs.note(tokens)
+        outputs.remaining(sent, most)  # asked in between, too
+    longer = [min(tokens, most) - sent for tokens in answers if tokens > sent]
+    if longer:
+        assert outputs.remaining(sent, most) == (sum(longer) / len(longer) if sent < most else 0.0)
+
+
+many = st.lists(st.floats(0, 100), max_size=3 * POINTS)
+
+
+@given(many, st.floats(0, 110), st.floats(0, 1))
+def test_a_snapshot_of_times_is_right_within_its_error(times, t, q):
+    """0 ≤ F − G < 1/n, and F⁻¹(q) ≤ G⁻¹(q) ≤ F⁻¹(q + 1/n); nothing is lost of n samples or less."""
+    whole, copy = Latencies(times), Latencies()
+    snapshot = whole.snapshot()
+    copy.adopt(msgspec.msgpack.decode(msgspec.msgpack.encode(snapshot), type=Sampled))
+    assert copy.seen == whole.seen
+    assert len(copy) <= POINTS
+    exact = len(times) <= POINTS
+    assert -1e-9 <= whole.cdf(t) - copy.cdf(t) < (1e-9 if exact else 1 / POINTS)
+    assert whole.quantile(q) <= copy.quantile(q)
+    assert copy.quantile(q) <= whole.quantile(q if exact else min(1.0, q + 1 / POINTS + 1e-9))
+    assert copy.snapshot() == snapshot
+
+
+@given(st.lists(st.integers(1, 2000), max_size=3 * POINTS), st.integers(0, 2000))
+def test_a_snapshot_of_answers_is_right_within_its_error(answers, sent):
+    whole, copy = Outputs(), Outputs()
+    for tokens in answers:
+        whole.note(tokens)
+    copy.adopt(whole.snapshot())
+    assert copy.seen == whole.seen
+    last = answers[-512:]
+    longer = sum(tokens > sent for tokens in last)
+    if len(last) <= POINTS:
+        assert copy.remaining(sent, 3000) == whole.remaining(sent, 3000)
+    elif longer:
+        points = sum(tokens > sent for tokens in copy.snapshot().points)
+        assert 0 <= points / POINTS - longer / len(last) < 1 / POINTS
+        spread = max(last) - sent
+        assert abs(copy.remaining(sent, 3000) - whole.remaining(sent, 3000)) <= spread / points
+
+
+def test_only_who_has_seen_more_is_believed():
+    one, other = Latencies([1.0, 2.0]), Latencies([5.0])
+    one.adopt(other.snapshot())
+    assert list(one) == [1.0, 2.0]
+    other.adopt(one.snapshot())
+    assert list(other) == [1.0, 2.0]
+    other.note(3.0)
+    assert (list(other), other.seen) == ([1.0, 2.0, 3.0], 3)
 
 
 @pytest.mark.parametrize("bad", [0, -3])

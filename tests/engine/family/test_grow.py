@@ -5,9 +5,9 @@ import torch
 
 from engine.family import path
 from engine.family.grow import grow, main
-from engine.family.models import Shape, load, new_model, save
-from engine.family.prompts import answer_prompt
-from engine.family.tokenizer import train_tokenizer
+from training.family.models import Shape, load, new_model, save
+from training.family.prompts import answer_prompt
+from training.family.tokenizer import train_tokenizer
 
 
 def test_outputs_are_unchanged_and_blocks_multiplied(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
 
@@ -16,9 +17,9 @@ from policies.awc.exploration import Exploration
 from policies.awc.features import CANDIDATE, STATE, features
 from policies.awc.network import LAYERS, BadWeights, Network, load
 from policies.awc.policy import AdaptiveWindow
-from policies.awc.train import WcDnn, fit
 from policies.speculation import token_s
 from policies.window import WindowState
+from training.awc.train import WcDnn, fit
 
 times = st.floats(0, 10)
 shares = st.floats(0, 1)
@@ -95,6 +96,16 @@ def test_weights_that_are_none_are_refused(tmp_path: Path) -> None:
         load(str(tmp_path / "w.npz"))
 
 
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """So small a network is slower with several, by far where others want the cores as well."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.usefixtures("one_thread")
 def test_training_learns_what_the_closed_form_does_not_know() -> None:
     """Costs that reward a window the closed form thinks poor: after training it is chosen."""
     draw = np.random.default_rng(0)

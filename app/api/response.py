@@ -1,0 +1,199 @@
+"""The response to an admitted request: whole or as a stream, given up when the client leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from abc import abstractmethod
+from typing import Any
+
+from fastapi import Response
+from starlette.types import Receive, Scope, Send
+
+from app.api import metrics
+from app.api.admission import Admitted
+from app.api.choice import Piece, Run, ScoredToken
+from app.api.errors import ApiError, api_error
+from app.api.gather import ChunkCoalescer, Gather, RunJob
+from app.api.logprobs import chat_logprobs, completion_logprobs
+from app.api.reading import Reading
+from app.api.responses import (
+    AssistantMessage,
+    ChatChoice,
+    ChatCompletion,
+    Completion,
+    TextChoice,
+    tandem,
+    usage,
+)
+from app.api.schema import ChatRequest, CompletionRequest
+from app.api.sse import DONE, EventWriter, error_event
+from deployments.request.job import JobStats
+
+EVENT_STREAM = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),  # or nginx would collect the events
+]
+
+
+class Answer(Response):
+    """Runs the jobs while it is being sent; whatever ends it, no job goes on."""
+
+    def __init__(
+        self, request: ChatRequest | CompletionRequest, admitted: Admitted, run: RunJob, pacer: ChunkCoalescer
+    ) -> None:
+        super().__init__()
+        self.request, self.admitted = request, admitted
+        self.chat = isinstance(request, ChatRequest)
+        self.id = ("chatcmpl-" if self.chat else "cmpl-") + secrets.token_hex(12)
+        self.created = int(time.time())
+        self._gather = Gather(run, admitted.jobs, admitted.choices, pacer, request.tandem.paced)
+        self._came_s = time.monotonic()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        work = asyncio.create_task(self._work(scope, receive, send))
+        gone = asyncio.create_task(_disconnected(receive))
+        try:
+            await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            gone.cancel()
+            if work.cancel():
+                metrics.request_done(self.request.tandem.mode, metrics.DISCONNECTED)
+        if work.done() and not work.cancelled():
+            work.result()
+
+    async def _work(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await self._answer(scope, receive, send)
+        except Exception as failure:
+            error = api_error(failure)
+            metrics.request_done(self.request.tandem.mode, error.status)
+            await self.send_error(error, scope, receive, send)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        ttft_s = None
+        jobs: list[JobStats] = []
+        readings: list[Reading] = []
+        async with self._gather as gather:
+            async for batch in gather.batches():
+                await self.take(batch, send)
+                ttft_s = ttft_s or time.monotonic() - self._came_s
+                jobs += [piece.stats for _, piece in batch if piece.stats]
+                readings += [piece.reading for _, piece in batch if piece.reading]
+        await self.end(scope, receive, send)
+        metrics.request_done(jobs[0].mode, 200)
+        metrics.answer_done(jobs, ttft_s or 0.0, time.monotonic() - self._came_s)
+        metrics.answer_read(jobs[0].mode, readings)
+
+    def used(self) -> int:
+        """Output tokens of all choices."""
+        return sum(choice.tokens for choice in self.admitted.choices)
+
+    @property
+    def scored(self) -> bool:
+        return self.request.wanted_logprobs() >= 0
+
+    @abstractmethod
+    async def take(self, batch: list[tuple[int, Piece]], send: Send) -> None:
+        """The next (choice, piece) pairs."""
+
+    @abstractmethod
+    async def end(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """All choices are finished."""
+
+    async def send_error(self, error: ApiError, scope: Scope, receive: Receive, send: Send) -> None:
+        await error.response()(scope, receive, send)
+
+
+class StreamedAnswer(Answer):
+    """Server-sent events. The status waits for the first text, so that a refusal still gets its own."""
+
+    def __init__(
+        self, request: ChatRequest | CompletionRequest, admitted: Admitted, run: RunJob, pacer: ChunkCoalescer
+    ) -> None:
+        super().__init__(request, admitted, run, pacer)
+        self._writer = EventWriter(
+            self.chat,
+            {"id": self.id, "created": self.created, "model": admitted.model},
+            admitted.tokenizer,
+            self.scored,
+            request.include_usage,
+        )
+        self._begun = False
+
+    async def take(self, batch: list[tuple[int, Piece]], send: Send) -> None:
+        if not self._begun:
+            self._begun = True
+            await send({"type": "http.response.start", "status": 200, "headers": EVENT_STREAM})
+        events = b"".join([self._writer.chunk(index, piece) for index, piece in batch])
+        await send({"type": "http.response.body", "body": events, "more_body": True})
+
+    async def end(self, scope: Scope, receive: Receive, send: Send) -> None:
+        total = self._writer.usage(usage(self.admitted.prompt_tokens, self.used()))
+        last = total + DONE if self.request.include_usage else DONE
+        await send({"type": "http.response.body", "body": last, "more_body": False})
+
+    async def send_error(self, error: ApiError, scope: Scope, receive: Receive, send: Send) -> None:
+        if not self._begun:
+            return await super().send_error(error, scope, receive, send)
+        return await send({"type": "http.response.body", "body": error_event(error), "more_body": False})
+
+
+class WholeAnswer(Answer):
+    """One JSON object, when all choices are finished."""
+
+    def __init__(
+        self, request: ChatRequest | CompletionRequest, admitted: Admitted, run: RunJob, pacer: ChunkCoalescer
+    ) -> None:
+        super().__init__(request, admitted, run, pacer)
+        self._pieces: list[list[Piece]] = [[] for _ in admitted.choices]
+
+    async def take(self, batch: list[tuple[int, Piece]], send: Send) -> None:
+        for index, piece in batch:
+            self._pieces[index].append(piece)
+
+    async def end(self, scope: Scope, receive: Receive, send: Send) -> None:
+        reply = self._reply().model_dump_json().encode()
+        await Response(reply, media_type="application/json")(scope, receive, send)
+
+    def _reply(self) -> ChatCompletion | Completion:
+        runs: list[Run] = [run for pieces in self._pieces for piece in pieces for run in piece.runs]
+        costs = [piece.stats for pieces in self._pieces for piece in pieces if piece.stats]
+        readings = [piece.reading for pieces in self._pieces for piece in pieces if piece.reading]
+        common: dict[str, Any] = {
+            "id": self.id,
+            "created": self.created,
+            "model": self.admitted.model,
+            "usage": usage(self.admitted.prompt_tokens, self.used()),
+            "tandem": tandem(runs, costs, readings),
+        }
+        if self.chat:
+            return ChatCompletion(choices=[self._chat_choice(i) for i in range(len(self._pieces))], **common)
+        return Completion(choices=[self._text_choice(i) for i in range(len(self._pieces))], **common)
+
+    def _chat_choice(self, index: int) -> ChatChoice:
+        text, scored, finish = self._joined(index)
+        logprobs = chat_logprobs(scored, self.admitted.tokenizer) if self.scored else None
+        message = AssistantMessage(content=text)
+        return ChatChoice(index=index, message=message, logprobs=logprobs, finish_reason=finish)
+
+    def _text_choice(self, index: int) -> TextChoice:
+        text, scored, finish = self._joined(index)
+        logprobs = completion_logprobs(scored, self.admitted.tokenizer) if self.scored else None
+        return TextChoice(index=index, text=text, logprobs=logprobs, finish_reason=finish)
+
+    def _joined(self, index: int) -> tuple[str, list[ScoredToken], str]:
+        """A choice's text, tokens with log-probabilities, and finish."""
+        pieces = self._pieces[index]
+        scored = [token for piece in pieces for token in piece.scored]
+        finish = pieces[-1].finish
+        assert finish, "a choice's last piece says how it ended"
+        return "".join(piece.text for piece in pieces), scored, finish
+
+
+async def _disconnected(receive: Receive) -> None:
+    """Return when the client has gone."""
+    while (await receive())["type"] != "http.disconnect":
+        pass

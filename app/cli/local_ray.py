@@ -1,0 +1,98 @@
+"""A Ray cluster of one's own on this machine: loopback only, in a folder of its own, gone when it is left."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import secrets
+import shutil
+import socket
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from app.cli.processes import adopt_orphans, collect, descendants, end
+
+ENVIRONMENT = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # Ray's name for: stay on the loopback interface
+    "RAY_SERVE_LOG_TO_STDERR": "0",
+    # One event loop a replica: with one more thread for user code, every token would change threads.
+    "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",
+    "RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP": "0",
+    "RAY_SERVE_REQUEST_PATH_LOG_BUFFER_SIZE": "1000",
+    "RAY_SERVE_FREEZE_GC_ON_STARTUP": "1",
+}
+"""Ray and Serve read these when they are imported: set them before."""
+
+
+class StillRunning(RuntimeError):
+    """Processes that could not be stopped."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalRay:
+    """dashboard: its address, which `serve deploy` talks to; folder: everything that Ray writes."""
+
+    dashboard: str
+    folder: Path
+
+
+@contextmanager
+def local_ray() -> Iterator[LocalRay]:
+    """Start Ray, and stop it at the end.
+
+    Its processes descend from this one and are bound to its life by the kernel, so that even a kill leaves
+    none; those that are left at the end are stopped one by one. Raises StillRunning if that fails.
+    """
+    os.environ.update(ENVIRONMENT)
+    folder = Path(tempfile.mkdtemp(prefix="tandem-"))  # short: Ray makes socket paths below it
+    token = folder / "token"
+    token.touch(mode=0o600)
+    token.write_text(secrets.token_hex(32))
+    os.environ["RAY_AUTH_TOKEN_PATH"] = str(token)
+    adopt_orphans()
+    before = set(descendants())
+    import ray
+
+    try:
+        port = free_port()
+        ray.init(
+            address="local",
+            namespace="serve",
+            num_cpus=max(4, os.cpu_count() or 1),  # replicas ask for fractions of one; see the settings
+            object_store_memory=100_000_000,
+            include_dashboard=True,
+            dashboard_host="127.0.0.1",
+            dashboard_port=port,
+            _temp_dir=str(folder),
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+        )
+        yield LocalRay(f"http://127.0.0.1:{port}", folder)
+    finally:
+        started = set(descendants()) - before
+        ray.shutdown()
+        stubborn = end(started)
+        collect(started)
+        shutil.rmtree(folder, ignore_errors=True)
+        if stubborn:
+            raise StillRunning(f"these processes live on: {', '.join(str(p.pid) for p in stubborn)}")
+
+
+def free_port() -> int:
+    """A TCP port of the loopback interface that nobody listens on, and that the system hands to nobody.
+
+    Ports from 32768 on would do until one of Ray's own servers is given the same one a moment later.
+    """
+    while True:
+        port = random.randrange(20_000, 30_000)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port

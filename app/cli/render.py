@@ -1,0 +1,80 @@
+"""An answer on the terminal, as it is written: colours say where every token comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+Json = dict[str, Any]
+
+# Origin → (style, what the legend calls it).
+ORIGINS = {
+    "cloud": ("bright_blue", "cloud"),
+    "device": ("bright_green", "device"),
+    "draft": ("green", "drafted and accepted"),
+    "corrected": ("bright_red", "corrected"),
+    "bonus": ("bright_yellow", "bonus of the cloud"),
+    "prompt": ("dim", "prompt"),
+}
+
+
+def pieces(chunk: Json) -> Iterator[tuple[str, str]]:
+    """The (text, origin) pairs of a chunk of the API; see `app.api.responses` for the runs."""
+    text = "".join(choice["delta"].get("content") or "" for choice in chunk["choices"])
+    for origin, characters in chunk.get("tandem", {}).get("origins", []):
+        yield text[:characters], origin
+        text = text[characters:]
+    if text:
+        yield text, ""
+
+
+def show(chunks: Iterable[Json], console: Console) -> str:
+    """Print an answer while it comes, then the legend and what it cost; returns its text,
+    without space at the beginning.
+
+    On anything but a terminal: the bare text.
+    """
+    said: list[str] = []
+    stats: Json = {}
+    for chunk in chunks:
+        for text, origin in pieces(chunk):
+            text = text if said else text.lstrip()  # models like to begin with a space
+            if text:
+                said.append(text)
+                console.print(Text(text, ORIGINS.get(origin, ("", ""))[0]), end="", soft_wrap=True)
+        stats = chunk.get("tandem", {}).get("stats", stats)
+    console.print()
+    if console.is_terminal and stats:
+        console.print()
+        console.print(legend(stats["by_origin"]), soft_wrap=True)
+        console.print(Text(summary(stats), "dim"), soft_wrap=True)
+    return "".join(said)
+
+
+def legend(by_origin: dict[str, int]) -> Text:
+    """The colours that occur, with the tokens behind them."""
+    line = Text()
+    for origin, tokens in by_origin.items():
+        style, meaning = ORIGINS.get(origin, ("", origin))
+        line.append("■ ", style).append(f"{tokens} {meaning}   ")
+    return line
+
+
+def summary(stats: Json) -> str:
+    """One line about the cost of an answer."""
+    writing_s = stats["total_s"] - stats["ttft_s"]
+    parts = [
+        stats["mode"] + (f" with {stats['device']}" if stats["device"] else ""),
+        f"{stats['tokens']} tokens",
+        f"first after {stats['ttft_s']:.2f} s",
+    ]
+    if stats["tokens"] > 1 and writing_s > 0:
+        parts.append(f"then {(stats['tokens'] - 1) / writing_s:.1f} a second")
+    if stats["rounds"]:
+        parts.append(f"{stats['rounds']} rounds, {stats['accepted_per_round']:.1f} accepted in each")
+    if stats["replans"]:
+        parts.append(f"moved {stats['replans']} times")
+    return " · ".join(parts)

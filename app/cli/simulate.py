@@ -1,0 +1,152 @@
+"""`tandem simulate` and `tandem sweep`: the simulator on the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from simulator.analysis import Result
+from simulator.config import load, read
+from simulator.plot import plot
+from simulator.run import simulate
+from simulator.sweep import grid, sweep
+
+
+def run_simulation(path: Path, overrides: Sequence[str], out: Path | None, picture: Path | None) -> None:
+    """Simulate a configuration file, show the summary, and write results and picture where asked to."""
+    config = load(path, overrides)
+    with _progress() as progress:
+        task = progress.add_task("requests", total=config.workload.count)
+        result = simulate(config, lambda count: progress.advance(task, count))
+    _show(result)
+    if out is not None:
+        result.write(out)
+    if picture is not None:
+        plot(result, picture)
+
+
+def run_sweep(path: Path, vary: Sequence[str], out: Path) -> None:
+    """Simulate every combination, and show a line for each."""
+    variants = grid(read(path), vary, str(path))
+    columns = ("settings", "requests/s", "TTFT ms", "TPOT ms", "fused", "stalled", "failed")
+    table = Table(*columns, title="Simulated (mean values)")
+    with _progress() as progress:
+        task = progress.add_task("simulations", total=len(variants))
+        for point in sweep(variants, out):
+            progress.advance(task)
+            table.add_row(" ".join(f"{k}={v}" for k, v in point.settings.items()), *_cells(point.summary))
+    Console().print(table)
+
+
+def _cells(summary: Mapping[str, Any]) -> list[str]:
+    fused = summary["fused_share"]
+    return [
+        f"{summary['requests_per_s']:.2f}",
+        _mean_ms(summary["ttft_s"]),
+        _mean_ms(summary["tpot_s"]),
+        "–" if fused is None else f"{fused:.0%}",
+        "–" if summary["reading"] is None else f"{summary['reading']['stalled_share']:.0%}",
+        str(summary["failed"] or "–"),
+    ]
+
+
+def _mean_ms(spread: Mapping[str, float] | None) -> str:
+    return "–" if spread is None else f"{spread['mean'] * 1e3:.1f}"
+
+
+def _show(result: Result) -> None:
+    console, summary = Console(highlight=False), result.summary()
+    table = Table(
+        "", "mean", "p50", "p90", "p99", title=f"{result.config.name} (simulated time, milliseconds)"
+    )
+    for name, key in (("TTFT", "ttft_s"), ("TPOT", "tpot_s"), ("end to end", "e2e_s")):
+        spread = summary[key]
+        if spread is not None:
+            table.add_row(name, *(f"{spread[p] * 1e3:.1f}" for p in ("mean", "p50", "p90", "p99")))
+    console.print(table)
+    console.print(
+        f"{summary['requests']} requests at {summary['requests_per_s']:.2f} requests/s, "
+        f"{summary['tokens_per_s']:.0f} tokens/s; servers busy "
+        f"{sum(summary['utilisation']) / len(summary['utilisation']):.0%}"
+    )
+    if summary["drafted"]:
+        window = "" if summary["window"] is None else f", mean window {summary['window']:.2f} tokens"
+        console.print(
+            f"acceptance {summary['acceptance']:.3f}{window}, {summary['fused_share']:.0%} of rounds fused"
+        )
+    for line in (*_reading(summary), *_costs(summary), *_failures(summary)):
+        console.print(line)
+    for hardware, sources in result.estimates.items():
+        _show_sources(console, hardware, sources)
+    console.print(
+        f"{summary['events']} events in {result.run_s:.2f} s of real time "
+        f"({summary['events'] / max(result.run_s, 1e-9):,.0f}/s), set up in {result.setup_s:.2f} s"
+    )
+
+
+def _reading(summary: Mapping[str, Any]) -> Iterator[str]:
+    """What readers made of it."""
+    if (reading := summary["reading"]) is not None:
+        yield (
+            f"readers: {reading['stalled_share']:.1%} of answers stalled, {reading['stall_mean_s'] * 1e3:.1f} ms on "
+            f"average and {reading['stall_max_s'] * 1e3:.1f} ms at most; effective throughput "
+            f"{reading['effective_throughput']:.0f} of {reading['throughput']:.0f} tokens/s, QoS {reading['qos']:.2f}/s"
+        )
+
+
+def _costs(summary: Mapping[str, Any]) -> Iterator[str]:
+    """Money, energy and budgets."""
+    joules = summary["device_joules"]
+    yield f"cost {summary['usd']:.4g} USD" + (f", devices {joules:.4g} J" if joules else "")
+    for side, budget in summary["budgets"].items():
+        yield (
+            f"races: the {side} took in {budget['share']:.1%} of the last {budget['prompt_tokens']:,} prompt tokens "
+            "that its budget counts"
+        )
+
+
+def _failures(summary: Mapping[str, Any]) -> Iterator[str]:
+    """What did not go as asked."""
+    if summary["failed"]:
+        codes = ", ".join(f"{count} {code}" for code, count in summary["failures"].items())
+        yield f"[red]{summary['failed']} requests failed: {codes}[/red]"
+    if summary["cut"]:
+        yield f"[yellow]{summary['cut']} answers were cut at a limit before their end[/yellow]"
+    if summary["replans"]:
+        yield f"went on elsewhere {summary['replans']} times"
+
+
+_HOW_SURE = (  # how a source begins, and what that means
+    ("scaled from", "from tables of other models or GPUs"),
+    ("roofline", "without any table"),
+    ("assumed", "assumed"),
+)
+
+
+def _show_sources(console: Console, hardware: str, sources: Mapping[str, str]) -> None:
+    """What is not from a table of its own, by how sure it is; and how steps are formed."""
+    for begins, means in _HOW_SURE:
+        unsure = [
+            f"{operator} {source[source.find('±') : -1]}".strip() if "±" in source else operator
+            for operator, source in sources.items()
+            if source.startswith(begins)
+        ]
+        if unsure:
+            console.print(f"[yellow]{hardware}: {means}: {', '.join(unsure)}[/yellow]")
+    if "batching" in sources:
+        console.print(f"{hardware}: batching {sources['batching']}")
+
+
+def _progress() -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        transient=True,
+    )

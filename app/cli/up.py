@@ -1,0 +1,191 @@
+"""`tandem up` and `tandem down`: a Ray of its own on this machine with the application on it, and its end."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+import httpx
+import yaml
+from rich.console import Console
+
+from app.cli.local_ray import ENVIRONMENT, StillRunning, local_ray
+from app.cli.processes import Process, alive, descendants, end, myself
+
+CONFIG = Path(__file__).parents[1] / "tandem.yaml"
+RECORD = Path(".tandem") / "up.json"
+READY_WITHIN_S = 180.0
+QUESTION = "Tell me about the town of Marworth."
+
+
+class UpError(Exception):
+    """Why the application cannot be started or stopped, for people."""
+
+
+def up(port: int | None = None, config: Path = CONFIG) -> None:
+    """Start everything, say how to use it, and stay until Ctrl-C, SIGTERM or `down`; then stop everything.
+
+    port: of the API instead of the one in the Serve YAML `config`. Raises UpError.
+    """
+    console = Console()
+    began = time.monotonic()
+    os.environ.update(ENVIRONMENT)
+    deployment = _deployment(config, port)
+    host, port = deployment["http_options"]["host"], deployment["http_options"]["port"]
+    _check(host, port)
+    address = f"http://{host}:{port}"
+    try:
+        signal.signal(signal.SIGTERM, _interrupt)
+        _record(address)
+        console.print("Starting Ray")
+        with local_ray() as ray:
+            signal.signal(signal.SIGTERM, _interrupt)  # again, since Ray has set a handler of its own
+            try:
+                with console.status("Deploying") as status:
+                    deploy(deployment, ray.dashboard)
+                    _record(address, ray.folder)
+                    wait_until_ready(address, ray.dashboard, status.update)
+                    _record(address, ray.folder)
+                _explain(console, address, time.monotonic() - began)
+                _stay()
+            finally:
+                signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not stop the stopping
+                console.print("Stopping")
+    except KeyboardInterrupt:
+        console.print("Stopped")
+    except StillRunning as error:
+        raise UpError(str(error)) from None
+    finally:
+        RECORD.unlink(missing_ok=True)
+
+
+def down() -> bool:
+    """Stop what `up` has started from this folder; False if nothing runs. Returns when all of it is gone.
+
+    Raises UpError if a process lives on.
+    """
+    try:
+        record = json.loads(RECORD.read_text())
+    except FileNotFoundError:
+        return False
+    foreground, *others = (Process(*process) for process in record["processes"])
+    was_running = alive(foreground)
+    if stubborn := end([foreground], patience_s=30.0) + end(others):
+        raise UpError(f"these processes live on: {', '.join(str(p.pid) for p in stubborn)}")
+    if record["folder"]:  # left behind only by one that was killed
+        shutil.rmtree(record["folder"], ignore_errors=True)
+    RECORD.unlink(missing_ok=True)
+    return was_running
+
+
+def running() -> str | None:
+    """The address of what `up` has started from this folder, if it runs."""
+    try:
+        record = json.loads(RECORD.read_text())
+    except FileNotFoundError:
+        return None
+    return record["address"] if alive(Process(*record["processes"][0])) else None
+
+
+def _deployment(config: Path, port: int | None) -> dict[str, Any]:
+    """The Serve YAML with the port replaced, its settings checked here, where the message is readable."""
+    from pydantic import ValidationError
+
+    from app.settings import Settings
+
+    deployment: dict[str, Any] = yaml.safe_load(config.read_text())
+    if port is not None:
+        deployment["http_options"]["port"] = port
+    for application in deployment["applications"]:
+        try:
+            Settings(**application.get("args", {}))
+        except ValidationError as error:
+            raise UpError(f"{config}: {error}") from None
+    return deployment
+
+
+def _check(host: str, port: int) -> None:
+    if address := running():
+        raise UpError(f"it is up already, at {address}; `tandem down` (or `make down`) stops it")
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise UpError(f"{host}:{port} cannot be used ({error.strerror}); another one: --port") from None
+
+
+def deploy(deployment: dict[str, Any], dashboard: str) -> None:
+    """What `serve deploy` does, without another process."""
+    from ray.dashboard.modules.serve.sdk import ServeSubmissionClient
+
+    ServeSubmissionClient(dashboard).deploy_applications(deployment)
+
+
+def wait_until_ready(address: str, dashboard: str, tell: Callable[[str], None]) -> None:
+    """Return when the API at `address` says that it is ready; `tell` hears of progress. Raises UpError."""
+    from ray.dashboard.modules.serve.sdk import ServeSubmissionClient
+
+    serve = ServeSubmissionClient(dashboard)
+    deadline = time.monotonic() + READY_WITHIN_S
+    with httpx.Client(timeout=2.0, trust_env=False) as client:
+        while time.monotonic() < deadline:
+            for application in serve.get_serve_details()["applications"].values():
+                if application["status"] == "DEPLOY_FAILED":
+                    raise UpError(f"the application failed to start:\n{application['message']}")
+                tell(f"Starting {_progress(application)}")
+            try:
+                if client.get(f"{address}/readyz").status_code == 200:
+                    return
+            except httpx.TransportError:
+                pass
+            time.sleep(0.2)
+    raise UpError(f"not ready within {READY_WITHIN_S:g} s; Ray's logs may say why")
+
+
+def _progress(application: dict[str, Any]) -> str:
+    """Deployments by name, those that are up in green."""
+    return ", ".join(
+        f"[{'green' if deployment['status'] == 'HEALTHY' else 'yellow'}]{name}[/]"
+        for name, deployment in application["deployments"].items()
+    )
+
+
+def _record(address: str, folder: Path | None = None) -> None:
+    """Write down what was started, so that `down` ends exactly that, even if this process was killed."""
+    RECORD.parent.mkdir(exist_ok=True)
+    processes = [myself(), *descendants()]
+    record = {"address": address, "folder": folder and str(folder), "processes": processes}
+    RECORD.write_text(json.dumps(record))
+
+
+def _explain(console: Console, address: str, seconds: float) -> None:
+    command = Path(sys.executable).with_name("tandem")
+    command = command.relative_to(Path.cwd()) if command.is_relative_to(Path.cwd()) else command
+    body = json.dumps(
+        {"model": "tandem", "temperature": 0, "messages": [{"role": "user", "content": QUESTION}]}
+    )
+    console.print(f"\n[bold green]Tandem is up[/] at [bold]{address}[/] after {seconds:.0f} s. Try:\n")
+    for line in (
+        f"curl {address}/v1/chat/completions -H 'Content-Type: application/json' -d '{body}'",
+        f'{command} chat "{QUESTION}" --url {address} --mode speculative',
+    ):
+        console.print(f"  {line}\n", soft_wrap=True, highlight=False, markup=False)
+    console.print("Ctrl-C here, or [bold]make down[/] elsewhere, stops it.")
+
+
+def _stay() -> NoReturn:
+    while True:
+        signal.pause()
+
+
+def _interrupt(*_: object) -> NoReturn:
+    raise KeyboardInterrupt

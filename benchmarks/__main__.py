@@ -1,0 +1,34 @@
+"""`python -m benchmarks` lists the benchmarks, `python -m benchmarks NAME [options]` runs one."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from difflib import get_close_matches
+from importlib import import_module
+
+from benchmarks import report
+from benchmarks.catalogue import BENCHMARKS
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Run the benchmark that the first argument names with the others, or list them all."""
+    if not arguments or arguments[0] in ("-h", "--help"):
+        report.table(
+            "python -m benchmarks NAME [options]; options: --help",
+            ["name", "what it shows", "minutes"],
+            [[name, one.line, f"{one.minutes:g}"] for name, one in BENCHMARKS.items()],
+        )
+        return
+    name, *options = arguments
+    if name not in BENCHMARKS:
+        near = get_close_matches(name, BENCHMARKS, 1)
+        raise SystemExit(
+            f"there is no benchmark {name!r}; "
+            + (f"{near[0]!r}?" if near else f"there are {', '.join(BENCHMARKS)}")
+        )
+    import_module(f"benchmarks.{BENCHMARKS[name].module}").main(options)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,223 @@
+"""The simulator against reality: the same requests live on this machine and simulated.
+
+    python -m benchmarks calibration [--requests 200] [--grow 4]
+
+Live: a target (the embedded one, grown), and emulated devices behind emulated links, in processes of their own, driven
+by the executor over the wire. Before and after every case the live deployment is profiled while it answers requests
+that come ever faster: the engine's own step times, regressed on what was in the steps, and what a call takes that waits
+for no step (a shared machine is now faster, now slower; both profiles are taken together). That is all that is fitted.
+Settings are the same in both worlds, and requests too: their arrivals and lengths, and the acceptance that the live
+token logs show. Three loads, two RTTs, every mode.
+
+MODE_ttft_p50_error and the like: relative, the mean over the six cases of a mode. Races are decided by policies that
+learn; each world learns for itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import mean
+
+import msgspec
+import numpy as np
+
+from benchmarks import report
+from benchmarks.calibration.live import (
+    DEVICES,
+    DRAFTER,
+    GAMMA,
+    MAX_TOKENS,
+    PROFILE,
+    RACING,
+    TARGET,
+    WINDOW,
+    Costs,
+    Live,
+    Seen,
+    profile,
+)
+from benchmarks.processes import engine_process
+from cluster.client import connect
+from deployments.modes import MODES
+from engine import family
+from engine.config import EngineConfig
+from engine.tokenizer import Tokenizer
+from simulator.analysis import Result
+from simulator.config import parse
+from simulator.hardware import MeasuredTimer
+from simulator.run import simulate
+from training.family.prompts import heldout_questions
+
+RTTS_S = (0.010, 0.030)
+LOADS = (0.25, 0.5, 0.8)  # share of what the pool can do at most, see `capacity`
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One live run.
+
+    rate_per_s: of requests.
+    seen: what became of them.
+    costs: of the deployment meanwhile.
+    """
+
+    mode: str
+    rtt_s: float
+    rate_per_s: float
+    seen: list[Seen]
+    costs: Costs
+
+    @property
+    def name(self) -> str:
+        return f"{self.mode}, {self.rtt_s * 1e3:.0f} ms, {self.rate_per_s:.1f} requests/s"
+
+
+def simulated(case: Case) -> Result:
+    """The same requests in the simulator. Raises RuntimeError if one fails there."""
+    costs = case.costs
+    config = parse(
+        {
+            "name": case.name,
+            "mode": case.mode,
+            "reader": "cloud",
+            "workload": {"count": len(case.seen)},  # the live run's own take its place
+            "window": WINDOW,
+            "racing": RACING,
+            "engine": TARGET.model_dump(include=set(EngineConfig.model_fields)),
+            "targets": [
+                {"model": "target", "measured": msgspec.to_builtins(costs.timer), "call_s": costs.call_s}
+            ],
+            "devices": [
+                {
+                    "count": DEVICES,
+                    "sessions": PROFILE.sessions,
+                    "rates": {
+                        "prefill_tokens_per_s": PROFILE.prefill_tokens_per_s,
+                        "decode_tokens_per_s": PROFILE.decode_tokens_per_s,
+                    },
+                    "link": {"rtt_ms": case.rtt_s * 1e3},
+                }
+            ],
+        }
+    )
+    result = simulate(config, requests=[one.request for one in case.seen])
+    if failures := {answer.failure for answer in result.answers if not answer.finished}:
+        raise RuntimeError(f"{case.name}: simulated requests failed: {failures}, {costs}")
+    return result
+
+
+Figures = dict[str, float]
+
+
+def _live_figures(seen: list[Seen]) -> Figures:
+    ttft = [one.first_s - one.arrival_s for one in seen]
+    tpot = [(one.last_s - one.first_s) / (len(one.origins) - 1) for one in seen if len(one.origins) > 1]
+    span_s = max(one.last_s for one in seen) - seen[0].arrival_s
+    return _figures(ttft, tpot, sum(len(one.origins) for one in seen) / span_s)
+
+
+def _simulated_figures(result: Result) -> Figures:
+    ttft = [answer.first_s - answer.arrival_s for answer in result.answers]
+    tpot = [(a.last_s - a.first_s) / (a.tokens - 1) for a in result.answers if a.tokens > 1]
+    return _figures(ttft, tpot, result.summary()["tokens_per_s"])
+
+
+def _figures(ttft: list[float], tpot: list[float], throughput: float) -> Figures:
+    return {
+        "ttft_p50": float(np.percentile(ttft, 50)),
+        "ttft_p99": float(np.percentile(ttft, 99)),
+        "tpot_p50": float(np.percentile(tpot, 50)),
+        "tpot_p99": float(np.percentile(tpot, 99)),
+        "throughput": throughput,
+    }
+
+
+async def play(requests: int, grow: int, seed: int, modes: Sequence[str]) -> list[Case]:
+    """All cases, live."""
+    tokenizer = Tokenizer.load(family.path("target"))
+    prompts = [
+        tokenizer.render_chat([{"role": "user", "content": question}])
+        for question in heldout_questions(requests, seed=3)
+    ]
+    target = TARGET.model_copy(update={"grow": grow})
+    played: list[Case] = []
+    with engine_process(target) as target_at, engine_process(DRAFTER, DEVICES, PROFILE) as drafter_at:
+        target_wire, drafter_wire = await connect(target_at), await connect(drafter_at)
+
+        def fresh() -> Live:
+            return Live(target_wire, drafter_wire, prompts)
+
+        await fresh().run("speculative", RTTS_S[0], [0.0] * 8)  # warms up
+        for mode in modes:
+            before = await profile(fresh(), mode, RTTS_S[0])
+            top = capacity(before.costs().timer, mode)
+            profiles = [before]
+            cases = [(rtt_s, load) for rtt_s in RTTS_S for load in LOADS]
+            for rtt_s, load in report.progress(cases, f"{mode}, live"):
+                rate = load * top
+                gaps = np.random.default_rng([seed, round(rtt_s * 1e3), round(load * 100)]).exponential(
+                    1 / rate, requests
+                )
+                seen = await fresh().run(mode, rtt_s, np.cumsum(gaps).tolist())
+                after = await profile(fresh(), mode, rtt_s)
+                played.append(Case(mode, rtt_s, rate, seen, (before + after).costs()))
+                before = after
+                profiles.append(after)
+            report.table(
+                f"Profiles of the live deployment, mode {mode}",
+                ["", "ms"],
+                [
+                    [name, report.spread([1e3 * value(one.costs()) for one in profiles])]
+                    for name, value in PROFILED.items()
+                ],
+            )
+        await target_wire.close()
+        await drafter_wire.close()
+    return played
+
+
+PROFILED: dict[str, Callable[[Costs], float]] = {
+    "a step": lambda costs: costs.timer.base_s,
+    "… and a position": lambda costs: costs.timer.token_s,
+    "… and a sequence": lambda costs: costs.timer.sequence_s,
+    "a call of the target beside steps": lambda costs: costs.call_s,
+}
+
+
+def capacity(timer: MeasuredTimer, mode: str) -> float:
+    """Requests/s of one target, or of the devices, with eight sessions at work all the time."""
+    if mode == "device":
+        return 8 / PROFILE.decode_s(MAX_TOKENS)
+    positions = GAMMA + 1 if mode == "speculative" else 1
+    tokens = 3.5 if mode == "speculative" else 1.0  # a round, roughly
+    return 8 * tokens / timer.step_s(8 * positions, 8, 8 * 100) / MAX_TOKENS
+
+
+def main(arguments: Sequence[str] = ()) -> None:
+    parser = report.parser("calibration", __doc__)
+    parser.add_argument("--requests", type=int, default=200, help="of each case (default 200)")
+    parser.add_argument("--grow", type=int, default=4, help="how many times dearer the target is")
+    parser.add_argument("--seed", type=int, default=11, help="of the arrivals")
+    parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
+    options = parser.parse_args(arguments)
+    cases = asyncio.run(play(options.requests, options.grow, options.seed, options.modes))
+    rows: list[list[str]] = []
+    errors: dict[str, list[float]] = {}
+    for case in report.progress(cases, "simulated"):
+        live, simulation = _live_figures(case.seen), _simulated_figures(simulated(case))
+        rows.append([case.name, *(_pair(key, live[key], simulation[key]) for key in live)])
+        for key in live:
+            errors.setdefault(f"{case.mode}_{key}_error", []).append(abs(simulation[key] / live[key] - 1))
+    report.table(
+        f"Live → simulated, {options.requests} requests a case (devices and links emulated)",
+        ["", "TTFT p50 ms", "TTFT p99 ms", "TPOT p50 ms", "TPOT p99 ms", "tokens/s"],
+        rows,
+    )
+    report.figures("calibration", {name: round(mean(found), 4) for name, found in errors.items()})
+
+
+def _pair(key: str, live: float, simulation: float) -> str:
+    scale, digits = (1.0, 0) if key == "throughput" else (1e3, 1)
+    return f"{live * scale:.{digits}f} → {simulation * scale:.{digits}f}"

@@ -1,0 +1,48 @@
+"""The benchmarks by name; nothing here imports one."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import NamedTuple
+
+FOLDER = Path(__file__).parent
+
+
+class Benchmark(NamedTuple):
+    """One benchmark.
+
+    module: its path below `benchmarks`, dotted.
+    minutes: that it takes with its defaults on two cores, about.
+    """
+
+    module: str
+    minutes: float
+
+    @property
+    def line(self) -> str:
+        """What it shows: the first line of its docstring."""
+        source = (FOLDER / Path(*self.module.split("."))).with_suffix(".py").read_text()
+        return (ast.get_docstring(ast.parse(source)) or "").split("\n")[0]
+
+
+BENCHMARKS = {
+    "awc": Benchmark("dsd.awc", 25),
+    "dsd_table2": Benchmark("dsd.table2", 40),
+    "speculation": Benchmark("dsd.speculation", 15),
+    "window_live": Benchmark("dsd.window_live", 8),
+    "disco": Benchmark("disco.evaluation", 4),
+    "migration_quality": Benchmark("disco.migration_quality", 5),
+    "race_live": Benchmark("disco.race_live", 20),
+    "tokenflow": Benchmark("tokenflow.live", 5),
+    "tokenflow_sim": Benchmark("tokenflow.simulated", 10),
+    "calibration": Benchmark("calibration.compare", 15),
+    "hardware": Benchmark("calibration.hardware", 0.1),
+    "chaos": Benchmark("robustness.chaos", 6),
+    "engine": Benchmark("speed.engine", 2),
+    "gateway": Benchmark("speed.gateway", 8),
+    "policies": Benchmark("speed.policies", 0.5),
+    "simulator": Benchmark("speed.simulator", 12),
+    "wire": Benchmark("speed.wire", 1),
+}
+"""By the name that `python -m benchmarks` knows it by, folder by folder."""

@@ -1,0 +1,292 @@
+"""DiSCo live, over HTTP: server only, device only, chance, and the race without and with migration.
+
+    python -m benchmarks race_live [--devices 12] [--requests 2] [--rounds 2] [--service gpt-4o-mini]
+
+The deployed Serve application with the embedded family. Devices are slowed to the paper's three profiles, and the
+server's first token waits for a log-normal's draw in place of a service's network and queue (mean and σ as
+`benchmarks disco` has them): both times are emulated, tokens and everything between are real. Every device asks one
+question after the other, all devices at once; prompts are questions of the family joined to lengths drawn from a
+log-normal like that of Alpaca's.
+Server-constrained: at the price of electricity the device is the cheaper one; device-constrained: at a rate at
+which a joule is worth more than the server asks for a token. Both at several budgets. A policy is a setting of the
+application, which is started anew for each; rounds go through them in alternation, with prompts of their own. What
+each account's first answers teach is learnt before anything is counted.
+
+p99_ttft_cut, mean_ttft_cut: the race against chance at the same budget, the mean of both constraints and all budgets;
+p99_ttft_cut_at_*: of one budget.
+cost_cut: the race with migration against the race without, likewise.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+from statistics import mean
+from typing import Any
+
+import httpx
+import numpy as np
+
+from benchmarks import report
+from benchmarks.application import application
+from benchmarks.disco import data as disco
+from engine import family
+from engine.tokenizer import Tokenizer
+from training.family.prompts import heldout_questions
+
+PROFILES = ("pixel7pro-bloom1b1", "pixel7pro-bloom560m", "xiaomi14-qwen05b")
+SERVICES = {  # what the settings call them, and what the paper does
+    "gpt-4o-mini": disco.SERVICES["GPT"],
+    "deepseek-v2.5": disco.SERVICES["DeepSeek"],
+    "command": disco.SERVICES["Command"],
+}
+BUDGETS = (0.25, 0.5)
+MAX_TOKENS = 64
+READER_RATE = 5.0
+DEAR_JOULE = 1e-4
+"""Dollars: a token of a device is then dearer than any of the services'."""
+POLICIES = {
+    "chance": ("stochastic", "never"),
+    "race": ("disco", "never"),
+    "race, migrating": ("disco", "buffered"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """ttft_s: as the client saw it.
+    gaps_s: between its tokens, likewise.
+    usd: what both endpoints cost.
+    migrations: from one endpoint to the other.
+    delayed: tokens that the reader, at READER_RATE, could have read while it had nothing to read.
+    """
+
+    ttft_s: float
+    gaps_s: list[float]
+    usd: float
+    migrations: int
+    delayed: float
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A row of the table.
+
+    policy: of POLICIES, or an endpoint alone.
+    constrained: "server", "device", or "" where there is no choice.
+    budget: share of the prompts' tokens for the constrained one; 0 where there is no choice.
+    """
+
+    policy: str
+    constrained: str = ""
+    budget: float = 0.0
+
+    @property
+    def wishes(self) -> dict[str, object]:
+        """What the requests ask for."""
+        if not self.constrained:
+            return {"mode": "cloud" if self.policy == "server only" else "device"}
+        rate = {"server": None, "device": DEAR_JOULE}[self.constrained]
+        return {"mode": "race", "budget": self.budget, "exchange_rate": rate}
+
+    @property
+    def account(self) -> str:
+        """Who asks."""
+        return f"{self.policy}-{self.constrained}-{self.budget:g}"
+
+
+ENDPOINTS = (Case("server only"), Case("device only"))
+
+
+def cases(policy: str) -> list[Case]:
+    """What is asked of an application that runs this policy."""
+    races = [Case(policy, side, budget) for side in ("server", "device") for budget in BUDGETS]
+    return [*races, *(ENDPOINTS if policy == "chance" else ())]
+
+
+def settings(policy: str, devices: int, service: str) -> dict[str, object]:
+    """Of the application. devices: of each profile."""
+    emulated = SERVICES[service]
+    dispatch, migration = POLICIES[policy]
+    engine = {
+        "kind": "torch",
+        "model": "target",
+        "threads": 1,
+        "latency": {"median_s": emulated.median_s, "sigma": emulated.sigma, "seed": 1},
+    }
+    return {
+        "verifier": {"replicas": 1, "engine": engine},
+        "drafter": {"replicas": 0},
+        "expander": {"replicas": 0},
+        "racing": {
+            "dispatch": {"name": dispatch},
+            "migration": {"name": migration},
+            "price_in": 1e6 * emulated.price.prefill,
+            "price_out": 1e6 * emulated.price.decode,
+        },
+        "hosts": [
+            {
+                "devices": [
+                    {"name": f"{profile}-{i}", "profile": profile, "link": {"rtt_ms": 20, "jitter_ms": 2}}
+                    for profile in PROFILES
+                    for i in range(devices)
+                ]
+            }
+        ],
+    }
+
+
+def prompts(count: int, seed: int) -> list[str]:
+    """Questions joined until they have as many tokens as drawn: median 30, up to 200."""
+    tokenizer, random = Tokenizer.load(family.path("target")), Random(seed)
+    questions = heldout_questions(200, seed=seed)
+    made = []
+    for _ in range(count):
+        wanted = min(200.0, random.lognormvariate(np.log(30), 0.7))
+        text = random.choice(questions)
+        while len(tokenizer.encode(text)) < wanted:
+            text += " " + random.choice(questions)
+        made.append(text)
+    return made
+
+
+async def ask(http: httpx.AsyncClient, case: Case, device: str, prompt: str) -> Answer:
+    """One streamed chat."""
+    body = {
+        "model": "tandem",
+        "messages": [{"role": "user", "content": prompt}],
+        "max_tokens": MAX_TOKENS,
+        "temperature": 0,
+        "ignore_eos": True,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "tandem": {**case.wishes, "reader_rate": READER_RATE}
+        | ({} if case.policy == "server only" else {"device": device}),
+    }
+    began, times_s, stats = time.perf_counter(), list[float](), dict[str, Any]()
+    headers = {"Authorization": f"Bearer {case.account}"}
+    async with http.stream("POST", "/v1/chat/completions", json=body, headers=headers) as reply:
+        reply.raise_for_status()
+        async for line in reply.aiter_lines():
+            if not line.startswith("data: {"):
+                continue
+            event = json.loads(line[6:])
+            if event.get("error"):
+                raise RuntimeError(event["error"]["message"])
+            if any(choice["delta"].get("content") for choice in event["choices"]):
+                times_s.append(time.perf_counter() - began)
+            stats = (event.get("tandem") or {}).get("stats") or stats
+    return Answer(
+        ttft_s=times_s[0],
+        gaps_s=np.diff(times_s).tolist(),
+        usd=stats["usd"],
+        migrations=stats["migrations"],
+        delayed=stats["stall_s"] * READER_RATE,
+    )
+
+
+async def run(address: tuple[str, int], case: Case, devices: int, requests: int, seed: int) -> list[Answer]:
+    """Every device's questions, one after the other, all devices at once."""
+    names = [f"{profile}-{i}" for profile in PROFILES for i in range(devices)]
+    texts = prompts(len(names) * requests, seed)
+    limits = httpx.Limits(max_connections=len(names))
+    async with httpx.AsyncClient(
+        base_url="http://{}:{}".format(*address), timeout=120.0, limits=limits
+    ) as http:
+
+        async def one(number: int) -> list[Answer]:
+            mine = texts[number * requests : (number + 1) * requests]
+            return [await ask(http, case, names[number], text) for text in mine]
+
+        return [a for found in await asyncio.gather(*map(one, range(len(names)))) for a in found]
+
+
+def main(arguments: Sequence[str] = ()) -> None:
+    parser = report.parser("race_live", __doc__)
+    parser.add_argument("--devices", type=int, default=12, help="of each of the three profiles (default 12)")
+    parser.add_argument("--requests", type=int, default=2, help="of each device a round (default 2)")
+    parser.add_argument("--rounds", type=int, default=2, help="alternations of the policies (default 2)")
+    parser.add_argument("--service", choices=SERVICES, default="gpt-4o-mini")
+    parser.add_argument("--seed", type=int, default=21, help="of the prompts")
+    options = parser.parse_args(arguments)
+    found: dict[Case, list[Answer]] = {}
+    turns = [
+        (turn, policy)
+        for turn in range(options.rounds)
+        for policy in (reversed(POLICIES) if turn % 2 else POLICIES)
+    ]
+    for turn, policy in report.progress(turns, "policies"):
+        seed = options.seed + 2 * turn
+        with application(settings(policy, options.devices, options.service)) as address:
+            for case in cases(policy):
+                if case.constrained:
+                    asyncio.run(run(address, case, options.devices, 1, seed + 1))
+                answers = asyncio.run(run(address, case, options.devices, options.requests, seed))
+                found.setdefault(case, []).extend(answers)
+    report.table(
+        f"{options.service}'s latency (σ = {SERVICES[options.service].sigma:.3f}) and three phones, emulated; "
+        f"{3 * options.devices * options.requests * options.rounds} answers each",
+        [
+            "",
+            "constrained",
+            "budget",
+            "TTFT mean s",
+            "P99",
+            "TBT P99 s",
+            "migrated",
+            "delayed tokens",
+            "µ$ an answer",
+        ],
+        [
+            [case.policy, case.constrained, f"{case.budget:g}" if case.budget else "", *_row(found[case])]
+            for case in sorted(found, key=lambda case: (case.constrained, case.budget))
+        ],
+    )
+
+    def cut(figure: str, ours: str, theirs: str, budgets: Sequence[float] = BUDGETS) -> float:
+        return round(
+            mean(
+                1
+                - _figures(found[Case(ours, side, budget)])[figure]
+                / _figures(found[Case(theirs, side, budget)])[figure]
+                for side in ("server", "device")
+                for budget in budgets
+            ),
+            3,
+        )
+
+    report.figures(
+        "race_live",
+        {
+            "p99_ttft_cut": cut("p99_s", "race, migrating", "chance"),
+            "mean_ttft_cut": cut("mean_s", "race, migrating", "chance"),
+            "cost_cut": cut("usd", "race, migrating", "race"),
+            **{f"p99_ttft_cut_at_{b:g}": cut("p99_s", "race, migrating", "chance", [b]) for b in BUDGETS},
+        },
+    )
+
+
+def _figures(answers: Sequence[Answer]) -> dict[str, float]:
+    ttft_s = [a.ttft_s for a in answers]
+    return {
+        "mean_s": mean(ttft_s),
+        "p99_s": float(np.percentile(ttft_s, 99)),
+        "usd": mean(a.usd for a in answers),
+    }
+
+
+def _row(answers: Sequence[Answer]) -> list[str]:
+    figures = _figures(answers)
+    migrated = [a for a in answers if a.migrations]
+    return [
+        f"{figures['mean_s']:.3f}",
+        f"{figures['p99_s']:.3f}",
+        f"{np.percentile([gap for a in answers for gap in a.gaps_s], 99):.3f}",
+        f"{len(migrated) / len(answers):.0%}",
+        f"{mean(a.delayed for a in migrated):.2f}" if migrated else "–",
+        f"{1e6 * figures['usd']:.1f}",
+    ]

@@ -1,0 +1,183 @@
+"""DiSCo against stochastic dispatch, over services, settings, devices and budgets: what `benchmarks disco` prints.
+
+Per seed, 1000 requests, and what was learnt from 1000 before them. The policies are the live system's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from benchmarks import report
+from benchmarks.disco.data import DEVICES, LEAST_CUT, SERVICES, TABLE_2, TABLE_3, Draw, Service
+from benchmarks.disco.migration import CONSISTENT, DEVICE_NOISE, SIDES, Migration, Moved, Rates
+from policies.dispatch import DispatchState, Side, dispatch
+from policies.samples import Latencies, Lengths
+
+BUDGETS = np.arange(1, 20) / 20
+REQUESTS = 1000
+Setting = tuple[str, Side]
+
+
+@dataclass(slots=True)
+class Sweep:
+    """One service in one setting.
+
+    p99_cut: of the P99 TTFT against stochastic dispatch, by seed, budget and device.
+    mean_cut: of the mean TTFT, likewise.
+    used: share of prompt tokens that the constrained endpoint took in, by seed and budget.
+    moved: by device, then seed and budget; empty where nothing is said of costs.
+    """
+
+    p99_cut: np.ndarray
+    mean_cut: np.ndarray
+    used: np.ndarray
+    moved: list[list[list[Moved]]] = field(default_factory=list)
+
+    def cost_cut(self, device: int, best: bool = False) -> float:
+        """How much migration cuts from the cost at its best budget, mean over seeds.
+
+        best: if hand-overs took no time.
+        """
+        cuts = [
+            [1 - (m.usd_at_best if best else m.usd) / m.usd_without for m in seed]
+            for seed in self.moved[device]
+        ]
+        return float(np.mean(cuts, axis=0).max())
+
+    def pooled(self, name: str) -> np.ndarray:
+        """One of Moved's arrays over all devices, seeds and budgets."""
+        return np.concatenate([getattr(m, name) for device in self.moved for seed in device for m in seed])
+
+
+def sweep(
+    pool: np.ndarray,
+    draw: Draw,
+    side: Side,
+    seeds: int,
+    service: Service | None = None,
+    caution: float = 1.0,
+    rates: Rates = CONSISTENT,
+) -> Sweep:
+    """DiSCo against stochastic dispatch over all budgets.
+
+    pool: prompt lengths to draw from, tokens.
+    draw: the server's times to first token.
+    side: the constrained endpoint.
+    service: whose costs are counted; None: no costs.
+    caution: what the estimated time of a hand-over is multiplied by.
+    rates: what a FLOP of the device is worth.
+    """
+    shape = seeds, len(BUDGETS), len(DEVICES)
+    found = Sweep(np.empty(shape), np.empty(shape), np.empty(shape[:2]))
+    found.moved = [[[] for _ in range(seeds)] for _ in DEVICES] if service else []
+    for seed in range(seeds):
+        rng = np.random.default_rng(seed)
+        lengths, ttft = Lengths(rng.choice(pool, REQUESTS)), Latencies(draw(rng, REQUESTS))
+        tokens, server_s, coins = rng.choice(pool, REQUESTS), draw(rng, REQUESTS), rng.random(REQUESTS)
+        again_s, noise = draw(rng, REQUESTS), rng.lognormal(0, DEVICE_NOISE, REQUESTS)
+        movers = (
+            [Migration(service, d, rates[side], ttft, caution) for d in DEVICES.values()] if service else []
+        )
+        for i, budget in enumerate(BUDGETS):
+            state = lengths, ttft, float(budget), side
+            ours, theirs = (_starts(name, tokens, coins, *state) for name in ("disco", "stochastic"))
+            spent = np.isfinite(ours[0]) if side is Side.SERVER else ours[1] < server_s
+            found.used[seed, i] = tokens[spent].sum() / tokens.sum()
+            for j, device in enumerate(DEVICES.values()):
+                ours_s, theirs_s = (
+                    np.minimum(server + server_s, start + tokens / device.prefill)
+                    for server, start in (ours, theirs)
+                )
+                found.p99_cut[seed, i, j] = 1 - np.quantile(ours_s, 0.99) / np.quantile(theirs_s, 0.99)
+                found.mean_cut[seed, i, j] = 1 - ours_s.mean() / theirs_s.mean()
+            for j, mover in enumerate(movers):
+                found.moved[j][seed].append(mover.move(tokens, ours[0] + server_s, ours[1], again_s, noise))
+    return found
+
+
+def _starts(
+    name: str,
+    tokens: np.ndarray,
+    coins: np.ndarray,
+    lengths: Lengths,
+    ttft: Latencies,
+    budget: float,
+    side: Side,
+) -> tuple[np.ndarray, np.ndarray]:
+    """When server and device start on each prompt, seconds."""
+    choose = dispatch.create(name).choose
+    starts = [
+        choose(DispatchState(n, lengths, ttft, budget, side, coin))
+        for n, coin in zip(tokens.tolist(), coins.tolist(), strict=True)
+    ]
+    return np.array([s.server_s for s in starts]), np.array([s.device_s for s in starts])
+
+
+def sweeps(
+    pool: np.ndarray,
+    seeds: int,
+    what: str,
+    tail: float = 1.0,
+    caution: float = 1.0,
+    rates: Rates = CONSISTENT,
+) -> dict[Setting, Sweep]:
+    """All services in both settings."""
+    settings = [(name, side) for name in SERVICES for side in SIDES]
+    return {
+        (name, side): sweep(pool, SERVICES[name].ttft(tail), side, seeds, SERVICES[name], caution, rates)
+        for name, side in report.progress(settings, what)
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Of all services in both settings.
+
+    as_paper: cells of table 2 that reach the paper's.
+    in_range: cells that reach 11 %.
+    cost_cut: the best of services, devices and budgets, by setting.
+    at_best: the same if hand-overs took no time.
+    delayed: mean delayed tokens over the paper's, the largest of services and settings.
+    """
+
+    as_paper: int
+    in_range: int
+    cost_cut: dict[Side, float]
+    at_best: dict[Side, float]
+    delayed: float
+
+
+def summarise(found: dict[Setting, Sweep]) -> Summary:
+    cells = [
+        (100 * float(cut), paper)
+        for (name, side), s in found.items()
+        for cut, paper in zip(s.p99_cut.mean((0, 1)), TABLE_2[name, side], strict=True)
+    ]
+    cuts, bests = (
+        {
+            side: max(
+                s.cost_cut(j, best) for (_, at), s in found.items() for j in range(len(DEVICES)) if at is side
+            )
+            for side in SIDES
+        }
+        for best in (False, True)
+    )
+    return Summary(
+        sum(cut >= paper for cut, paper in cells),
+        sum(cut >= LEAST_CUT for cut, _ in cells),
+        cuts,
+        bests,
+        max(mean(s.pooled("delayed")) / TABLE_3[key][0] for key, s in found.items()),
+    )
+
+
+def mean(values: np.ndarray) -> float:
+    """0 of none."""
+    return float(values.mean()) if len(values) else 0.0
+
+
+def p99(values: np.ndarray) -> float:
+    """0 of none."""
+    return float(np.quantile(values, 0.99)) if len(values) else 0.0

@@ -1,0 +1,9 @@
+"""Where this tree lies, and the public data that benchmarks read beside the hardware model's tables."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+DATA = Path(os.environ.get("TANDEM_DATA", ROOT.parent / "shared" / "data"))

@@ -1,0 +1,164 @@
+"""Faults by the thousand, in virtual time: every seed draws a system, its requests and what happens to it.
+
+    python -m benchmarks chaos [--seeds 10000] [--seed N]
+
+The live code runs (see `simulator.chaos`, which says what is promised), on as many cores as there are. What is done is
+written down line by line in a folder (--work), so that an interrupted run goes on where it stopped; changed code begins
+anew. --seed replays one, and says what happened and what was broken.
+
+failed: seeds that broke a promise.
+longest_gap_s: virtual seconds that anybody waited between two deliveries, or for the first one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import multiprocessing
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
+from typing import NoReturn
+
+import msgspec
+
+from benchmarks import report
+from benchmarks.paths import ROOT
+from simulator.chaos import Outcome, play
+
+PACKAGES = ("policies", "engine", "cluster", "deployments", "simulator")
+SOURCES = {".py", ".npz", ".yaml"}
+CHUNK = 8  # seeds a task
+STUCK_S = 120  # of CPU time; a seed takes a fraction of a second
+SHOWN = 20  # failing seeds
+
+
+class Played(msgspec.Struct, frozen=True):
+    """What is kept of a seed; see `simulator.chaos.Outcome`."""
+
+    seed: int
+    broken: list[str]
+    longest_gap_s: float
+
+
+class Stuck(KeyboardInterrupt):
+    """A seed computes on and on. (What is no KeyboardInterrupt would end a task, not the event loop.)"""
+
+
+def attempt(seed: int) -> Outcome:
+    """Play a seed; one that never ends has broken a promise, too."""
+
+    def give_up(*_: object) -> NoReturn:
+        raise Stuck
+
+    before = signal.signal(signal.SIGVTALRM, give_up)
+    signal.setitimer(signal.ITIMER_VIRTUAL, STUCK_S)
+    logging.disable(logging.CRITICAL)  # every fault is logged
+    try:
+        return play(seed)
+    except Stuck:
+        return Outcome(seed, broken=[f"still computing after {STUCK_S} s"])
+    finally:
+        logging.disable(logging.NOTSET)
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
+
+
+def code_version(root: Path = ROOT) -> str:
+    """A hash of all that decides what a seed does."""
+    digest = hashlib.sha256()
+    for package in PACKAGES:
+        for path in sorted((root / package).rglob("*")):
+            if path.suffix in SOURCES and path.is_file():
+                digest.update(f"{path.relative_to(root)}\n".encode() + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def play_all(
+    seeds: Sequence[int], done: Path, attempt: Callable[[int], Outcome] = attempt
+) -> Iterator[Played]:
+    """Those found in the file first, the others as they are played, which are added to it.
+
+    attempt: what plays a seed, in other processes.
+    """
+    wanted = set(seeds)
+    found = {played.seed: played for played in _read(done) if played.seed in wanted}
+    yield from found.values()
+    left = [seed for seed in seeds if seed not in found]
+    if not left:
+        return
+    done.parent.mkdir(parents=True, exist_ok=True)
+    parts = [left[first : first + CHUNK] for first in range(0, len(left), CHUNK)]
+    cores = len(os.sched_getaffinity(0))
+    pool = ProcessPoolExecutor(cores, mp_context=multiprocessing.get_context("spawn"))
+    try:
+        running = [pool.submit(_play_some, attempt, part) for part in parts]
+        for task in as_completed(running):
+            some = task.result()
+            with done.open("ab") as file:
+                file.write(b"".join(msgspec.json.encode(played) + b"\n" for played in some))
+            yield from some
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _play_some(attempt: Callable[[int], Outcome], seeds: Sequence[int]) -> list[Played]:
+    outcomes = map(attempt, seeds)
+    return [Played(outcome.seed, outcome.broken, outcome.longest_gap_s) for outcome in outcomes]
+
+
+def _read(done: Path) -> list[Played]:
+    """Earlier results; a line cut off by an interruption counts for nothing, and is taken out."""
+    if not done.exists():
+        return []
+    whole, _, rest = done.read_bytes().rpartition(b"\n")
+    if rest:
+        done.write_bytes(whole + b"\n" if whole else b"")
+    return [msgspec.json.decode(line, type=Played) for line in whole.splitlines()]
+
+
+def main(arguments: Sequence[str] = ()) -> None:
+    parser = report.parser("chaos", __doc__)
+    parser.add_argument("--seeds", type=int, default=10_000, help="from 0 on (default 10000)")
+    parser.add_argument("--seed", type=int, help="only this one, told in full")
+    parser.add_argument(
+        "--work", type=Path, default=Path(".tandem") / "chaos", help="where what is done is kept"
+    )
+    options = parser.parse_args(arguments)
+    if options.seed is not None:
+        _replay(options.seed)
+        return
+    seeds = range(options.seeds)
+    results = play_all(seeds, options.work / f"{code_version()}.jsonl")
+    played = [next(results) for _ in report.progress(seeds, "seeds")]
+    failed = sorted((one for one in played if one.broken), key=lambda one: one.seed)
+    if failed:
+        report.table(
+            f"{len(failed)} seeds broke promises" + (f", the first {SHOWN}" if len(failed) > SHOWN else ""),
+            ["what was broken", "how to replay it"],
+            [
+                ["\n".join(one.broken[:3]), f"python -m benchmarks chaos --seed {one.seed}"]
+                for one in failed[:SHOWN]
+            ],
+        )
+    longest_s = max((one.longest_gap_s for one in played), default=0.0)
+    figures = {"seeds": len(played), "failed": len(failed), "longest_gap_s": round(longest_s, 2)}
+    report.figures("chaos", figures)
+    if failed:
+        sys.exit(1)
+
+
+def _replay(seed: int) -> None:
+    outcome = attempt(seed)
+    report.table(
+        f"Seed {seed}: {len(outcome.answers)} requests, {outcome.refused} refused, nobody waited longer than "
+        f"{outcome.longest_gap_s:.1f} s",
+        ["at s", "fault", "whom", "for s"],
+        [[f"{f.at_s:.2f}", f.kind, str(f.target), f"{f.seconds:.2f}"] for f in outcome.faults],
+    )
+    print("\n".join(outcome.broken) or "All promises were kept.")
+    if outcome.broken:
+        sys.exit(1)

@@ -1,0 +1,127 @@
+"""What the router's decision costs where there are many devices, and what it costs to keep up with them."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable
+from functools import partial
+from random import Random
+from statistics import median
+from typing import NamedTuple
+
+from cluster.registry import DeviceRecord
+from deployments.assigner import Assigner
+from deployments.directory import Directory, Snapshot
+from deployments.experience import Experience, Report
+from deployments.modes import MODES
+from deployments.request.assignment import EndpointInfo, RoutingRequest
+from policies.collaboration import collaboration
+from policies.cost import Used
+from policies.routing import routing
+
+VERIFIERS, DRAFTERS = 8, 4
+REQUESTS, REPEATS = 300, 5
+
+
+class RouterCosts(NamedTuple):
+    """CPU milliseconds.
+
+    assign: of an assignment, by mode and by how a device is wished for.
+    report: of taking in what an answer has taught.
+    snapshot: of taking over a whole snapshot.
+    changes: of a second in which every tenth device changes, told in ten parts.
+    register: of a second of the scheduler in which all devices give a sign of life, a thousand at a time.
+    """
+
+    assign: dict[str, float]
+    report: float
+    snapshot: float
+    changes: float
+    register: float
+
+
+def router_costs(devices: int) -> RouterCosts:
+    """Where so many devices are registered."""
+    records = [_device(number, 0) for number in range(devices)]
+    pools = {
+        pool: tuple(EndpointInfo(f"{pool} {n}", f"10.0.0.{n}:1", pool, "m", "v") for n in range(count))
+        for pool, count in (("verifier", VERIFIERS), ("drafter", DRAFTERS))
+    }
+    assigner = Assigner(collaboration.create("explicit"), lambda: routing.create("jsq"), 64, Experience())
+    whole = Snapshot(1, pools, {record.name: record for record in records})
+    _teach(assigner.experience, pools["verifier"], records)
+    snapshot = _ms(lambda: assigner.see(whole))
+    named, several = records[devices // 2].name, tuple(r.name for r in records[:: max(1, devices // 16)][:16])
+    wishes = {"no device": None, "any device": "any", "a device by name": named, "one of several": several}
+    numbers = itertools.count(1)
+
+    def burst(mode: str, device: str | tuple[str, ...] | None) -> None:
+        for number in itertools.islice(numbers, REQUESTS):
+            assigner.assign(
+                RoutingRequest(mode, device, request=number, prompt_tokens=39, account=f"key-{number % 50}")
+            )
+
+    assign = {
+        f"{mode}, {wish}": _ms(partial(burst, mode, device)) / REQUESTS
+        for mode in MODES
+        for wish, device in wishes.items()
+    }
+    report = Report("key-1", 100, Used(39, 100), 1e-4, 0.0, 0.0)
+
+    def reports() -> None:
+        for _ in range(REQUESTS):
+            assigner.take_in(report)
+
+    version = 1
+
+    def changes() -> None:
+        nonlocal version
+        for part in range(10):
+            version += 1
+            changed = {r.name: _device(n, version) for n, r in enumerate(records) if n % 100 == part}
+            assigner.see(Snapshot(version, pools, changed, (), version - 1))
+
+    directory, now_s = Directory(expiry_s=4.0), 0.0
+
+    def signs_of_life() -> None:
+        nonlocal now_s
+        now_s += 1.0
+        for first in range(0, devices, 1000):
+            directory.register(records[first : first + 1000], now_s)
+
+    return RouterCosts(assign, _ms(reports) / REQUESTS, snapshot, _ms(changes), _ms(signs_of_life))
+
+
+def _teach(experience: Experience, verifiers: tuple[EndpointInfo, ...], records: list[DeviceRecord]) -> None:
+    """As much as is ever remembered."""
+    random = Random(1)
+    for number in range(4096):
+        device = EndpointInfo.of(records[number % len(records)])
+        rivals = experience.rivals.of(verifiers[0], device)
+        rivals.ttft.note(random.lognormvariate(-1.0, 0.5))
+        rivals.outputs.note(random.randrange(1, 400))
+        experience.pairs.of(device, verifiers[number % VERIFIERS]).note(4, 2, 3, 0.03, 0.02)
+
+
+def _device(number: int, sessions: int) -> DeviceRecord:
+    return DeviceRecord(
+        name=f"device-{number}",
+        address=f"10.1.{number >> 8}.{number & 255}:1",
+        profile="native",
+        model="s",
+        vocabulary="v",
+        rtt_s=0.001 * (number % 50),
+        sessions=sessions % 3,
+        prefill_token_s=0.001,
+    )
+
+
+def _ms(work: Callable[[], object]) -> float:
+    """CPU milliseconds, the median of REPEATS times."""
+    times_ms = []
+    for _ in range(REPEATS):
+        began_s = time.process_time()
+        work()
+        times_ms.append(1e3 * (time.process_time() - began_s))
+    return median(times_ms)

@@ -1,0 +1,295 @@
+"""Buffer-aware streaming, live: FCFS, FCFS with chunked prefill, Andes-like and TokenFlow on one engine.
+
+    python -m benchmarks tokenflow [--grow 2] [--rounds 1] [--ablation]
+
+The embedded target, grown so that the engine is the bottleneck, in this process. The paper's table, scaled to this
+machine: lengths by 8 (inputs 64/128 and outputs 128/256 tokens on average, short/long), bursts and Poisson rates in
+relation to what may run at once and what the engine can do; readers take in so many tokens/s that a burst's readers
+together ask for `share` of the engine's capacity, 40 % of them three quarters as fast as the others. Two KV
+budgets: one binds (a third of a burst fits), one does not (then only 16 run at once). The link between the KV
+tiers is emulated. Policies run in alternation on the same requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from statistics import mean, median
+
+import numpy as np
+
+from benchmarks import report
+from engine import family
+from engine.base import EngineStats, Sampling
+from engine.config import EngineConfig, HostMemory, PolicyChoice
+from engine.core.engine import CoreEngine
+from engine.torch.engine import load
+from policies.quality import Quality, Stream, assess
+
+RUNNING = 16  # requests in a step at most
+BLOCK = 16
+# As in the paper's machine (1,500 tokens of Llama3-8B over PCIe 4), a request's KV cache crosses in a third of a step.
+HOST = HostMemory(blocks=4096, copy_mb_per_s=350)
+SHORT, LONG = (64, 128), (128, 256)  # input and output tokens, on average
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """A line of the paper's table.
+
+    lengths: input and output tokens, on average.
+    burst: requests at once; 0: Poisson arrivals.
+    requests: of Poisson arrivals.
+    load: what these ask for, in capacities (the paper's 2 requests/s of 1,024 tokens ask a 4090 for about twice what
+        it can do).
+    share: of the capacity that a burst's readers ask for together.
+    binding: whether a third of a burst fits the KV cache; else all of it does.
+    """
+
+    name: str
+    lengths: tuple[int, int]
+    burst: int = 0
+    requests: int = 0
+    load: float = 0.0
+    share: float = 0.8
+    binding: bool = False
+
+
+SETUPS = (
+    Setup("burst 48, short", SHORT, burst=48),
+    Setup("burst 48, short, memory binds", SHORT, burst=48, binding=True),
+    Setup("burst 40, long, memory binds", LONG, burst=40, binding=True),
+    Setup("Poisson 0.8, short", SHORT, requests=64, load=0.8),
+    Setup("Poisson 2, short, memory binds", SHORT, requests=64, load=2.0, binding=True),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A way to serve.
+
+    scheduling: the policy's name.
+    batching: the policy's name.
+    host_memory: beside the KV cache, if there is any.
+    """
+
+    scheduling: str
+    batching: str
+    host_memory: HostMemory | None = None
+
+
+KINDS = {
+    "FCFS": Kind("fcfs", "continuous"),
+    "FCFS chunked": Kind("fcfs", "chunked"),
+    "Andes-like": Kind("andes", "chunked"),
+    "TokenFlow": Kind("buffer_aware", "buffered", HOST),
+}
+ABLATIONS = {
+    "TokenFlow": KINDS["TokenFlow"],
+    "without offload": Kind("buffer_aware", "buffered"),
+    "without write-through": Kind(
+        "buffer_aware", "buffered", HOST.model_copy(update={"write_through": False})
+    ),
+    "without overlap": Kind("buffer_aware", "buffered", HOST.model_copy(update={"overlap": False})),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request.
+
+    at_s: when it comes, seconds since the run's start.
+    prompt: tokens.
+    output: tokens.
+    rate: of its reader, tokens/s.
+    """
+
+    at_s: float
+    prompt: int
+    output: int
+    rate: float
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One run.
+
+    quality: what readers made of it.
+    stats: of the engine, at its end.
+    """
+
+    quality: Quality
+    stats: EngineStats
+
+
+def requests(setup: Setup, capacity: float, seed: int) -> list[Request]:
+    """capacity: tokens/s of the engine with RUNNING requests."""
+    random = np.random.default_rng([seed, setup.burst, setup.requests])
+    count = setup.burst or setup.requests
+    lengths = [np.clip(np.rint(random.normal(m, m / 4, count)), 16, 2 * m).astype(int) for m in setup.lengths]
+    at_s = np.zeros(count)
+    if setup.requests:
+        at_s = random.exponential(setup.lengths[1] / (setup.load * capacity), count).cumsum()
+    # 40 % of the readers at 3/4 of the others' rate, as the paper's 15 and 20 tokens/s
+    together = setup.share * capacity / (setup.burst or 3 * RUNNING)
+    fast = together / (0.6 + 0.4 * 0.75)
+    rates = np.where(random.random(count) < 0.4, 0.75 * fast, fast)
+    return [
+        Request(float(t), int(p), int(o), float(r)) for t, p, o, r in zip(at_s, *lengths, rates, strict=True)
+    ]
+
+
+def engine(kind: Kind, setup: Setup, grow: int, threads: int) -> CoreEngine:
+    """An engine of this kind with the setup's memory."""
+    tokens = sum(setup.lengths) * (setup.burst or 3 * RUNNING)
+    blocks = tokens // 3 // BLOCK if setup.binding else 2 * tokens // BLOCK
+    config = EngineConfig(
+        kv_blocks=blocks,
+        block_size=BLOCK,
+        batching=PolicyChoice(name=kind.batching),
+        scheduling=PolicyChoice(name=kind.scheduling),
+        max_running=RUNNING,
+        max_sessions=256,
+        max_waiting=256,
+        host_memory=kind.host_memory,
+    )
+    return load(family.path("target"), config, grow=grow, threads=threads)
+
+
+async def serve(kind: Kind, setup: Setup, work: list[Request], grow: int, threads: int) -> Outcome:
+    """All requests, and what their readers made of it."""
+    target = engine(kind, setup, grow, threads)
+    await _one(target, 10**6, Request(0.0, 64, 32, 100.0), time.monotonic())  # warms up
+    before = await target.stats()
+    begin = time.monotonic()
+    streams = await asyncio.gather(*(_one(target, i, r, begin) for i, r in enumerate(work)))
+    after = await target.stats()
+    await target.close()
+    after.steps -= before.steps
+    return Outcome(assess(streams), after)
+
+
+async def _one(target: CoreEngine, number: int, request: Request, begin: float) -> Stream:
+    await asyncio.sleep(max(0.0, begin + request.at_s - time.monotonic()))
+    arrival = time.monotonic()
+    prompt = [16 + (number * 31 + i * 7) % 1000 for i in range(request.prompt)]
+    sampling = Sampling(max_tokens=request.output, ignore_eos=True, reader_rate=request.rate)
+    session = await target.open(prompt, sampling)
+    times: list[float] = []
+    async with aclosing(session.generate()) as stream:
+        async for tokens in stream:
+            times += [time.monotonic()] * len(tokens.ids)
+    await session.cancel()
+    return Stream(arrival, times, request.rate)
+
+
+async def capacity(setup: Setup, grow: int, threads: int) -> float:
+    """Tokens/s of the engine with as many requests as can run at once, prefill included."""
+    count = min(RUNNING, (setup.burst or 3 * RUNNING) // 3) if setup.binding else RUNNING
+    work = [Request(0.0, *setup.lengths, 100.0)] * count
+    found = await serve(KINDS["FCFS"], setup, work, grow, threads)
+    return found.quality.throughput
+
+
+async def compare(
+    kinds: Mapping[str, Kind], setups: tuple[Setup, ...], grow: int, rounds: int, threads: int
+) -> dict[tuple[str, str], list[Outcome]]:
+    """Outcomes by setup and kind, one a round."""
+    found: dict[tuple[str, str], list[Outcome]] = {}
+    for turn, setup in report.progress([(r, s) for r in range(rounds) for s in setups], "setups"):
+        work = requests(setup, await capacity(setup, grow, threads), seed=turn)
+        for name, kind in kinds.items():
+            outcome = await serve(kind, setup, work, grow, threads)
+            found.setdefault((setup.name, name), []).append(outcome)
+    return found
+
+
+def _row(name: str, outcomes: list[Outcome]) -> list[str]:
+    q = [o.quality for o in outcomes]
+    stats = outcomes[-1].stats
+    return [
+        name,
+        *(f"{median(getattr(x, k) for x in q):.2f}" for k in ("ttft_mean_s", "ttft_p50_s", "ttft_p99_s")),
+        *(f"{median(getattr(x, k) for x in q):.0f}" for k in ("throughput", "effective_throughput")),
+        f"{median(x.stall_mean_s for x in q):.3f}",
+        f"{median(x.qos for x in q):.0f}",
+        f"{stats.preempted}, {stats.tokens_loaded}, {stats.tokens_recomputed}",
+    ]
+
+
+COLUMNS = [
+    "",
+    "TTFT s",
+    "P50",
+    "P99",
+    "tokens/s",
+    "effective",
+    "stall s",
+    "QoS",
+    "preempted, loaded, recomputed",
+]
+
+
+def main(arguments: Sequence[str] = ()) -> None:
+    parser = report.parser("tokenflow", __doc__)
+    parser.add_argument("--grow", type=int, default=2, help="how many times dearer the target is (default 2)")
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--only", default="", help="setups whose name has this in it")
+    parser.add_argument(
+        "--ablation", action="store_true", help="only the second tier's parts, memory binding"
+    )
+    options = parser.parse_args(arguments)
+    kinds = ABLATIONS if options.ablation else KINDS
+    setups = tuple(s for s in SETUPS if s.binding and s.burst) if options.ablation else SETUPS
+    setups = tuple(s for s in setups if options.only in s.name)
+    found = asyncio.run(compare(kinds, setups, options.grow, options.rounds, options.threads))
+    for setup in setups:
+        report.table(
+            f"{setup.name} (target × {options.grow}; KV link emulated)",
+            COLUMNS,
+            [_row(name, found[setup.name, name]) for name in kinds],
+        )
+    if options.ablation:
+        spans = {n: mean(o.quality.span_s for s in setups for o in found[s.name, n]) for n in kinds}
+        report.figures(
+            "tokenflow_ablation",
+            {n: round(spans[n] / spans["TokenFlow"], 3) for n in kinds if n != "TokenFlow"},
+        )
+        return
+    report.figures("tokenflow", _figures(found))
+
+
+def _figures(found: dict[tuple[str, str], list[Outcome]]) -> dict[str, float]:
+    def ratios(figure: str, burst: bool | None = None) -> list[float]:
+        return [
+            median(
+                getattr(ours.quality, figure) / getattr(theirs.quality, figure)
+                for ours, theirs in zip(found[s.name, "TokenFlow"], found[s.name, "FCFS"], strict=True)
+            )
+            for s in SETUPS
+            if (s.name, "FCFS") in found and (burst is None or bool(s.burst) == burst)
+        ]
+
+    stalls = [
+        median(
+            ours.quality.stall_mean_s - theirs.quality.stall_mean_s
+            for ours, theirs in zip(found[s.name, "TokenFlow"], found[s.name, "FCFS"], strict=True)
+        )
+        for s in SETUPS
+        if (s.name, "FCFS") in found
+    ]
+    stats = [o.stats for (_, kind), outcomes in found.items() if kind == "TokenFlow" for o in outcomes]
+    decisions = sum(s.decisions for s in stats)
+    return {
+        "burst_p99_ttft_ratio": round(max(ratios("ttft_p99_s", burst=True), default=0.0), 3),
+        "burst_effective_ratio": round(max(ratios("effective_throughput", burst=True), default=0.0), 3),
+        "poisson_effective_ratio": round(max(ratios("effective_throughput", burst=False), default=0.0), 3),
+        "effective_ratio_min": round(min(ratios("effective_throughput")), 3),
+        "raw_ratio_min": round(min(ratios("throughput")), 3),
+        "stall_added_s": round(max(stalls), 3),
+        "decision_ms": round(sum(s.decision_s for s in stats) / max(decisions, 1) * 1e3, 4),
+    }

@@ -1,0 +1,88 @@
+"""The devices that a router knows, in the order in which its policy prefers them."""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from cluster.registry import DeviceRecord
+from policies.collaboration import DeviceView, Preference
+
+
+class DeviceIndex:
+    """Finds the best device in the same time for many as for few: a heap, whose outdated entries are left until they
+    come to its top.
+
+    preference: what devices are compared by; the least is the best.
+    """
+
+    def __init__(self, preference: Callable[[DeviceView], Preference]) -> None:
+        self._preference = preference
+        self._records: dict[str, DeviceRecord] = {}
+        self._assigned: Counter[str] = Counter()  # sessions that the records do not know of yet
+        self._keys: dict[str, Preference] = {}
+        self._heap: list[tuple[Preference, str]] = []
+
+    @property
+    def records(self) -> Mapping[str, DeviceRecord]:
+        """By name."""
+        return self._records
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def replace(self, records: Mapping[str, DeviceRecord]) -> None:
+        """These are all that there are."""
+        self._assigned.clear()
+        self._records, self._keys = dict(records), {}
+        for name in records:
+            self._keys[name] = self._preference(self._view(name))
+        self._rebuild()
+
+    def change(self, records: Mapping[str, DeviceRecord], gone: Iterable[str]) -> None:
+        """These have come or changed, and those have gone; what was assigned before is known by now."""
+        for name in gone:
+            self._records.pop(name, None)
+            self._keys.pop(name, None)
+        self._records.update(records)
+        stale = [name for name in self._assigned if name in self._records and name not in records]
+        self._assigned.clear()
+        for name in (*records, *stale):
+            self._place(name)
+
+    def assigned(self, name: str) -> None:
+        """The device works on one more session."""
+        if name in self._records:
+            self._assigned[name] += 1
+            self._place(name)
+
+    def sessions(self, name: str) -> int:
+        """That a device works on, as far as is known here."""
+        return self._records[name].sessions + self._assigned[name]
+
+    def best(self, among: Sequence[str] | None = None) -> DeviceView | None:
+        """The best of those named, or of all; None where none of them is there."""
+        if among is not None:
+            there = [name for name in among if name in self._keys]
+            return self._view(min(there, key=self._keys.__getitem__)) if there else None
+        heap, keys = self._heap, self._keys
+        while heap and keys.get(heap[0][1]) != heap[0][0]:
+            heapq.heappop(heap)
+        return self._view(heap[0][1]) if heap else None
+
+    def _view(self, name: str) -> DeviceView:
+        record = self._records[name]
+        return DeviceView(name, record.rtt_s, self.sessions(name), record.prefill_token_s)
+
+    def _place(self, name: str) -> None:
+        key = self._preference(self._view(name))
+        if self._keys.get(name) != key:
+            self._keys[name] = key
+            heapq.heappush(self._heap, (key, name))
+            if len(self._heap) > 64 + 4 * len(self._keys):
+                self._rebuild()
+
+    def _rebuild(self) -> None:
+        self._heap = [(key, name) for name, key in self._keys.items()]
+        heapq.heapify(self._heap)

@@ -1,0 +1,113 @@
+"""The directory: which endpoints are up. Pure bookkeeping behind the scheduler; it has no clock of its own."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from cluster.registry import DeviceRecord
+from deployments.request.assignment import EndpointInfo
+
+REMEMBERED = 65_536
+"""Changes of devices that a snapshot can tell apart from older ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What is up, or what has changed since another snapshot.
+
+    version: grows with every change of membership or load.
+    pools: replicas by pool name, always all of them.
+    devices: by device name; those that have come or changed since.
+    gone: names of devices that have gone since.
+    since: the version that this is the difference to; None: it is whole.
+    """
+
+    version: int = 0
+    pools: Mapping[str, tuple[EndpointInfo, ...]] = field(default_factory=dict)
+    devices: Mapping[str, DeviceRecord] = field(default_factory=dict)
+    gone: tuple[str, ...] = ()
+    since: int | None = None
+
+
+class Directory:
+    """Replicas as last listed, and devices as their hosts last registered them. Whatever is done to it costs as much
+    as it changes, not as much as there is.
+
+    expiry_s: a device that has not registered for so long is not there.
+    version: that it begins with; whoever knows another directory's is told everything.
+    """
+
+    def __init__(self, expiry_s: float, version: int = 0) -> None:
+        self._expiry_s, self._first, self.version = expiry_s, version, version
+        self._pools: dict[str, tuple[EndpointInfo, ...]] = {}
+        self._devices: dict[str, DeviceRecord] = {}
+        self._heard_s: OrderedDict[str, float] = OrderedDict()  # the one that was silent for longest first
+        self._changed: OrderedDict[str, int] = OrderedDict()  # device → version, oldest first
+        self._news = False
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """All that is up."""
+        return Snapshot(self.version, dict(self._pools), dict(self._devices))
+
+    def since(self, version: int) -> Snapshot:
+        """What has changed since that version; all that is up where that is not known."""
+        if not self._first < version <= self.version:
+            return self.snapshot
+        devices, gone = {}, []
+        for name in reversed(self._changed):
+            if self._changed[name] <= version:
+                break
+            if (record := self._devices.get(name)) is None:
+                gone.append(name)
+            else:
+                devices[name] = record
+        return Snapshot(self.version, dict(self._pools), devices, tuple(gone), version)
+
+    def register(self, records: Iterable[DeviceRecord], now_s: float) -> bool:
+        """Devices announce themselves, or that they are still there; says whether that is news."""
+        for record in records:
+            self._heard_s[record.name] = now_s
+            self._heard_s.move_to_end(record.name)
+            if self._devices.get(record.name) != record:
+                self._devices[record.name] = record
+                self._note(record.name)
+        return self.update(now_s)
+
+    def lost(self, address: str, now_s: float) -> bool:
+        """Forget the devices at an address, until they register again; says whether that is news."""
+        for name in [name for name, record in self._devices.items() if record.address == address]:
+            self._forget(name)
+        return self.update(now_s)
+
+    def list_pool(self, pool: str, replicas: Iterable[EndpointInfo]) -> None:
+        """Replace what is known of a pool, from the next update on."""
+        listed = tuple(sorted(replicas, key=lambda replica: replica.address))
+        if self._pools.get(pool) != listed:
+            self._pools[pool] = listed
+            self._news = True
+
+    def update(self, now_s: float) -> bool:
+        """Begin a new version if anything differs from the last one; says whether it does."""
+        while self._heard_s:
+            name, heard_s = next(iter(self._heard_s.items()))
+            if now_s - heard_s <= self._expiry_s:
+                break
+            self._forget(name)
+        news, self._news = self._news, False
+        self.version += news
+        return news
+
+    def _forget(self, name: str) -> None:
+        del self._devices[name], self._heard_s[name]
+        self._note(name)
+
+    def _note(self, name: str) -> None:
+        """The device has changed with the version that the next update begins."""
+        self._news = True
+        self._changed[name] = self.version + 1
+        self._changed.move_to_end(name)
+        if len(self._changed) > REMEMBERED + len(self._devices):
+            self._first = max(self._first, self._changed.popitem(last=False)[1])

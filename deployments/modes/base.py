@@ -1,0 +1,145 @@
+"""What a mode is: the endpoints it needs by role, how it answers with them, what it asks and tells the router."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import ClassVar
+
+from deployments.experience import Experience
+from deployments.request.assignment import EndpointInfo, Endpoints, RoutingRequest
+from deployments.request.job import Delta, Figures, Job
+from deployments.request.session import EndpointSession, EndpointSessions
+from deployments.request.tokenlog import Origin, TokenLog
+from policies.rounds import FUSED_WINDOW
+from policies.window import StaticWindow, WindowPolicy
+
+VERIFIER, DRAFTER, EXPANDER = "verifier", "drafter", "expander"
+POOLS = (VERIFIER, DRAFTER, EXPANDER)
+DEVICE = "device"
+"""In place of a pool: the device that takes part."""
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """An endpoint's part in a mode.
+
+    name: of the role.
+    pool: that a replica is taken from, or DEVICE.
+    count: the most endpoints that have this part at once.
+    needed: False: without one, the mode does without it.
+    unless: another role: where somebody has that one, this one is not needed.
+    expendable: the request can do without it, so each of its refusals counts as a loss.
+    translated: an endpoint with another vocabulary than the verifiers' will do.
+    if_absent: the mode that serves the request where nobody is up; "": the request waits for somebody.
+    if_lost: the mode that goes on after an endpoint with this part has failed; "": another endpoint does.
+    """
+
+    name: str
+    pool: str
+    count: int = 1
+    needed: bool = True
+    unless: str = ""
+    expendable: bool = False
+    translated: bool = False
+    if_absent: str = ""
+    if_lost: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """What an executor gives its modes.
+
+    window: makes a window policy for a new draft–target pair.
+    fused_window: γ of the cloud's own drafter in fused rounds.
+    """
+
+    window: Callable[[], WindowPolicy] = StaticWindow
+    fused_window: int = FUSED_WINDOW
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """What the router sees when it briefs a mode.
+
+    queue: an endpoint's sessions in relation to `batch_limit`, the sessions that a verifier's step takes.
+    """
+
+    experience: Experience
+    wanted: RoutingRequest
+    endpoints: Endpoints
+    queue: Callable[[EndpointInfo], float]
+    batch_limit: int
+
+
+class ModeRun(ABC):
+    """One request in one mode, from its first assignment to its end.
+
+    figures: what it counts.
+    """
+
+    def __init__(self) -> None:
+        self.figures: Figures = Figures()
+
+    @abstractmethod
+    def run(self, sessions: EndpointSessions, log: TokenLog, briefing: object) -> AsyncGenerator[Delta, None]:
+        """Continue the answer after `log` (which the executor appends to) until a delta has `finish`.
+
+        Called anew with every assignment. Closing the sessions is the executor's part, and engine errors pass
+        through to it.
+        """
+
+    def report(self) -> object:
+        """What this request has taught, for `Mode.learn`; None: nothing."""
+        return None
+
+
+class Mode(ABC):
+    """A way to answer requests. One object for each executor: what it keeps, all its requests share.
+
+    name: by which clients ask for it.
+    roles: the endpoints it needs.
+    figures: the kind of figures it adds to an answer's.
+    local: a request of somebody who sits at the device is best driven from there: what the device does then crosses no
+        link.
+    """
+
+    name: ClassVar[str]
+    roles: ClassVar[tuple[Role, ...]]
+    figures: ClassVar[type[Figures]] = Figures
+    local: ClassVar[bool] = False
+
+    def __init__(self, tools: Tools) -> None:  # noqa: B027 (most modes need none)
+        """tools: what the executor gives all its modes."""
+
+    @abstractmethod
+    def start(self, job: Job) -> ModeRun:
+        """Once for each request that comes to be served in this mode."""
+
+    @classmethod
+    def brief(cls, situation: Situation) -> object:
+        """At the router: what a request should know of earlier ones. It travels to the API's replica."""
+        return None
+
+    @classmethod
+    def learn(cls, experience: Experience, report: object) -> None:
+        """At the router: take in what a request's `ModeRun.report` says."""
+        return
+
+    @classmethod
+    def device_role(cls) -> Role | None:
+        """The part that a device has, if any."""
+        return next((role for role in cls.roles if role.pool == DEVICE), None)
+
+
+async def decode(
+    session: EndpointSession, origin: Origin, job: Job, log: TokenLog
+) -> AsyncGenerator[Delta, None]:
+    """Let one endpoint decode the rest of the answer by itself."""
+    await session.open(job.prompt, job.sampling, log.ids)
+    async with aclosing(session.generate()) as stream:
+        async for tokens in stream:
+            ids = tokens.ids
+            yield Delta(ids, [origin] * len(ids), tokens.finish, tokens.logprobs, None, len(log))

@@ -1,0 +1,30 @@
+"""Mode device: a device answers alone, with its own small model."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+
+from deployments.modes.base import DEVICE, Mode, ModeRun, Role, decode
+from deployments.request.job import Delta, Job
+from deployments.request.session import EndpointSessions
+from deployments.request.tokenlog import Origin, TokenLog
+
+
+class DeviceMode(Mode):
+    """The device's model decodes token by token; the cloud's is asked only if the device fails."""
+
+    name = "device"
+    roles = (Role("device", DEVICE, translated=True, if_lost="cloud"),)
+    local = True
+
+    def start(self, job: Job) -> ModeRun:
+        return _DeviceRun(job)
+
+
+class _DeviceRun(ModeRun):
+    def __init__(self, job: Job) -> None:
+        super().__init__()
+        self._job = job
+
+    def run(self, sessions: EndpointSessions, log: TokenLog, briefing: object) -> AsyncGenerator[Delta, None]:
+        return decode(sessions["device"], Origin.DEVICE, self._job, log)

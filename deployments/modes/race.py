@@ -1,0 +1,432 @@
+"""Mode race (DiSCo): device and server start by plan, the first token wins, the answer may move on while it runs.
+
+Whoever gives the first token goes on and the other one is cancelled, unless the answer is going to move there: then it
+takes in the rest of the prompt and holds it. Where the other decodes more cheaply, the answer is handed over as soon as
+the reader has enough before them not to notice: the source stops, the target is told the log and goes on from there. If
+it can't, the source takes up again. What is decided, `policies.race` says:
+the router plans and keeps the books, with a race of its own; here the same race, as the router told it, decides how to
+go on, and what happens in it is reported for the router's to learn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Coroutine, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import ClassVar
+
+from deployments.experience import Experience
+from deployments.modes.base import DEVICE, VERIFIER, Mode, ModeRun, Role, Situation, Tools
+from deployments.request.assignment import EndpointLost
+from deployments.request.job import Delta, Figures, Job
+from deployments.request.session import EndpointSession, EndpointSessions
+from deployments.request.tokenlog import Origin, TokenLog
+from deployments.rivals import Rivals
+from engine.base import EngineError, EngineStopped, NoCapacity, Tokens
+from policies.cost import Costs
+from policies.dispatch import BOTH, NEVER, DispatchState, Side, Start
+from policies.migration import MigrationPolicy
+from policies.race import Race, RaceAccount, RaceSnapshot
+
+ORIGINS = {Side.SERVER: Origin.CLOUD, Side.DEVICE: Origin.DEVICE}
+LOST = (EndpointLost, EngineStopped, NoCapacity)
+"""What another endpoint may make good."""
+
+
+@dataclass(slots=True)
+class Racing(Figures):
+    """failovers: to the other endpoint because one failed.
+    migrations: to the cheaper one; migrations_failed: that it could not take over.
+    kept: losers that were to hold the prompt.
+    """
+
+    mode = "race"
+    counters: ClassVar[Mapping[str, str]] = {"migrations": "Answers handed over in a race, by reason"}
+
+    failovers: int = 0
+    migrations: int = 0
+    migrations_failed: int = 0
+    kept: int = 0
+
+    def shown(self) -> dict[str, int | float]:
+        return {"failovers": self.failovers, "migrations": self.migrations}
+
+    def counted(self) -> Iterator[tuple[str, str, float]]:
+        yield "migrations", "cost", self.migrations
+        yield "migrations", "failure", self.failovers
+
+
+@dataclass(frozen=True, slots=True)
+class RaceBriefing:
+    """start: who starts when.
+    costs: of server and device.
+    migration: decides when the answer moves on.
+    history: what all processes know of the two.
+    """
+
+    start: Start
+    costs: Costs
+    migration: MigrationPolicy
+    history: RaceSnapshot
+
+
+Event = tuple[str, Side, int, float]
+"""What happened: a method of Race, the side, tokens (taken in), seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Taught:
+    """events: of the race of that request."""
+
+    request: int
+    events: list[Event]
+
+
+class _AsTold:
+    """A dispatch policy: the plan was made by the router."""
+
+    def __init__(self, start: Start) -> None:
+        self._start = start
+
+    def choose(self, state: DispatchState) -> Start:
+        return self._start
+
+
+class RaceMode(Mode):
+    """Whoever is first goes on."""
+
+    name = "race"
+    roles = (
+        Role("server", VERIFIER, if_absent="device"),
+        Role("device", DEVICE, expendable=True, translated=True, if_lost="cloud"),
+    )
+    figures = Racing
+    local = True
+
+    def __init__(self, tools: Tools) -> None:
+        self._rivals = Rivals()
+
+    def start(self, job: Job) -> ModeRun:
+        return RaceRun(job, self._rivals)
+
+    @classmethod
+    def brief(cls, situation: Situation) -> RaceBriefing:
+        experience, wanted = situation.experience, situation.wanted
+        (server,), (device,) = situation.endpoints["server"], situation.endpoints["device"]
+        history, prices = experience.rivals.of(server, device), experience.prices(wanted)
+        account = experience.accounts.of(wanted.account).payer
+        costs = Costs(prices.server, device.joules, prices.exchange_rate)
+        race = experience.races.get(wanted.request)
+        if race is None:  # otherwise it goes on with other endpoints
+            race = Race(
+                wanted.prompt_tokens,
+                wanted.max_tokens,
+                wanted.reader_rate,
+                costs,
+                account,
+                history,
+                experience.random.random(),
+                wanted.budget,
+            )
+            experience.remember(wanted.request, race)
+        return RaceBriefing(race.start, costs, account.migration, history.snapshot())
+
+    @classmethod
+    def learn(cls, experience: Experience, report: object) -> None:
+        assert isinstance(report, _Taught)
+        race = experience.races.pop(report.request, None)
+        if race is None:
+            return  # another router planned it, who is no more
+        for what, side, tokens, seconds in report.events:
+            match what:
+                case "took_in":
+                    race.took_in(side, tokens)
+                case "first_token":
+                    race.first_token(side, tokens, seconds)
+                case "stopped":
+                    race.stopped(side, seconds)
+        race.finish()
+
+
+class _Contest:
+    """A race as the router told it, and what happens in it."""
+
+    def __init__(self, job: Job, race: Race) -> None:
+        self._job, self.race = job, race
+        self.events: list[Event] = []
+
+    def took_in(self, side: Side, tokens: int) -> None:
+        self.race.took_in(side, tokens)
+        self.events.append(("took_in", side, tokens, 0.0))
+
+    def first_token(self, side: Side, taken_in: int, seconds: float) -> None:
+        self.race.first_token(side, taken_in, seconds)
+        self.events.append(("first_token", side, taken_in, seconds))
+
+    def stopped(self, side: Side, seconds: float) -> None:
+        self.race.stopped(side, seconds)
+        self.events.append(("stopped", side, 0, seconds))
+
+
+class RaceRun(ModeRun):
+    """rivals: what this process knows of endpoints, which every first token adds to at once."""
+
+    def __init__(self, job: Job, rivals: Rivals) -> None:
+        self.figures: Racing = Racing()
+        self._job, self._rivals = job, rivals
+        self._contest: _Contest | None = None
+
+    async def run(
+        self, sessions: EndpointSessions, log: TokenLog, briefing: object
+    ) -> AsyncGenerator[Delta, None]:
+        assert isinstance(briefing, RaceBriefing)
+        loop, figures = asyncio.get_running_loop(), self.figures
+        contest = self._begun(sessions, briefing)
+        race = contest.race
+        server = _Runner(sessions["server"], Side.SERVER, self._job, log, contest)
+        device = _Runner(sessions["device"], Side.DEVICE, self._job, log, contest)
+        # In another vocabulary the log is said anew there, with the prompt: holding that is of no use.
+        alike = sessions["server"].endpoint.vocabulary == sessions["device"].endpoint.vocabulary
+        try:
+            start = briefing.start if not log else BOTH  # half an answer is in a hurry
+            source, tokens = await _first_token(server, device, start, len(log), race)
+            other = device if source is server else server
+            if other.racing and alike and race.keep_loser(other.side, other.spared):
+                figures.kept += 1
+                await other.hold()
+            else:
+                other.lose()
+            figures.failovers += source.side is Side.SERVER and start.server_s == NEVER
+            figures.failovers += source.side is Side.DEVICE and start.device_s == NEVER
+            while True:
+                yield source.delta(tokens)
+                if tokens.finish is not None:
+                    return
+                race.delivered(len(tokens.ids), loop.time())
+                other = device if source is server else server
+                if other.fit and race.hand_over(source.side, len(log), loop.time()):
+                    source, tokens = await self._hand_over(source, other, len(log), race)
+                    continue
+                try:
+                    tokens = await source.next()
+                except LOST:
+                    if not other.fit:
+                        raise
+                    source.lose(fit=False)
+                    figures.failovers += 1
+                    source, tokens = other, await other.first()
+        finally:
+            await asyncio.gather(server.leave(), device.leave())
+
+    def report(self) -> _Taught | None:
+        return None if self._contest is None else _Taught(self._job.id, self._contest.events)
+
+    def _begun(self, sessions: EndpointSessions, briefing: RaceBriefing) -> _Contest:
+        """The request's race; it is the same with every assignment."""
+        if self._contest is None:
+            job = self._job
+            history = self._rivals.of(sessions["server"].endpoint, sessions["device"].endpoint)
+            history.adopt(briefing.history)
+            race = Race(
+                len(job.prompt),
+                job.sampling.max_tokens,
+                job.sampling.reader_rate,
+                briefing.costs,
+                RaceAccount(_AsTold(briefing.start), briefing.migration),  # the books are the router's
+                history,
+                coin=0.0,
+            )
+            self._contest = _Contest(job, race)
+        return self._contest
+
+    async def _hand_over(
+        self, source: _Runner, target: _Runner, sent: int, race: Race
+    ) -> tuple[_Runner, Tokens]:
+        """(who goes on after so many tokens, its first ones)."""
+        await source.pause()
+        try:
+            limit_s = race.patience_s(target.side, sent)
+            async with asyncio.timeout(None if limit_s == NEVER else limit_s):
+                tokens = await target.first()
+        except (*LOST, TimeoutError):
+            target.lose(fit=False)
+            self.figures.migrations_failed += 1
+            await source.resume()
+            return source, await source.next()
+        self.figures.migrations += 1
+        source.lose()
+        return target, tokens
+
+
+async def _first_token(
+    server: _Runner, device: _Runner, start: Start, sent: int, race: Race
+) -> tuple[_Runner, Tokens]:
+    """Start both by plan; the winner and its first tokens. The other one may still be racing.
+
+    Who is not to start does, all the same, if the one that did stalls.
+    """
+    now_s = asyncio.get_running_loop().time
+    began_s = now_s()
+    waiting = {server: start.server_s, device: start.device_s}
+    for runner, other in ((server, device), (device, server)):
+        if waiting[runner] == NEVER:
+            waiting[runner] = race.patience_s(other.side, sent)
+    running: dict[asyncio.Task[Tokens], _Runner] = {}
+    while True:
+        soonest = min(waiting, key=waiting.__getitem__, default=None)
+        wait_s = NEVER if soonest is None else began_s + waiting[soonest] - now_s()
+        if soonest is not None and (wait_s <= 0 or not running):  # there may be nobody to wait for
+            del waiting[soonest]
+            running[soonest.begin()] = soonest
+            continue
+        await asyncio.wait(
+            running, timeout=None if wait_s == NEVER else wait_s, return_when=asyncio.FIRST_COMPLETED
+        )
+        for task, runner in list(running.items()):  # of two that are done, who began first
+            if not task.done():
+                continue
+            del running[task]
+            try:
+                return runner, task.result()
+            except LOST:
+                if not running and not waiting:
+                    raise
+
+
+class _Runner:
+    """One endpoint's part in a race. fit: it may still be asked."""
+
+    def __init__(
+        self, session: EndpointSession, side: Side, job: Job, log: TokenLog, contest: _Contest
+    ) -> None:
+        self.side, self.fit = side, True
+        self._session, self._job, self._log, self._contest = session, job, log, contest
+        self._loop = asyncio.get_running_loop()
+        self._beginning: asyncio.Task[Tokens] | None = None
+        self._stream: AsyncGenerator[Tokens, None] | None = None
+        self._leaving: asyncio.Task[None] | None = None
+        self._holds = False
+        self._began_s = 0.0
+
+    @property
+    def racing(self) -> bool:
+        """Whether it has begun, and has not failed."""
+        return self._beginning is not None and self.fit
+
+    @property
+    def spared(self) -> int:
+        """Tokens of the prompt that nobody pays for if it is stopped now."""
+        return self._session.spared
+
+    async def hold(self) -> None:
+        """Take in the rest of the prompt, keep it, and say nothing."""
+        assert self._beginning is not None
+        self._holds = True
+        if self._beginning.done():
+            await self.pause()
+
+    def begin(self) -> asyncio.Task[Tokens]:
+        """Start; done with the first tokens."""
+        held, self._holds = self._holds, False
+        work = self._take_up(self._beginning) if held and self._beginning is not None else self._begin()
+        self._beginning = self._loop.create_task(work)
+        self._beginning.add_done_callback(_seen)
+        return self._beginning
+
+    async def first(self) -> Tokens:
+        """Start, and wait for the first tokens; where that fails, it is no longer fit."""
+        beginning = self.begin()
+        try:
+            return await beginning
+        except EngineError:
+            self.lose(fit=False)
+            raise
+
+    async def _begin(self) -> Tokens:
+        """Open a session at what the log says, and generate from there."""
+        if self._leaving is not None:  # it was here before: that session must be gone
+            await self._leaving
+            self._leaving = None
+        job, ids = self._job, tuple(self._log.ids)
+        return await self._go(len(job.prompt) + len(ids), self._session.open(job.prompt, job.sampling, ids))
+
+    async def _take_up(self, holding: asyncio.Task[Tokens]) -> Tokens:
+        """Go on from the prompt that it holds, or is about to."""
+        await holding
+        await self.pause()
+        ids = tuple(self._log.ids)
+        return await self._go(len(ids), self._session.extend(0, ids))
+
+    async def _go(self, taken_in: int, ready: Coroutine[None, None, None]) -> Tokens:
+        """Its first tokens after it has taken in so many more."""
+        self._began_s = self._loop.time()
+        self._contest.took_in(self.side, taken_in)
+        try:
+            await ready
+            self._stream = self._session.generate()
+            tokens = await self.next()
+        except LOST:
+            self.fit = False
+            raise
+        self._contest.first_token(self.side, taken_in, self._loop.time() - self._began_s)
+        if self._holds:
+            await self.pause()
+        return tokens
+
+    async def next(self) -> Tokens:
+        """Its next tokens."""
+        assert self._stream is not None
+        tokens = await anext(self._stream, None)
+        if tokens is None:
+            raise EngineStopped("the answer ended without saying why")
+        return tokens
+
+    def delta(self, tokens: Tokens) -> Delta:
+        """The tokens as the log's next."""
+        ids = tokens.ids
+        origins = [ORIGINS[self.side]] * len(ids)
+        return Delta(ids, origins, tokens.finish, tokens.logprobs, None, len(self._log))
+
+    async def pause(self) -> None:
+        """Generate no further; what the log doesn't have is forgotten."""
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            await stream.aclose()
+
+    async def resume(self) -> None:
+        """Go on from the log's end after a pause."""
+        await self._session.extend(len(self._log), [])
+        self._stream = self._session.generate()
+
+    def lose(self, fit: bool = True) -> None:
+        """Stop computing, without keeping the answer waiting. fit: it may be asked again."""
+        self.fit, self._holds = self.fit and fit, False
+        beginning, self._beginning = self._beginning, None
+        if beginning is None:
+            return
+        if not beginning.done():
+            self._contest.stopped(self.side, self._loop.time() - self._began_s)
+            beginning.cancel()
+        self._leaving = self._loop.create_task(self._cancel(beginning))
+
+    async def leave(self) -> None:
+        """At the end nothing of it runs on; a session that is still open is the executor's to close."""
+        if self._beginning is not None and not self._beginning.done():
+            self.lose()
+        if self._leaving is not None:
+            await asyncio.shield(self._leaving)
+        await self.pause()
+
+    async def _cancel(self, beginning: asyncio.Task[Tokens]) -> None:
+        await asyncio.wait((beginning,))
+        with suppress(EngineError):  # it is gone, and the session with it
+            await self.pause()
+            if self.fit:  # otherwise nobody comes back to it, and the executor ends its session
+                await self._session.cancel()
+
+
+def _seen(beginning: asyncio.Task[Tokens]) -> None:
+    """What went wrong with it is known to whoever waits for it, if anybody does."""
+    if not beginning.cancelled():
+        beginning.exception()

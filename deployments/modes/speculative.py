@@ -1,0 +1,242 @@
+"""Mode speculative (DSD): a small model drafts γ tokens, the target verifies them in one step.
+
+Distributed, a device drafts. Where the window policy says γ ≤ 1, a round is fused: it stays in the cloud, with the
+cloud's own drafter if there is one, else with the target alone; the device takes up again where the policy says so.
+Whoever drafts is told what the log says, so that every switch is lossless. Without a device, the cloud's own drafter
+drafts in all rounds. What is decided in a round, `policies.rounds` says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, field
+
+import msgspec
+
+from deployments.experience import Experience
+from deployments.modes.base import DEVICE, DRAFTER, VERIFIER, Mode, ModeRun, Role, Situation, Tools
+from deployments.modes.observer import Observer
+from deployments.pairs import Pairs, pair_name
+from deployments.request.job import Delta, Figures, Job
+from deployments.request.session import EndpointSession, EndpointSessions
+from deployments.request.tokenlog import Origin, TokenLog
+from engine.base import Draft, Sampling, Verdict
+from policies.pair import PairSnapshot
+from policies.rounds import Drafter, FusedRound, PairRound, Rounds, teach
+
+DRAFT_SEED = 0x5DEECE66D  # see drafting()
+NOTHING = Draft([])
+
+
+@dataclass(slots=True)
+class Speculation(Figures):
+    """rounds: all of them.
+    drafted, accepted: tokens.
+    fused_rounds, fused_drafted: of these, those of rounds that stayed in the cloud though a device takes part.
+    single_rounds: of the others, those of the target's token alone, since no more were allowed.
+    switches: between the two kinds of rounds.
+    """
+
+    mode = "speculative"
+
+    rounds: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    fused_rounds: int = 0
+    fused_drafted: int = 0
+    single_rounds: int = 0
+    switches: int = 0
+
+    @property
+    def distributed_rounds(self) -> int:
+        """In which the pair's drafter drafted."""
+        return self.rounds - self.fused_rounds - self.single_rounds
+
+    def shown(self) -> dict[str, int | float]:
+        """mean_window: tokens drafted in a round, on average over those in which the pair's drafter did.
+        accepted_per_round: drafted tokens that stood, on average over the rounds."""
+        distributed = self.distributed_rounds
+        drafted = self.drafted - self.fused_drafted
+        return {
+            "rounds": self.rounds,
+            "fused_rounds": self.fused_rounds,
+            "switches": self.switches,
+            "mean_window": round(drafted / distributed, 3) if distributed else 0.0,
+            "drafted": self.drafted,
+            "accepted": self.accepted,
+            "accepted_per_round": round(self.accepted / self.rounds, 3) if self.rounds else 0.0,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class PairBriefing:
+    """queue: the target's sessions in relation to batch_limit, the sessions that one of its steps takes.
+    pair: what the pair and its target have seen, in all processes."""
+
+    queue: float
+    batch_limit: int
+    pair: PairSnapshot
+
+
+@dataclass(slots=True)
+class _Taught:
+    """learnt: the rounds of one pair, which is called `pair`."""
+
+    pair: tuple[str, str]
+    learnt: list[PairRound | FusedRound] = field(default_factory=list)
+
+
+class SpeculativeMode(Mode):
+    """Draft, verify, emit the accepted prefix and the target's own next token."""
+
+    name = "speculative"
+    roles = (
+        Role("target", VERIFIER),
+        Role("device", DEVICE, needed=False, expendable=True, if_lost="cloud"),
+        Role("drafter", DRAFTER, unless="device", expendable=True, if_lost="cloud"),
+    )
+    figures = Speculation
+
+    def __init__(self, tools: Tools) -> None:
+        self._pairs, self._fused_window = Pairs(tools.window), tools.fused_window
+
+    def start(self, job: Job) -> ModeRun:
+        return SpeculativeRun(job, self._pairs, self._fused_window)
+
+    @classmethod
+    def brief(cls, situation: Situation) -> PairBriefing:
+        endpoints = situation.endpoints
+        (target,), (drafter,) = endpoints["target"], endpoints.get("device") or endpoints["drafter"]
+        pair = situation.experience.pairs.of(drafter, target)
+        return PairBriefing(situation.queue(target), situation.batch_limit, pair.snapshot())
+
+    @classmethod
+    def learn(cls, experience: Experience, report: object) -> None:
+        assert isinstance(report, list)
+        for taught in report:
+            teach(experience.pairs.named(taught.pair), taught.learnt)
+
+
+class SpeculativeRun(ModeRun):
+    """pairs: of this process, whose windows its policies choose. Concurrent requests share them, so that every round
+    counts at once."""
+
+    def __init__(self, job: Job, pairs: Pairs, fused_window: int) -> None:
+        self.figures: Speculation = Speculation()
+        self._job, self._pairs, self._fused_window = job, pairs, fused_window
+        self._taught: list[_Taught] = []
+
+    async def run(
+        self, sessions: EndpointSessions, log: TokenLog, briefing: object
+    ) -> AsyncGenerator[Delta, None]:
+        assert isinstance(briefing, PairBriefing)
+        job, target = self._job, sessions["target"]
+        device, cloud = (
+            None if (there := sessions.get(role)) is None else _DraftSession(there, job, log)
+            for role in ("device", "drafter")
+        )
+        first = device or cloud
+        assert first is not None
+        pair = self._pairs.of(first.session.endpoint, target.endpoint)
+        pair.adopt(briefing.pair)
+        pair.target.queue = briefing.queue
+        rounds = Rounds(
+            pair,
+            job.sampling.max_tokens,
+            window=job.window,
+            distributed=device is not None,
+            helper=cloud is not None,
+            fused_window=self._fused_window,
+            counts=self.figures,
+        )
+        self._taught.append(_Taught(pair_name(first.session.endpoint, target.endpoint), rounds.learnt))
+        drafters = {Drafter.DEVICE: device, Drafter.CLOUD: cloud}
+        observer = Observer(pair, target, first.session, first.ready, briefing.batch_limit)
+        first.begin()  # it reads the prompt while the target does
+        try:
+            await target.open(job.prompt, job.sampling, log.ids)
+            verdict = await target.verify([])
+            yield _delta(len(log), NOTHING, verdict)
+            while verdict.finish is None:
+                if rounds.adaptive:
+                    observer.look()
+                who, gamma = rounds.next(len(log))
+                drafter, draft, draft_s = drafters.get(who), NOTHING, 0.0
+                if drafter is not None:
+                    draft = await drafter.draft(gamma)
+                    if drafter is device:
+                        observer.drafted(draft)
+                    link_s = observer.device_s if drafter is first else drafter.session.endpoint.rtt_s
+                    draft_s = max(0.0, drafter.session.took_s - link_s)
+                verdict = await target.verify(draft.ids, draft.probs)
+                verify_s = max(0.0, target.took_s - observer.target_s)
+                rounds.done(len(draft.ids), verdict.accepted, len(verdict.ids), draft_s, verify_s)
+                yield _delta(len(log), draft, verdict)
+        finally:
+            observer.stop()
+            for drafter in (device, cloud):
+                if drafter is not None:
+                    drafter.forget()
+
+    def report(self) -> list[_Taught]:
+        return [taught for taught in self._taught if taught.learnt]
+
+
+class _DraftSession:
+    """A drafter's session: opened in the background, and kept up with the log."""
+
+    def __init__(self, session: EndpointSession, job: Job, log: TokenLog) -> None:
+        self.session, self._job, self._log = session, job, log
+        self._known = 0  # output tokens it was told of
+        self._opening: asyncio.Task[None] | None = None
+        self._open = False
+
+    def begin(self) -> None:
+        """Open the session at what the log says now."""
+        job = self._job
+        self._known = len(self._log)
+        self._opening = asyncio.get_running_loop().create_task(
+            self.session.open(job.prompt, drafting(job.sampling), tuple(self._log.ids))
+        )
+
+    async def ready(self) -> None:
+        """Wait until the session is open; raises what went wrong with that."""
+        if self._opening is None:
+            self.begin()
+        assert self._opening is not None
+        if not self._opening.done():
+            await asyncio.shield(self._opening)
+        self._opening.result()
+        self._open = True
+
+    async def draft(self, gamma: int) -> Draft:
+        """Draft after the log's end; what the log got since the last time is told first."""
+        if not self._open:
+            await self.ready()
+        ids = self._log.ids
+        position, self._known = self._known, len(ids)
+        return await self.session.draft(position, ids[position:], gamma)
+
+    def forget(self) -> None:
+        """Stop opening, if it still is; the session itself is the executor's to close."""
+        if self._opening is not None:
+            self._opening.cancel()
+            self._opening.add_done_callback(lambda task: task.cancelled() or task.exception())
+
+
+def drafting(sampling: Sampling) -> Sampling:
+    """What the drafter samples with: the client's distribution, without what only the target decides.
+
+    Its seed differs from the target's: rejection sampling is exact only if the coins that accept a token
+    are independent of those that drew it. Our engines keep them apart anyhow; another one need not.
+    """
+    return msgspec.structs.replace(sampling, stop=(), logprobs=-1, seed=sampling.seed ^ DRAFT_SEED)
+
+
+def _delta(position: int, draft: Draft, verdict: Verdict) -> Delta:
+    """The verdict's tokens with their origins: accepted drafts first, then the target's own."""
+    accepted = min(verdict.accepted, len(verdict.ids))
+    own = Origin.CORRECTED if accepted < len(draft.ids) else Origin.BONUS if draft.ids else Origin.CLOUD
+    origins = [Origin.DRAFT] * accepted + [own] * (len(verdict.ids) - accepted)
+    return Delta(verdict.ids, origins, verdict.finish, verdict.logprobs, None, position)

@@ -1,0 +1,139 @@
+"""What the router is asked and answers: a request's mode, its endpoints by role, and what is known beforehand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from cluster.registry import DeviceRecord
+from engine.base import EngineError, EngineStopped
+from policies.cost import MAINS_USD_PER_J, PerToken
+
+FREE = PerToken(0.0, 0.0)
+
+
+class NoEndpoint(EngineStopped):
+    """Nothing that could serve the request is up."""
+
+
+class EndpointLost(EngineError):
+    """An endpoint failed this request; others may still serve it."""
+
+    code = "endpoint_lost"
+
+    def __init__(self, endpoint: EndpointInfo, why: str) -> None:
+        super().__init__(f"{endpoint.name} at {endpoint.address}: {why}")
+        self.endpoint = endpoint
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointInfo:
+    """An engine that can be reached on the wire.
+
+    name: what people call it: the device's name, or the pool and the replica.
+    address: "host:port".
+    engine: its name at that address.
+    model, vocabulary: as in EngineInfo.
+    sessions: how many it works on, waiting ones included.
+    rtt_s: round-trip time of its link, seconds; 0 where it is not behind one.
+    device: whether it is a device rather than a replica.
+    prefill_token_s: of a device, seconds to take in a token; 0 where not known.
+    joules: of a device, what a token costs it.
+    """
+
+    name: str
+    address: str
+    engine: str
+    model: str = ""
+    vocabulary: str = ""
+    sessions: int = 0
+    rtt_s: float = 0.0
+    device: bool = False
+    prefill_token_s: float = 0.0
+    joules: PerToken = FREE
+
+    @classmethod
+    def of(cls, device: DeviceRecord) -> EndpointInfo:
+        """The endpoint of a registered device."""
+        return cls(
+            name=device.name,
+            address=device.address,
+            engine=device.name,
+            model=device.model,
+            vocabulary=device.vocabulary,
+            sessions=device.sessions,
+            rtt_s=device.rtt_s,
+            device=True,
+            prefill_token_s=device.prefill_token_s,
+            joules=PerToken(device.prefill_j, device.decode_j),
+        )
+
+    @property
+    def key(self) -> str:
+        """Tells it from every other one, and from a restarted one in its place."""
+        return f"{self.engine}@{self.address}"
+
+
+@dataclass(frozen=True, slots=True)
+class RoutingRequest:
+    """What matters for an assignment.
+
+    mode, device: the client's wishes, None: left open. device: a name, or several to pick from.
+    lost: keys of the endpoints that have failed this request.
+    full: keys of those that had no room for the rest of its answer.
+    request: its id, which its report repeats.
+    prompt_tokens, max_tokens: tokens of the prompt, and of the answer at most.
+    sent: tokens of the answer so far.
+    reader_rate: tokens/s, 0: nobody reads along.
+    account: who pays.
+    budget, exchange_rate: of this request, in place of its account's.
+    """
+
+    mode: str | None = None
+    device: str | tuple[str, ...] | None = None
+    lost: tuple[str, ...] = ()
+    full: tuple[str, ...] = ()
+    request: int = 0
+    prompt_tokens: int = 1
+    max_tokens: int = 256
+    sent: int = 0
+    reader_rate: float = 0.0
+    account: str = ""
+    budget: float | None = None
+    exchange_rate: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """What a request's tokens cost.
+
+    server: dollars a token.
+    exchange_rate: what a joule of the account's devices is worth, dollars.
+    """
+
+    server: PerToken = FREE
+    exchange_rate: float = MAINS_USD_PER_J
+
+
+Endpoints = Mapping[str, tuple[EndpointInfo, ...]]
+"""By role; a role that nobody has is not there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """How a request is to be served.
+
+    mode: its name in `deployments.modes.MODES`.
+    endpoints: by role.
+    device: the name of the device that takes part, if one does.
+    prices: of its tokens.
+    briefing: what the router knows that the mode needs, as its `brief` made it.
+    replaceable: the roles without whose endpoints somebody else could go on.
+    """
+
+    mode: str
+    endpoints: Endpoints
+    device: str | None = None
+    prices: Prices = field(default_factory=Prices)
+    briefing: object = None
+    replaceable: frozenset[str] = frozenset()

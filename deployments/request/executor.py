@@ -1,0 +1,254 @@
+"""The executor: carries a job from its assignment to its last token, through the loss of endpoints."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from contextlib import aclosing
+
+from deployments.experience import Report
+from deployments.modes import MODES
+from deployments.modes.base import Mode, ModeRun, Tools
+from deployments.request.assignment import Assignment, EndpointInfo, EndpointLost, NoEndpoint, RoutingRequest
+from deployments.request.job import Delta, Job, JobStats
+from deployments.request.session import Dial, EndpointSession, EndpointSessions, Line
+from deployments.request.timeouts import Deadline, Limits
+from deployments.request.tokenlog import TokenLog
+from engine.base import EngineError, EngineStopped, NoCapacity
+from policies.patience import Patience
+
+logger = logging.getLogger(__name__)
+
+Assign = Callable[[RoutingRequest], Awaitable[Assignment]]
+
+
+class Executor:
+    """Runs any number of jobs at once, on the clock of the event loop.
+
+    assign: asks the router.
+    dial: an engine for an endpoint.
+    tools: of the modes.
+    report: tells the router what an answer has taught, once it is over.
+    lost: is told of every endpoint that is gone, also where the answer goes on without it.
+    """
+
+    def __init__(
+        self,
+        assign: Assign,
+        dial: Dial,
+        tools: Tools | None = None,
+        limits: Limits | None = None,
+        report: Callable[[Report], object] = lambda _: None,
+        lost: Callable[[EndpointInfo], object] = lambda _: None,
+    ) -> None:
+        self._assign, self._dial, self._report, self._lost = assign, dial, report, lost
+        self._tools, self._limits = tools or Tools(), limits or Limits()
+        self._modes: dict[type[Mode], Mode] = {}
+        self._leaving: set[asyncio.Task[None]] = set()
+
+    async def run(self, job: Job) -> AsyncGenerator[Delta, None]:
+        """The answer as it grows; the last delta has `finish`, and all have `stats`.
+
+        However this ends (last token, error, or the caller closing it), the sessions at all endpoints are
+        cancelled in the background. Raises EngineError: what the router or an engine refuses, or
+        EngineStopped when the endpoints were lost more often than allowed, or had no room for half an answer.
+        """
+        request = _Request(self, job)
+        try:
+            while True:
+                try:
+                    async with aclosing(await request.start()) as deltas:
+                        async for delta in deltas:
+                            request.enter(delta)
+                            yield delta
+                            if delta.finish:
+                                return
+                    raise EngineStopped("the answer ended without saying why")
+                except EndpointLost as loss:
+                    await request.lose(loss)
+                except NoCapacity as refusal:
+                    await request.wait_for_room(refusal)
+        finally:
+            request.end()
+
+    async def settled(self) -> None:
+        """Return when no cancellation is on its way any more."""
+        while self._leaving:
+            await asyncio.wait(self._leaving)
+
+    def mode(self, name: str) -> Mode:
+        """The one object of that mode here."""
+        kind = MODES[name]
+        mode = self._modes.get(kind)
+        if mode is None:
+            mode = self._modes[kind] = kind(self._tools)
+        return mode
+
+    def leave(self, session: EndpointSession) -> asyncio.Task[None] | None:
+        """Cancel a session without keeping the answer waiting; None where there is nothing to cancel."""
+        session.stop_meter()
+        if not session.is_open:
+            session.hang_up()
+            return None
+        task = asyncio.get_running_loop().create_task(_close(session))
+        self._leaving.add(task)
+        task.add_done_callback(self._leaving.discard)
+        return task
+
+
+class _Request:
+    """One job on its way. losses: endpoints that it went on without; lost, full: as in RoutingRequest."""
+
+    def __init__(self, executor: Executor, job: Job) -> None:
+        self._executor, self._job = executor, job
+        self._limits = executor._limits
+        self._loop = asyncio.get_running_loop()
+        self._began_s = self._loop.time()
+        self.log, self.stats = TokenLog(), JobStats()
+        timeouts = self._limits.timeouts
+        self._patience = Patience(timeouts.step_s, job.sampling.reader_rate)
+        self._line = Line(executor._dial, self.stats, timeouts, self._patience, executor._lost)
+        self._runs: dict[str, ModeRun] = {}
+        self._assignment: Assignment | None = None
+        self._sessions: EndpointSessions | None = None
+        self._losses = 0  # since the last token
+        self._token_s = self._began_s  # when that came
+        self._lost: list[str] = []
+        self._full: dict[str, None] = {}
+        self._room_until_s = float("inf")  # there must be room for the rest of the answer
+        self._retry_s = 0.0
+
+    async def start(self) -> AsyncGenerator[Delta, None]:
+        """The answer's next part, with an assignment of its own."""
+        self._leave()
+        self._assignment = assignment = await self._assigned()
+        if any(e.key in self._full for there in assignment.endpoints.values() for e in there):
+            await asyncio.sleep(min(self._retry_s, self._room_until_s - self._loop.time()))
+        mode, stats = self._executor.mode(assignment.mode), self.stats
+        stats.mode, stats.device, stats.prices = assignment.mode, assignment.device, assignment.prices
+        run = self._runs.get(mode.name)
+        if run is None:
+            run = self._runs[mode.name] = mode.start(self._job)
+            stats.figures[mode.name] = run.figures
+        expendable = [role.name for role in mode.roles if role.expendable]
+        self._sessions = EndpointSessions(assignment, self._line, expendable)
+        return run.run(self._sessions, self.log, assignment.briefing)
+
+    def enter(self, delta: Delta) -> None:
+        """Into the log (which refuses gaps and repetitions), and into the stats."""
+        now_s, log, stats = self._loop.time(), self.log, self.stats
+        ids = delta.ids
+        if ids:
+            if not log:
+                stats.ttft_s = now_s - self._began_s
+            self._losses, self._token_s = 0, now_s
+            if self._full:
+                self._full, self._room_until_s = {}, float("inf")
+            self._patience.delivered(len(ids), now_s)
+        log.append(delta.position, ids, delta.origins)
+        delta.stats = stats
+        if delta.finish:
+            stats.tokens, stats.by_origin, stats.total_s = len(log), log.by_origin(), now_s - self._began_s
+            self._stop_meters()
+
+    async def lose(self, loss: EndpointLost) -> None:
+        """Go on without an endpoint, or raise EngineStopped."""
+        logger.warning("replan %d: %s", self.stats.replans + 1, loss)
+        assert self._sessions is not None
+        self._lost += [s.endpoint.key for s in self._sessions.all if s.lost]  # of a race, perhaps both
+        patient = self.log and self._loop.time() - self._token_s < self._limits.assign_s
+        if self._losses >= self._limits.replans and not patient:
+            raise EngineStopped(f"given up after {self._losses} attempts elsewhere; last: {loss}") from loss
+        self._losses += 1
+        self.stats.replans += 1
+        await self._vacate(s for s in self._sessions.all if not s.lost)
+
+    async def wait_for_room(self, refusal: NoCapacity) -> None:
+        """Half an answer is worth waiting for; a new one is refused."""
+        now_s = self._loop.time()
+        if not self.log or self._sessions is None:
+            raise refusal
+        self._room_until_s = min(self._room_until_s, now_s + self._limits.assign_s)
+        if now_s >= self._room_until_s:
+            raise EngineStopped(
+                f"no room for the rest of the answer within {self._limits.assign_s:g} s"
+            ) from refusal
+        self._full.update((s.endpoint.key, None) for s in self._sessions.all if s.full)
+        self._retry_s = refusal.retry_after_s
+        self.stats.replans += 1
+        await self._vacate(self._sessions.all)
+
+    def end(self) -> None:
+        """It is over, however it ended."""
+        self._leave()
+        if self._assignment is None:
+            return
+        if not self.stats.by_origin:  # it did not come to its end
+            self.stats.by_origin = self.log.by_origin()
+        taught = {name: report for name, run in self._runs.items() if (report := run.report()) is not None}
+        stats = self.stats
+        self._executor._report(
+            Report(
+                account=self._job.account,
+                tokens=stats.tokens,
+                used=stats.used,
+                server_usd=stats.server_usd,
+                joules=stats.joules,
+                device_usd=stats.device_usd,
+                taught=taught,
+            )
+        )
+
+    async def _assigned(self) -> Assignment:
+        job, began_s = self._job, self._loop.time()
+        wanted = RoutingRequest(
+            mode=job.mode,
+            device=job.device,
+            lost=tuple(self._lost),
+            full=tuple(self._full),
+            request=job.id,
+            prompt_tokens=len(job.prompt),
+            max_tokens=job.sampling.max_tokens,
+            sent=len(self.log),
+            reader_rate=job.sampling.reader_rate,
+            account=job.account,
+            budget=job.budget,
+            exchange_rate=job.exchange_rate,
+        )
+        deadline = Deadline(self._loop)
+        deadline.start(began_s, self._limits.assign_s)
+        try:
+            return await self._executor._assign(wanted)
+        except asyncio.CancelledError:
+            if deadline.stop():
+                raise NoEndpoint(f"no assignment within {self._limits.assign_s:g} s") from None
+            raise
+        finally:
+            deadline.stop()
+            deadline.close()
+            stages = self.stats.stages_s
+            stages["assign"] = stages.get("assign", 0.0) + self._loop.time() - began_s
+
+    def _stop_meters(self) -> None:
+        """Whoever has not answered yet will not."""
+        if self._sessions is not None:
+            for session in self._sessions.all:
+                session.stop_meter()
+
+    async def _vacate(self, sessions: Iterable[EndpointSession]) -> None:
+        """Leave endpoints that are well, which may be asked for the same place again."""
+        if leaving := [task for s in sessions if (task := self._executor.leave(s)) is not None]:
+            await asyncio.wait(leaving)
+
+    def _leave(self) -> None:
+        sessions, self._sessions = self._sessions, None
+        for session in sessions.all if sessions is not None else ():
+            self._executor.leave(session)
+
+
+async def _close(session: EndpointSession) -> None:
+    try:
+        await session.close()
+    except EngineError as error:  # it is gone, and the session with it
+        logger.info("leaving %s: %s", session.endpoint.name, error)

@@ -1,0 +1,142 @@
+"""A job: one request on its way through the house, as the API hands it to the executor and gets it back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from typing import ClassVar, Self
+
+from deployments.request.assignment import Prices
+from deployments.request.tokenlog import Origin
+from engine.base import EngineError, Sampling, TokenLogprob
+from policies.cost import Used
+
+
+class UnknownMode(EngineError):
+    """The mode is not one this application serves."""
+
+    code = "unknown_mode"
+
+
+class NoSuchDevice(EngineError):
+    """No device of that name is registered (or none at all, where one is needed)."""
+
+    code = "device_not_found"
+
+
+class Draining(EngineError):
+    """The application is going down and takes no new requests."""
+
+    code = "draining"
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What the client asked for, in tokens.
+
+    id: tells it from all other jobs; 63 random bits.
+    mode, device, window: the client's wishes; None leaves the choice to the policies. device: a name, or several to
+        pick from.
+    account: who pays.
+    budget, exchange_rate: as the account has them where None.
+    """
+
+    id: int
+    prompt: tuple[int, ...]
+    sampling: Sampling
+    mode: str | None = None
+    device: str | tuple[str, ...] | None = None
+    window: int | None = None
+    account: str = ""
+    budget: float | None = None
+    exchange_rate: float | None = None
+
+
+@dataclass(slots=True)
+class Figures:
+    """What a mode counts in an answer; this one counts nothing. Fields are numbers.
+
+    mode: whose figures they are.
+    counters: of what `counted` gives: a Prometheus name, without prefix, to what it is.
+    """
+
+    mode: ClassVar[str] = ""
+    counters: ClassVar[Mapping[str, str]] = {}
+
+    @classmethod
+    def of(cls, stats: JobStats) -> Self:
+        """This mode's figures in those of a job; zeros where the job was not served in it."""
+        found = stats.figures.get(cls.mode)
+        return found if isinstance(found, cls) else cls()
+
+    def add(self, other: Self) -> None:
+        """Join another job's."""
+        for each in fields(self):
+            setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
+
+    def shown(self) -> dict[str, int | float]:
+        """What the API shows."""
+        return {each.name: getattr(self, each.name) for each in fields(self)}
+
+    def counted(self) -> Iterator[tuple[str, str, float]]:
+        """For Prometheus: (counter, reason, by how much it grows)."""
+        return iter(())
+
+
+@dataclass(slots=True)
+class JobStats:
+    """What a request cost. Times in seconds since the job reached the executor.
+
+    mode, device: as last served.
+    stages_s: seconds by stage (assign, connect, open, draft, verify ...), summed over the request.
+    replans: how often the request went on elsewhere after an endpoint failed or was full.
+    used: tokens taken in and given out at server and device, whatever became of them.
+    joules: that these cost the device.
+    prices: that the router told.
+    figures: of the modes in which it was served, by their names.
+    """
+
+    mode: str = ""
+    device: str | None = None
+    ttft_s: float = 0.0
+    total_s: float = 0.0
+    tokens: int = 0
+    by_origin: dict[str, int] = field(default_factory=dict)
+    stages_s: dict[str, float] = field(default_factory=dict)
+    replans: int = 0
+    used: Used = field(default_factory=Used)
+    joules: float = 0.0
+    prices: Prices = field(default_factory=Prices)
+    figures: dict[str, Figures] = field(default_factory=dict)
+
+    @property
+    def server_usd(self) -> float:
+        """Dollars that the server asks for its tokens."""
+        return self.prices.server.of(self.used.server_in, self.used.server_out)
+
+    @property
+    def device_usd(self) -> float:
+        """Dollars that the joules are worth."""
+        return self.joules * self.prices.exchange_rate
+
+    @property
+    def usd(self) -> float:
+        """Dollars that it costs altogether."""
+        return self.server_usd + self.device_usd
+
+
+@dataclass(slots=True)
+class Delta:
+    """New output tokens of a job, in order, which are never taken back.
+
+    finish: "stop" or "length" with the last ones.
+    stats: what the request has cost so far, in an object that is kept up to date; the executor adds it.
+    position: where in the output they begin.
+    """
+
+    ids: list[int]
+    origins: list[Origin]
+    finish: str | None = None
+    logprobs: list[TokenLogprob] | None = None
+    stats: JobStats | None = None
+    position: int = 0

@@ -1,0 +1,302 @@
+"""One request's sessions at its endpoints, with their time limits, their stopwatch and their meter."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
+from contextlib import aclosing
+from typing import TypeVar
+
+from cluster.frames import ProtocolError, Unauthorized, UnknownEngine
+from deployments.request.assignment import Assignment, EndpointInfo, EndpointLost
+from deployments.request.job import JobStats
+from deployments.request.timeouts import Deadline, Timeouts
+from engine.base import (
+    Draft,
+    DraftProbs,
+    Engine,
+    EngineError,
+    EngineStats,
+    EngineStopped,
+    NoCapacity,
+    Sampling,
+    Session,
+    SessionCancelled,
+    Tokens,
+    UnknownSession,
+    Verdict,
+)
+from policies.patience import Pace, Patience
+
+T = TypeVar("T")
+
+Dial = Callable[[EndpointInfo], Awaitable[Engine]]
+
+# Nobody but this side ends its sessions, so these all mean that the endpoint is not what it was. (Another
+# token is that of another generation of the application, met while a new one is being deployed.)
+GONE = (EngineStopped, SessionCancelled, UnknownSession, UnknownEngine, Unauthorized, ProtocolError)
+
+
+class Line:
+    """What all sessions of one request share: how endpoints are reached, and what is booked.
+
+    timeouts, patience: how long they are waited for.
+    stats: seconds spent by stage, tokens taken in and given out, and joules are added to these.
+    report: told once of each endpoint that is gone (and did not merely refuse).
+    """
+
+    __slots__ = ("dial", "loop", "patience", "report", "stats", "timeouts")
+
+    def __init__(
+        self,
+        dial: Dial,
+        stats: JobStats,
+        timeouts: Timeouts | None = None,
+        patience: Patience | None = None,
+        report: Callable[[EndpointInfo], object] = lambda _: None,
+    ) -> None:
+        self.dial, self.stats, self.report = dial, stats, report
+        self.timeouts = timeouts or Timeouts()
+        self.patience = patience or Patience(self.timeouts.step_s)
+        self.loop = asyncio.get_running_loop()
+
+
+class EndpointSession:
+    """A session at an endpoint: dials when opened, waits no longer than it may, and turns whatever means that the
+    endpoint cannot go on into EndpointLost. Its methods are those of `engine.base.Session`.
+
+    expendable: every refusal counts as lost, since the request can do without this endpoint.
+    replaceable: somebody else could go on in its place.
+    lost: this request does without the endpoint; full: the endpoint had no room.
+    took_s: how long the last operation took.
+    """
+
+    __slots__ = (
+        "_answered",
+        "_asked_s",
+        "_deadline",
+        "_engine",
+        "_expendable",
+        "_gone",
+        "_line",
+        "_losses",
+        "_now",
+        "_pace",
+        "_replaceable",
+        "_session",
+        "_unbilled",
+        "endpoint",
+        "full",
+        "lost",
+        "took_s",
+    )
+
+    def __init__(
+        self, endpoint: EndpointInfo, line: Line, expendable: bool = False, replaceable: bool = False
+    ) -> None:
+        self.endpoint = endpoint
+        self.lost = self.full = self._gone = self._answered = False
+        self.took_s = 0.0
+        self._line, self._expendable, self._replaceable = line, expendable, replaceable
+        self._losses: tuple[type[Exception], ...] = (EngineError, OSError) if expendable else (*GONE, OSError)
+        self._now = line.loop.time
+        self._deadline = Deadline(line.loop)
+        self._pace = Pace()
+        self._engine: Engine | None = None
+        self._session: Session | None = None
+        self._unbilled = 0  # tokens taken in, if they were
+        self._asked_s = 0.0  # when it was asked to take them in
+
+    async def open(self, prompt: Sequence[int], sampling: Sampling, log: Sequence[int] = ()) -> None:
+        line = self._line
+        if self._engine is None:
+            self._engine = await self._call("connect", line.timeouts.connect_s, line.dial(self.endpoint))
+        self._ask(len(prompt) + len(log))
+        try:
+            self._session = await self._call(
+                "open", line.timeouts.open_s, self._engine.open(prompt, sampling, log)
+            )
+        except asyncio.CancelledError:
+            self.stop_meter()
+            raise
+        except BaseException as error:
+            self._unbilled = 0  # it was not admitted
+            self.full = isinstance(error, NoCapacity) or isinstance(error.__cause__, NoCapacity)
+            raise
+
+    async def generate(self) -> AsyncGenerator[Tokens, None]:
+        async with aclosing(self._opened.generate()) as stream:
+            while True:
+                tokens = await self._call("decode", self._limit_s(), anext(stream, None))
+                if tokens is None:
+                    return
+                self._gave(len(tokens.ids))
+                yield tokens
+
+    async def verify(self, drafts: Sequence[int], probs: DraftProbs | None = None) -> Verdict:
+        verdict = await self._call("verify", self._limit_s(), self._opened.verify(drafts, probs))
+        self._gave(len(verdict.ids))
+        return verdict
+
+    async def draft(self, position: int, tokens: Sequence[int], window: int) -> Draft:
+        draft = await self._call("draft", self._limit_s(), self._opened.draft(position, tokens, window))
+        self._gave(len(draft.ids))
+        return draft
+
+    async def extend(self, position: int, tokens: Sequence[int]) -> None:
+        if tokens:
+            self._ask(len(tokens))
+        await self._call("extend", self._limit_s(), self._opened.extend(position, tokens))
+
+    async def stats(self) -> EngineStats:
+        """The engine's, without a time limit. The session must be open, or have been."""
+        if self._engine is None:
+            raise UnknownSession("this session is not open")
+        return await self._engine.stats()
+
+    async def cancel(self) -> None:
+        """End the session, if one is open. It may be opened again."""
+        session, self._session = self._session, None
+        self.stop_meter()
+        if session is None:
+            return
+        if self._deadline.waiting:  # for what this ends
+            self._deadline.close()
+            self._deadline = Deadline(self._line.loop)
+        await self._call("cancel", self._line.timeouts.open_s, session.cancel())
+
+    async def close(self) -> None:
+        """Cancel for good."""
+        try:
+            await self.cancel()
+        finally:
+            self.hang_up()
+
+    def hang_up(self) -> None:
+        """No more calls."""
+        self._deadline.close()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a session to cancel."""
+        return self._session is not None
+
+    def stop_meter(self) -> None:
+        """It was stopped before it had answered."""
+        taken_in, self._unbilled = self._unbilled - self.spared, 0
+        self._book(taken_in, 0)
+
+    @property
+    def spared(self) -> int:
+        """Tokens that it was to take in and, stopped now, would not, as far as its speed is known. A server asks money
+        for all of them."""
+        if not self._unbilled or not self.endpoint.prefill_token_s:
+            return 0
+        computed = (self._now() - self._asked_s) / self.endpoint.prefill_token_s
+        return max(0, self._unbilled - round(computed))
+
+    def _ask(self, tokens: int) -> None:
+        """It shall take in so many tokens."""
+        self._answered, self._unbilled, self._asked_s = False, tokens, self._now()
+
+    @property
+    def _opened(self) -> Session:
+        if self._session is None:
+            raise UnknownSession("this session is not open")
+        return self._session
+
+    def _limit_s(self) -> float:
+        line = self._line
+        if self._answered:
+            return line.patience.next_s(self._pace, self._replaceable, self._now())
+        return line.timeouts.step_s if self._expendable else line.timeouts.first_s
+
+    async def _call(self, stage: str, limit_s: float, answer: Awaitable[T]) -> T:
+        """Wait for an answer, and account for it."""
+        deadline, began_s = self._deadline, self._now()
+        deadline.start(began_s, limit_s)
+        try:
+            result = await answer
+        except BaseException as error:
+            late = deadline.stop()
+            self._took(stage, began_s)
+            if late:
+                if self._answered:
+                    self._line.patience.stalled()
+                raise self._lose(f"no answer to {stage} within {limit_s:g} s", gone=True) from error
+            if isinstance(error, self._losses):
+                gone = isinstance(error, (*GONE, OSError))
+                raise self._lose(f"{type(error).__name__}: {error}", gone) from error
+            raise
+        deadline.stop()
+        self._took(stage, began_s)
+        return result
+
+    def _took(self, stage: str, began_s: float) -> None:
+        self.took_s = took_s = self._now() - began_s
+        seconds = self._line.stats.stages_s
+        seconds[stage] = seconds.get(stage, 0.0) + took_s
+
+    def _lose(self, why: str, gone: bool) -> EndpointLost:
+        self.lost = True
+        if gone and not self._gone:
+            self._gone = True
+            self._line.report(self.endpoint)
+        return EndpointLost(self.endpoint, why)
+
+    def _gave(self, tokens: int) -> None:
+        """It has answered, with so many tokens of its own; so it has taken in everything before them."""
+        if self._answered:
+            self._pace.note(self.took_s)
+        self._answered = True
+        taken_in, self._unbilled = self._unbilled, 0
+        self._book(taken_in, tokens)
+
+    def _book(self, taken_in: int, given_out: int) -> None:
+        stats = self._line.stats
+        if self.endpoint.device:
+            stats.joules += self.endpoint.joules.of(taken_in, given_out)
+            stats.used.device_in += taken_in
+            stats.used.device_out += given_out
+        else:
+            stats.used.server_in += taken_in
+            stats.used.server_out += given_out
+
+
+class EndpointSessions:
+    """A request's sessions at the endpoints of one assignment, by role. Whoever makes it closes what is in `all`.
+
+    expendable: the roles that the request can do without.
+    """
+
+    __slots__ = ("_assignment", "_by_role", "_expendable", "_line", "all")
+
+    def __init__(self, assignment: Assignment, line: Line, expendable: Collection[str] = ()) -> None:
+        self._assignment, self._line, self._expendable = assignment, line, expendable
+        self.all: list[EndpointSession] = []
+        self._by_role = {
+            role: [self._add(role, endpoint) for endpoint in there]
+            for role, there in assignment.endpoints.items()
+        }
+
+    def __getitem__(self, role: str) -> EndpointSession:
+        """Of the role's first endpoint; raises KeyError where nobody has it."""
+        return self._by_role[role][0]
+
+    def get(self, role: str) -> EndpointSession | None:
+        """Of the role's first endpoint; None where nobody has it."""
+        return self._by_role[role][0] if role in self._by_role else None
+
+    def each(self, role: str) -> Sequence[EndpointSession]:
+        """One at each endpoint of the role."""
+        return self._by_role.get(role, ())
+
+    def another(self, role: str, number: int = 0) -> EndpointSession:
+        """One more session at the role's endpoint of this number."""
+        return self._add(role, self._by_role[role][number].endpoint)
+
+    def _add(self, role: str, endpoint: EndpointInfo) -> EndpointSession:
+        replaceable = role in self._assignment.replaceable
+        session = EndpointSession(endpoint, self._line, role in self._expendable, replaceable)
+        self.all.append(session)
+        return session

@@ -1,0 +1,108 @@
+"""Time limits without a timer for each wait: one that is set again when it finds that it came too early."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """How long to wait before an endpoint counts as lost, seconds.
+
+    connect_s, open_s: to reach it and be admitted.
+    first_s: for its first answer, prefill and queue included.
+    step_s: for every later one at most, and for the first of an endpoint that the request can do without.
+    """
+
+    connect_s: float = 5.0
+    open_s: float = 15.0
+    first_s: float = 120.0
+    step_s: float = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """replans: how often one job may go on elsewhere, after it has lost an endpoint, without a token in between.
+    assign_s: how long to wait for an assignment; and, with half an answer, for room where all are full, and for anybody
+        who can go on where all are lost.
+    timeouts: at an endpoint.
+    """
+
+    replans: int = 4
+    assign_s: float = 60.0
+    timeouts: Timeouts = Timeouts()
+
+
+class Deadline:
+    """Ends one wait after another, each of which may have a limit of its own.
+
+        deadline.start(loop.time(), limit_s)
+        try:
+            ...  # a single wait, in this task
+        except asyncio.CancelledError:
+            if deadline.stop():
+                raise TooLate from None
+            raise
+        deadline.stop()
+
+    A limit that passes cancels the task, as `asyncio.timeout` does, and is told from a cancellation from outside as it
+    does: where both arrive, the one from outside wins. But where limits are long and waits are short, which is nearly
+    always, a wait costs two assignments: its end leaves the timer running, and a timer that fires before the limit of
+    what is then waited for is set again.
+    """
+
+    __slots__ = ("_cancelling", "_expired", "_limit_at", "_loop", "_task", "_timer", "_timer_at")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = self._limit_at = float("inf")  # times of the loop's clock
+        self._task: asyncio.Task[object] | None = None  # that waits
+        self._cancelling = 0
+        self._expired = False
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a wait is going on, so that there is no room for another."""
+        return self._task is not None
+
+    def start(self, now_s: float, limit_s: float) -> None:
+        """The current task waits for no longer than that; now_s: on the loop's clock."""
+        assert self._task is None, "one wait at a time"
+        task = asyncio.current_task(self._loop)
+        assert task is not None
+        self._task, self._cancelling, self._expired = task, task.cancelling(), False
+        self._limit_at = limit_at = now_s + limit_s
+        if limit_at < self._timer_at:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._set(limit_at)
+
+    def stop(self) -> bool:
+        """The wait is over. True: because the limit passed, and nobody else has cancelled the task."""
+        task, self._task = self._task, None
+        self._limit_at = float("inf")
+        if not self._expired or task is None:
+            return False
+        self._expired = False
+        return task.uncancel() <= self._cancelling
+
+    def close(self) -> None:
+        """No more waits."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer, self._timer_at = None, float("inf")
+
+    def _set(self, at: float) -> None:
+        self._timer, self._timer_at = self._loop.call_at(at, self._fire, at), at
+
+    def _fire(self, at: float) -> None:
+        self._timer, self._timer_at = None, float("inf")
+        if self._task is None or self._expired:
+            return
+        if self._limit_at > at:
+            self._set(self._limit_at)
+        else:
+            self._expired = True
+            self._task.cancel()

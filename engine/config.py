@@ -1,0 +1,89 @@
+"""How an engine is set up: one vocabulary for the live engines, the application's settings and simulations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from policies.base import Registry
+from policies.batching import batching
+from policies.scheduling import scheduling
+
+
+class Strict(BaseModel):
+    """Settings that name what they do not know instead of ignoring it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class PolicyChoice(Strict):
+    """A policy by its registered name, with its parameters."""
+
+    name: str
+    parameters: dict[str, Any] = {}
+
+    def create(self, registry: Registry[Any]) -> Any:
+        """Build it; raises ValueError naming the policies there are, or the parameter that is wrong."""
+        try:
+            return registry.create(self.name, **self.parameters)
+        except TypeError as error:
+            raise ValueError(f"{registry.family} policy {self.name!r}: {error}") from None
+
+
+class HostMemory(Strict):
+    """Host memory beside the KV cache, to which sessions that give way are copied.
+
+    blocks: of KV cache that it holds.
+    copy_mb_per_s: megabytes/s of the link, each way. On a CPU this emulates one (null: as fast as memory is); a GPU's
+        is measured; a simulation needs it.
+    write_through: copy full blocks as they are computed, so that giving way later costs next to nothing.
+    overlap: loading does not wait for what is being saved.
+    """
+
+    blocks: int = Field(4096, ge=1)
+    copy_mb_per_s: float | None = Field(None, gt=0)
+    write_through: bool = True
+    overlap: bool = True
+
+
+class EngineConfig(Strict):
+    """An engine's memory, its limits and its policies.
+
+    kv_blocks, block_size: the KV cache, in blocks of so many tokens.
+    token_budget: positions computed in one step at most.
+    max_sessions: sessions that hold KV blocks at once.
+    max_waiting: further ones that wait for a place before one is refused.
+    batching: who is computed in a step.
+    scheduling: who runs while not all can; null: first come, first served.
+    max_running: sessions that `scheduling` lets run at once; null: max_sessions.
+    host_memory: second tier of the KV cache; null for none.
+    """
+
+    kv_blocks: int = Field(2048, ge=8)
+    block_size: int = Field(16, ge=1)
+    token_budget: int = Field(512, ge=1)
+    max_sessions: int = Field(64, ge=1)
+    max_waiting: int = Field(256, ge=0)
+    batching: PolicyChoice = PolicyChoice(name="chunked")
+    scheduling: PolicyChoice | None = None
+    max_running: int | None = Field(None, ge=1)
+    host_memory: HostMemory | None = None
+
+    @model_validator(mode="after")
+    def _policies_exist(self) -> EngineConfig:
+        self.batching.create(batching)
+        if self.scheduling is not None:
+            self.scheduling.create(scheduling)
+        return self
+
+    @property
+    def kv_tokens(self) -> int:
+        """Tokens that the KV cache holds."""
+        return self.kv_blocks * self.block_size
+
+    @property
+    def batch_limit(self) -> int:
+        """Sessions that a step takes at most."""
+        limits = (self.max_sessions, self.max_running, self.batching.create(batching).size)
+        return min(limit for limit in limits if limit is not None)

@@ -1,0 +1,269 @@
+"""The engine protocol over a core, whoever takes the core through its steps: a thread, or a clock.
+
+The event loop hands commands over and is handed back all outcomes of a step together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections.abc import AsyncGenerator, Callable, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+from engine.base import (
+    Draft,
+    DraftProbs,
+    EngineError,
+    EngineInfo,
+    EngineStats,
+    EngineStopped,
+    InvalidRequest,
+    NoCapacity,
+    Sampling,
+    SessionCancelled,
+    Tensor,
+    Tokens,
+    UnknownSession,
+    Verdict,
+)
+from engine.core.sequence import Sequence as CoreSequence
+from engine.core.step import Core
+from engine.core.stream import Stream
+from engine.core.tasks import DraftTask, GenerateTask, VerifyTask
+from engine.text import Detokenizer, Spelling, StopStrings
+from engine.validation import check_ids, check_request, checked_probs
+
+Command = Callable[[], None]
+Receive = Callable[[Any], None]
+
+
+class Driver(Protocol):
+    """Takes a core through its steps, and carries out commands between them."""
+
+    @property
+    def running(self) -> bool: ...
+
+    def submit(self, command: Command) -> None:
+        """Have a command carried out before the next step; called on the event loop."""
+        ...
+
+    def deliver(self, receive: Receive, outcome: Any) -> None:
+        """Have the event loop `receive` an outcome after the step; called where the core runs."""
+        ...
+
+    async def stop(self) -> None:
+        """Take no further step; returns when the last one is over."""
+        ...
+
+
+class CoreEngine:
+    """Sessions of one core. max_open: how many, those that wait for a place included."""
+
+    def __init__(
+        self, core: Core, driver: Driver, info: EngineInfo, tokenizer: Spelling | None = None
+    ) -> None:
+        """tokenizer: to recognise stop strings; without one they are refused."""
+        self.info = info
+        self._core, self._driver, self._tokenizer = core, driver, tokenizer
+        self._max_open = core.config.max_sessions + core.config.max_waiting
+        self._room = min(info.context, core.config.kv_tokens)
+        self._sessions: dict[int, CoreSession] = {}
+        self._numbers = 0
+        self._closed = False
+
+    async def open(self, prompt: Sequence[int], sampling: Sampling, log: Sequence[int] = ()) -> CoreSession:
+        self._check_running()
+        check_request(prompt, log, sampling, self.info.vocab_size, self._room)
+        if len(self._sessions) >= self._max_open:
+            raise NoCapacity(f"{len(self._sessions)} sessions are open; no room for another now")
+        stops = None
+        if sampling.stop:
+            if self._tokenizer is None:
+                raise InvalidRequest("stop strings need an engine with a tokenizer")
+            stops = partial(_watch, self._tokenizer, sampling.stop)
+        self._numbers += 1
+        sequence = CoreSequence(self._numbers, list(prompt), list(log), sampling, self.info.eos, stops)
+        session = self._sessions[self._numbers] = CoreSession(self, self._core, self._driver, sequence)
+        self._driver.submit(partial(self._core.open, sequence))
+        return session
+
+    @property
+    def room(self) -> int:
+        """Tokens of prompt and output that a session may hold."""
+        return self._room
+
+    @property
+    def sessions(self) -> int:
+        """Open ones."""
+        return len(self._sessions)
+
+    @property
+    def leftover(self) -> int:
+        """Blocks that sessions hold."""
+        pool = self._core.memory.pool
+        return pool.num_blocks - pool.available
+
+    @property
+    def counters(self) -> EngineStats:
+        """Counters since the start; the gauges among them are `stats`' to fill in."""
+        return self._core.stats
+
+    async def stats(self) -> EngineStats:
+        stats = copy.copy(self._core.stats)
+        stats.sessions = len(self._sessions)
+        stats.waiting = len(self._core.memory.waiting)
+        stats.running = sum(session.busy for session in self._sessions.values())
+        stats.blocks_free = self._core.memory.pool.available
+        return stats
+
+    async def close(self) -> None:
+        self._closed = True
+        await self._driver.stop()
+        self.fail(EngineStopped("the engine was closed"))
+
+    def fail(self, error: EngineError) -> None:
+        """Fail every session, on the event loop: the core works no more."""
+        sessions, self._sessions = self._sessions, {}
+        for session in sessions.values():
+            session.fail(error)
+
+    def forget(self, sequence: CoreSequence) -> None:
+        """A session has ended."""
+        self._sessions.pop(sequence.number, None)
+
+    def _check_running(self) -> None:
+        if self._closed or not self._driver.running:
+            raise EngineStopped("the engine is not running")
+
+
+class CoreSession:
+    """A session of a CoreEngine."""
+
+    __slots__ = ("_core", "_driver", "_engine", "_error", "_loop", "_pending", "_sequence")
+
+    def __init__(self, engine: CoreEngine, core: Core, driver: Driver, sequence: CoreSequence) -> None:
+        self._engine, self._core, self._driver, self._sequence = engine, core, driver, sequence
+        self._loop = asyncio.get_running_loop()
+        self._pending: asyncio.Future[Any] | Stream | None = None  # of the running operation
+        self._error: EngineError | None = None  # why there can be no other one
+
+    @property
+    def busy(self) -> bool:
+        """Whether an operation runs."""
+        return self._pending is not None
+
+    async def generate(self) -> AsyncGenerator[Tokens, None]:
+        stream = Stream()
+        task = GenerateTask(partial(self._driver.deliver, stream.put))
+        self._begin(stream, partial(self._core.assign, self._sequence, task))
+        try:
+            while True:
+                for tokens in await stream.take():
+                    if isinstance(tokens, Exception):
+                        raise tokens
+                    if tokens.finish is None:
+                        yield tokens
+                        continue
+                    self._pending = None  # whether or not the consumer asks on
+                    yield tokens
+                    return
+        finally:
+            if self._pending is stream:
+                self._pending = None
+                self._driver.submit(partial(self._core.pause, self._sequence))
+
+    async def verify(self, drafts: Sequence[int], probs: DraftProbs | None = None) -> Verdict:
+        vocab_size = self._engine.info.vocab_size
+        check_ids(drafts, vocab_size)
+        ids = list(drafts)
+        q_ids = q_probs = None
+        if probs is not None:
+            q_ids, q_probs = checked_probs(probs, len(ids), vocab_size)
+
+        def run(deliver: Receive) -> None:
+            self._core.assign(self._sequence, VerifyTask(ids, q_ids, q_probs, deliver))
+
+        verdict: Verdict = await self._operation(run)
+        return verdict
+
+    async def draft(self, position: int, tokens: Sequence[int], window: int) -> Draft:
+        if window < 0:
+            raise InvalidRequest(f"window must be 0 or more tokens, not {window}")
+        check_ids(tokens, self._engine.info.vocab_size)
+        confirmed = list(tokens)
+
+        def run(deliver: Receive) -> None:
+            self._core.extend(self._sequence, position, confirmed)
+            self._core.assign(self._sequence, DraftTask(window, deliver))
+
+        draft: Draft = await self._operation(run)
+        return draft
+
+    async def extend(self, position: int, tokens: Sequence[int]) -> None:
+        check_ids(tokens, self._engine.info.vocab_size)
+        confirmed = list(tokens)
+
+        def run(deliver: Receive) -> None:
+            self._core.extend(self._sequence, position, confirmed)
+            deliver(None)
+
+        await self._operation(run)
+
+    async def forward(self, position: int, hidden: Tensor) -> Tensor:
+        raise InvalidRequest(f"{self._engine.info.model} runs whole: there is no forward of hidden states")
+
+    async def cancel(self) -> None:
+        if self._error is None:
+            self._engine.forget(self._sequence)
+            self._driver.submit(partial(self._core.cancel, self._sequence))
+            self._end(SessionCancelled("the session was cancelled"), UnknownSession("the session has ended"))
+
+    def fail(self, error: EngineError) -> None:
+        """The engine works no more."""
+        self._end(error, error)
+
+    def _end(self, running: EngineError, later: EngineError) -> None:
+        self._error = later
+        self._resolve(self._pending, running)
+
+    def _operation(self, run: Callable[[Receive], None]) -> asyncio.Future[Any]:
+        """An operation with one outcome, which `run` (where the core works) passes to its argument."""
+        future: asyncio.Future[Any] = self._loop.create_future()
+        deliver = partial(self._driver.deliver, partial(self._resolve, future))
+        self._begin(future, partial(run, deliver))
+        return future
+
+    def _begin(self, pending: asyncio.Future[Any] | Stream, run: Command) -> None:
+        """Hand the next operation over; its outcome or error ends up in `pending`."""
+        self._engine._check_running()
+        if self._error is not None:
+            raise self._error
+        if self._pending is not None:
+            raise InvalidRequest("the session is still at work on its last operation")
+        self._pending = pending
+
+        def command() -> None:
+            try:
+                run()
+            except EngineError as error:
+                self._driver.deliver(partial(self._resolve, pending), error)
+
+        self._driver.submit(command)
+
+    def _resolve(self, pending: asyncio.Future[Any] | Stream | None, outcome: Any) -> None:
+        """On the event loop: the outcome, or the error, of an operation."""
+        if isinstance(pending, Stream):
+            pending.put(outcome)
+        elif pending is not None and not pending.done():
+            if isinstance(outcome, Exception):
+                pending.set_exception(outcome)
+            else:
+                pending.set_result(outcome)
+        if pending is not None and self._pending is pending:
+            self._pending = None
+
+
+def _watch(tokenizer: Spelling, stop: Sequence[str]) -> tuple[Detokenizer, StopStrings]:
+    """What watches a session's output for its stop strings, at the output's beginning."""
+    return Detokenizer(tokenizer), StopStrings(stop)

@@ -1,0 +1,168 @@
+"""Paged KV cache: fixed-size blocks, a block table per sequence, whole blocks shared between equal prefixes.
+
+This module keeps the books; the tensors live in `model.KVPool`. Token positions of a sequence map to
+slots: slot = table[position // block_size] · block_size + position % block_size.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+
+# A block's content is named exactly (no hash that could collide): its parent's name and its tokens.
+_Key = tuple[int, tuple[int, ...]]
+
+
+class BlockTable:
+    """The blocks of one sequence, in order. `shared` counts the leading ones whose content is registered."""
+
+    __slots__ = ("blocks", "shared", "tail")
+
+    def __init__(self) -> None:
+        self.blocks: list[int] = []
+        self.shared = 0
+        self.tail = 0  # name of the last registered block; 0 is the empty prefix
+
+
+class BlockPool:
+    """Allocates `num_blocks` blocks of `block_size` tokens.
+
+    A block is used (held by one or more tables), cached (held by none, but its content is registered and
+    may be taken up again) or free. Cached blocks are given away, least recently used first, when no free
+    block is left, so `available` counts both.
+
+    copy_block(source, target): copies a block's tensors, for a shared block that one sequence rewrites.
+    """
+
+    def __init__(self, num_blocks: int, block_size: int, copy_block: Callable[[int, int], None]) -> None:
+        self.num_blocks, self.block_size = num_blocks, block_size
+        self._copy_block = copy_block
+        self._free = list(range(num_blocks - 1, -1, -1))
+        self._cached: OrderedDict[int, None] = OrderedDict()
+        self._references = [0] * num_blocks
+        self._by_key: dict[_Key, int] = {}  # registered content → block
+        self._key_of: dict[int, _Key] = {}
+        self._name_of: dict[int, int] = {}  # block → the name its children use as parent
+        self._last_name = 0
+
+    @property
+    def available(self) -> int:
+        """Blocks that an allocation can get."""
+        return len(self._free) + len(self._cached)
+
+    def blocks_for(self, tokens: int) -> int:
+        return -(-tokens // self.block_size)
+
+    def match(self, table: BlockTable, tokens: Sequence[int], limit: int) -> int:
+        """Fill the empty `table` with registered blocks equal to the beginning of `tokens`, `limit` tokens
+        at most; returns how many tokens they cover."""
+        size = self.block_size
+        for start in range(0, limit - size + 1, size):
+            block = self._by_key.get((table.tail, tuple(tokens[start : start + size])))
+            if block is None:
+                break
+            self._hold(block)
+            table.blocks.append(block)
+            table.tail = self._name_of[block]
+        table.shared = len(table.blocks)
+        return table.shared * size
+
+    def grow(self, table: BlockTable, tokens: int) -> bool:
+        """Give `table` the blocks for `tokens` tokens; False, and nothing changed, if there are too few."""
+        missing = self.blocks_for(tokens) - len(table.blocks)
+        if missing > self.available:
+            return False
+        for _ in range(missing):
+            table.blocks.append(self._take())
+        return True
+
+    def register(self, table: BlockTable, tokens: Sequence[int], computed: int) -> None:
+        """Make the full blocks among the first `computed` tokens available to other sequences.
+
+        Only for tokens that will not be rolled back (a prompt, accepted output), else it is wasted work.
+        """
+        size = self.block_size
+        while (table.shared + 1) * size <= computed:
+            start = table.shared * size
+            key = (table.tail, tuple(tokens[start : start + size]))
+            block = table.blocks[table.shared]
+            twin = self._by_key.get(key)
+            if twin is None:
+                self._last_name += 1
+                self._by_key[key], self._key_of[block] = block, key
+                self._name_of[block] = self._last_name
+            elif twin != block:  # another sequence computed the same content first: share its block
+                self._hold(twin)
+                self._release(block)
+                table.blocks[table.shared] = block = twin
+            table.tail = self._name_of[block]
+            table.shared += 1
+
+    def truncate(self, table: BlockTable, tokens: int) -> bool:
+        """Roll back to the first `tokens` tokens; the blocks beyond are given up.
+
+        If that cuts a shared block in two, the sequence gets a copy of its own. False, and nothing
+        changed, if there is no block for that copy.
+        """
+        keep = self.blocks_for(tokens)
+        whole = tokens // self.block_size
+        if keep == len(table.blocks) and whole >= table.shared:
+            return True
+        if whole < table.shared and keep > whole and not self._own(table, whole):
+            return False
+        for block in table.blocks[keep:]:
+            self._release(block)
+        del table.blocks[keep:]
+        if whole < table.shared:
+            table.shared = whole
+            table.tail = self._name_of[table.blocks[whole - 1]] if whole else 0
+        return True
+
+    def release(self, table: BlockTable) -> None:
+        """Give up all blocks; registered ones stay cached for later prefixes."""
+        for block in reversed(table.blocks):  # the children first, so that they are evicted before parents
+            self._release(block)
+        table.blocks.clear()
+        table.shared = table.tail = 0
+
+    def _own(self, table: BlockTable, index: int) -> bool:
+        """Make block `index` of the table unregistered and unshared, so that it may be written."""
+        block = table.blocks[index]
+        if self._references[block] == 1:
+            self._forget(block)
+            return True
+        if not self.available:
+            return False
+        copy = self._take()
+        self._copy_block(block, copy)
+        self._release(block)
+        table.blocks[index] = copy
+        return True
+
+    def _take(self) -> int:
+        if self._free:
+            block = self._free.pop()
+        else:
+            block, _ = self._cached.popitem(last=False)
+            self._forget(block)
+        self._references[block] = 1
+        return block
+
+    def _hold(self, block: int) -> None:
+        if self._references[block] == 0:
+            del self._cached[block]
+        self._references[block] += 1
+
+    def _release(self, block: int) -> None:
+        self._references[block] -= 1
+        if self._references[block] == 0:
+            if block in self._key_of:
+                self._cached[block] = None
+            else:
+                self._free.append(block)
+
+    def _forget(self, block: int) -> None:
+        key = self._key_of.pop(block, None)
+        if key is not None:
+            del self._by_key[key]
+            del self._name_of[block]

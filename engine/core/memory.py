@@ -1,0 +1,324 @@
+"""Which sessions hold KV blocks: admission, making room for a step's grants, preemption and return, rollback.
+
+With a second tier, what gives way goes to host memory and comes back from there, where that is sooner than
+computing it again; blocks are written through beforehand as they fill.
+"""
+
+from __future__ import annotations
+
+from engine.base import EngineStats
+from engine.core.host_memory import Copy, HostTier
+from engine.core.kvcache import BlockPool, BlockTable
+from engine.core.sequence import Sequence
+from policies.step_time import StepTimeModel
+
+
+class Memory:
+    """The sessions of one engine over its pool of blocks; those that hold none wait.
+
+    max_sessions: sessions that hold blocks at once.
+    step_time: of the engine's steps, to know what recomputing takes.
+    tier: host memory, None for none.
+    """
+
+    def __init__(
+        self,
+        pool: BlockPool,
+        max_sessions: int,
+        stats: EngineStats,
+        step_time: StepTimeModel,
+        tier: HostTier | None = None,
+    ) -> None:
+        self.pool, self.max_sessions, self.tier = pool, max_sessions, tier
+        self._stats, self._step_time = stats, step_time
+        self.sequences: dict[int, Sequence] = {}
+        self.waiting: list[Sequence] = []  # oldest first
+        # Those with something to compute or to load, and a few that have no more.
+        self._active: dict[int, Sequence] = {}
+        self._leaving: list[tuple[Copy, BlockTable]] = []  # blocks that are given up when they are copied
+        self._short = False  # somebody who runs waits for blocks of those
+        self._credit = 0.0  # blocks that may be written through
+
+    def add(self, s: Sequence) -> None:
+        """A new session, which waits."""
+        self.sequences[s.number] = self._active[s.number] = s
+        self.waiting.append(s)
+
+    def remove(self, s: Sequence) -> None:
+        """Free what the session holds."""
+        del self.sequences[s.number]
+        self._active.pop(s.number, None)
+        self._finish_copies(s)
+        self._release(s)
+        self._forget(s, 0)
+        if not s.admitted:
+            self.waiting.remove(s)
+
+    def wake(self, s: Sequence) -> None:
+        """It may have something to compute or to load."""
+        self._active[s.number] = s
+
+    @property
+    def busy(self) -> bool:
+        """Whether blocks are on their way out, which `admit` sees to."""
+        return bool(self._leaving) or self._short
+
+    @property
+    def ready(self) -> list[Sequence]:
+        """Sessions that can take part in the next step."""
+        ready, rested = [], []
+        for s in self._active.values():
+            if s.loading is not None and self._loads(s):
+                continue
+            if s.goal <= s.computed:
+                rested.append(s)
+            elif s.admitted and not s.paused:
+                ready.append(s)
+        for s in rested:
+            del self._active[s.number]
+        return ready
+
+    @property
+    def copying_s(self) -> float | None:
+        """Seconds until the next copy that somebody waits for is done; None if nobody does."""
+        loading = [s.loading.left_s for s in self.sequences.values() if s.loading is not None]
+        return min([*loading, *(copy.left_s for copy, _ in self._leaving)], default=None)
+
+    # -- what a scheduling control sees (policies.scheduling.control.MemoryView) --------------------------
+
+    @property
+    def block_size(self) -> int:
+        """Tokens."""
+        return self.pool.block_size
+
+    @property
+    def capacity(self) -> int:
+        """Tokens of KV cache."""
+        return self.pool.num_blocks * self.pool.block_size
+
+    @property
+    def places(self) -> int:
+        """Sessions that may hold blocks at once."""
+        return self.max_sessions
+
+    @property
+    def copy_s(self) -> float:
+        """Seconds to bring a token back from host memory; infinite without any."""
+        return float("inf") if self.tier is None else self.tier.block_s / self.pool.block_size
+
+    @property
+    def copy_queue_s(self) -> float:
+        """Seconds until what waits to be copied is."""
+        return 0.0 if self.tier is None else self.tier.queue_s
+
+    # -- admission --------------------------------------------------------------------------------------
+
+    def admit(self) -> None:
+        """Let waiting sessions in, those with a task first, then by rank, while there is a place and their tokens
+        fit into the free blocks. For a task, sessions that wait for their client or are paused give way:
+        they may wait for long, and for this very task."""
+        if self._leaving:
+            self._collect()
+        short, self._short = self._short, False
+        if short:  # who runs already gets the blocks that were freed for it
+            return
+        while candidates := [w for w in self.waiting if not w.paused]:
+            s = min(candidates, key=lambda w: (w.task is None, w.rank))
+            s.computed = self.pool.match(s.table, s.tokens, min(s.confirmed, len(s.tokens) - 1))
+            # what its window needs, or else it would be let in only to give way again
+            need = min(len(s.tokens) + max(1, s.window - 1), s.prompt_len + s.sampling.max_tokens)
+            while self._full or not self.pool.grow(s.table, need):
+                idle = [r for r in self.sequences.values() if r.admitted and (r.pending == 0 or r.paused)]
+                enough = self.pool.blocks_for(need) - len(s.table.blocks) <= self._coming
+                if s.task is None or not idle or (enough and not self._full):
+                    self._release(s)
+                    return
+                self.preempt(max(idle, key=_first_to_go))
+            self._stats.tokens_from_prefix += s.computed
+            s.admitted = s.fresh = True
+            self.waiting.remove(s)
+            self._bring_back(s)
+
+    @property
+    def _full(self) -> bool:
+        return len(self.sequences) - len(self.waiting) >= self.max_sessions
+
+    @property
+    def _coming(self) -> int:
+        """Blocks that can be had now or when the copies under way are done."""
+        return self.pool.available + sum(len(table.blocks) for _, table in self._leaving)
+
+    def make_room(self, granted: list[tuple[Sequence, int]]) -> list[tuple[Sequence, int]]:
+        """Blocks for every grant, by rank. Where the cache is full, others give way: first those that wait for
+        their client or are paused, then the last by rank; they come back later."""
+        placed: list[tuple[Sequence, int]] = []
+        size = self.pool.block_size
+        for s, grant in sorted(granted, key=_by_rank):
+            if not s.admitted:  # gave way to one before it
+                continue
+            if s.computed + grant <= len(s.table.blocks) * size:
+                placed.append((s, grant))
+                continue
+            while not self.pool.grow(s.table, s.computed + grant):
+                if self.pool.blocks_for(s.computed + grant) - len(s.table.blocks) <= self._coming:
+                    self._short = True  # it takes part when the blocks are copied
+                    break
+                victim = self._victim(s, placed)
+                self.preempt(victim)
+                if victim is s:
+                    break
+            else:
+                placed.append((s, grant))
+        return placed
+
+    def _victim(self, needy: Sequence, placed: list[tuple[Sequence, int]]) -> Sequence:
+        busy = {id(s) for s, _ in placed}
+        others = [
+            s
+            for s in self.sequences.values()
+            if s.admitted and id(s) not in busy and (s.rank >= needy.rank or s.pending == 0 or s.paused)
+        ]
+        return max(others, key=_first_to_go)
+
+    # -- giving way and coming back ---------------------------------------------------------------------
+
+    def preempt(self, s: Sequence) -> None:
+        """Take the session's blocks; what it has computed goes to host memory as far as there is room."""
+        self._finish_copies(s)
+        if self.tier is not None and s.finish is None and s.computed > 0:
+            self._save(s, self.tier)
+        self._release(s)
+        s.admitted = False
+        self.wake(s)
+        self.waiting.append(s)
+        self.waiting.sort(key=lambda w: w.number)
+        self._stats.preempted += 1
+
+    def _save(self, s: Sequence, tier: HostTier) -> None:
+        there, blocks = len(s.hosts), self.pool.blocks_for(s.computed)
+        hosts = tier.take(blocks - there)
+        s.hosts += hosts
+        s.stored = min(s.computed, len(s.hosts) * self.pool.block_size)
+        if hosts:
+            self._stats.blocks_written += len(hosts)
+            copy = s.saving = tier.save(s.table.blocks[there : there + len(hosts)], hosts)
+            leaving = BlockTable()  # what is in host memory already is given up at once
+            first = there if tier.settings.overlap else 0
+            leaving.blocks = s.table.blocks[first:]
+            del s.table.blocks[first:]
+            self._leaving.append((copy, leaving))
+            self._collect()
+
+    def _bring_back(self, s: Sequence) -> None:
+        """Load from host memory what the device's own prefix cache does not have, if that pays."""
+        if self.tier is None:
+            return
+        size = self.pool.block_size
+        first, last = s.computed // size, self.pool.blocks_for(s.stored)
+        missing = max(0, s.stored - s.computed)
+        queue_s = max(self.tier.queue_s, 0.0 if s.saving is None else s.saving.left_s)
+        if queue_s + (last - first) * self.tier.block_s < missing * self._step_time.token_s:
+            s.loading = self.tier.load(s.hosts[first:last], s.table.blocks[first:last], s.saving)
+            self.wake(s)
+            self._stats.tokens_loaded += missing
+            s.computed = s.stored
+        else:
+            self._stats.tokens_recomputed += missing
+            self._forget(s, s.stored // size)  # a block that is not full will change
+
+    def _loads(self, s: Sequence) -> bool:
+        """Whether it waits for its blocks still."""
+        if s.loading is None:
+            return False
+        if s.loading.left_s > 0:
+            return True
+        self._finish_copies(s)
+        return False
+
+    def _finish_copies(self, s: Sequence) -> None:
+        """Its copies are done, or are waited for, where they read or write its blocks: those that it gave up on
+        giving way are kept until they are copied."""
+        if not s.admitted:
+            return
+        for copy in (s.loading, s.saving):
+            if copy is not None:
+                copy.wait()
+        s.loading = s.saving = None
+        self._forget(s, s.computed // self.pool.block_size)  # a block that is not full will change
+
+    def write_through(self, seconds: float) -> None:
+        """Copy blocks that have filled, as many as the link carries in so many seconds: the next step's. Those with
+        the most unread tokens first: they are likeliest to give way (TokenFlow, section 5.2)."""
+        tier = self.tier
+        if tier is None or not tier.settings.write_through:
+            return
+        self._credit = min(self._credit + seconds / tier.block_s if tier.block_s else 1e9, 1e9)
+        if self._credit < 1:
+            return
+        full = [
+            s
+            for s in self.sequences.values()
+            if s.admitted and s.loading is None and s.full_blocks(self.pool.block_size) > len(s.hosts)
+        ]
+        blocks: list[int] = []
+        hosts: list[int] = []
+        saved: list[Sequence] = []
+        for s in sorted(full, key=_first_to_go, reverse=True):
+            there = len(s.hosts)
+            most = min(s.full_blocks(self.pool.block_size) - there, int(self._credit) - len(blocks))
+            taken = tier.take(most)
+            if not taken:
+                break
+            blocks += s.table.blocks[there : there + len(taken)]
+            hosts += taken
+            s.hosts += taken
+            s.stored = len(s.hosts) * self.pool.block_size
+            saved.append(s)
+        self._credit = min(self._credit - len(blocks), 1.0)  # an idle link is not made up for
+        if blocks:
+            self._stats.blocks_written += len(blocks)
+            copy = tier.save(blocks, hosts)
+            for s in saved:
+                s.saving = copy
+
+    def _collect(self) -> None:
+        """Free the blocks whose copies are done."""
+        left = []
+        for copy, table in self._leaving:
+            if copy.left_s > 0:
+                left.append((copy, table))
+            else:
+                copy.wait()
+                self.pool.release(table)
+        self._leaving = left
+
+    def _forget(self, s: Sequence, blocks: int) -> None:
+        """Only its first `blocks` blocks in host memory are of worth."""
+        if self.tier is not None and len(s.hosts) > blocks:
+            self.tier.give(s.hosts[blocks:])
+            del s.hosts[blocks:]
+        s.stored = min(s.stored, blocks * self.pool.block_size)
+
+    def _release(self, s: Sequence) -> None:
+        self.pool.release(s.table)
+        s.computed = 0
+
+    def roll_back(self, s: Sequence, tokens: int) -> None:
+        """At most the first `tokens` of its computed tokens are still its tokens."""
+        self.wake(s)
+        if tokens < max(s.computed, s.stored):
+            self._finish_copies(s)
+        s.computed = min(s.computed, tokens)
+        if tokens < s.stored:
+            self._forget(s, tokens // self.pool.block_size)
+        if s.admitted and not self.pool.truncate(s.table, s.computed):
+            self.preempt(s)
+
+
+def _by_rank(granted: tuple[Sequence, int]) -> int:
+    return granted[0].rank
+
+
+def _first_to_go(s: Sequence) -> tuple[bool, int]:
+    """Who waits for its client or is paused goes before the others, the last by rank first."""
+    return s.pending == 0 or s.paused, s.rank

@@ -1,0 +1,220 @@
+"""One session inside the engine: its tokens, how far they are computed, and what it is asked to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from engine.base import Sampling
+from engine.core.host_memory import Copy
+from engine.core.kvcache import BlockTable
+from engine.core.tasks import Task
+from engine.text import Detokenizer, StopStrings
+from policies.quality import Reader
+
+REFERENCE_RATE = 5.0  # tokens/s: what a client that reads nothing along counts as
+
+
+class Place:
+    """A session's place in the engine's memory.
+
+    table: its blocks of KV cache.
+    admitted: whether it may hold any.
+    computed: leading tokens whose keys and values are there. At rest it is at most len(tokens) − 1: the last token is
+        computed with the next task, which needs its logits.
+    hosts: host blocks that hold its first blocks.
+    stored: leading tokens that those are good for.
+    loading, saving: copies under way.
+    """
+
+    __slots__ = ("admitted", "computed", "hosts", "loading", "saving", "stored", "table")
+
+    def __init__(self) -> None:
+        self.table = BlockTable()
+        self.admitted = False
+        self.computed = 0
+        self.hosts: list[int] = []
+        self.stored = 0
+        self.loading: Copy | None = None
+        self.saving: Copy | None = None
+
+
+class Sequence(Place):
+    """A prompt and its output.
+
+    number: order of opening, the session's age.
+    arrival: order of its present task.
+    tokens: prompt and output, tentative drafts included.
+    confirmed: leading tokens that are no tentative draft; only they may be shared as a prefix.
+    goal: tokens, drafts under verification included, that are to be computed next; see `pending`.
+    window: positions at the end of `pending` whose logits the task needs together.
+    rank: who comes first where not all can run, the lowest.
+    paused: it shall not run now.
+    fresh: it has had no token since it was let in.
+    reader: whoever takes the output in.
+    opened_s: when it was opened, on the engine's clock.
+    """
+
+    __slots__ = (
+        "_ends",
+        "_new_text",
+        "_text",
+        "arrival",
+        "confirmed",
+        "finish",
+        "fresh",
+        "goal",
+        "number",
+        "opened_s",
+        "paused",
+        "prompt_len",
+        "rank",
+        "reader",
+        "sampling",
+        "task",
+        "tokens",
+        "window",
+    )
+
+    def __init__(
+        self,
+        number: int,
+        prompt: list[int],
+        log: list[int],
+        sampling: Sampling,
+        eos: int,
+        text: Callable[[], tuple[Detokenizer, StopStrings]] | None = None,
+    ) -> None:
+        """text: makes what watches the output for its stop strings, at the output's beginning."""
+        super().__init__()
+        self.number = self.arrival = self.rank = number
+        self.prompt_len = len(prompt)
+        self.tokens = prompt + log
+        self.sampling = sampling
+        self.confirmed = len(self.tokens)
+        self.task: Task | None = None
+        self.goal, self.window = len(self.tokens) - 1, 0
+        self.paused, self.fresh = False, True
+        self.opened_s = 0.0
+        self.reader = Reader(sampling.reader_rate or REFERENCE_RATE)
+        self._ends = frozenset(sampling.stop_tokens if sampling.ignore_eos else (*sampling.stop_tokens, eos))
+        self._new_text = text
+        self._text: tuple[Detokenizer, StopStrings] | None = None
+        self.finish: str | None = None
+        self._find_finish()
+
+    @property
+    def prompt(self) -> list[int]:
+        return self.tokens[: self.prompt_len]
+
+    @property
+    def output(self) -> list[int]:
+        return self.tokens[self.prompt_len :]
+
+    @property
+    def output_len(self) -> int:
+        return len(self.tokens) - self.prompt_len
+
+    @property
+    def pending(self) -> int:
+        """Positions to compute before the task (or, without one, the prefill) has what it needs."""
+        return self.goal - self.computed
+
+    def begin(self, task: Task, arrival: int) -> None:
+        """The session's next task."""
+        self.task, self.arrival = task, arrival
+        self.window = task.window
+        self.goal = len(self.tokens) + len(task.drafts)
+
+    def end(self) -> None:
+        """No task is left."""
+        self.task = None
+        self.goal, self.window = len(self.tokens) - 1, 0
+
+    def full_blocks(self, block_size: int) -> int:
+        """Blocks that will not change any more: computed, confirmed and full."""
+        return min(self.computed, self.confirmed) // block_size
+
+    def upcoming(self, count: int) -> list[int]:
+        """The next `count` tokens to compute."""
+        ids = self.tokens[self.computed : self.computed + count]
+        if len(ids) < count and self.task is not None:
+            ids += self.task.drafts[: count - len(ids)]
+        return ids
+
+    # -- what a scheduling control sees (policies.scheduling.control.SessionView) -----------------------
+
+    @property
+    def wanting(self) -> bool:
+        """Whether it has a task; otherwise its client is to ask first."""
+        return self.task is not None
+
+    @property
+    def received(self) -> int:
+        """Output tokens so far."""
+        return len(self.tokens) - self.prompt_len
+
+    @property
+    def longest(self) -> int:
+        """Output tokens that its client allows."""
+        return self.sampling.max_tokens
+
+    @property
+    def missing(self) -> int:
+        """Tokens to be computed or brought back before it decodes."""
+        return self.goal - self.computed - 1 if self.admitted else max(0, len(self.tokens) - self.computed)
+
+    def reach(self, more: int) -> int:
+        """Tokens it may hold after so many more, its present window included."""
+        return min(len(self.tokens) + max(more, self.window), self.prompt_len + self.sampling.max_tokens)
+
+    # -- output -----------------------------------------------------------------------------------------
+
+    def append(self, ids: list[int]) -> int:
+        """Add output tokens as far as the output's end (`finish` then says why); how many those are."""
+        tokens, most = self.tokens, self.prompt_len + self.sampling.max_tokens
+        if self._text is None and len(tokens) + len(ids) < most and self._ends.isdisjoint(ids):
+            tokens += ids
+            return len(ids)
+        for count, token in enumerate(ids, 1):
+            tokens.append(token)
+            self.finish = self._finish_after(token, len(tokens) - self.prompt_len)
+            if self.finish is not None:
+                return count
+        return len(ids)
+
+    def ends_draft(self, token: int) -> bool:
+        """Whether a draft should stop at `token` because the output would end there."""
+        return token in self._ends or self.output_len >= self.sampling.max_tokens
+
+    def replace(self, position: int, tokens: list[int]) -> int:
+        """Set the output from `position` on; returns how many leading tokens are unchanged."""
+        start = self.prompt_len + position
+        same = 0
+        for old, new in zip(self.tokens[start:], tokens, strict=False):
+            if old != new:
+                break
+            same += 1
+        self.tokens[start:] = tokens
+        self.confirmed = len(self.tokens)
+        self.goal = self.confirmed - 1
+        # What watches text has no state to go back to, and an end that was found may lie before `position`.
+        self._find_finish(0 if self._new_text or self.finish else position)
+        return start + same
+
+    def _find_finish(self, start: int = 0) -> None:
+        """Look through the output from token `start` on for where it ends."""
+        self._text = self._new_text and self._new_text()
+        self.finish = None
+        for count, token in enumerate(self.tokens[self.prompt_len + start :], start + 1):
+            self.finish = self._finish_after(token, count)
+            if self.finish is not None:
+                break
+
+    def _finish_after(self, token: int, output_len: int) -> str | None:
+        if token in self._ends:
+            return "stop"
+        if self._text is not None:
+            detokenizer, stops = self._text
+            if stops.push(detokenizer.push([token]))[1]:
+                return "stop"
+        return "length" if output_len >= self.sampling.max_tokens else None

@@ -1,0 +1,285 @@
+"""The core of an engine: sessions, admission, and one batched step at a time.
+
+A step: the batching policy grants positions, the cache gives them room, the runner computes them, and each session
+whose window was completed gets its outcome. Everything here runs on one thread, or in virtual time on a loop.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from engine.base import Draft, DraftProbs, EngineStats, InvalidRequest, Tokens, Verdict
+from engine.config import EngineConfig
+from engine.core.host_memory import HostTier
+from engine.core.kvcache import BlockPool
+from engine.core.memory import Memory
+from engine.core.runner import Outcome, Runner, Work
+from engine.core.sequence import Sequence
+from engine.core.tasks import DraftTask, Task, VerifyTask
+from policies.batching import BatchingPolicy, Demand, batching
+from policies.scheduling.base import SchedulingPolicy, scheduling
+from policies.scheduling.control import SchedulingControl
+from policies.step_time import StepTimeModel
+
+GRACE_S = 0.002
+"""A session's first task is about to follow its opening. This long the engine waits for it, so that one step does for
+the prompt and the first token, and none before a scheduling policy has seen the session."""
+
+
+class Core:
+    """Sessions over one runner. clock: seconds.
+
+    step_time: what steps take, learnt while it runs.
+    stats: counters.
+    """
+
+    def __init__(
+        self,
+        runner: Runner,
+        config: EngineConfig,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        batching_policy: BatchingPolicy | None = None,
+        scheduling_policy: SchedulingPolicy | None = None,
+    ) -> None:
+        """batching_policy, scheduling_policy: in place of those that the configuration names."""
+        self.runner, self.config, self.clock = runner, config, clock
+        self.step_time = StepTimeModel()
+        self.stats = EngineStats(blocks_total=config.kv_blocks)
+        self._batching = batching_policy or config.batching.create(batching)
+        host = config.host_memory
+        tier = None if host is None else HostTier(host, runner.host_copies(host, clock))
+        pool = BlockPool(config.kv_blocks, config.block_size, runner.copy_block)
+        self.memory = Memory(pool, config.max_sessions, self.stats, self.step_time, tier)
+        if scheduling_policy is None and config.scheduling is not None:
+            scheduling_policy = config.scheduling.create(scheduling)
+        self._control: SchedulingControl | None = None
+        if scheduling_policy is not None:
+            most = config.max_running or config.max_sessions
+            self._control = SchedulingControl(scheduling_policy, self.memory, self.step_time, most)
+        self._arrivals = 0
+        self._began_s = 0.0
+        self._grace_s: float | None = None  # for which it waits, see GRACE_S
+        self._ended_s: float | None = None  # the last step, if the next one follows at once
+
+    # -- sessions ---------------------------------------------------------------------------------------
+
+    def open(self, s: Sequence) -> None:
+        """A new session."""
+        s.opened_s = self.clock()
+        self.memory.add(s)
+        self.stats.opened += 1
+        self._changed()
+
+    def assign(self, s: Sequence, task: Task) -> None:
+        """Give the session its next task; a finished output ends it at once.
+
+        Raises InvalidRequest while another one runs.
+        """
+        self._check_idle(s)
+        if s.confirmed < len(s.tokens):  # proposals that nobody confirmed are no output
+            self.extend(s, s.confirmed - s.prompt_len, [])
+        if isinstance(task, DraftTask):
+            if task.length < 1 or s.finish is not None:
+                task.deliver(Draft([]))
+                return
+        elif s.finish is not None:
+            if isinstance(task, VerifyTask):
+                task.deliver(Verdict(0, [], s.finish))
+            else:
+                task.deliver(Tokens([], s.finish))
+            return
+        elif task.drafts:
+            room = s.sampling.max_tokens - s.output_len
+            if (
+                len(task.drafts) >= room
+            ):  # the target's own token needs a place: drafts beyond it could not stand
+                task = task.cut(room - 1)
+        self._begin(s, task)
+        self._changed()
+
+    def _begin(self, s: Sequence, task: Task) -> None:
+        self._arrivals += 1
+        s.begin(task, self._arrivals)
+        self.memory.wake(s)
+
+    def extend(self, s: Sequence, position: int, tokens: list[int]) -> None:
+        """Set the output from `position` on; the cache keeps the common part.
+
+        Raises InvalidRequest for a position beyond the output, for tokens beyond max_tokens, or while a task runs.
+        """
+        self._check_idle(s)
+        if not 0 <= position <= s.output_len or position + len(tokens) > s.sampling.max_tokens:
+            raise InvalidRequest(
+                f"cannot set {len(tokens)} tokens at position {position}: the output has {s.output_len} "
+                f"of at most {s.sampling.max_tokens}"
+            )
+        same = s.replace(position, tokens)
+        self.memory.roll_back(s, min(same, len(s.tokens) - 1))
+
+    def pause(self, s: Sequence) -> None:
+        """Take the running task away, if there is one; the session stays open."""
+        if s.number in self.memory.sequences:
+            s.end()
+            self._changed()
+
+    def cancel(self, s: Sequence) -> None:
+        """End the session and free its blocks; one that has ended is left alone."""
+        if s.number not in self.memory.sequences:
+            return
+        self.memory.remove(s)
+        s.end()
+        self._changed()
+        if s.finish is None:
+            self.stats.cancelled += 1
+        else:
+            self.stats.finished += 1
+
+    def _changed(self) -> None:
+        if self._control is not None:
+            self._control.changed()
+
+    @staticmethod
+    def _check_idle(s: Sequence) -> None:
+        if s.task is not None:
+            raise InvalidRequest("the session is still at work on its last operation")
+
+    # -- the step ---------------------------------------------------------------------------------------
+
+    def step(self) -> bool:
+        """Form, compute and conclude a step; False if there was nothing to do before `idle_s` are over."""
+        work = self.form()
+        if work:
+            self.conclude(work, self.runner.run(work, self.completed(work)))
+        return work is not None
+
+    def form(self) -> Work | None:
+        """Who takes part in the next step; None: there is nothing to do before `idle_s` are over. Empty: all gave way
+        to sessions that were granted nothing, which go first when this is called again.
+
+        What lies between two steps that follow each other counts to the second: delivery, commands, and the wait
+        for the interpreter while the event loop has it.
+        """
+        now = self.clock()
+        self._began_s, self._ended_s = now if self._ended_s is None else self._ended_s, None
+        if self._control is not None:
+            self._decide(now)
+        memory = self.memory
+        if memory.waiting or memory.busy:
+            memory.admit()
+        ready = self._begun(memory.ready, now)
+        if not ready:
+            return None
+        if self._batching.needs_slack:
+            demands = [Demand(s.pending, s.window, s.arrival, s.computed, self._slack(s, now)) for s in ready]
+        else:
+            demands = [Demand(s.goal - s.computed, s.window, s.arrival, s.computed) for s in ready]
+        grants = self._batching.form(demands, self.config.token_budget)
+        work = memory.make_room([(s, g) for s, g in zip(ready, grants, strict=True) if g])
+        return work if work or memory.copying_s is None else None
+
+    def _begun(self, ready: list[Sequence], now: float) -> list[Sequence]:
+        """Those whose first task is there, or does not follow at once."""
+        since = now - GRACE_S
+        begun = [s for s in ready if s.task is not None or s.opened_s <= since]
+        self._grace_s = None
+        if len(begun) < len(ready):
+            self._grace_s = min(s.opened_s for s in ready if s.task is None and s.opened_s > since) - since
+        return begun
+
+    def completed(self, work: Work) -> list[Sequence]:
+        """The sessions of a step that complete their task's window."""
+        return [s for s, grant in work if s.task is not None and s.computed + grant == s.goal]
+
+    def conclude(self, work: Work, outcomes: list[Outcome]) -> None:
+        """Advance every session by its grant, and give those whose window is complete their outcome, in their order."""
+        stats, register, size = self.stats, self.memory.pool.register, self.memory.block_size
+        positions, i, now = 0, 0, self.clock()
+        for s, grant in work:
+            positions += grant
+            complete = s.task is not None and s.computed + grant == s.goal
+            stats.tokens_prefilled += grant - s.window if complete else grant
+            s.computed += grant
+            if complete:
+                s.fresh = False
+                self._take(s, outcomes[i], now)
+                i += 1
+            if (s.table.shared + 1) * size <= s.computed:
+                register(s.table, s.tokens, min(s.computed, s.confirmed))
+        self._ended_s = self.clock()
+        seconds = self._ended_s - self._began_s
+        stats.steps += 1
+        stats.step_s += seconds
+        self.step_time.note(positions, seconds)
+        self.memory.write_through(seconds)
+
+    @property
+    def idle_s(self) -> float | None:
+        """After a step that found nothing to do: when to try again, in seconds; None: when something is asked."""
+        waits = [self.memory.copying_s, self._grace_s]
+        if self._control is not None:
+            waits.append(self._control.due_s(list(self.memory.sequences.values()), self.clock()))
+        return min((s for s in waits if s is not None), default=None)
+
+    def _decide(self, now: float) -> None:
+        control = self._control
+        assert control is not None
+        begin = time.thread_time()  # not what other threads take meanwhile
+        control.decide(list(self.memory.sequences.values()), now)
+        if control.decisions != self.stats.decisions:
+            self.stats.decisions = control.decisions
+            self.stats.decision_s += time.thread_time() - begin
+
+    def _slack(self, s: Sequence, now: float) -> int:
+        """Positions that a step may have if it shall end before the session's reader runs dry."""
+        step_time = self.step_time
+        return max(0, int((s.reader.dry_s(now) - step_time.base_s) / step_time.token_s))
+
+    # -- outcomes ---------------------------------------------------------------------------------------
+
+    def _take(self, s: Sequence, outcome: Outcome, now: float) -> None:
+        task = s.task
+        if isinstance(task, DraftTask):
+            self._propose(s, task, outcome)
+            return
+        assert task is not None
+        before, drafts = len(s.tokens), task.drafts
+        accepted, token = outcome.accepted, outcome.token
+        ids = [*drafts[:accepted], token]
+        del ids[s.append(ids) :]
+        s.confirmed = len(s.tokens)
+        s.reader.deliver(len(ids), now)
+        if s.finish is not None and self._control is not None:
+            self._control.ended(s.output_len)
+        accepted = min(accepted, len(ids))
+        scores = outcome.scores and outcome.scores[: len(ids)]
+        stats = self.stats
+        stats.tokens_generated += len(ids)
+        s.end()
+        if isinstance(task, VerifyTask):
+            stats.tokens_verified += len(drafts)
+            stats.tokens_accepted += accepted
+            if drafts:  # keys and values beyond the accepted drafts are void
+                self.memory.roll_back(s, min(before + accepted, len(s.tokens) - 1))
+            task.deliver(Verdict(accepted, ids, s.finish, scores))
+        else:
+            if s.finish is None:  # the next token is new work: it stands behind work that waits already
+                self._begin(s, task)
+            task.deliver(Tokens(ids, s.finish, scores))
+
+    def _propose(self, s: Sequence, task: DraftTask, outcome: Outcome) -> None:
+        s.tokens.append(outcome.token)
+        task.ids.append(outcome.token)
+        if outcome.q is not None:
+            task.q.append(outcome.q)
+        if len(task.ids) < task.length and not s.ends_draft(outcome.token):
+            s.goal += 1
+            self.memory.wake(s)
+            return
+        s.end()
+        self.stats.tokens_drafted += len(task.ids)
+        q = DraftProbs.of(*(np.stack(rows) for rows in zip(*task.q, strict=True))) if task.q else None
+        task.deliver(Draft(task.ids, q))

@@ -1,0 +1,62 @@
+"""What a session is asked to do next: decode, check drafts, or draft."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from engine.base import Draft, Tokens, Verdict
+
+
+@dataclass(slots=True, eq=False)
+class GenerateTask:
+    """Decode until the output ends, delivering each token."""
+
+    deliver: Callable[[Tokens], None]
+    window = 1
+    drafts = ()
+
+
+@dataclass(slots=True, eq=False)
+class VerifyTask:
+    """Check the drafts in one step and deliver the verdict.
+
+    q_ids, q_probs: the distributions they were drawn from, [drafts, width] each; None for point masses.
+    """
+
+    drafts: list[int]
+    q_ids: np.ndarray | None
+    q_probs: np.ndarray | None
+    deliver: Callable[[Verdict], None]
+
+    @property
+    def window(self) -> int:
+        """Positions whose logits are needed together."""
+        return len(self.drafts) + 1
+
+    def cut(self, drafts: int) -> VerifyTask:
+        """The same with the first `drafts` drafts only."""
+        q_ids = None if self.q_ids is None else self.q_ids[:drafts]
+        q_probs = None if self.q_probs is None else self.q_probs[:drafts]
+        return VerifyTask(self.drafts[:drafts], q_ids, q_probs, self.deliver)
+
+
+@dataclass(slots=True, eq=False)
+class DraftTask:
+    """Decode `length` tentative tokens and deliver them with the distributions they were drawn from.
+
+    ids: those that there are so far.
+    q: (ids, probabilities) of each that was drawn by chance, [width] each.
+    """
+
+    length: int
+    deliver: Callable[[Draft], None]
+    ids: list[int] = field(default_factory=list)
+    q: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)
+    window = 1
+    drafts = ()
+
+
+Task = GenerateTask | VerifyTask | DraftTask

@@ -1,0 +1,103 @@
+"""A core's steps in a thread of their own: a continuous loop that carries out commands between two steps."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from engine.base import EngineStopped
+from engine.core.engine import Command, Receive
+from engine.core.step import Core
+
+logger = logging.getLogger(__name__)
+
+_Outcome = tuple[Receive, Any]
+
+
+class ThreadDriver:
+    """Drives a core for as long as the process lives, or until `stop`.
+
+    Commands go to the thread in a queue; the outcomes of a step go to the event loop in one call.
+    """
+
+    def __init__(self, core: Core, name: str, prepare: Callable[[], None] = lambda: None) -> None:
+        """name: of the thread; prepare: called in it before anything else."""
+        self._core, self._name, self._prepare = core, name, prepare
+        self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
+        self._outcomes: list[_Outcome] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopping = False
+        self._broke: Receive = lambda _: None
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self, broke: Receive) -> None:
+        """Begin. broke: told, on the event loop, of the EngineStopped with which a bug ended the thread."""
+        self._broke = broke
+        self._thread.start()
+
+    @property
+    def running(self) -> bool:
+        return not self._stopping and self._thread.is_alive()
+
+    def submit(self, command: Command) -> None:
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+        self._commands.put(command)
+
+    def deliver(self, receive: Receive, outcome: Any) -> None:
+        self._outcomes.append((receive, outcome))
+
+    async def stop(self) -> None:
+        if not self._stopping:
+            self._stopping = True
+            self._commands.put(lambda: None)
+            await asyncio.to_thread(self._thread.join)
+
+    def _run(self) -> None:
+        self._prepare()
+        try:
+            while not self._stopping:
+                self._drain()
+                if not self._core.step():
+                    self._flush()
+                    self._wait(self._core.idle_s)
+                self._flush()
+        except Exception as error:
+            # A bug: fail loudly and for good rather than serve on from a state nobody knows.
+            logger.exception("%s broke down", self._name)
+            self._stopping = True
+            self.deliver(self._broke, EngineStopped(f"the engine broke down: {error!r}"))
+            self._flush()
+
+    def _wait(self, limit_s: float | None) -> None:
+        """Carry out the next command, but wait for one no longer than this."""
+        try:
+            command = self._commands.get(timeout=limit_s)
+        except queue.Empty:
+            return
+        command()
+
+    def _drain(self) -> None:
+        """Carry out the commands that are there (not those that come meanwhile: a stream of them must not hold up
+        the steps)."""
+        for _ in range(self._commands.qsize()):
+            self._commands.get_nowait()()
+
+    def _flush(self) -> None:
+        """Hand the outcomes so far to the event loop, all in one call."""
+        if not self._outcomes or self._loop is None:
+            return
+        outcomes, self._outcomes = self._outcomes, []
+        try:
+            self._loop.call_soon_threadsafe(_receive, outcomes)
+        except RuntimeError:  # the loop was closed first: nobody waits any more
+            self._stopping = True
+
+
+def _receive(outcomes: list[_Outcome]) -> None:
+    for receive, outcome in outcomes:
+        receive(outcome)

@@ -1,0 +1,94 @@
+"""What every session keeps to: one operation at a time, none that its engine lacks, none after its end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from engine.base import (
+    Draft,
+    DraftProbs,
+    EngineError,
+    EngineInfo,
+    EngineStopped,
+    InvalidRequest,
+    SessionCancelled,
+    Tensor,
+    UnknownSession,
+    Verdict,
+)
+
+CANCELLED = "the session was cancelled"
+
+
+class BaseSession:
+    """Base of sessions. An operation calls `_begin` first and sets `_busy` to False at its end; what it does not
+    override is refused.
+
+    _ended: what an operation that ran at the session's end raises; None while the session is open.
+    """
+
+    def __init__(self, info: EngineInfo) -> None:
+        self._info = info
+        self._operations = (*info.capabilities, "extend")
+        self._busy = False
+        self._loop = asyncio.get_running_loop()
+        self._ended: EngineError | None = None
+        self._waiter: asyncio.Future[None] | None = None
+
+    async def verify(self, drafts: Sequence[int], probs: DraftProbs | None = None) -> Verdict:
+        raise self._lacks("verify")
+
+    async def draft(self, position: int, tokens: Sequence[int], window: int) -> Draft:
+        raise self._lacks("draft")
+
+    async def forward(self, position: int, hidden: Tensor) -> Tensor:
+        raise self._lacks("forward")
+
+    def _lacks(self, operation: str) -> InvalidRequest:
+        return InvalidRequest(f"the engine of {self._info.model} cannot {operation}")
+
+    def _begin(self, operation: str) -> None:
+        """An operation starts. Raises UnknownSession or EngineStopped after the session's end, InvalidRequest if
+        the engine lacks it or while another one runs."""
+        if self._busy or self._ended is not None or operation not in self._operations:
+            raise self._refusal(operation)
+        self._busy = True
+
+    def _refusal(self, operation: str) -> EngineError:
+        if isinstance(self._ended, EngineStopped):
+            return EngineStopped(str(self._ended))
+        if self._ended is not None:
+            return UnknownSession(CANCELLED)
+        if operation not in self._operations:
+            return self._lacks(operation)
+        return InvalidRequest("the session is still at work on its last operation")
+
+    def _check(self) -> None:
+        """Raise what the session ended with, if it has."""
+        if self._ended is not None:
+            raise self._ended
+
+    def _end(self, error: EngineError | None = None) -> bool:
+        """The session ends, and what its operation waits for raises `error`, by default SessionCancelled; whether
+        it had not ended before."""
+        if self._ended is not None:
+            return False
+        self._ended = error or SessionCancelled(CANCELLED)
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_exception(self._ended)
+        return True
+
+    async def _wait(self, arrange: Callable[[Callable[[], None]], object]) -> None:
+        """Wait until what `arrange` is given is called, or the session's end, which raises."""
+        self._check()
+        waiter = self._waiter = self._loop.create_future()
+        arrange(partial(_wake, waiter))
+        await waiter
+        self._check()
+
+
+def _wake(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():  # the session may have ended, or whoever waited have given up
+        waiter.set_result(None)

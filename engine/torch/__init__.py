@@ -1,0 +1,1 @@
+"""The torch engine: a model's forward pass, sampling and verification."""

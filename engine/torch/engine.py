@@ -1,0 +1,88 @@
+"""The torch engine: a model of the Llama family behind the engine protocol, its steps in a thread of their own."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from engine.base import EngineInfo
+from engine.config import EngineConfig
+from engine.core.engine import CoreEngine
+from engine.core.step import Core
+from engine.core.thread import ThreadDriver
+from engine.tokenizer import Tokenizer
+from engine.torch import weights
+from engine.torch.model import Model
+from engine.torch.runner import TorchRunner
+
+
+def load(
+    folder: str | Path,
+    config: EngineConfig,
+    *,
+    device: str | None = None,
+    name: str | None = None,
+    grow: int = 1,
+    threads: int | None = None,
+) -> CoreEngine:
+    """An engine over a local Hugging Face folder: float32 on CPU, bfloat16 on a GPU.
+
+    device: "cpu", "cuda" …; None: a GPU if there is one.
+    name: of the model, by default the folder's.
+    grow: run the model with so many times its layers and unchanged outputs (engine.family.grow).
+    threads: of torch, for this engine's thread; None: torch's default.
+    Raises UnsupportedModel.
+    """
+    folder = Path(folder)
+    place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    dtype = torch.float32 if place.type == "cpu" else torch.bfloat16
+    with _threads(threads):  # they are laid out for as many
+        if grow == 1:
+            loaded = weights.load(folder, place, dtype)
+        else:
+            from engine.family.grow import grow as write_grown  # needs transformers: for experiments only
+
+            with tempfile.TemporaryDirectory() as grown:
+                write_grown(folder, grow, Path(grown))
+                loaded = weights.load(Path(grown), place, dtype)
+    tokenizer = Tokenizer.load(folder)
+    info = EngineInfo(
+        model=name or folder.name,
+        vocabulary=tokenizer.vocabulary,
+        vocab_size=loaded.config.vocab_size,
+        context=loaded.config.context,
+        eos=tokenizer.eos,
+    )
+    return start(Model(loaded), info, config, tokenizer, threads)
+
+
+@contextmanager
+def _threads(count: int | None) -> Iterator[None]:
+    """Torch has so many threads in this one; None: as many as it had."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def start(
+    model: Model,
+    info: EngineInfo,
+    config: EngineConfig,
+    tokenizer: Tokenizer | None = None,
+    threads: int | None = None,
+) -> CoreEngine:
+    """An engine over a model that is loaded. threads: see `load`."""
+    core = Core(TorchRunner(model, config.kv_blocks, config.block_size), config)
+    prepare = (lambda: None) if threads is None else partial(torch.set_num_threads, threads)
+    driver = ThreadDriver(core, f"engine-{info.model}", prepare)
+    engine = CoreEngine(core, driver, info, tokenizer)
+    driver.start(engine.fail)
+    return engine

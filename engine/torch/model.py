@@ -1,0 +1,134 @@
+"""The forward pass of a Llama-family model over a ragged batch with a paged KV cache."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+
+from engine.torch.batch import Batch, Piece, lay_out
+from engine.torch.weights import Layer, ModelConfig, Weights
+
+# Of keys and values that one attention call on a CPU gathers: they should still be in the core's cache (L2) when they
+# are read. A batch's are many times as large, and memory is what bounds decoding.
+GATHERED_BYTES = 2**21
+
+
+class KVPool:
+    """Keys and values. A token's key heads are followed by its value heads, so that one gather fetches both.
+
+    blocks: [layers, num_blocks, block_size · 2 · kv_heads · head_dim].
+    layers: the same, by layer.
+    slots: by layer, [num_blocks · block_size, 2 · kv_heads, head_dim].
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        num_blocks: int,
+        block_size: int,
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> None:
+        self.block_size = block_size
+        width = block_size * 2 * config.kv_heads * config.head_dim
+        self.blocks = torch.zeros(config.layers, num_blocks, width, device=device, dtype=dtype)
+        self.layers = list(self.blocks.unbind())
+        self.slots = [layer.view(-1, 2 * config.kv_heads, config.head_dim) for layer in self.layers]
+
+    def copy_block(self, source: int, target: int) -> None:
+        self.blocks[:, target] = self.blocks[:, source]
+
+
+class Model:
+    """Embed → decoder layers → head, the steps a split model cuts between."""
+
+    def __init__(self, weights: Weights) -> None:
+        self.config, self.weights = weights.config, weights
+        self.device, self.dtype = weights.embedding.device, weights.embedding.dtype
+        self._query_width = self.config.heads * self.config.head_dim
+        self._group_tokens: int | None = None
+        if self.device.type == "cpu":
+            token_bytes = 2 * self.config.kv_heads * self.config.head_dim * weights.embedding.element_size()
+            self._group_tokens = GATHERED_BYTES // token_bytes
+
+    def batch(self, pieces: Sequence[Piece], pool: KVPool) -> Batch:
+        """Lay out the pieces; their order is the batch's row order."""
+        return lay_out(pieces, pool.block_size, self.device, self.dtype, self._group_tokens)
+
+    def forward(self, batch: Batch, pool: KVPool) -> torch.Tensor:
+        """Logits [rows that want them, vocab] in float32; the pool gets the new keys and values."""
+        hidden = self.run_layers(self.embed(batch.ids), batch, pool)
+        if batch.logit_rows is not None:
+            hidden = hidden.index_select(0, batch.logit_rows)
+        return self.head(hidden)
+
+    def embed(self, ids: torch.Tensor) -> torch.Tensor:
+        """[T] → [T, hidden]"""
+        return F.embedding(ids, self.weights.embedding)
+
+    def run_layers(
+        self, hidden: torch.Tensor, batch: Batch, pool: KVPool, first: int = 0, last: int | None = None
+    ) -> torch.Tensor:
+        """Layers first .. last − 1 over [T, hidden]."""
+        rotation = self.weights.rotation.index_select(0, batch.positions)[:, None]
+        chosen = slice(first, last)
+        for w, kv, slots in zip(
+            self.weights.layers[chosen], pool.layers[chosen], pool.slots[chosen], strict=True
+        ):
+            hidden = self._layer(w, hidden, rotation, batch, kv, slots)
+        return hidden
+
+    def head(self, hidden: torch.Tensor) -> torch.Tensor:
+        """[R, hidden] → logits [R, vocab] in float32."""
+        return self.weights.head(self.weights.norm(hidden)).float()
+
+    def _layer(
+        self,
+        w: Layer,
+        hidden: torch.Tensor,
+        rotation: torch.Tensor,
+        batch: Batch,
+        kv: torch.Tensor,
+        slots: torch.Tensor,
+    ) -> torch.Tensor:
+        heads = self.config.heads
+        qkv = self._rotate(w, w.qkv(w.attention_norm(hidden)), rotation)
+        slots.index_copy_(0, batch.slots, qkv[:, heads:])
+        hidden = w.output(self._attention(qkv[:, :heads], batch, kv), residual=hidden)
+        gate, up = w.gate_up(w.mlp_norm(hidden)).chunk(2, dim=-1)
+        return w.down(F.silu(gate).mul_(up), residual=hidden)
+
+    def _rotate(self, w: Layer, qkv: torch.Tensor, rotation: torch.Tensor) -> torch.Tensor:
+        """[T, (heads + 2 kv_heads) · head_dim] → [T, heads + 2 kv_heads, head_dim], query and key turned by
+        their positions: `rotation`, complex [T, 1, head_dim / 2]."""
+        config = self.config
+        qkv = qkv.view(qkv.shape[0], -1, config.head_dim)
+        if w.query_norm is not None and w.key_norm is not None:
+            query, key, value = qkv.split((config.heads, config.kv_heads, config.kv_heads), dim=1)
+            qkv = torch.cat((w.query_norm(query), w.key_norm(key), value), dim=1)
+        turned = qkv[:, : config.heads + config.kv_heads]
+        if self.dtype is torch.float32:
+            turned.view(torch.complex64).mul_(rotation)
+        else:
+            turned.copy_(turned.float().view(torch.complex64).mul_(rotation).view(torch.float32))
+        return qkv
+
+    def _attention(self, query: torch.Tensor, batch: Batch, kv: torch.Tensor) -> torch.Tensor:
+        """Query [T, heads, head_dim] against the cached keys and values: [T, heads · head_dim]."""
+        config, outputs = self.config, []
+        for group in batch.groups:
+            cached = _rows(kv, group.tables).view(group.count, -1, 2, config.kv_heads, config.head_dim)
+            key, value = cached.permute(2, 0, 3, 1, 4).unbind(0)  # [count, kv_heads, length, head_dim]
+            q = _rows(query, group.rows)
+            q = q.view(group.count, group.width, config.heads, config.head_dim).transpose(1, 2)
+            mixed = F.scaled_dot_product_attention(q, key, value, attn_mask=group.mask, enable_gqa=True)
+            mixed = mixed.transpose(1, 2).reshape(-1, self._query_width)
+            outputs.append(mixed if group.real is None else mixed.index_select(0, group.real))
+        return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+
+
+def _rows(tensor: torch.Tensor, chosen: slice | torch.Tensor) -> torch.Tensor:
+    """Rows of a tensor: a view of a run, a copy of any others."""
+    return tensor[chosen] if isinstance(chosen, slice) else tensor.index_select(0, chosen)

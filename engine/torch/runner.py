@@ -1,0 +1,96 @@
+"""Steps computed by a model: one forward pass over all pieces, then a token or a verdict for each complete window."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+
+from engine.config import HostMemory
+from engine.core.host_memory import HostCopies
+from engine.core.runner import Outcome, Work
+from engine.core.sequence import Sequence as Session
+from engine.core.tasks import DraftTask, VerifyTask
+from engine.torch.batch import Piece
+from engine.torch.kv_offload import host_copies
+from engine.torch.model import KVPool, Model
+from engine.torch.rng import Purpose, uniforms
+from engine.torch.sampling import distributions, draw, logprobs, penalise, sparse
+from engine.torch.verification import Window, verify
+
+
+class TorchRunner:
+    """A model over a paged KV cache of num_blocks blocks of block_size tokens."""
+
+    def __init__(self, model: Model, num_blocks: int, block_size: int) -> None:
+        self.model = model
+        self.kv = KVPool(model.config, num_blocks, block_size, model.device, model.dtype)
+        self.copy_block = self.kv.copy_block
+
+    def host_copies(self, settings: HostMemory, clock: Callable[[], float]) -> HostCopies:
+        return host_copies(self.kv, settings, clock)
+
+    def run(self, work: Work, complete: Sequence[Session]) -> list[Outcome]:
+        windows = set(complete)
+        # alike pieces side by side; the logits of drafts drawn by chance come last
+        ordered = sorted(work, key=lambda item: (_drafts_by_chance(item[0]), item[1], item[0].computed))
+        pieces = [
+            Piece(s.upcoming(grant), s.computed, s.table.blocks, s.window if s in windows else 0)
+            for s, grant in ordered
+        ]
+        outcomes: dict[Session, Outcome] = {}
+        with torch.inference_mode():
+            logits = self.model.forward(self.model.batch(pieces, self.kv), self.kv)
+            finished = [s for s, _ in ordered if s in windows]
+            decided = [s for s in finished if not _drafts_by_chance(s)]
+            rows = sum(s.window for s in decided)
+            if decided:
+                outcomes.update(zip(decided, _decide(decided, logits[:rows]), strict=True))
+            if drawn := finished[len(decided) :]:
+                outcomes.update(zip(drawn, _draw(drawn, logits[rows:]), strict=True))
+        return [outcomes[s] for s in complete]
+
+
+def _drafts_by_chance(s: Session) -> bool:
+    return isinstance(s.task, DraftTask) and not s.sampling.greedy
+
+
+def _decide(sequences: Sequence[Session], raw: torch.Tensor) -> list[Outcome]:
+    """Verification windows; plain decode and a greedy draft are windows without drafts."""
+    windows = [_window(s) for s in sequences]
+    logits = raw
+    if any(w.sampling.penalised for w in windows):
+        rows = [(s, w, j) for s, w in zip(sequences, windows, strict=True) for j in range(s.window)]
+        logits = penalise(
+            raw,
+            [w.sampling for _, w, _ in rows],
+            lambda i: (rows[i][0].prompt, rows[i][0].output + rows[i][1].drafts[: rows[i][2]]),
+        )
+    outcomes = []
+    row = 0
+    for window, (accepted, own) in zip(windows, verify(logits, windows), strict=True):
+        scores = None
+        if window.sampling.logprobs >= 0:
+            ids = [*window.drafts[:accepted], own]
+            scores = logprobs(raw[row : row + len(ids)], ids, window.sampling.logprobs)
+        row += len(window.drafts) + 1
+        outcomes.append(Outcome(accepted, own, scores))
+    return outcomes
+
+
+def _draw(sequences: Sequence[Session], raw: torch.Tensor) -> list[Outcome]:
+    """Drafts drawn by chance, each with the distribution it was drawn from."""
+    settings = [s.sampling for s in sequences]
+    logits = penalise(raw, settings, lambda i: (sequences[i].prompt, sequences[i].output))
+    q_ids, q_probs = sparse(distributions(logits, settings))
+    chance = uniforms([s.seed for s in settings], [s.output_len for s in sequences], Purpose.DRAFT)
+    drawn = q_ids.gather(1, draw(q_probs, chance)[:, None]).squeeze(1).tolist()
+    ids, probs = q_ids.cpu().numpy().astype(np.int32), q_probs.float().cpu().numpy()
+    return [Outcome(0, token, None, (ids[i], probs[i])) for i, token in enumerate(drawn)]
+
+
+def _window(s: Session) -> Window:
+    if isinstance(s.task, VerifyTask):
+        return Window(s.task.drafts, s.output_len, s.sampling, s.task.q_ids, s.task.q_probs)
+    return Window([], s.output_len, s.sampling)

@@ -1,0 +1,208 @@
+"""Weights of a local Hugging Face folder (Llama, Qwen2 or Qwen3), fused and laid out for the forward pass."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+
+from engine.torch.linear import Linear
+from engine.torch.norm import RMSNorm
+
+ARCHITECTURES = ("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
+
+
+class UnsupportedModel(ValueError):
+    """The folder holds a model that this engine cannot run, or no model at all."""
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Shape of a model. Sizes in elements, context in tokens."""
+
+    vocab_size: int
+    hidden: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    norm_eps: float
+    context: int
+    eos: int
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One decoder layer. qkv yields query, key and value side by side in this order, and the rotary pairs of
+    query and key lie next to each other (see `_interleave`).
+    """
+
+    attention_norm: RMSNorm
+    qkv: Linear  # hidden → (heads + 2 kv_heads) · head_dim
+    query_norm: RMSNorm | None  # of a head, Qwen3
+    key_norm: RMSNorm | None
+    output: Linear  # heads · head_dim → hidden
+    mlp_norm: RMSNorm
+    gate_up: Linear  # hidden → 2 · ffn
+    down: Linear  # ffn → hidden
+
+
+@dataclass(frozen=True)
+class Weights:
+    config: ModelConfig
+    embedding: torch.Tensor  # [vocab, hidden]
+    layers: tuple[Layer, ...]
+    norm: RMSNorm
+    head: Linear  # hidden → vocab
+    rotation: torch.Tensor  # complex64 [context, head_dim / 2]: e^(i · position · frequency)
+
+
+def load(folder: Path, device: torch.device, dtype: torch.dtype) -> Weights:
+    """Read config.json and *.safetensors of `folder`; raises UnsupportedModel saying what is the matter."""
+    raw = _read_config(folder)
+    try:
+        config = _model_config(raw)
+    except KeyError as missing:
+        raise UnsupportedModel(f"config.json of {folder} has no {missing}") from None
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        raise UnsupportedModel(f"{folder} holds no *.safetensors file")
+    tensors: dict[str, torch.Tensor] = {}
+    for file in files:
+        with safe_open(file, framework="pt") as f:
+            for name in f.keys():  # noqa: SIM118 - a safetensors handle, not a dict
+                tensors[name.removeprefix("model.")] = f.get_tensor(name).to(device=device, dtype=dtype)
+
+    def get(name: str) -> torch.Tensor:
+        if name not in tensors:
+            raise UnsupportedModel(f"{folder} has no tensor {name!r}")
+        return tensors.pop(name)
+
+    embedding = get("embed_tokens.weight")
+    loaded = Weights(
+        config=config,
+        embedding=embedding,
+        layers=tuple(_layer(tensors, f"layers.{i}.", config) for i in range(config.layers)),
+        norm=RMSNorm(get("norm.weight"), config.norm_eps),
+        head=Linear(embedding if raw.get("tie_word_embeddings", False) else get("lm_head.weight")),
+        rotation=_rotation(raw, config).to(device),
+    )
+    unused = sorted(n for n in tensors if n != "lm_head.weight" and not n.endswith("rotary_emb.inv_freq"))
+    if unused:  # to leave out a bias, say, would make another model of it
+        raise UnsupportedModel(
+            f"{folder} has tensors that this engine does not know: {', '.join(unused[:4])}"
+        )
+    return loaded
+
+
+def _read_config(folder: Path) -> dict:
+    try:
+        raw = json.loads((folder / "config.json").read_text())
+    except FileNotFoundError:
+        raise UnsupportedModel(f"{folder} is no model folder: it has no config.json") from None
+    except json.JSONDecodeError as error:
+        raise UnsupportedModel(f"config.json of {folder} is no JSON: {error}") from None
+    architecture = (raw.get("architectures") or ["?"])[0]
+    if architecture not in ARCHITECTURES:
+        raise UnsupportedModel(f"{folder} is a {architecture}; this engine runs {', '.join(ARCHITECTURES)}")
+    if (activation := raw.get("hidden_act", "silu")) != "silu":
+        raise UnsupportedModel(f"{folder} has the activation {activation!r}; this engine has silu")
+    if raw.get("use_sliding_window"):
+        raise UnsupportedModel(f"{folder} uses sliding-window attention, which this engine does not")
+    return raw
+
+
+def _model_config(raw: dict) -> ModelConfig:
+    eos = raw.get("eos_token_id")
+    return ModelConfig(
+        vocab_size=raw["vocab_size"],
+        hidden=raw["hidden_size"],
+        layers=raw["num_hidden_layers"],
+        heads=raw["num_attention_heads"],
+        kv_heads=raw.get("num_key_value_heads") or raw["num_attention_heads"],
+        head_dim=raw.get("head_dim") or raw["hidden_size"] // raw["num_attention_heads"],
+        norm_eps=raw["rms_norm_eps"],
+        context=raw["max_position_embeddings"],
+        eos=eos[0] if isinstance(eos, list) else -1 if eos is None else eos,
+    )
+
+
+def _layer(tensors: dict[str, torch.Tensor], prefix: str, config: ModelConfig) -> Layer:
+    def get(name: str) -> torch.Tensor:
+        try:
+            return tensors.pop(prefix + name)
+        except KeyError:
+            raise UnsupportedModel(f"the model has no tensor {prefix + name!r}") from None
+
+    def rotary(name: str) -> torch.Tensor:
+        return _interleave(get(name), config.head_dim)
+
+    def norm(weight: torch.Tensor) -> RMSNorm:
+        return RMSNorm(weight, config.norm_eps)
+
+    bias = None
+    if prefix + "self_attn.q_proj.bias" in tensors:
+        bias = torch.cat(
+            [
+                rotary("self_attn.q_proj.bias"),
+                rotary("self_attn.k_proj.bias"),
+                get("self_attn.v_proj.bias"),
+            ]
+        )
+    normed = prefix + "self_attn.q_norm.weight" in tensors
+    return Layer(
+        attention_norm=norm(get("input_layernorm.weight")),
+        qkv=Linear(
+            torch.cat(
+                [
+                    rotary("self_attn.q_proj.weight"),
+                    rotary("self_attn.k_proj.weight"),
+                    get("self_attn.v_proj.weight"),
+                ]
+            ),
+            bias,
+        ),
+        query_norm=norm(rotary("self_attn.q_norm.weight")) if normed else None,
+        key_norm=norm(rotary("self_attn.k_norm.weight")) if normed else None,
+        output=Linear(get("self_attn.o_proj.weight")),
+        mlp_norm=norm(get("post_attention_layernorm.weight")),
+        gate_up=Linear(torch.cat([get("mlp.gate_proj.weight"), get("mlp.up_proj.weight")])),
+        down=Linear(get("mlp.down_proj.weight")),
+    )
+
+
+def _interleave(rows: torch.Tensor, head_dim: int) -> torch.Tensor:
+    """Reorder each head's rows from (all first halves, all second halves) to pairs, so that a rotation is
+    one complex product. Query and key are reordered alike, which leaves their dot products unchanged."""
+    paired = rows.view(-1, 2, head_dim // 2, *rows.shape[1:]).transpose(1, 2)
+    return paired.reshape(rows.shape).contiguous()
+
+
+def _rotation(raw: dict, config: ModelConfig) -> torch.Tensor:
+    """Rotary position embedding as unit complex numbers, [context, head_dim / 2]."""
+    scaling = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
+    theta = scaling.get("rope_theta") or raw.get("rope_theta") or 10000.0
+    exponent = torch.arange(0, config.head_dim, 2, dtype=torch.float64) / config.head_dim
+    frequency = 1.0 / theta**exponent
+    kind = scaling.get("rope_type") or scaling.get("type") or "default"
+    if kind == "llama3":
+        frequency = _llama3_scaled(frequency, scaling)
+    elif kind != "default":
+        raise UnsupportedModel(f"rotary scaling {kind!r} is not supported; there are: default, llama3")
+    # float32 products, as the models were trained with
+    angle = torch.arange(config.context, dtype=torch.float32)[:, None] * frequency.float()[None, :]
+    return torch.polar(torch.ones_like(angle), angle)
+
+
+def _llama3_scaled(frequency: torch.Tensor, scaling: dict) -> torch.Tensor:
+    """Llama 3.1's long-context scaling: low frequencies are divided by `factor`, high ones kept, those
+    between interpolated."""
+    old_context = scaling["original_max_position_embeddings"]
+    low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
+    turns = old_context * frequency / (2 * math.pi)
+    smooth = ((turns - low) / (high - low)).clamp(0.0, 1.0)
+    return (1 - smooth) * frequency / scaling["factor"] + smooth * frequency

@@ -1,0 +1,184 @@
+"""When the scheduling policy is asked, what it is shown, and what follows for each session.
+
+One control for every engine: it sees sessions and memory through two small views and knows neither blocks nor
+tensors. Only under stress, while somebody waits or is paused, is anything decided; otherwise everybody runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+from policies.quality import Reader
+from policies.scheduling.base import Ints, Load, SchedulingPolicy, fit
+from policies.step_time import StepTimeModel
+
+SOON = 0.25  # of the policy's interval: under stress a change brings the next decision forward, to no less than this
+FADE = 0.95  # weight of all earlier outputs in their mean length
+
+
+class SessionView(Protocol):
+    """What a control knows of a session, and what it settles: `paused` and `rank`.
+
+    number: order of opening, its age.
+    opened_s: when it was opened.
+    reader: whoever takes its output in.
+    fresh: it has had no token since it was let in.
+    paused: it shall not run now.
+    rank: who comes first where not all can run, the lowest.
+    wanting: it has work; otherwise its client is to ask first.
+    admitted: it holds KV cache.
+    received, longest: output tokens so far, and at most.
+    missing: tokens to be computed or brought back before it decodes.
+    stored: leading tokens that lie in host memory.
+    """
+
+    number: int
+    opened_s: float
+    reader: Reader
+    fresh: bool
+    paused: bool
+    rank: int
+
+    @property
+    def wanting(self) -> bool: ...
+    @property
+    def admitted(self) -> bool: ...
+    @property
+    def received(self) -> int: ...
+    @property
+    def longest(self) -> int: ...
+    @property
+    def missing(self) -> int: ...
+    @property
+    def stored(self) -> int: ...
+
+    def reach(self, more: int) -> int:
+        """Tokens that it may hold after so many more of output."""
+        ...
+
+
+class MemoryView(Protocol):
+    """What a control knows of an engine's memory.
+
+    capacity: tokens of KV cache.
+    block_size: tokens, in which it is handed out.
+    places: sessions that may hold some at once.
+    copy_s: seconds to bring a token back from host memory, infinite where there is none.
+    copy_queue_s: seconds until what waits to be copied is.
+    """
+
+    @property
+    def capacity(self) -> int: ...
+    @property
+    def block_size(self) -> int: ...
+    @property
+    def places(self) -> int: ...
+    @property
+    def copy_s(self) -> float: ...
+    @property
+    def copy_queue_s(self) -> float: ...
+
+
+class SchedulingControl:
+    """Asks one policy about the sessions of one engine. Times in seconds of the caller's clock.
+
+    decisions: how many the policy has taken.
+    """
+
+    def __init__(
+        self, policy: SchedulingPolicy, memory: MemoryView, step_time: StepTimeModel, max_running: int
+    ) -> None:
+        """max_running: sessions that take part in a step at most."""
+        self.decisions = 0
+        self._policy, self._memory, self._step_time = policy, memory, step_time
+        self._max_running = max_running
+        self._due_at = self._soon_at = 0.0
+        self._changed = False
+        self._newest = 0  # the last session that was there at a decision
+        self._mean_output = 0.0  # tokens; 0: none has come to its end
+
+    def changed(self) -> None:
+        """Somebody came, went or got new work: decide before the next step."""
+        self._changed = True
+
+    def ended(self, output_tokens: int) -> None:
+        """An output came to its end."""
+        earlier = self._mean_output or output_tokens
+        self._mean_output = FADE * earlier + (1 - FADE) * output_tokens
+        self._changed = True
+
+    def due_s(self, sessions: Sequence[SessionView], now_s: float) -> float | None:
+        """Seconds until the next decision; None while nobody is paused."""
+        if not self._changed and not any(s.paused for s in sessions):
+            return None
+        return max(0.0, (self._soon_at if self._changed else self._due_at) - now_s)
+
+    def decide(self, sessions: Sequence[SessionView], now_s: float) -> None:
+        """Decide, if it is time to: sets every session's `paused` and `rank`."""
+        newest = max((s.number for s in sessions if s.wanting), default=0)
+        if now_s < (self._soon_at if self._changed else self._due_at) and newest <= self._newest:
+            return  # but whoever is new does not run before the policy has seen it
+        self._newest = max(self._newest, newest)
+        self._changed = False
+        self._due_at = now_s + self._policy.interval_s
+        wanting = []
+        for s in sessions:
+            if s.wanting:
+                wanting.append(s)
+            else:  # it may prefill where there is room
+                s.paused, s.rank = False, s.number
+        if len(wanting) <= self._max_running and all(s.admitted for s in wanting):
+            for s in wanting:
+                s.paused = False
+            return
+        self._soon_at = now_s + SOON * self._policy.interval_s
+        load = self._load(wanting, now_s)
+        chosen = self._keep_fresh(load, wanting, self._policy.choose(load)).tolist()
+        self.decisions += 1
+        running = set(chosen)
+        for rank, i in enumerate(chosen):
+            wanting[i].paused, wanting[i].rank = False, rank
+        rest = [s for i, s in enumerate(wanting) if i not in running]
+        rest.sort(key=lambda s: s.reader.dry_s(now_s))  # the fullest buffer gives way first
+        for rank, s in enumerate(rest, len(wanting)):
+            s.paused, s.rank = True, rank
+
+    def _keep_fresh(self, load: Load, wanting: Sequence[SessionView], chosen: Ints) -> Ints:
+        """Whoever has just come (back) keeps its place until it has its next token, whatever the policy says: else all
+        could give way to each other for ever."""
+        fresh = [i for i, s in enumerate(wanting) if s.admitted and s.fresh and not s.paused]
+        if not fresh:
+            return chosen
+        order = np.array([*fresh, *(i for i in chosen.tolist() if i not in fresh)])
+        return fit(load, order)
+
+    def _load(self, wanting: Sequence[SessionView], now_s: float) -> Load:
+        memory, step_time = self._memory, self._step_time
+        size, interval_s = memory.block_size, self._policy.interval_s
+        ahead = int(interval_s / step_time.step_s(min(len(wanting), self._max_running))) + 1
+        tokens = np.array([s.reach(ahead) for s in wanting])
+        missing = np.array([s.missing for s in wanting])
+        longest = np.array([s.longest for s in wanting])
+        return Load(
+            arrival=np.array([s.number for s in wanting]),
+            age_s=np.array([now_s - s.opened_s for s in wanting]),
+            received=np.array([s.received for s in wanting]),
+            rate=np.array([s.reader.rate for s in wanting]),
+            buffer=np.array([s.reader.buffer(now_s) for s in wanting]),
+            running=np.array([s.admitted and not s.paused for s in wanting]),
+            tokens=-(-tokens // size) * size,
+            longest=longest,
+            missing=missing,
+            stored=np.minimum(missing, [s.stored for s in wanting]),
+            capacity=memory.capacity,
+            places=min(self._max_running, memory.places),
+            interval_s=interval_s,
+            base_s=step_time.base_s,
+            token_s=step_time.token_s,
+            copy_s=memory.copy_s,
+            copy_queue_s=memory.copy_queue_s,
+            expected=self._mean_output or float(longest.mean()),
+        )

@@ -1,0 +1,74 @@
+"""How long an engine's next step takes: step time = base_s + token_s · positions, learnt while it runs."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+FADE = 0.99  # weight of everything before, a step; a hundred steps are remembered
+_LEAST_S = 1e-6
+
+
+class StepTimes(NamedTuple):
+    """All that a StepTimeModel knows, on its way to another process.
+
+    seen: steps, faded ones included.
+    base_s, token_s: the line through them.
+    n, t, s, tt, ts: fading sums over steps of 1, positions, seconds, positions², and positions · seconds.
+    """
+
+    seen: int
+    base_s: float
+    token_s: float
+    n: float
+    t: float
+    s: float
+    tt: float
+    ts: float
+
+
+class StepTimeModel:
+    """Weighted least squares over recent steps, in constant time and memory.
+
+    Where all steps were alike, the ratio of the two terms is unknown and stays as it was.
+
+    base_s: what a step takes in any case, seconds.
+    token_s: what each of its positions adds, seconds.
+    seen: steps, faded ones included.
+    """
+
+    __slots__ = ("_n", "_s", "_t", "_ts", "_tt", "base_s", "seen", "token_s")
+
+    def __init__(self, base_s: float = 5e-3, token_s: float = 1e-4) -> None:
+        self.base_s, self.token_s = base_s, token_s
+        self._n = self._t = self._s = self._tt = self._ts = 0.0
+        self.seen = 0
+
+    def note(self, tokens: int, seconds: float) -> None:
+        """A step of so many positions took so long."""
+        self.seen += 1
+        self._n = self._n * FADE + 1
+        self._t = self._t * FADE + tokens
+        self._s = self._s * FADE + seconds
+        self._tt = self._tt * FADE + tokens * tokens
+        self._ts = self._ts * FADE + tokens * seconds
+        spread = self._tt * self._n - self._t * self._t
+        if spread > 0.01 * self._t * self._t:  # steps differed by a tenth or more
+            token_s = (self._ts * self._n - self._t * self._s) / spread
+            if token_s > 0:
+                self.token_s = token_s
+        mean_s, mean_tokens = self._s / self._n, self._t / self._n
+        self.token_s = min(max(self.token_s, _LEAST_S), mean_s / mean_tokens)
+        self.base_s = max(mean_s - self.token_s * mean_tokens, _LEAST_S)
+
+    def step_s(self, tokens: float) -> float:
+        """Expected seconds of a step of so many positions."""
+        return self.base_s + self.token_s * tokens
+
+    def snapshot(self) -> StepTimes:
+        """What has been seen, for another process; nothing is left out."""
+        return StepTimes(self.seen, self.base_s, self.token_s, self._n, self._t, self._s, self._tt, self._ts)
+
+    def adopt(self, other: StepTimes) -> None:
+        """Take over what has seen more than this has; otherwise nothing."""
+        if other.seen > self.seen:
+            self.seen, self.base_s, self.token_s, self._n, self._t, self._s, self._tt, self._ts = other

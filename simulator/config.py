@@ -1,0 +1,412 @@
+"""What to simulate, as a YAML file says it: the workload, the servers and devices, the policies.
+
+What the live application has as well is said as in its settings, with the same keys and the same classes. Errors name
+the file, the key and what is allowed; `docs/simulation.md` describes every key.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import Field, ValidationError, field_validator, model_validator
+
+from cluster.profile import load_profile
+from deployments.modes import MODES
+from deployments.settings import LatencySettings, LimitSettings, LinkSettings, RacingSettings, RouterSettings
+from engine.config import EngineConfig, PolicyChoice, Strict
+from policies.batching import ChunkedPrefill, batching
+from policies.window import window
+from simulator import hardware
+from simulator.errors import ConfigError, explain, renamed
+from simulator.hardware import MeasuredTimer, RateTimer, StepTimer
+from simulator.workload import WorkloadSettings
+
+__all__ = ["AutoTopology", "Config", "ConfigError", "DeviceGroup", "Engine", "TargetGroup", "load", "parse"]
+
+MAX_SESSIONS = 256  # of a server of named hardware, as vLLM has it
+NO_LIMIT = 1_000_000  # requests that wait there
+
+
+class Engine(EngineConfig):
+    """A server's engine, as `engine:` of the application's pools says it.
+
+    What is not said (or null) has the application's default where the engine was measured. Where hardware is named, it
+    follows from hardware and model: `kv_blocks` from the memory beside the weights, `token_budget` and the chunks of
+    `batching` from the step times (see `hardware.batching`), `max_sessions` 256, `max_waiting` no limit.
+
+    latency: a service's time to first token, in place of its engine's where that is sooner; null for none.
+    """
+
+    latency: LatencySettings | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _null_is_unsaid(cls, raw: Any) -> Any:
+        return {k: v for k, v in raw.items() if v is not None} if isinstance(raw, dict) else raw
+
+    @field_validator("host_memory", mode="after")
+    @classmethod
+    def _link_is_known(cls, host: Any) -> Any:
+        if host is not None and host.copy_mb_per_s is None:
+            raise ValueError("needs copy_mb_per_s: a simulation cannot measure it")
+        return host
+
+
+class TargetGroup(Strict):
+    """Alike servers of the cloud pool.
+
+    count: how many there are.
+    hardware, model: names that the hardware model knows ("4xA100", "Llama-2-70B").
+    measured: step times of a live engine, in place of hardware; `model` is then any name.
+    draft_model: a small model on the same hardware, which drafts in fused rounds; null for none.
+    measured_draft: step times of such a model, in place of draft_model.
+    kv_bytes: bytes of KV cache that a token takes, for host memory; null: the model's.
+    engine: its memory, limits and policies, where they differ from the simulation's `engine`.
+    padded: a step costs as if every sequence were as long as the longest, and every window as wide as the widest.
+    call_s: what opening a session and having its first token takes beside steps (wire, threads), seconds.
+    """
+
+    count: int = Field(1, ge=1)
+    hardware: str | None = None
+    model: str
+    measured: MeasuredTimer | None = None
+    draft_model: str | None = None
+    measured_draft: MeasuredTimer | None = None
+    kv_bytes: int | None = Field(None, ge=1)
+    engine: Engine = Engine()
+    padded: bool = False
+    call_s: float = Field(0.0, ge=0)
+
+    @model_validator(mode="after")
+    def _known(self) -> TargetGroup:
+        if (self.hardware is None) == (self.measured is None):
+            raise ValueError("a target needs either hardware or measured")
+        if self.draft_model is not None and (self.measured_draft is not None or self.hardware is None):
+            raise ValueError("draft_model goes with hardware, and without measured_draft")
+        if self.hardware is not None:
+            hardware.check(self.hardware, self.model)
+            if self.draft_model is not None:
+                hardware.check(self.hardware, self.draft_model)
+        return self
+
+    def timer(self, data: Path | None) -> StepTimer:
+        """How long its steps take. data: folder of the tables, see `hardware.data_folder`."""
+        if self.hardware is None:
+            assert self.measured is not None
+            return self.measured
+        return hardware.timer(self.hardware, self.model, data)
+
+    def draft_timer(self, data: Path | None) -> StepTimer | None:
+        """The same of the small model beside it; None without one."""
+        if self.draft_model is None or self.hardware is None:
+            return self.measured_draft
+        return hardware.timer(self.hardware, self.draft_model, data)
+
+    @property
+    def kv_token_bytes(self) -> int | None:
+        """Bytes of KV cache a token; None where nobody said and nobody needs it."""
+        if self.kv_bytes is not None or self.hardware is None:
+            return self.kv_bytes
+        return hardware.kv_bytes(self.model)
+
+    def over(self, common: Engine) -> TargetGroup:
+        """With what is said of all engines, where its own does not say otherwise."""
+        own = {key: getattr(self.engine, key) for key in self.engine.model_fields_set}
+        return self.model_copy(update={"engine": common.model_copy(update=own)})
+
+    def complete_engine(self, data: Path | None) -> Engine:
+        """The engine with what follows from hardware and model. Raises UnknownHardware where the model does not fit."""
+        engine = self.engine
+        if self.hardware is None:
+            return engine
+        said = engine.model_fields_set
+        derived: dict[str, Any] = {}
+        if "kv_blocks" not in said:
+            derived["kv_blocks"] = hardware.kv_tokens(self.hardware, self.model) // engine.block_size
+        if "max_sessions" not in said:
+            derived["max_sessions"] = MAX_SESSIONS
+        if "max_waiting" not in said:
+            derived["max_waiting"] = NO_LIMIT
+        steps = hardware.derive_batching(self.timer(data))
+        parameters = dict(engine.batching.parameters)
+        if isinstance(engine.batching.create(batching), ChunkedPrefill):
+            parameters = {"chunk": steps.chunk, "context_doubles": steps.context_doubles} | parameters
+            derived["batching"] = PolicyChoice(name=engine.batching.name, parameters=parameters)
+        if "token_budget" not in said:  # a chunk, and a token of every session
+            sessions = derived.get("max_sessions", engine.max_sessions)
+            derived["token_budget"] = parameters.get("chunk", steps.chunk) + sessions
+        return engine.model_copy(update=derived)
+
+    def batching_source(self, data: Path | None) -> str:
+        """How its steps are formed, and what of that nobody said."""
+        complete, said = self.complete_engine(data), self.engine.model_fields_set
+        parameters = ", ".join(f"{key} {value}" for key, value in complete.batching.parameters.items())
+        given = self.engine.batching.parameters
+        derived = [key for key in complete.batching.parameters if key not in given]
+        derived += [] if "token_budget" in said else ["token_budget"]
+        source = f"{complete.batching.name} {parameters}, token_budget {complete.token_budget}"
+        return source + (f" (from step times: {', '.join(derived)})" if derived else "")
+
+
+class DeviceGroup(Strict):
+    """Alike devices. How fast they are is said in one of four ways: hardware and model, profile, rates, or measured.
+
+    count: how many there are.
+    sessions: requests that each works on at a time; null: as its profile says, else 1.
+    hardware, model: names that the hardware model knows ("A40", "Qwen-7B").
+    profile: of `cluster/configs`, as in the application's `hosts`.
+    rates: prefill_tokens_per_s and decode_tokens_per_s.
+    measured: step times of a live engine.
+    link: between the device and the cloud.
+    power_w: drawn while computing, watts; null: as its profile says, else 0.
+    """
+
+    count: int = Field(1, ge=1)
+    sessions: int | None = Field(None, ge=1)
+    hardware: str | None = None
+    model: str | None = None
+    profile: str | None = None
+    rates: RateTimer | None = None
+    measured: MeasuredTimer | None = None
+    link: LinkSettings = LinkSettings()
+    power_w: float | None = Field(None, ge=0)
+
+    @model_validator(mode="after")
+    def _known(self) -> DeviceGroup:
+        ways = (self.hardware or self.model, self.profile, self.rates, self.measured)
+        if sum(way is not None for way in ways) != 1 or (self.hardware is None) != (self.model is None):
+            raise ValueError("a device needs either hardware and model, or profile, or rates, or measured")
+        if self.hardware is not None and self.model is not None:
+            hardware.check(self.hardware, self.model)
+        if self.profile is not None:
+            RateTimer.of(load_profile(self.profile))
+        return self
+
+    def timer(self, data: Path | None) -> StepTimer:
+        """How long its steps take."""
+        if self.profile is not None:
+            return RateTimer.of(load_profile(self.profile))
+        if self.hardware is not None and self.model is not None:
+            return hardware.timer(self.hardware, self.model, data)
+        timer = self.rates or self.measured
+        assert timer is not None
+        return timer
+
+    @property
+    def places(self) -> int:
+        """Requests that each works on at a time."""
+        if self.sessions is None and self.profile is not None:
+            return load_profile(self.profile).sessions
+        return self.sessions or 1
+
+    @property
+    def watts(self) -> float:
+        """Drawn while computing."""
+        if self.power_w is None and self.profile is not None:
+            return load_profile(self.profile).power_w
+        return self.power_w or 0.0
+
+
+class AutoTopology(Strict):
+    """Counts instead of lists: the entries of each mix are repeated in turn until there are so many.
+
+    targets, devices: how many there are.
+    target_mix, device_mix: entries as in `targets` and `devices`; their own counts do not matter.
+    link: of devices whose entry has none.
+    """
+
+    targets: int = Field(ge=1)
+    devices: int = Field(0, ge=0)
+    target_mix: tuple[TargetGroup, ...] = Field(min_length=1)
+    device_mix: tuple[DeviceGroup, ...] = ()
+    link: LinkSettings = LinkSettings()
+
+    @model_validator(mode="after")
+    def _devices_are_of_a_kind(self) -> AutoTopology:
+        if self.devices and not self.device_mix:
+            raise ValueError(f"{self.devices} devices need at least one entry in device_mix")
+        return self
+
+    def expand(self) -> tuple[tuple[TargetGroup, ...], tuple[DeviceGroup, ...]]:
+        """Explicit lists: each entry of a mix with the share of the count that falls to it."""
+        targets = [
+            entry.model_copy(update={"count": count})
+            for entry, count in zip(self.target_mix, _shares(self.targets, len(self.target_mix)), strict=True)
+            if count
+        ]
+        devices = [
+            entry.model_copy(
+                update={"count": count, "link": entry.link if "link" in entry.model_fields_set else self.link}
+            )
+            for entry, count in zip(self.device_mix, _shares(self.devices, len(self.device_mix)), strict=True)
+            if count
+        ]
+        return tuple(targets), tuple(devices)
+
+
+class Config(Strict):
+    """One simulation.
+
+    name: stands over its results.
+    seed: of links and policies; a workload has one of its own.
+    mode: of requests that ask for none; null: the router's collaboration policy chooses.
+    reader: where prompts come from and answers are read, device or cloud (the application's front door); null: device
+        where there are devices.
+    fused_window: γ of rounds that stay in the cloud.
+    workload: what is asked.
+    window: the policy that chooses γ.
+    router: the policies that choose mode, device and server.
+    racing: policies, prices and budgets of races.
+    limits: time limits of a request, as live: an overloaded system turns away whom it keeps waiting for longer.
+    engine: memory, limits and policies of every target's engine that does not say otherwise.
+    targets, devices: groups of servers and of devices.
+    auto_topology: counts and mixes, in place of targets and devices.
+    data: folder of profiled tables; null: where the hardware model looks by itself.
+    history: keep the times of every token and round.
+    """
+
+    name: str = "simulation"
+    seed: int = 0
+    mode: str | None = None
+    reader: Literal["device", "cloud"] | None = None
+    fused_window: int = Field(4, ge=0)
+    workload: WorkloadSettings
+    window: PolicyChoice = PolicyChoice(name="static", parameters={"size": 4})
+    router: RouterSettings = RouterSettings()
+    racing: RacingSettings = RacingSettings()
+    limits: LimitSettings = LimitSettings()
+    engine: Engine = Engine()
+    targets: tuple[TargetGroup, ...] = ()
+    devices: tuple[DeviceGroup, ...] = ()
+    auto_topology: AutoTopology | None = None
+    data: str | None = None
+    history: bool = False
+
+    @field_validator("mode")
+    @classmethod
+    def _mode_exists(cls, mode: str | None) -> str | None:
+        if mode not in (None, *MODES):
+            raise ValueError(f"no mode {mode!r} (allowed: {', '.join(MODES)}, null)")
+        return mode
+
+    @field_validator("window")
+    @classmethod
+    def _window_exists(cls, choice: PolicyChoice) -> PolicyChoice:
+        choice.create(window)
+        return choice
+
+    @field_validator("data")
+    @classmethod
+    def _data_is_there(cls, data: str | None) -> str | None:
+        if data is not None:
+            hardware.data_folder(Path(data))
+        return data
+
+    @model_validator(mode="after")
+    def _can_be_answered(self) -> Config:
+        if (self.auto_topology is None) == (not self.targets and not self.devices):
+            raise ValueError("give either auto_topology, or targets and devices")
+        targets, devices = self.topology()
+        if not targets:
+            raise ValueError("targets need at least one entry")
+        for target in targets:
+            if target.engine.host_memory is not None and target.kv_token_bytes is None:
+                raise ValueError(f"target {target.model}: a measured engine with host_memory needs kv_bytes")
+            if target.hardware is not None and "kv_blocks" not in target.engine.model_fields_set:
+                hardware.kv_tokens(target.hardware, target.model)
+        if devices:
+            return self
+        for mode in (self.mode, *(mode for _, mode in self.workload.modes)):
+            if mode in ("device", "race"):
+                raise ValueError(f"mode {mode} needs devices")
+            if mode == "speculative" and not any(t.draft_model or t.measured_draft for t in targets):
+                raise ValueError("mode speculative needs devices, or targets with a draft_model")
+        if self.reader == "device":
+            raise ValueError("reader device needs devices")
+        if self.workload.arrival.kind == "closed" and self.workload.arrival.users is None:
+            raise ValueError("closed arrivals without devices need workload.arrival.users")
+        return self
+
+    def topology(self) -> tuple[tuple[TargetGroup, ...], tuple[DeviceGroup, ...]]:
+        """Servers, their engines with what is said of all, and devices."""
+        targets, devices = self.auto_topology.expand() if self.auto_topology else (self.targets, self.devices)
+        return tuple(target.over(self.engine) for target in targets), devices
+
+    @property
+    def reader_at_device(self) -> bool:
+        """Whether prompts and answers travel over the device's link."""
+        return self.reader == "device" or (self.reader is None and bool(self.topology()[1]))
+
+    @property
+    def data_folder(self) -> Path | None:
+        """Where profiled tables lie; None if there are none."""
+        return hardware.data_folder(None if self.data is None else Path(self.data))
+
+    def as_given(self) -> dict[str, Any]:
+        """Plain data that `parse` takes for the same configuration: what was said, without defaults."""
+        return self.model_dump(mode="json", exclude_unset=True)
+
+
+def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
+    """Read a YAML file; each override is "dotted.key=value" (value in YAML). Raises ConfigError."""
+    return parse(read(path), overrides, origin=str(path))
+
+
+def read(path: str | Path) -> dict[str, Any]:
+    """A YAML file as plain data. Raises ConfigError."""
+    try:
+        raw = yaml.safe_load(Path(path).read_text())
+    except (OSError, yaml.YAMLError) as error:
+        raise ConfigError(f"{path}: {error}") from None
+    if not isinstance(raw, dict):
+        raise ConfigError(f"{path}: a mapping of {', '.join(Config.model_fields)} is expected")
+    return raw
+
+
+def parse(raw: Mapping[str, Any], overrides: Sequence[str] = (), origin: str = "configuration") -> Config:
+    """A configuration from plain data; raises ConfigError that begins with `origin`."""
+    data = copy.deepcopy(dict(raw))
+    for override in overrides:
+        _override(data, override)
+    if (complaint := renamed(data)) is not None:
+        raise ConfigError(f"{origin}: {complaint}")
+    try:
+        return Config.model_validate(data)
+    except ValidationError as error:
+        raise ConfigError(f"{origin}: {explain(error, Config)}") from None
+
+
+def _override(data: Any, override: str) -> None:
+    key, equals, text = override.partition("=")
+    if not equals or not key:
+        raise ConfigError(f"--set wants key=value, not {override!r}")
+    *path, last = key.split(".")
+    for part in path:
+        if isinstance(data, list):
+            data = data[_index(data, part, key)]
+        elif isinstance(data, dict):
+            if data.get(part) is None:
+                data[part] = {}
+            data = data[part]
+        else:
+            raise ConfigError(f"--set {key}: {part} is inside a plain value")
+    if isinstance(data, list):
+        data[_index(data, last, key)] = yaml.safe_load(text)
+    elif isinstance(data, dict):
+        data[last] = yaml.safe_load(text)
+    else:
+        raise ConfigError(f"--set {key}: {last} is inside a plain value")
+
+
+def _index(data: list[Any], part: str, key: str) -> int:
+    if not part.isdigit() or int(part) >= len(data):
+        raise ConfigError(f"--set {key}: {part!r} is no index into a list of {len(data)}")
+    return int(part)
+
+
+def _shares(count: int, parts: int) -> list[int]:
+    return [count // parts + (i < count % parts) for i in range(parts)]

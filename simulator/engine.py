@@ -1,0 +1,200 @@
+"""The live engine's core in virtual time: a timer stands in for the forward pass, a script for its tokens."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from engine.base import EngineInfo
+from engine.config import EngineConfig, HostMemory
+from engine.core.engine import Command, CoreEngine, Receive
+from engine.core.host_memory import Copy, EmulatedLink, HostCopies
+from engine.core.runner import Outcome, Work
+from engine.core.sequence import Sequence as CoreSequence
+from engine.core.step import Core
+from engine.core.tasks import DraftTask
+from simulator.clock import VirtualLoop
+from simulator.hardware import StepTimer
+from simulator.script import EOS, VOCAB_SIZE, VOCABULARY, Script
+
+SHORTEST_WAIT_S = 1e-6  # of an engine that has nothing to do before something is due
+
+
+class Hardware:
+    """What several engines compute on, one step at a time.
+
+    free_s: when the last step that began ends.
+    busy_s: seconds in which it computed.
+    """
+
+    __slots__ = ("busy_s", "free_s")
+
+    def __init__(self) -> None:
+        self.free_s = self.busy_s = 0.0
+
+
+class TimedRunner:
+    """Steps whose tokens a script knows. block_bytes: of KV cache."""
+
+    def __init__(self, script: Script, block_bytes: float) -> None:
+        self._script, self._block_bytes = script, block_bytes
+
+    def run(self, work: Work, complete: Sequence[CoreSequence]) -> list[Outcome]:
+        script, outcomes = self._script, []
+        for s in complete:
+            task, position, number = s.task, len(s.tokens) - s.prompt_len, s.tokens[0]
+            assert task is not None
+            if isinstance(task, DraftTask):
+                outcomes.append(Outcome(0, script.draft(number, position)[0]))
+            else:
+                outcomes.append(Outcome(*script.judge(number, position, task.drafts)))
+        return outcomes
+
+    def copy_block(self, source: int, target: int) -> None:
+        """Nothing: there are no keys and values."""
+
+    def host_copies(self, settings: HostMemory, clock: Callable[[], float]) -> HostCopies:
+        return _Copies(settings, self._block_bytes, clock)
+
+
+class _Copies:
+    """The bus to host memory. `settings.copy_mb_per_s` None: copies take no time."""
+
+    def __init__(self, settings: HostMemory, block_bytes: float, clock: Callable[[], float]) -> None:
+        bytes_per_s = float("inf") if settings.copy_mb_per_s is None else settings.copy_mb_per_s * 1e6
+        self._out = EmulatedLink(bytes_per_s, clock)
+        self._back = EmulatedLink(bytes_per_s, clock) if settings.overlap else self._out
+        self._block_bytes = block_bytes
+
+    def save(self, blocks: Sequence[int], hosts: Sequence[int]) -> Copy:
+        return self._out.carry(len(blocks) * self._block_bytes)
+
+    def load(self, hosts: Sequence[int], blocks: Sequence[int], after: Copy | None = None) -> Copy:
+        return self._back.carry(len(blocks) * self._block_bytes, after)
+
+    @property
+    def queue_s(self) -> float:
+        return self._back.queue_s
+
+    @property
+    def block_s(self) -> float:
+        return self._block_bytes / self._back.bytes_per_s
+
+
+class TimedDriver:
+    """Takes a core through its steps on a virtual clock: the counterpart of `engine.core.thread.ThreadDriver`."""
+
+    def __init__(
+        self,
+        core: Core,
+        loop: VirtualLoop,
+        timer: StepTimer,
+        hardware: Hardware,
+        *,
+        padded: bool = False,
+    ) -> None:
+        """timer: how long a step takes; padded: a batch costs what its longest sequence and its widest window would
+        cost everybody."""
+        self.running = True
+        self._core, self._loop, self._timer, self._hardware, self._padded = (
+            core,
+            loop,
+            timer,
+            hardware,
+            padded,
+        )
+        self._commands: deque[Command] = deque()
+        self._computing = False  # a step is under way
+        self._waking: Any = None  # the next turn, where it is certain
+
+    def submit(self, command: Command) -> None:
+        self._commands.append(command)
+        if not self._computing:
+            self._wake_at(self._loop.time())
+
+    def deliver(self, receive: Receive, outcome: Any) -> None:
+        receive(outcome)
+
+    async def stop(self) -> None:
+        self.running = False
+
+    def _wake_at(self, when: float) -> None:
+        """Take the next turn then, if none is due before."""
+        waking = self._waking
+        if waking is not None:
+            if waking.when() <= when:
+                return
+            waking.cancel()
+        loop = self._loop
+        # what comes in at the same moment is seen together: in the loop's next round, not at once
+        self._waking = loop.call_soon(self._turn) if when <= loop.time() else loop.call_at(when, self._turn)
+
+    def _turn(self) -> None:
+        self._waking = None
+        if not self.running or self._computing:
+            return
+        core, commands = self._core, self._commands
+        while commands:
+            commands.popleft()()
+        hardware, now = self._hardware, self._loop.time()
+        if hardware.free_s > now:  # another engine's step
+            self._wake_at(hardware.free_s)
+            return
+        work = core.form()
+        while work is not None and not work:
+            work = core.form()
+        if work is None:
+            if (idle_s := core.idle_s) is not None:
+                self._wake_at(now + max(idle_s, SHORTEST_WAIT_S))
+            return
+        self._computing = True
+        seconds = self._step_s(work)
+        hardware.free_s = now + seconds
+        hardware.busy_s += seconds
+        self._loop.call_at(now + seconds, self._end, work)
+
+    def _end(self, work: Work) -> None:
+        self._computing = False
+        if self.running:
+            core = self._core
+            core.conclude(work, core.runner.run(work, core.completed(work)))
+            self._turn()
+
+    def _step_s(self, work: Work) -> float:
+        tokens = sequences = context = longest = widest = 0
+        prefills: list[tuple[int, int]] = []
+        for s, grant in work:
+            tokens += grant
+            if grant == s.window:
+                sequences += 1
+                context += s.computed
+                longest = max(longest, s.computed)
+                widest = max(widest, grant)
+            else:
+                prefills.append((grant, s.computed))
+        if self._padded:
+            context = sequences * longest
+            tokens = sequences * widest + sum(chunk for chunk, _ in prefills)
+        return self._timer.step_s(tokens, sequences, context, prefills)
+
+
+def timed_engine(
+    loop: VirtualLoop,
+    model: str,
+    config: EngineConfig,
+    timer: StepTimer,
+    script: Script,
+    *,
+    hardware: Hardware | None = None,
+    context: int,
+    token_bytes: float = 0.0,
+    padded: bool = False,
+) -> CoreEngine:
+    """An engine in virtual time. hardware: shared with others, None for its own; context: tokens of prompt and output;
+    token_bytes: of KV cache a token; padded: see TimedDriver."""
+    runner = TimedRunner(script, token_bytes * config.block_size)
+    core = Core(runner, config, loop.time)
+    driver = TimedDriver(core, loop, timer, hardware or Hardware(), padded=padded)
+    info = EngineInfo(model, VOCABULARY, VOCAB_SIZE, context, EOS)
+    return CoreEngine(core, driver, info)

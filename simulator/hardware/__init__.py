@@ -1,0 +1,25 @@
+"""How long hardware takes: profiled tables where there are some, a roofline estimate where there are none."""
+
+from __future__ import annotations
+
+from simulator.hardware.batching import Batching, derive_batching
+from simulator.hardware.catalog import check, kv_bytes, kv_tokens, timer
+from simulator.hardware.predict import predict
+from simulator.hardware.profiles import UnknownHardware, data_folder
+from simulator.hardware.timer import MeasuredTimer, OperatorTimer, RateTimer, StepTimer
+
+__all__ = [
+    "Batching",
+    "MeasuredTimer",
+    "OperatorTimer",
+    "RateTimer",
+    "StepTimer",
+    "UnknownHardware",
+    "check",
+    "data_folder",
+    "derive_batching",
+    "kv_bytes",
+    "kv_tokens",
+    "predict",
+    "timer",
+]

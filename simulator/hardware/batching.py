@@ -1,0 +1,45 @@
+"""Batching's defaults from step times: how much of a prompt a step takes beside decoding."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from simulator.hardware.timer import StepTimer
+
+SLOWER = 16.0
+"""How many times as long a step with a chunk may take as one without. A prompt then loses no more than a sixteenth of
+its speed to what decodes beside it, so that longer chunks make first tokens hardly earlier, and a reader waits for no
+token longer than for sixteen. On GPUs that is 2,048 or 4,096 tokens, about what vLLM takes by default."""
+SEQUENCES, CONTEXT = 32, 1024  # that decode beside it
+SMALLEST, LARGEST = 32, 8192  # tokens of a chunk
+FAR = 4096  # tokens of context from which attention's growth is read
+NEVER = 1_000_000_000
+
+
+class Batching(NamedTuple):
+    """Parameters of `policies.batching.ChunkedPrefill`, in tokens.
+
+    chunk: of prompts, in a step that decodes as well.
+    context_doubles: before a position, for it to take twice the time of a prompt's first.
+    """
+
+    chunk: int
+    context_doubles: int
+
+
+def derive_batching(timer: StepTimer) -> Batching:
+    """The longest chunk (a power of two) that makes a step at most SLOWER times as long, and how attention grows."""
+    plain_s = timer.step_s(SEQUENCES, SEQUENCES, SEQUENCES * CONTEXT)
+
+    def chunk_s(chunk: int, before: int = 0) -> float:
+        """What a chunk adds to that step."""
+        prefills = [(chunk, before)]
+        return timer.step_s(SEQUENCES + chunk, SEQUENCES, SEQUENCES * CONTEXT, prefills) - plain_s
+
+    chunk = SMALLEST
+    while chunk < LARGEST and chunk_s(2 * chunk) <= (SLOWER - 1) * plain_s:
+        chunk *= 2
+    grown_s = chunk_s(chunk, FAR) - chunk_s(chunk)
+    if grown_s <= 0:
+        return Batching(chunk, NEVER)
+    return Batching(chunk, max(1, min(NEVER, round(FAR * chunk_s(chunk) / grown_s))))

@@ -1,0 +1,216 @@
+"""Step timers of hardware and models by name.
+
+Each operator comes, in this order, from a table of this very GPU, model and tensor parallelism; from a table of the
+same GPU (or of one with the same chip) for another, carried over by the roofline's ratio of the two; from the roofline
+alone. A timer's `sources` say which, and how far that is off on average.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+
+from simulator.hardware import roofline, tables
+from simulator.hardware.gpus import GPUS, Gpu
+from simulator.hardware.models import MODELS, ModelShape
+from simulator.hardware.profiles import (
+    ALL_REDUCE,
+    ATTENTION,
+    CPU_OVERHEAD_MODELS,
+    CPU_OVERHEADS,
+    DENSE,
+    PCIE_ALL_REDUCE,
+    PREFILL_ATTENTION,
+    Profile,
+    UnknownHardware,
+    attention_tables,
+    data_folder,
+    dense_tables,
+    nearest,
+    same,
+)
+from simulator.hardware.timer import OperatorTimer
+
+MEMORY_FOR_ENGINE = 0.9  # share of a GPU's memory that an engine takes, as vLLM does by default
+ACTIVATION_BYTES = 1.5e9  # of that, for activations and graphs, on each GPU
+HOST_S = 2.0e-3  # around a step where no table says more: scheduling, sampling, preparing inputs
+ERRORS = {"dense": 0.11, "decode attention": 0.16, "prefill attention": 0.40, "all-reduce": 0.30}
+"""Mean relative error of the roofline on tables that it has not seen; `benchmarks.hardware` measures it. What is scaled
+from another table of the same GPU counts as no better, except the dense operators: there is but one table to try."""
+SCALED_DENSE_ERROR = 0.05
+
+Over = Callable[[float], float]
+Over2 = Callable[[float, float], float]
+
+
+@lru_cache(maxsize=64)
+def timer(hardware: str, model: str, data: Path | None = None) -> OperatorTimer:
+    """The step timer of a model on hardware like "A40" or "4xA100" (tensor parallel). Raises UnknownHardware."""
+    gpu, ways = parse(hardware)
+    shape = _shape(model)
+    folder = data_folder(data)
+    sources: dict[str, str] = {}
+    layer, head = _dense(folder, gpu, shape, ways, sources)
+    decode = _decode(folder, gpu, shape, ways, sources)
+    prefill = _prefill(folder, gpu, shape, ways, sources)
+    reduce = _all_reduce(folder, gpu, ways, sources)
+    row_bytes = 2 * shape.hidden
+    return OperatorTimer(
+        dense=lambda tokens: shape.layers * (layer(tokens) + 2 * reduce(tokens * row_bytes)),
+        head=head,
+        host=_host(folder, gpu, shape, ways, sources),
+        decode=lambda batch, context: shape.layers * decode(batch, context),
+        prefill=lambda chunk, context: shape.layers * prefill(chunk, context),
+        sources=sources,
+    )
+
+
+def check(hardware: str, model: str) -> None:
+    """Raises UnknownHardware unless both names are known."""
+    parse(hardware)
+    _shape(model)
+
+
+def kv_bytes(model: str) -> int:
+    """Bytes of KV cache a token takes. Raises UnknownHardware."""
+    return int(_shape(model).kv_bytes)
+
+
+def kv_tokens(hardware: str, model: str) -> int:
+    """Tokens of KV cache that the memory holds beside the weights. Raises UnknownHardware where even those do
+    not fit."""
+    gpu, ways = parse(hardware)
+    shape = _shape(model)
+    left = ways * (gpu.memory_bytes * MEMORY_FOR_ENGINE - ACTIVATION_BYTES) - shape.weight_bytes
+    if left <= 0:
+        raise UnknownHardware(f"{model} ({shape.weight_bytes / 1e9:.0f} GB) does not fit into {hardware}")
+    return int(left / shape.kv_bytes)
+
+
+def parse(hardware: str) -> tuple[Gpu, int]:
+    """ "4xA100" → (the GPU, 4). Raises UnknownHardware."""
+    count, times, name = hardware.partition("x")
+    if not times or not count.isdigit():
+        count, name = "1", hardware
+    if name not in GPUS or int(count) < 1:
+        raise UnknownHardware(
+            f"no hardware {hardware!r}; there are (also as 4xNAME): {', '.join(sorted(GPUS))}"
+        )
+    return GPUS[name], int(count)
+
+
+def _shape(model: str) -> ModelShape:
+    if model not in MODELS:
+        raise UnknownHardware(f"no model {model!r}; there are: {', '.join(sorted(MODELS))}")
+    return MODELS[model]
+
+
+def dense(folder: Path, profile: Profile, gpu: Gpu, shape: ModelShape, ways: int) -> Over:
+    """Seconds of a layer without attention over tokens, carried over from a profile of another combination."""
+    curve, _ = dense_tables(folder, profile)
+    if same(profile, gpu, shape, ways):
+        return curve.at
+    theirs, of = GPUS[profile.gpu], MODELS[profile.model]
+
+    def scaled(tokens: float) -> float:
+        whole = max(1, int(tokens))
+        ratio = roofline.dense_s(gpu, shape, ways, whole) / roofline.dense_s(theirs, of, profile.ways, whole)
+        return curve.at(tokens) * ratio
+
+    return scaled
+
+
+def decode_attention(folder: Path, profile: Profile, gpu: Gpu, shape: ModelShape, ways: int) -> Over2:
+    """The same of decoding over sequences and context: as the KV heads of a GPU's share and its memory's rate."""
+    table, _ = attention_tables(folder, profile)
+    theirs, of = GPUS[profile.gpu], MODELS[profile.model]
+    heads = max(1.0, shape.kv_heads / ways) * shape.head_dim
+    their_heads = max(1.0, of.kv_heads / profile.ways) * of.head_dim
+    scale = heads / their_heads * theirs.memory_bytes_per_s / gpu.memory_bytes_per_s
+    return lambda batch, context: scale * table.at(batch, context)
+
+
+def prefill_attention(folder: Path, profile: Profile, gpu: Gpu, shape: ModelShape, ways: int) -> Over2:
+    """The same of a prompt's chunk and the context before it: as the query heads of a GPU's share and its FLOPs."""
+    _, table = attention_tables(folder, profile)
+    theirs, of = GPUS[profile.gpu], MODELS[profile.model]
+    heads, their_heads = shape.heads / ways * shape.head_dim, of.heads / profile.ways * of.head_dim
+    scale = heads / their_heads * theirs.flops_per_s / gpu.flops_per_s
+    return lambda chunk, context: scale * table.at(chunk, context)
+
+
+def _dense(
+    folder: Path | None, gpu: Gpu, shape: ModelShape, ways: int, sources: dict[str, str]
+) -> tuple[Over, Over]:
+    profile = nearest(DENSE, gpu, shape, ways)
+    head: Over = lambda rows: roofline.head_s(gpu, shape, ways, int(rows))  # noqa: E731
+    sources["head"] = _estimated("dense")
+    if folder is None or profile is None:
+        sources["dense"] = _estimated("dense")
+        return lambda tokens: roofline.dense_s(gpu, shape, ways, int(tokens)), head
+    sources["dense"] = _from(profile, "dense", gpu, shape, ways)
+    _, table = dense_tables(folder, profile)
+    if table is not None and same(profile, gpu, shape, ways):
+        sources["head"] = sources["dense"]
+        head = table.at
+    return dense(folder, profile, gpu, shape, ways), head
+
+
+def _decode(folder: Path | None, gpu: Gpu, shape: ModelShape, ways: int, sources: dict[str, str]) -> Over2:
+    profile = nearest(ATTENTION, gpu, shape, ways)
+    if folder is None or profile is None:
+        sources["decode attention"] = _estimated("decode attention")
+        return lambda batch, context: roofline.decode_attention_s(gpu, shape, ways, batch, context)
+    sources["decode attention"] = _from(profile, "decode attention", gpu, shape, ways)
+    return decode_attention(folder, profile, gpu, shape, ways)
+
+
+def _prefill(folder: Path | None, gpu: Gpu, shape: ModelShape, ways: int, sources: dict[str, str]) -> Over2:
+    profile = nearest(PREFILL_ATTENTION, gpu, shape, ways)
+    if folder is None or profile is None:
+        sources["prefill attention"] = _estimated("prefill attention")
+        return lambda chunk, context: roofline.prefill_attention_s(gpu, shape, ways, chunk, context)
+    sources["prefill attention"] = _from(profile, "prefill attention", gpu, shape, ways)
+    return prefill_attention(folder, profile, gpu, shape, ways)
+
+
+def _all_reduce(folder: Path | None, gpu: Gpu, ways: int, sources: dict[str, str]) -> Over:
+    if ways == 1:
+        return lambda _: 0.0
+    file = ALL_REDUCE.get(gpu.name)
+    if folder is not None and file is not None and ways in (2, 4, 8):
+        sources["all-reduce"] = f"table {file}"
+        return tables.all_reduce(folder / file, ways).at
+    if folder is not None and not gpu.link_bytes_per_s:
+        sources["all-reduce"] = f"scaled from {PCIE_ALL_REDUCE} (± {ERRORS['all-reduce']:.0%})"
+        return tables.all_reduce(folder / PCIE_ALL_REDUCE, 4).at
+    sources["all-reduce"] = _estimated("all-reduce")
+    return lambda size: roofline.all_reduce_s(gpu, ways, size)
+
+
+def _host(folder: Path | None, gpu: Gpu, shape: ModelShape, ways: int, sources: dict[str, str]) -> Over:
+    name, model = CPU_OVERHEADS.get(gpu.name), CPU_OVERHEAD_MODELS.get(shape.name)
+    if folder is not None and name is not None and model is not None:
+        file = f"vidur_profiles/cpu_overheads/{name}_cpu_overheads.csv"
+        try:
+            curve = tables.cpu_overhead(folder / file, model, ways).at
+        except tables.TableError:
+            pass
+        else:
+            sources["host"] = f"table {file}"
+            return curve
+    sources["host"] = f"assumed: {HOST_S * 1e3:g} ms a step"
+    return lambda _: HOST_S
+
+
+def _from(profile: Profile, operator: str, gpu: Gpu, shape: ModelShape, ways: int) -> str:
+    if same(profile, gpu, shape, ways):
+        return f"table {profile.file}"
+    what = f"{profile.file}, {profile.model} on {profile.ways}x{profile.gpu}"
+    error = SCALED_DENSE_ERROR if operator == "dense" else ERRORS[operator]
+    return f"scaled from {what} (± {error:.0%})"
+
+
+def _estimated(operator: str) -> str:
+    return f"roofline (± {ERRORS[operator]:.0%})"

@@ -1,0 +1,288 @@
+"""Engines at the other end of a link, in virtual time: the live link's model, with what can happen to a link.
+
+A call crosses as a request and a reply, a stream as many replies, of about the size that the wire's frames have
+(`cluster.frames`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from cluster.link import Link, Pipe
+from cluster.wire import WireSettings
+from engine.base import (
+    Draft,
+    DraftProbs,
+    Engine,
+    EngineError,
+    EngineInfo,
+    EngineStats,
+    EngineStopped,
+    Sampling,
+    Session,
+    Tensor,
+    Tokens,
+    Verdict,
+)
+from engine.core.stream import Stream
+
+HEADER_BYTES = 24  # of a frame: length, session, sequence number, tag
+TOKEN_BYTES = 3  # a token id as the wire packs it
+SILENCE_S = WireSettings().silence_s  # after which a connection counts as lost
+
+
+def frame_bytes(tokens: int) -> int:
+    """Size of a frame that carries so many token ids."""
+    return HEADER_BYTES + TOKEN_BYTES * tokens
+
+
+class Path:
+    """The way from a caller to an engine and back, over one link.
+
+    there, back: the link's two directions, as the caller sees them.
+    As a connection does, a path that is cut ends the sessions opened over it and refuses calls; one that is stalled
+    keeps what is sent until it is healed, or counts as cut when nothing was heard for `SILENCE_S`.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, there: Pipe, back: Pipe) -> None:
+        self._loop, self._there, self._back = loop, there, back
+        # dicts, for their order
+        self._waiting: dict[asyncio.Future[None], None] = {}
+        self._streams: dict[Stream, None] = {}
+        self._sessions: dict[Session, None] = {}
+        self._cut = False
+        self._stalled: list[tuple[Pipe, int, Callable[[], None]]] | None = None
+        self._silence: asyncio.TimerHandle | None = None
+
+    @classmethod
+    def to_device(cls, loop: asyncio.AbstractEventLoop, link: Link) -> Path:
+        """From the cloud to a device behind the link."""
+        return cls(loop, link.down, link.up)
+
+    @classmethod
+    def to_cloud(cls, loop: asyncio.AbstractEventLoop, link: Link) -> Path:
+        """From a device to the cloud."""
+        return cls(loop, link.up, link.down)
+
+    def cut(self) -> None:
+        """Nothing crosses any more; both ends hear of it."""
+        self._cut, self._stalled = True, None
+        waiting, self._waiting = self._waiting, {}
+        for future in waiting:
+            if not future.done():
+                future.set_exception(EngineStopped("the connection is lost"))
+        for stream in self._streams:
+            stream.put(EngineStopped("the connection is lost"))
+        sessions, self._sessions = self._sessions, {}
+        for session in sessions:
+            _spawn(_end(session, self))
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether nothing crosses."""
+        return self._cut
+
+    def stall(self) -> None:
+        """What is sent from now on does not arrive, and nobody is told."""
+        if self._stalled is None and not self._cut:
+            self._stalled = []
+            self._silence = self._loop.call_later(SILENCE_S, self.cut)
+
+    def heal(self) -> None:
+        """All is well again; what a stall has kept is sent on."""
+        if self._silence is not None:
+            self._silence.cancel()
+            self._silence = None
+        kept, self._cut, self._stalled = self._stalled or [], False, None
+        for pipe, size, deliver in kept:
+            pipe.carry(size, deliver)
+
+    def send(self, deliver: Callable[[], None], tokens: int = 0) -> None:
+        """Send a frame that nobody waits for."""
+        self._carry(self._there, frame_bytes(tokens), deliver)
+
+    def reply(self, deliver: Callable[[], None], tokens: int = 0) -> None:
+        """The same, from the engine's end."""
+        self._carry(self._back, frame_bytes(tokens), deliver)
+
+    def opened(self, session: Session) -> None:
+        """A session was opened over this path."""
+        self._sessions[session] = None
+
+    def ended(self, session: Session) -> None:
+        """It is no more."""
+        self._sessions.pop(session, None)
+
+    def listen(self, stream: Stream) -> None:
+        """Somebody waits for what is sent back."""
+        self._streams[stream] = None
+
+    def leave(self, stream: Stream) -> None:
+        """They wait no more."""
+        self._streams.pop(stream, None)
+
+    def there(self, tokens: int = 0) -> asyncio.Future[None]:
+        """Done when a frame of so many tokens reaches the engine; fails with EngineStopped."""
+        return self._cross(self._there, tokens)
+
+    def back(self, tokens: int = 0) -> asyncio.Future[None]:
+        """Done when a frame of so many tokens reaches the caller; fails with EngineStopped."""
+        return self._cross(self._back, tokens)
+
+    def _cross(self, pipe: Pipe, tokens: int) -> asyncio.Future[None]:
+        future: asyncio.Future[None] = asyncio.Future(loop=self._loop)
+        if self._cut:
+            future.set_exception(EngineStopped("there is no connection"))
+        else:
+            self._waiting[future] = None
+            self._carry(pipe, HEADER_BYTES + TOKEN_BYTES * tokens, partial(self._arrived, future))
+        return future
+
+    def _arrived(self, future: asyncio.Future[None]) -> None:
+        if not future.done():  # whoever waited may have been cancelled
+            future.set_result(None)
+        self._waiting.pop(future, None)
+
+    def _carry(self, pipe: Pipe, size: int, deliver: Callable[[], None]) -> None:
+        if self._stalled is None and not self._cut:
+            pipe.carry(size, deliver)
+        elif self._stalled is not None:
+            self._stalled.append((pipe, size, deliver))
+
+
+class LinkedEngine:
+    """The Engine protocol over an engine at the other end of a path."""
+
+    def __init__(self, engine: Engine, path: Path) -> None:
+        self._engine, self._path = engine, path
+
+    @property
+    def info(self) -> EngineInfo:
+        return self._engine.info
+
+    async def open(self, prompt: Sequence[int], sampling: Sampling, log: Sequence[int] = ()) -> LinkedSession:
+        path = self._path
+        await path.there(len(prompt) + len(log))
+        session = await self._engine.open(prompt, sampling, log)
+        path.opened(session)
+        try:
+            await path.back()
+        except BaseException:
+            path.send(partial(_leave, session, path))
+            raise
+        return LinkedSession(session, path)
+
+    async def stats(self) -> EngineStats:
+        await self._path.there()
+        stats = await self._engine.stats()
+        await self._path.back()
+        return stats
+
+    async def close(self) -> None:
+        """Nothing: the engine belongs to the other end."""
+
+
+class LinkedSession:
+    """A session at the other end of a path."""
+
+    __slots__ = ("_path", "_session")
+
+    def __init__(self, session: Session, path: Path) -> None:
+        self._session, self._path = session, path
+
+    async def generate(self) -> AsyncGenerator[Tokens, None]:
+        stream, path = Stream(), self._path
+        await path.there()
+        pump = asyncio.get_running_loop().create_task(self._pump(stream))
+        path.listen(stream)
+        try:
+            async for tokens in stream:
+                yield tokens
+        finally:
+            path.leave(stream)
+            if not pump.done():
+                path.send(lambda: _stop(pump))
+
+    async def _pump(self, stream: Stream) -> None:
+        """At the engine's end: send its tokens as they come."""
+        path = self._path
+        try:
+            async for tokens in self._session.generate():
+                path.reply(_put(stream, tokens), len(tokens.ids))
+        except Exception as error:
+            path.reply(_put(stream, error))
+
+    async def verify(self, drafts: Sequence[int], probs: DraftProbs | None = None) -> Verdict:
+        await self._path.there(len(drafts))
+        verdict = await self._session.verify(drafts, probs)
+        await self._path.back(len(verdict.ids))
+        return verdict
+
+    async def draft(self, position: int, tokens: Sequence[int], window: int) -> Draft:
+        await self._path.there(len(tokens))
+        draft = await self._session.draft(position, tokens, window)
+        await self._path.back(len(draft.ids))
+        return draft
+
+    async def extend(self, position: int, tokens: Sequence[int]) -> None:
+        await self._path.there(len(tokens))
+        await self._session.extend(position, tokens)
+        await self._path.back()
+
+    async def forward(self, position: int, hidden: Tensor) -> Tensor:
+        await self._path.there()
+        result = await self._session.forward(position, hidden)
+        await self._path.back()
+        return result
+
+    async def cancel(self) -> None:
+        await asyncio.shield(
+            _spawn(self._end())
+        )  # what was sent arrives, though nobody waits for it any more
+        await self._path.back()
+
+    async def _end(self) -> None:
+        await self._path.there()
+        await _end(self._session, self._path)
+
+
+async def _end(session: Session, path: Path) -> None:
+    path.ended(session)
+    with suppress(
+        EngineError
+    ):  # its engine, which may be behind another link, is gone, and the session with it
+        await session.cancel()
+
+
+def _leave(session: Session, path: Path) -> None:
+    _spawn(_end(session, path))
+
+
+def _stop(task: asyncio.Task[None]) -> None:
+    task.cancel()
+
+
+def _put(stream: Stream, item: Tokens | Exception) -> Callable[[], None]:
+    return lambda: stream.put(item)
+
+
+_spawned: set[asyncio.Task[None]] = set()
+
+
+def _spawn(coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    """Run it beside everything else, to its end."""
+    task = asyncio.get_running_loop().create_task(coroutine)
+    _spawned.add(task)
+    task.add_done_callback(_ended)
+    return task
+
+
+def _ended(task: asyncio.Task[None]) -> None:
+    """That an engine is gone is known to whoever waits for it, if anybody still does."""
+    _spawned.discard(task)
+    if not task.cancelled() and (error := task.exception()) and not isinstance(error, EngineError):
+        raise error

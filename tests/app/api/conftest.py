@@ -1,0 +1,33 @@
+"""A fresh backend and a client of the API over a socket for each test."""
+
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+from openai import AsyncOpenAI
+
+from app.api.routes import create_api
+from tests.app.api.null_backend import NullBackend, served
+
+
+@pytest.fixture
+async def backend() -> NullBackend:
+    return NullBackend()
+
+
+@pytest.fixture
+async def address(backend: NullBackend) -> AsyncIterator[str]:
+    async with served(create_api(backend)) as address:
+        yield address
+
+
+@pytest.fixture
+async def openai(address: str) -> AsyncIterator[AsyncOpenAI]:
+    async with AsyncOpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0, timeout=20) as client:
+        yield client
+
+
+@pytest.fixture
+async def http(address: str) -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(base_url=address, timeout=20) as client:
+        yield client

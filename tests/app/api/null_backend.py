@@ -1,0 +1,174 @@
+"""A backend without a model, and the API over a real socket, for the tests of this folder."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from itertools import cycle
+
+import msgspec
+import uvicorn
+from tokenizers import Tokenizer as RustTokenizer
+from tokenizers import decoders, models, pre_tokenizers, trainers
+
+from app.api.backend import ModelCard
+from app.api.errors import NotReady
+from deployments.accounts import Statement
+from deployments.experience import Experience
+from deployments.modes.speculative import Speculation
+from deployments.request.job import Delta, Job, JobStats, NoSuchDevice
+from deployments.request.tokenlog import Origin
+from engine.base import Session, TokenLogprob
+from engine.null_engine import NullEngine
+from engine.tokenizer import Tokenizer
+
+SPECIAL = ["<bos>", "<pad>", "<eos>", "<|q|>", "<|a|>"]
+TEMPLATE = "<bos>{% for m in messages %}<|q|> {{ m.content }}{% endfor %}<|a|>"
+EOS = 2
+
+
+def byte_tokenizer() -> Tokenizer:
+    """One token a byte, and the special ones."""
+    tokenizer = RustTokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=0, special_tokens=SPECIAL, initial_alphabet=alphabet, show_progress=False
+    )
+    tokenizer.train_from_iterator([], trainer)
+    return Tokenizer(tokenizer.to_str(), {"bos_token": "<bos>", "eos_token": "<eos>"}, TEMPLATE)
+
+
+TOKENIZER = byte_tokenizer()
+ORIGINS = {
+    "cloud": (Origin.CLOUD,),
+    "device": (Origin.DEVICE,),
+    "race": (Origin.DEVICE, Origin.CLOUD),
+    "speculative": (Origin.DRAFT, Origin.DRAFT, Origin.DRAFT, Origin.CORRECTED),
+}
+
+
+class NullBackend:
+    """Jobs on a null engine that knows no sampling. What it says may be replaced by a text.
+
+    says: the answer's text (the engine then only sets the pace); burst: tokens of one delta.
+    hold_after: tokens after which every job waits for `go`; held: released by each that begins to wait.
+    fail_after: (tokens, error) of every job.
+    jobs: what was asked for; closed: released once for each job that has ended in whatever way.
+    """
+
+    def __init__(self, says: str | None = None, burst: int = 1, context: int = 512) -> None:
+        self.engine = NullEngine(vocab_size=TOKENIZER.vocab_size, context=context)
+        self.says = [*TOKENIZER.encode(says), EOS] if says is not None else None
+        self.burst = burst
+        self.hold_after: int | None = None
+        self.go = asyncio.Event()
+        self.held = asyncio.Semaphore(0)
+        self.fail_after: tuple[int, Exception] | None = None
+        self.draining = False
+        self.default_reader_rate = 5.0
+        self.accounts = Experience().accounts
+        self.missing: list[str] = []
+        self.jobs: list[Job] = []
+        self.closed = asyncio.Semaphore(0)
+
+    def models(self) -> list[ModelCard]:
+        return [ModelCard("null", self.engine.info.context, TOKENIZER.vocabulary)]
+
+    def tokenizer(self, model: str) -> Tokenizer:
+        return TOKENIZER
+
+    async def account(self, key: str) -> Statement:
+        return self.accounts.statement(key)
+
+    async def change_account(self, key: str, budget: float | None, exchange_rate: float | None) -> Statement:
+        return self.accounts.settle(key, budget, exchange_rate).statement()
+
+    async def devices(self) -> list[dict[str, object]]:
+        return [{"name": "pixel-1", "rtt_ms": 10.0, "sessions": 0}]
+
+    async def ready(self) -> dict[str, object]:
+        if self.missing:
+            raise NotReady(self.missing)
+        return {"verifiers": 1}
+
+    async def run(self, job: Job) -> AsyncIterator[Delta]:
+        self.jobs.append(job)
+        try:
+            if job.device not in (None, "pixel-1"):
+                raise NoSuchDevice(f"no device is called {job.device!r}")
+            stops = (*job.sampling.stop_tokens, *([] if job.sampling.ignore_eos else [EOS]))
+            asked = msgspec.structs.replace(
+                job.sampling, temperature=0.0, stop=(), logprobs=-1, stop_tokens=stops
+            )
+            session = await self.engine.open(job.prompt, asked)
+            try:
+                async with aclosing(self._deltas(job, session, stops)) as deltas:
+                    async for delta in deltas:
+                        yield delta
+            finally:
+                await session.cancel()
+        finally:
+            self.closed.release()
+
+    async def _deltas(self, job: Job, session: Session, stops: tuple[int, ...]) -> AsyncIterator[Delta]:
+        """The engine's tokens, or those of `says` in their place, in bursts."""
+        origins = cycle(ORIGINS[job.mode or "cloud"])
+        stats = JobStats(mode=job.mode or "cloud", device=job.device, ttft_s=0.001, total_s=0.002)
+        stats.figures[Speculation.mode] = Speculation(rounds=2)
+        delta = Delta([], [], None, [] if job.sampling.logprobs >= 0 else None)
+        async for tokens in session.generate():
+            token, finish = tokens.ids[0], tokens.finish
+            if self.says is not None:
+                token = self.says[stats.tokens]
+                finish = "stop" if token in stops else finish
+            origin = next(origins)
+            stats.tokens += 1
+            stats.by_origin[origin] = stats.by_origin.get(origin, 0) + 1
+            delta.ids.append(token)
+            delta.origins.append(origin)
+            if delta.logprobs is not None:
+                others = [(token - n, -0.25 - n) for n in range(job.sampling.logprobs)]
+                delta.logprobs.append(TokenLogprob(-0.25, others))
+            if len(delta.ids) == self.burst or finish:
+                delta.finish, delta.stats = finish, stats
+                yield delta
+                delta = Delta([], [], None, None if delta.logprobs is None else [])
+            if finish:
+                return
+            await self._interrupt(stats.tokens)
+
+    async def _interrupt(self, tokens: int) -> None:
+        if self.hold_after == tokens:
+            self.held.release()
+            await self.go.wait()
+        if self.fail_after and self.fail_after[0] == tokens:
+            raise self.fail_after[1]
+
+
+@asynccontextmanager
+async def served(app: object) -> AsyncIterator[str]:
+    """The ASGI app on a free port of this machine, in this event loop; its address.
+
+    Without uvicorn's main loop, which looks only ten times a second whether it shall end.
+    """
+    config = uvicorn.Config(app, lifespan="off", log_level="warning", timeout_graceful_shutdown=5)
+    config.load()
+    server = uvicorn.Server(config)
+    server.lifespan = config.lifespan_class(config)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        await server.startup([listener])
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            await server.shutdown([listener])
+
+
+async def times(n: int, semaphore: asyncio.Semaphore, within_s: float = 10.0) -> None:
+    """Wait until `semaphore` has been released n times."""
+    async with asyncio.timeout(within_s):
+        for _ in range(n):
+            await semaphore.acquire()

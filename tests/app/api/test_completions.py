@@ -1,0 +1,75 @@
+"""Text completions and models through the official client."""
+
+import pytest
+from openai import NotFoundError
+
+from tests.app.api.null_backend import TOKENIZER, NullBackend
+
+SAYS = "and so on."
+
+
+@pytest.fixture
+async def backend() -> NullBackend:
+    return NullBackend(says=SAYS)
+
+
+async def test_a_text_prompt(openai, backend):
+    answer = await openai.completions.create(model="null", prompt="One, two")
+    assert (answer.object, answer.choices[0].text, answer.choices[0].finish_reason) == (
+        "text_completion",
+        SAYS,
+        "stop",
+    )
+    assert backend.jobs[0].prompt == tuple(TOKENIZER.encode("One, two"))
+    assert backend.jobs[0].sampling.max_tokens == 512 - 8
+    assert answer.tandem["origins"] == [["cloud", len(SAYS)]]
+
+
+async def test_a_prompt_of_token_ids(openai, backend):
+    answer = await openai.completions.create(model="null", prompt=TOKENIZER.encode("ab"), echo=True)
+    assert backend.jobs[0].prompt == tuple(TOKENIZER.encode("ab"))
+    assert answer.choices[0].text == "ab" + SAYS
+
+
+async def test_several_prompts(openai, backend):
+    answer = await openai.completions.create(model="null", prompt=["a", "bb"], n=2, max_tokens=1, echo=True)
+    assert [(c.index, c.text) for c in answer.choices] == list(enumerate(["aa", "aa", "bba", "bba"]))
+    assert [len(job.prompt) for job in backend.jobs] == [1, 1, 2, 2]
+    assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (3, 4)
+
+
+async def test_echo_is_of_the_prompts_origin(openai):
+    answer = await openai.completions.create(model="null", prompt="Say: ", echo=True)
+    assert answer.choices[0].text == "Say: " + SAYS
+    assert answer.tandem["origins"] == [["prompt", 5], ["cloud", len(SAYS)]]
+
+
+async def test_echo_in_a_stream(openai):
+    stream = await openai.completions.create(model="null", prompt="Say: ", echo=True, stream=True)
+    chunks = [chunk async for chunk in stream]
+    assert "".join(c.choices[0].text for c in chunks) == "Say: " + SAYS
+    assert chunks[-1].choices[0].finish_reason == "stop"
+
+
+async def test_logprobs(openai):
+    answer = await openai.completions.create(model="null", prompt="x", logprobs=2, max_tokens=3)
+    scores = answer.choices[0].logprobs
+    assert (scores.tokens, scores.token_logprobs) == (["a", "n", "d"], [-0.25] * 3)
+    assert scores.top_logprobs[0] == {"a": -0.25, "`": -1.25}
+    assert scores.text_offset == [0, 1, 2]
+
+
+async def test_logprobs_in_a_stream_are_those_of_the_whole(openai):
+    stream = await openai.completions.create(model="null", prompt="x", logprobs=0, max_tokens=5, stream=True)
+    scores = [chunk.choices[0].logprobs async for chunk in stream]
+    assert [t for s in scores for t in s.tokens] == list("and s")
+    assert [o for s in scores for o in s.text_offset] == [0, 1, 2, 3, 4]
+    assert all(top == {} for s in scores for top in s.top_logprobs)
+
+
+async def test_models(openai):
+    (model,) = (await openai.models.list()).data
+    assert (model.id, model.context, model.vocabulary) == ("null", 512, TOKENIZER.vocabulary)
+    assert await openai.models.retrieve("null") == model
+    with pytest.raises(NotFoundError):
+        await openai.models.retrieve("other/model")

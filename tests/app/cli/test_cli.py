@@ -1,0 +1,246 @@
+"""The command line against a server with a null model."""
+
+import io
+import json
+import subprocess
+import sys
+
+import pytest
+from anyio.from_thread import start_blocking_portal
+from rich.console import Console
+from typer.testing import CliRunner
+
+from app.api.routes import create_api
+from app.cli import render as live
+from app.cli.client import Client
+from app.cli.conversation import Conversation
+from app.cli.main import cli
+from tests.app.api.null_backend import NullBackend, served
+
+SAYS = "Zürich 🗼 [bold]has[/] three bridges."
+run = CliRunner().invoke
+
+
+@pytest.fixture
+def backend() -> NullBackend:
+    return NullBackend(says=SAYS)
+
+
+@pytest.fixture
+def url(backend):
+    with (
+        start_blocking_portal() as portal,
+        portal.wrap_async_context_manager(served(create_api(backend))) as address,
+    ):
+        yield address
+
+
+def test_help_for_everything():
+    assert run(cli, ["--help"]).exit_code == 0
+    for command in ("chat", "devices", "account", "bench", "up", "down"):
+        assert run(cli, [command, "--help"]).exit_code == 0
+    assert run(cli, ["sing"]).exit_code == 2
+
+
+def test_chat_prints_bare_text_where_there_is_no_terminal(url):
+    result = run(cli, ["chat", "Hello?", "--url", url])
+    assert (result.exit_code, result.stdout) == (0, SAYS + "\n")
+
+
+def test_chat_passes_the_wishes_on(url, backend):
+    wishes = "--mode speculative --device pixel-1 --window 3 --temperature 0.5 --seed 7 --max-tokens 9"
+    result = run(cli, ["chat", "Hello?", "--system", "Be brief.", *wishes.split()], env={"TANDEM_URL": url})
+    assert result.exit_code == 0
+    (job,) = backend.jobs
+    assert (job.mode, job.device, job.window) == ("speculative", "pixel-1", 3)
+    assert (job.sampling.temperature, job.sampling.seed, job.sampling.max_tokens) == (0.5, 7, 9)
+    assert bytes(backend.tokenizer("null").shown_bytes(job.prompt)) == b" Be brief. Hello?"
+
+
+def test_an_account_is_shown_and_set(url, backend):
+    key = {"TANDEM_API_KEY": "sesame", "TANDEM_URL": url}
+    chat = ["chat", "Hello?", "--mode", "race", "--budget", "0.25", "--exchange-rate", "2e-6"]
+    assert run(cli, chat, env=key).exit_code == 0
+    (job,) = backend.jobs
+    assert (job.budget, job.exchange_rate) == (0.25, 2e-6)
+    assert job.account.startswith("key-")
+    changed = run(cli, ["account", "--budget", "0.125"], env=key)
+    assert changed.exit_code == 0
+    assert f"account\t{job.account}" in changed.stdout
+    assert "budget\t0.125" in changed.stdout
+    shown = json.loads(run(cli, ["account", "--json"], env=key).stdout)
+    assert (shown["budget"], shown["account"]) == (0.125, job.account)
+    other = json.loads(
+        run(cli, ["account", "--json", "--device", "my phone"], env={"TANDEM_URL": url}).stdout
+    )
+    assert (other["account"], other["budget"]) == ("device-my phone", 0.5)
+    assert run(cli, ["account", "--budget", "7"], env=key).exit_code == 2
+
+
+def test_chat_reads_a_question_from_stdin(url, backend):
+    assert run(cli, ["chat", "--url", url], input="From a pipe").stdout == SAYS + "\n"
+    assert backend.tokenizer("null").decode(backend.jobs[0].prompt) == " From a pipe"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--mode", "warp"], "mode 'warp' is not served here"),
+        (["--device", "toaster"], "no device is called 'toaster' (HTTP 404)"),
+        (["--model", "gpt-9"], "'gpt-9' does not exist here"),
+        (["--max-tokens", "100000"], "context"),
+    ],
+)
+def test_what_the_server_refuses_is_said_plainly(url, arguments, says):
+    result = run(cli, ["chat", "Hello?", "--url", url, *arguments])
+    assert result.exit_code == 1
+    assert says in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_an_answer_that_breaks_off(url, backend):
+    backend.fail_after = (7, RuntimeError("a secret"))
+    result = run(cli, ["chat", "Hello?", "--url", url])
+    assert (result.exit_code, result.stdout) == (1, "Zürich")
+    assert "the answer broke off: the server failed on this request" in result.stderr
+
+
+@pytest.mark.parametrize("command", [["chat", "Hello?"], ["devices"], ["bench"]])
+@pytest.mark.parametrize(
+    ("address", "says"),
+    [
+        ("http://127.0.0.1:1", "start a server with `tandem up`"),
+        ("nonsense", "is not an address"),
+        ("http://x:port", "is not an address"),
+    ],
+)
+def test_no_server(command, address, says):
+    result = run(cli, [*command, "--url", address])
+    assert result.exit_code == 1
+    assert says in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_wrong_usage():
+    assert run(cli, ["chat", "x", "--window", "0"]).exit_code == 2
+    assert run(cli, ["bench", "--requests", "none"]).exit_code == 2
+
+
+def test_devices(url):
+    result = run(cli, ["devices", "--url", url])
+    assert result.stdout.splitlines() == ["name\trtt_ms\tsessions", "pixel-1\t10.0\t0"]
+    assert json.loads(run(cli, ["devices", "--json", "--url", url]).stdout)[0]["name"] == "pixel-1"
+
+
+def test_no_devices(url, backend):
+    async def none():
+        return []
+
+    backend.devices = none
+    assert run(cli, ["devices", "--url", url]).stdout == "No device is registered.\n"
+
+
+def test_bench(url, backend):
+    result = run(cli, ["bench", "--url", url, "--requests", "6", "--concurrency", "3", "--mode", "device"])
+    assert result.exit_code == 0
+    assert [line.split("\t")[0] for line in result.stdout.splitlines()[1:4]] == [
+        "TTFT ms",
+        "TPOT ms",
+        "total ms",
+    ]
+    assert f"6 answers, {6 * (len(SAYS.encode()) + 1)} tokens" in result.stdout
+    assert {job.mode for job in backend.jobs} == {"device"}
+
+
+def test_bench_counts_failures(url, backend):
+    backend.fail_after = (3, RuntimeError("odd"))
+    result = run(cli, ["bench", "--url", url, "--requests", "2", "--max-tokens", "3"])
+    assert (result.exit_code, "2 answers" in result.stdout) == (0, True)
+    result = run(cli, ["bench", "--url", url, "--requests", "2", "--max-tokens", "4"])
+    assert result.exit_code == 1
+    assert "no answer came" in result.stderr
+
+
+def test_down_without_up(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = run(cli, ["down"])
+    assert (result.exit_code, result.stdout) == (0, "Nothing was running.\n")
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Ray's own, when it is imported
+def test_up_says_what_is_in_the_way(url, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = run(cli, ["up", "--port", url.rsplit(":", 1)[1]])
+    assert result.exit_code == 1
+    assert "cannot be used" in result.stderr
+
+
+def terminal() -> Console:
+    return Console(
+        force_terminal=True, color_system="standard", file=io.StringIO(), highlight=False, width=200
+    )
+
+
+@pytest.fixture
+def client(url):
+    with Client(url) as client:
+        yield client
+
+
+def test_colours_show_the_origins(client):
+    console = terminal()
+    request = {"model": "null", "max_tokens": 6, "tandem": {"mode": "speculative"}}
+    request["messages"] = [{"role": "user", "content": "Hello?"}]
+    assert live.show(client.chat(request), console) == "Züric"
+    shown = console.file.getvalue()
+    assert "\x1b[32m" in shown  # green: drafted
+    assert "\x1b[91m" in shown  # bright red: corrected
+    assert "5 drafted and accepted" in shown
+    assert "speculative · 6 tokens" in shown
+
+
+def test_an_answer_begins_without_space():
+    chunks = [
+        {"choices": [{"delta": {"content": t}}], "tandem": {"origins": [["cloud", 3]]}}
+        for t in ("   ", " ab", " cd")
+    ]
+    console = Console(file=io.StringIO())
+    assert live.show(chunks, console) == "ab cd"
+    assert console.file.getvalue() == "ab cd\n"
+
+
+def test_every_origin_has_a_colour():
+    from deployments.request.tokenlog import Origin
+
+    assert set(Origin) | {"prompt"} == set(live.ORIGINS)
+
+
+def test_a_conversation_remembers_and_forgets(client, backend, monkeypatch):
+    console = terminal()
+    questions = iter(["One?", "", "Two?", "/new", "Three?", "/quit"])
+    monkeypatch.setattr(console, "input", lambda _: next(questions))
+    Conversation(client, {"model": "null", "max_tokens": 2}, "Sys.", console).loop()
+    asked = [backend.tokenizer("null").decode(job.prompt) for job in backend.jobs]
+    assert asked == [" Sys. One?", " Sys. One? Z\ufffd Two?", " Sys. Three?"]
+
+
+def test_a_conversation_survives_errors_and_ends_with_the_input(client, backend, monkeypatch):
+    console = terminal()
+    questions = iter(["One?"])
+
+    def ask(_):
+        try:
+            return next(questions)
+        except StopIteration:
+            raise EOFError from None
+
+    monkeypatch.setattr(console, "input", ask)
+    Conversation(client, {"model": "[gpt]", "max_tokens": 2}, None, console).loop()
+    assert "'[gpt]' does not exist here" in console.file.getvalue()
+
+
+def test_the_module_starts_quickly_and_without_the_engines():
+    code = (
+        "import sys, app.cli.main; assert not {'torch', 'ray', 'transformers', 'fastapi'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -1,0 +1,118 @@
+"""`tandem simulate` and `tandem sweep`, as they are called."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from app.cli.local_ray import LocalRay
+from app.cli.main import cli
+from tests.simulator.configurations import raw
+
+EXAMPLES = sorted((Path(__file__).parents[3] / "simulator" / "examples").glob("*.yaml"))
+run = CliRunner().invoke
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "small.yaml"
+    path.write_text(yaml.safe_dump(raw()))
+    return path
+
+
+def test_a_simulation_is_shown_written_and_drawn(file: Path, tmp_path: Path) -> None:
+    out, picture = tmp_path / "results.json", tmp_path / "results.png"
+    result = run(cli, ["simulate", str(file), "--out", str(out), "--plot", str(picture)])
+    assert result.exit_code == 0, result.output
+    assert "12 requests at" in result.output
+    assert "simulated time" in result.output
+    document = json.loads(out.read_bytes())
+    assert (document["times"], document["summary"]["finished"], len(document["requests"])) == (
+        "simulated",
+        12,
+        12,
+    )
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_readers_costs_budgets_and_failures_are_shown(file: Path, tmp_path: Path) -> None:
+    changes = {
+        "workload.readers": "[[1.0, 20]]",
+        "mode": "race",
+        "racing.exchange_rate": "1.0",
+        "devices.0.power_w": "5",
+        "engine.max_sessions": "1",
+        "engine.max_waiting": "0",
+        "workload.arrival.rate_per_s": "100",
+        "targets.0.count": "1",
+        "workload.count": "30",
+    }
+    out = tmp_path / "results.json"
+    settings = [part for key, value in changes.items() for part in ("--set", f"{key}={value}")]
+    result = run(cli, ["simulate", str(file), "--out", str(out), *settings])
+    assert result.exit_code == 0, result.output
+    said, summary = " ".join(result.output.split()), json.loads(out.read_bytes())["summary"]
+    reading = summary["reading"]
+    assert f"{reading['stalled_share']:.1%} of answers stalled" in said
+    assert f"QoS {reading['qos']:.2f}/s" in said
+    assert f"cost {summary['usd']:.4g} USD, devices {summary['device_joules']:.4g} J" in said
+    assert f"the device took in {summary['budgets']['device']['share']:.1%}" in said
+    assert summary["failed"] > 0
+    assert f"{summary['failed']} requests failed: {summary['failed']} overloaded" in said
+    assert "replan" not in said
+
+
+def test_settings_take_the_place_of_the_files(file: Path, tmp_path: Path) -> None:
+    out = tmp_path / "results.json"
+    changes = ["--set", "workload.count=5", "--set", "window={name: dynamic}"]
+    assert run(cli, ["simulate", str(file), "--out", str(out), *changes]).exit_code == 0
+    document = json.loads(out.read_bytes())
+    assert document["summary"]["requests"] == 5
+    assert document["config"]["window"]["name"] == "dynamic"
+
+
+def test_how_sure_times_are_is_said(file: Path) -> None:
+    result = run(cli, ["simulate", str(file), "--set", "targets=[{hardware: V100, model: Llama-3.1-8B}]"])
+    said = " ".join(result.output.split())
+    assert "V100 Llama-3.1-8B: without any table: head ± 11%, dense ± 11%" in said
+    assert "assumed: host" in said
+    assert "batching chunked chunk 2048" in said
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ("workload.count=0", "workload.count: should be greater than or equal to 1, not 0"),
+        ("window.name=oracle", "there are: awc, dynamic, static"),
+        ("devices.0.colour=red", "devices.0.colour: no such key"),
+        ("window={name: static, parameters: {size: 0}}", "window size must be at least 1"),
+    ],
+)
+def test_what_cannot_be_simulated_is_said_in_a_line(file: Path, change: str, named: str) -> None:
+    result = run(cli, ["simulate", str(file), "--set", change])
+    assert result.exit_code == 1
+    assert named in " ".join(result.output.split())
+    assert "Traceback" not in result.output
+
+
+def test_a_sweep_shows_every_combination_and_keeps_it(file: Path, tmp_path: Path, cluster: LocalRay) -> None:
+    out = tmp_path / "sweep.jsonl"
+    vary = ["--vary", "window={name: static},{name: dynamic}", "--vary", "workload.count=4,6"]
+    first = run(cli, ["sweep", str(file), *vary, "--out", str(out)])
+    assert first.exit_code == 0, first.output
+    points = [json.loads(line) for line in out.read_bytes().splitlines()]
+    assert sorted(point["summary"]["requests"] for point in points) == [4, 4, 6, 6]
+    kept = out.read_bytes()
+    assert run(cli, ["sweep", str(file), *vary, "--out", str(out)]).exit_code == 0
+    assert out.read_bytes() == kept  # nothing was simulated again
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_the_examples_run(path: Path) -> None:
+    result = run(cli, ["simulate", str(path), "--set", "workload.count=20"])
+    assert result.exit_code == 0, result.output
+    assert "20 requests at" in result.output

@@ -1,0 +1,126 @@
+"""`tandem up` and `tandem down`, as a person runs them, and that they leave no process behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+
+from app.cli.local_ray import free_port
+from app.cli.processes import Process, alive
+from app.cli.up import CONFIG, RECORD, UpError, down, running, up
+
+pytestmark = [pytest.mark.timeout(180), pytest.mark.xdist_group("ray")]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def config(folder: Path) -> Path:
+    """The checked-in YAML with the least that can answer."""
+    deployment: dict[str, Any] = yaml.safe_load(CONFIG.read_text())
+    deployment["http_options"]["port"] = free_port()
+    deployment["applications"][0]["args"] |= {
+        "verifier": {"engine": {"kind": "null"}},
+        "drafter": {"replicas": 0},
+        "expander": {"replicas": 0},
+        "hosts": [],
+    }
+    path = folder / "least.yaml"
+    path.write_text(yaml.safe_dump(deployment))
+    return path
+
+
+@contextmanager
+def started(folder: Path, config: Path) -> Iterator[subprocess.Popen[str]]:
+    """`tandem up` in a session of its own, once it says how to use it."""
+    command = [Path(sys.executable).with_name("tandem"), "up", "--config", config]
+    # Whom a shell starts in the background ignores Ctrl-C, and so would the children. Those of a terminal do not.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    with subprocess.Popen(
+        command,
+        cwd=folder,
+        start_new_session=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as process:
+        try:
+            assert process.stdout is not None
+            said = list(takewhile(lambda line: "Ctrl-C" not in line, process.stdout))
+            assert process.poll() is None, "".join(said)
+            yield process
+        finally:
+            process.kill()
+            signal.signal(signal.SIGINT, before)
+
+
+def recorded(folder: Path) -> list[Process]:
+    return [Process(*process) for process in json.loads((folder / RECORD).read_text())["processes"]]
+
+
+def wait_until_gone(processes: list[Process], within_s: float) -> None:
+    deadline = time.monotonic() + within_s
+    while left := [process for process in processes if alive(process)]:
+        assert time.monotonic() < deadline, left
+        time.sleep(0.05)
+
+
+def test_it_answers_and_ctrl_c_leaves_nothing(folder: Path, config: Path) -> None:
+    with started(folder, config) as process:
+        processes = recorded(folder)
+        assert len(processes) > 5
+        assert (address := running())
+        assert httpx.get(f"{address}/readyz").status_code == 200
+        with pytest.raises(UpError, match="up already"):
+            up(config=config)
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all in the foreground
+        assert process.wait(30) == 0
+    wait_until_gone(processes, within_s=1.0)
+    assert running() is None
+    assert not down(), "nothing is left to stop"
+
+
+def test_after_a_kill_nothing_lives_on(folder: Path, config: Path) -> None:
+    with started(folder, config) as process:
+        processes = recorded(folder)
+        ray_folder = Path(json.loads((folder / RECORD).read_text())["folder"])
+        assert ray_folder.exists()
+        process.kill()
+        process.wait(10)
+    assert not down(), "it was not running any more"
+    wait_until_gone(processes, within_s=1.0)
+    assert not ray_folder.exists()
+
+
+def test_a_port_that_is_taken_is_named(config: Path) -> None:
+    import socket
+
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        with pytest.raises(UpError, match=f"127.0.0.1:{port} cannot be used"):
+            up(port, config)
+
+
+def test_a_mistake_in_the_settings_is_told_before_anything_starts(config: Path) -> None:
+    config.write_text(config.read_text().replace("kind: 'null'", "kind: abacus"))
+    with pytest.raises(UpError, match="abacus"):
+        up(config=config)

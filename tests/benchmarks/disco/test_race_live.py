@@ -1,0 +1,45 @@
+"""The live race runs the services that DiSCo's evaluation has, at more than one budget."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from app.settings import Settings
+from benchmarks.disco.data import sigma_of
+from benchmarks.disco.race_live import BUDGETS, POLICIES, SERVICES, cases, settings
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_the_emulated_latency_is_the_evaluations(service: str) -> None:
+    emulated = SERVICES[service]
+    assert emulated.sigma == sigma_of(emulated.mape)
+    assert emulated.median_s * math.exp(emulated.sigma**2 / 2) == pytest.approx(emulated.mean_s)
+    asked = settings("race", 2, service)["verifier"]["engine"]["latency"]  # type: ignore[index]
+    assert (asked["median_s"], asked["sigma"]) == (emulated.median_s, emulated.sigma)
+
+
+def test_sigma_is_what_a_moving_average_misses_by() -> None:
+    assert SERVICES["gpt-4o-mini"].sigma == pytest.approx(0.285, abs=0.001)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_the_application_takes_the_settings(policy: str) -> None:
+    made = Settings(**settings(policy, 2, "command"))
+    assert made.racing.dispatch.name == POLICIES[policy][0]
+    assert (made.racing.price_in, made.racing.price_out) == pytest.approx((1.25, 2.0))
+
+
+def test_every_policy_is_asked_for_the_same_at_several_budgets() -> None:
+    assert len(BUDGETS) >= 2
+    asked = {policy: cases(policy) for policy in POLICIES}
+    pairs = {(side, budget) for side in ("server", "device") for budget in BUDGETS}
+    for policy, found in asked.items():
+        races = [case for case in found if case.constrained]
+        assert {(case.constrained, case.budget) for case in races} == pairs
+        assert [case.wishes["mode"] for case in races] == ["race"] * len(pairs)
+        alone = [case.wishes for case in found if not case.constrained]
+        assert alone == ([{"mode": "cloud"}, {"mode": "device"}] if policy == "chance" else [])
+    accounts = [case.account for found in asked.values() for case in found]
+    assert len(set(accounts)) == len(accounts)  # nobody learns from another's answers

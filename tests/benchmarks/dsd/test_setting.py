@@ -1,0 +1,98 @@
+"""Cells are measured in steady state, in either reading."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from benchmarks.dsd.setting import (
+    AUTHORS,
+    LENGTHS,
+    PHYSICAL,
+    Reading,
+    measure,
+    setting,
+    under_way,
+)
+from policies.window import StaticWindow
+from simulator.run import simulate
+from simulator.world import Speed
+
+USERS = 8
+
+
+def _config(reading: Reading = PHYSICAL, **changes: Any) -> Any:
+    """One target and 30 drafters, at USERS requests at once."""
+    return setting(
+        "GSM8K",
+        30,
+        alpha=0.8,
+        users=USERS * 600 / 30,
+        targets=1,
+        reading=reading,
+        **{"count": 60, **changes},
+    )
+
+
+def test_littles_law_holds_in_steady_state() -> None:
+    cell = measure(_config(count=300))
+    tokens = LENGTHS["GSM8K"][1]
+    assert cell.throughput * (cell.ttft_s + (tokens - 1) * cell.tpot_s) == pytest.approx(USERS, rel=0.1)
+
+
+def test_neither_the_beginning_nor_the_end_counts() -> None:
+    config = _config()
+    answers = simulate(config).answers
+    assert len(answers) == 60 + 3 * USERS
+    counted = answers[2 * USERS : -USERS]
+    cell = measure(config)
+    assert cell.ttft_s == pytest.approx(sum(one.first_s - one.arrival_s for one in counted) / 60)
+    span_s = answers[-1].arrival_s - answers[2 * USERS].arrival_s
+    assert cell.throughput == pytest.approx((60 + USERS - 1) / span_s)
+    makespan_s = max(one.last_s for one in answers)
+    assert cell.throughput > len(answers) / makespan_s  # which counts the end, where few are left
+
+
+def test_requests_under_way_in_the_paper() -> None:
+    assert under_way("GSM8K", (600, 10, "static")) == pytest.approx(25.8 * (0.352 + 137 * 0.0401))
+
+
+def test_an_rtt_each_way_is_two() -> None:
+    rtts_ms = [_config(reading, rtt_ms=30.0).topology()[1][0].link.rtt_ms for reading in (PHYSICAL, AUTHORS)]
+    assert rtts_ms == [30.0, 60.0]
+
+
+def test_drafts_in_one_pass_make_wide_windows_cheap() -> None:
+    one_pass = PHYSICAL._replace(one_pass=True)
+
+    def tpot_s(reading: Reading, size: int) -> float:
+        return measure(_config(reading), reading, lambda: StaticWindow(size)).tpot_s
+
+    assert tpot_s(one_pass, 8) < 0.8 * tpot_s(PHYSICAL, 8)
+    before = Speed.decode_s
+    measure(_config(one_pass), one_pass)
+    assert Speed.decode_s is before
+
+
+def test_the_first_accepted_draft_is_later_than_the_first_token() -> None:
+    until_draft = PHYSICAL._replace(first_draft=True)
+    ours, theirs = measure(_config()), measure(_config(until_draft), until_draft)
+    assert (ours.throughput, ours.tpot_s) == (theirs.throughput, theirs.tpot_s)
+    assert ours.ttft_s < theirs.ttft_s < ours.ttft_s + 4 * 4 * ours.tpot_s
+
+
+def test_fused_rounds_need_no_draft_to_be_the_first() -> None:
+    until_draft = PHYSICAL._replace(first_draft=True)
+    config = _config(until_draft)
+    fused = measure(config, until_draft, lambda: StaticWindow(1))
+    assert fused.ttft_s < measure(config, PHYSICAL, lambda: StaticWindow(1)).ttft_s + 2 * fused.tpot_s
+
+
+def test_a_drafter_beside_the_target_drafts_in_fused_rounds() -> None:
+    drafted = {
+        colocated: simulate(_config(colocated=colocated), window=lambda: StaticWindow(1)).summary()["drafted"]
+        for colocated in (False, True)
+    }
+    assert drafted[False] == 0
+    assert drafted[True] > 0

@@ -1,0 +1,154 @@
+"""Greedy speculation says exactly what the cloud's model says alone, on the real pair, over the wire."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cluster.client import connect
+from cluster.device import Device
+from cluster.endpoint import serve_engines
+from cluster.link import Link, LinkProfile
+from cluster.profile import load_profile
+from cluster.registry import DeviceRecord
+from deployments.assigner import Assigner
+from deployments.directory import Snapshot
+from deployments.engines import TorchSettings, build_engine
+from deployments.modes.base import Tools
+from deployments.modes.speculative import Speculation
+from deployments.request.assignment import Assignment, EndpointInfo, RoutingRequest
+from deployments.request.executor import Executor
+from deployments.request.job import Job, JobStats
+from engine import family
+from engine.base import Engine, Sampling
+from engine.tokenizer import Tokenizer
+from policies.collaboration import collaboration
+from policies.routing import routing
+from policies.window import StaticWindow, WindowPolicy
+from tests.deployments.faults import Script
+from training.family.prompts import heldout_questions
+
+PROMPTS = 200
+AT_ONCE = 32
+PHONE = DeviceRecord(name="phone", address="", profile="native", model="small", vocabulary="v")
+
+
+@asynccontextmanager
+async def _pair() -> AsyncIterator[dict[str, Engine]]:
+    """The pair, as local engines behind a real connection; the device has a link of 2 ms."""
+    target = build_engine(TorchSettings(model="target", threads=2, max_waiting=PROMPTS))
+    small = build_engine(TorchSettings(model="small", threads=1, max_waiting=PROMPTS))
+    device = Device(small, msgspec.structs.replace(load_profile("native"), sessions=PROMPTS))
+    served: dict[str, Engine] = {"verifier": target, "drafter": small, "phone": device}
+    async with serve_engines(served) as endpoint:
+        connection = await connect(endpoint.address)
+        yield {
+            "verifier": connection.engine("verifier"),
+            "drafter": connection.engine("drafter"),
+            "phone": connection.engine("phone", Link(LinkProfile(rtt_s=0.002))),
+        }
+        await connection.close()
+    await target.close()
+    await small.close()
+
+
+@pytest.fixture
+async def engines() -> AsyncIterator[dict[str, Engine]]:
+    async with _pair() as engines:
+        yield engines
+
+
+CLOUD, FUSED, DISTRIBUTED = (
+    {"mode": "cloud"},
+    {"mode": "speculative"},
+    {"mode": "speculative", "device": "phone"},
+)
+
+
+async def _answers(
+    engines: Mapping[str, Engine],
+    wishes: Mapping[str, str],
+    window: Callable[[], WindowPolicy] = StaticWindow,
+    prompts: int = PROMPTS,
+) -> list[tuple[tuple[int, ...], JobStats]]:
+    pools = {
+        pool: (EndpointInfo(pool, "", pool, vocabulary="v"),)
+        for pool in ("verifier", "drafter")
+        if pool in engines
+    }
+    assigner = Assigner(collaboration.create("explicit"), lambda: routing.create("jsq"), 64)
+    assigner.see(Snapshot(1, pools, {PHONE.name: PHONE}))
+
+    async def assign(wanted: RoutingRequest) -> Assignment:
+        return assigner.assign(wanted)
+
+    async def dial(endpoint: EndpointInfo) -> Engine:
+        return engines[endpoint.engine]
+
+    executor = Executor(assign, dial, Tools(window), report=assigner.take_in)
+    tokenizer = Tokenizer.load(family.path("target"))
+    room = asyncio.Semaphore(AT_ONCE)
+
+    async def answer(number: int, question: str) -> tuple[tuple[int, ...], JobStats]:
+        prompt = tokenizer.render_chat([{"role": "user", "content": question}])
+        job = Job(number + 1, tuple(prompt), Sampling(max_tokens=120), **wishes)
+        ids: list[int] = []
+        async with room:
+            async for delta in executor.run(job):
+                ids += delta.ids
+                stats = delta.stats
+        await executor.settled()
+        assert stats is not None
+        assert (stats.replans, stats.mode) == (0, wishes["mode"])
+        return tuple(ids), stats
+
+    questions = heldout_questions(prompts, seed=11)
+    return await asyncio.gather(*(answer(n, question) for n, question in enumerate(questions)))
+
+
+@pytest.mark.timeout(300)
+async def test_speculative_output_is_the_targets_own(engines: dict[str, Engine]) -> None:
+    cloud = [ids for ids, _ in await _answers(engines, CLOUD)]
+    for wishes, size in ((FUSED, 4), (DISTRIBUTED, 6)):
+        answers = await _answers(engines, wishes, lambda size=size: StaticWindow(size))
+        assert [ids for ids, _ in answers] == cloud
+        seen = [Speculation.of(stats) for _, stats in answers]
+        assert sum(s.rounds for s in seen) > 0
+        assert sum(s.accepted for s in seen) > 0, "nothing was accepted: the test would prove little"
+        assert sum(s.accepted for s in seen) < sum(s.drafted for s in seen)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("fused", [True, False], ids=["cloud-drafter", "target-alone"])
+def test_switching_in_mid_answer_loses_nothing(fused: bool) -> None:
+    """Whatever the windows. Answers that run at once take them in turn, so each has a sequence of its own."""
+    prompts = 6
+    with asyncio.Runner() as runner:
+        stack = AsyncExitStack()
+        engines = runner.run(stack.enter_async_context(_pair()))
+        if not fused:
+            del engines["drafter"]
+        try:
+            cloud = [ids for ids, _ in runner.run(_answers(engines, CLOUD, prompts=prompts))]
+            switches = accepted = 0
+
+            @settings(max_examples=8, deadline=None)
+            @given(windows=st.lists(st.just(1) | st.integers(1, 12), min_size=1, max_size=12))
+            def unchanged(windows: list[int]) -> None:
+                nonlocal switches, accepted
+                answers = runner.run(_answers(engines, DISTRIBUTED, lambda: Script(windows), prompts))
+                assert [ids for ids, _ in answers] == cloud
+                switches += sum(Speculation.of(stats).switches for _, stats in answers)
+                accepted += sum(Speculation.of(stats).accepted for _, stats in answers)
+
+            unchanged()
+        finally:
+            runner.run(stack.aclose())
+    assert switches > 0
+    assert accepted > 0

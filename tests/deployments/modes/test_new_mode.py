@@ -1,0 +1,122 @@
+"""A mode of its own, registered here alone: two verifiers take turns to give a token, a third session counts along."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import pytest
+
+from app.api import metrics
+from app.api.responses import stats as shown
+from deployments.experience import Experience
+from deployments.modes import MODES
+from deployments.modes.base import VERIFIER, Mode, ModeRun, Role, Situation
+from deployments.request.job import Delta, Figures, Job
+from deployments.request.session import EndpointSessions
+from deployments.request.tokenlog import Origin, TokenLog
+from engine.base import EngineStopped, Sampling
+from engine.null_engine import NullEngine
+from tests.deployments.faults import PROMPT, Failing, World, reference
+from tests.deployments.request.test_executor import answer, left_open
+
+
+@dataclass(slots=True)
+class Turns(Figures):
+    mode = "turns"
+    counters: ClassVar[Mapping[str, str]] = {"turns": "Tokens by whose turn it was"}
+
+    first: int = 0
+    second: int = 0
+
+    def counted(self) -> Iterator[tuple[str, str, float]]:
+        yield "turns", "first", self.first
+        yield "turns", "second", self.second
+
+
+class TurnsMode(Mode):
+    name = "turns"
+    roles = (Role("players", VERIFIER, count=2),)
+    figures = Turns
+
+    def start(self, job: Job) -> ModeRun:
+        return TurnsRun(job)
+
+    @classmethod
+    def brief(cls, situation: Situation) -> int:
+        return len(situation.endpoints["players"])
+
+    @classmethod
+    def learn(cls, experience: Experience, report: object) -> None:
+        learnt.append(report)
+
+
+learnt: list[object] = []
+
+
+class TurnsRun(ModeRun):
+    def __init__(self, job: Job) -> None:
+        self.figures: Turns = Turns()
+        self.job, self.assigned = job, 0
+
+    async def run(
+        self, sessions: EndpointSessions, log: TokenLog, briefing: object
+    ) -> AsyncGenerator[Delta, None]:
+        self.assigned += 1
+        players = sessions.each("players")
+        assert len(players) == briefing
+        beside = sessions.another("players")
+        await asyncio.gather(
+            *(p.open(self.job.prompt, self.job.sampling, log.ids) for p in [*players, beside])
+        )
+        while True:
+            position = len(log)
+            turn = position % len(players)
+            verdict = await players[turn].verify([])
+            for other in [*players[:turn], *players[turn + 1 :], beside]:
+                await other.extend(position, verdict.ids)
+            self.figures.first += turn == 0
+            self.figures.second += turn == 1
+            yield Delta(verdict.ids, [Origin.CLOUD], verdict.finish, position=position)
+            if verdict.finish:
+                return
+
+    def report(self) -> int:
+        return self.assigned
+
+
+@pytest.fixture(autouse=True)
+def registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(MODES, TurnsMode.name, TurnsMode)
+    learnt.clear()
+
+
+def job(tokens: int = 9) -> Job:
+    return Job(3, PROMPT, Sampling(max_tokens=tokens), mode="turns")
+
+
+async def test_it_is_assigned_run_counted_and_learnt_from() -> None:
+    engines = [NullEngine(), NullEngine()]
+    world = World(engines)
+    ids, stats = await answer(world, job())
+    assert ids == reference(PROMPT, 9)
+    assert (stats.mode, Turns.of(stats).first, Turns.of(stats).second) == ("turns", 5, 4)
+    assert sorted([(await e.stats()).opened for e in engines]) == [1, 2], "two sessions at one engine"
+    assert learnt == [1]
+    assert await left_open(world) == 0
+    assert shown([stats, stats]).model_dump()["second"] == 8
+    assert shown([stats]).model_dump()["rounds"] == 0, "the other modes' are there as well"
+    metrics.answer_done([stats], 0.1, 0.2)
+    assert 'tandem_turns_total{reason="second"} 4.0' in metrics.exposition().decode()
+
+
+async def test_it_goes_on_with_one_where_the_other_fails() -> None:
+    bad = Failing(NullEngine(), "verify", 2, lambda: EngineStopped("gone"))
+    world = World([bad, NullEngine()])
+    ids, stats = await answer(world, job())
+    assert (ids, stats.replans, bad.fired) == (reference(PROMPT, 9), 1, 1)
+    assert learnt == [2], "one run, assigned twice"
+    assert Turns.of(stats).first + Turns.of(stats).second == 9
+    assert await left_open(world) == 0

@@ -1,0 +1,148 @@
+"""The observer: what it tells the pair of the link and of the target's queue, also while the device rests."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from cluster.client import connect
+from cluster.device import Device
+from cluster.endpoint import serve_engines
+from cluster.link import Link, LinkProfile
+from cluster.profile import load_profile
+from deployments.modes import observer
+from deployments.modes.speculative import Speculation, SpeculativeMode
+from deployments.request.job import Job, JobStats
+from engine.base import Draft, DraftProbs, Engine, EngineStats, EngineStopped, Sampling, Verdict
+from engine.null_engine import NullEngine, NullSession
+from policies.pair import PairHistory
+from tests.deployments.faults import PROMPT, Failing, Script, reference
+from tests.deployments.modes import test_modes
+
+
+class Told(PairHistory):
+    """A pair that says when it was told of a shorter round-trip time. told: all of them."""
+
+    def __init__(self, windows: list[int]) -> None:
+        self.told: list[float] = []
+        self.fell = asyncio.Event()
+        super().__init__(Script(windows), rtt_s=9.0)
+
+    @property
+    def rtt_s(self) -> float:  # type: ignore[override]
+        return self.told[-1]
+
+    @rtt_s.setter
+    def rtt_s(self, seconds: float) -> None:
+        self.told.append(seconds)
+        if seconds < 9.0:
+            self.fell.set()
+
+
+class Patient(NullEngine):
+    """A target that keeps its first round waiting for an event."""
+
+    def __init__(self, event: asyncio.Event) -> None:
+        super().__init__()
+        self.event = event
+
+    class sessions_are(NullSession):
+        async def verify(self, drafts: Sequence[int], probs: DraftProbs | None = None) -> Verdict:
+            if self.output:
+                await asyncio.wait_for(self._engine.event.wait(), 20)
+            return await super().verify(drafts, probs)
+
+
+async def answer(
+    target: Engine, device: Engine, pair: PairHistory, tokens: int = 30, window: int | None = None
+) -> JobStats:
+    engines = {"target": target, "device": device}
+    wanted = Job(7, PROMPT, Sampling(max_tokens=tokens), window=window)
+    log, _, stats = await test_modes.answer(SpeculativeMode, engines, wanted, pair=pair, batch_limit=2)
+    assert log.ids == reference(PROMPT, tokens)
+    return stats
+
+
+def all_fused(stats: JobStats) -> bool:
+    seen = Speculation.of(stats)
+    return seen.fused_rounds == seen.rounds
+
+
+@pytest.mark.parametrize("windows", [[1], [4]], ids=["fused", "distributed"])
+async def test_the_pair_follows_a_link_that_changes(windows: list[int]) -> None:
+    pair = Told(windows)
+    link = Link(LinkProfile(rtt_trace=((0.0, 0.1), (0.4, 0.0))))
+    async with serve_engines({"device": Device(NullEngine(), load_profile("native"))}) as endpoint:
+        connection = await connect(endpoint.address)
+        target, tokens = NullEngine(tokens_per_s=20), 24 if windows == [1] else 96
+        stats = await answer(target, connection.engine("device", link), pair, tokens)
+        await connection.close()
+    configured, first, *_ = pair.told
+    assert configured == 9.0
+    assert first > 0.08, "the emulated link was still slow, at 0.1 s less what the real one takes"
+    assert min(pair.told) < 0.05
+    assert all_fused(stats) == (windows == [1])
+
+
+async def test_a_drafts_time_is_told_from_the_links_when_that_has_just_changed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without the interval, which would find out later."""
+    monkeypatch.setattr(observer, "EVERY_S", 60.0)
+    pair = Told([4])
+    draft_s: list[float] = []
+    pair.note = lambda *round: draft_s.append(round[-1])  # type: ignore[method-assign]
+    link = Link(LinkProfile(rtt_trace=((0.0, 0.01), (0.05, 0.3))))
+    async with serve_engines({"device": Device(Drafting(0.02), load_profile("native"))}) as endpoint:
+        connection = await connect(endpoint.address)
+        await answer(NullEngine(), connection.engine("device", link), pair, tokens=26)
+        await connection.close()
+    assert max(pair.told[1:]) > 0.2, "the link has become slow"
+    assert 0.02 <= max(draft_s) < 0.15, "in no round was that taken for the drafter's time"
+
+
+class Drafting(NullEngine):
+    """Takes its time over a draft."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self.seconds = seconds
+
+    class sessions_are(NullSession):
+        async def draft(self, position: int, tokens: Sequence[int], window: int) -> Draft:
+            draft = await super().draft(position, tokens, window)
+            await asyncio.sleep(self._engine.seconds)  # it is what is measured
+            return draft
+
+
+async def test_the_pair_learns_the_targets_queue() -> None:
+    pair = Told([4])
+    target = Patient(pair.fell)
+    await target.open(PROMPT, Sampling())  # somebody else's
+    await answer(target, NullEngine(), pair)
+    assert pair.target.queue == 1.0
+
+
+async def test_nobody_observes_where_the_client_fixed_the_window() -> None:
+    class Unasked(NullEngine):
+        async def stats(self) -> EngineStats:
+            raise AssertionError("nobody needs to know")
+
+    pair = PairHistory(Script([4]), rtt_s=0.5)
+    await answer(Unasked(), Unasked(), pair, window=3)
+    assert pair.rtt_s == 0.5
+
+
+async def test_a_device_that_dies_while_it_rests_is_not_missed() -> None:
+    asked = asyncio.Event()
+
+    def unplugged() -> Exception:
+        asked.set()
+        return EngineStopped("pulled the plug")
+
+    device = Failing(NullEngine(), "stats", 0, unplugged)
+    stats = await answer(Patient(asked), device, PairHistory(Script([1])))
+    assert device.fired == 1
+    assert all_fused(stats)

@@ -1,0 +1,396 @@
+"""Mode race: who starts, who wins, who is stopped, who goes on; and that the answer is the same whatever happens."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+from unittest.mock import patch
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deployments.accounts import Accounts
+from deployments.experience import Experience, RacingSettings
+from deployments.modes.race import Racing
+from deployments.request.job import Job, JobStats
+from deployments.request.timeouts import Limits, Timeouts
+from deployments.request.tokenlog import Origin
+from deployments.settings import PolicyChoice
+from engine.base import EngineStopped, NoCapacity, Sampling, Tokens
+from engine.null_engine import NullEngine, NullSession
+from policies.cost import PerToken
+from policies.dispatch import BOTH, DEVICE_ONLY, SERVER_ONLY, DispatchState, Side, Start
+from policies.migration import MigrationState
+from policies.race import Race, RaceAccount
+from tests.deployments.faults import PROMPT, Failing, World, reference
+
+EXPECTED = reference(PROMPT, 24)
+
+
+class Gate(NullEngine):
+    """Gives its first token when told to. begun: sessions that wait for it or got it."""
+
+    def __init__(self, opened: bool = True) -> None:
+        super().__init__()
+        self.gate = asyncio.Event()
+        self.begun = 0
+        if opened:
+            self.gate.set()
+
+    class sessions_are(NullSession):
+        async def generate(self) -> AsyncGenerator[Tokens, None]:
+            self._engine.begun += 1
+            await self._engine.gate.wait()
+            async with aclosing(super().generate()) as stream:
+                async for tokens in stream:
+                    yield tokens
+
+
+class Planned:
+    """A dispatch policy that says what it was told."""
+
+    def __init__(self, start: Start) -> None:
+        self.start = start
+
+    def choose(self, state: DispatchState) -> Start:
+        return self.start
+
+
+class At:
+    """A migration policy that hands over at these lengths of the answer, whatever it costs."""
+
+    def __init__(self, lengths: Sequence[int]) -> None:
+        self.lengths = lengths
+
+    def wanted(self, state: MigrationState) -> bool:
+        return True
+
+    def due(self, state: MigrationState) -> bool:
+        return state.known - len(PROMPT) in self.lengths
+
+
+def race(
+    server: NullEngine | Failing,
+    device: NullEngine | Failing,
+    start: Start = BOTH,
+    at: Sequence[int] = (),
+    limits: Limits | None = None,
+    **settings: object,
+) -> World:
+    """A world whose races start and migrate as told. Either endpoint counts as the dearer one when asked."""
+    made = RacingSettings(**settings)
+    accounts = Accounts(lambda: RaceAccount(Planned(start), At(at)), made.budget, made.exchange_rate)
+    experience = Experience(made, accounts=accounts)
+    return World([server], [], {"phone": device}, limits=limits, experience=experience)
+
+
+def job(max_tokens: int = 24, **wishes: object) -> Job:
+    return Job(11, PROMPT, Sampling(max_tokens=max_tokens), mode="race", device="phone", **wishes)
+
+
+async def answer(world: World, wanted: Job) -> tuple[list[int], list[Origin], JobStats]:
+    ids: list[int] = []
+    origins: list[Origin] = []
+    stats = None
+    async for delta in world.executor.run(wanted):
+        ids += delta.ids
+        origins += delta.origins
+        stats = delta.stats
+    assert stats is not None
+    await world.executor.settled()
+    for engine in world.engines.values():
+        assert (await engine.stats()).sessions == 0, "nothing is left open"
+    return ids, origins, stats
+
+
+async def test_the_first_token_wins_and_the_other_one_stops():
+    server, device = Gate(opened=False), Gate()
+    ids, origins, stats = await answer(race(server, device), job())
+    assert ids == EXPECTED
+    assert set(origins) == {Origin.DEVICE}
+    assert (stats.mode, stats.device, Racing.of(stats).migrations) == ("race", "phone", 0)
+    assert server.begun == device.begun == 1
+    counters = await server.stats()
+    assert (counters.cancelled, counters.tokens_generated) == (1, 0), "it stopped computing"
+    assert (stats.used.server_in, stats.used.server_out) == (len(PROMPT), 0)
+    assert (stats.used.device_in, stats.used.device_out) == (len(PROMPT), 24)
+
+
+@pytest.mark.parametrize(("start", "origin"), [(SERVER_ONLY, Origin.CLOUD), (DEVICE_ONLY, Origin.DEVICE)])
+async def test_who_is_not_to_start_does_not(start: Start, origin: Origin):
+    server, device = Gate(), Gate()
+    _, origins, _ = await answer(race(server, device, start), job())
+    assert set(origins) == {origin}
+    assert (server.begun, device.begun) == ((1, 0) if origin is Origin.CLOUD else (0, 1))
+
+
+async def test_the_device_starts_when_the_server_keeps_it_waiting():
+    server, device = Gate(opened=False), Gate()
+    _, origins, _ = await answer(race(server, device, Start(0.0, 0.01)), job())
+    assert set(origins) == {Origin.DEVICE}
+    assert server.begun == device.begun == 1
+
+
+async def test_the_device_does_not_start_when_the_server_is_in_time():
+    server, device = Gate(), Gate()
+    await answer(race(server, device, Start(0.0, 30.0)), job())
+    assert (server.begun, device.begun) == (1, 0)
+
+
+@pytest.mark.parametrize("error", [EngineStopped("gone"), NoCapacity("full")])
+@pytest.mark.parametrize("broken", ["server", "device"])
+async def test_where_one_cannot_start_the_other_does_at_once(broken: str, error: Exception):
+    bad = Failing(Gate(), "open", error=lambda: error)
+    good = Gate()
+    server, device = (bad, good) if broken == "server" else (good, bad)
+    start = Start(0.0, 3600.0) if broken == "server" else Start(3600.0, 0.0)
+    ids, _, stats = await answer(race(server, device, start), job())
+    assert ids == EXPECTED
+    assert bad.fired == 1
+    assert stats.replans == 0
+
+
+class BothWays(Race):
+    """Whoever answers, the other endpoint is the cheaper one."""
+
+    def hand_over(self, side: Side, sent: int, now_s: float) -> bool:
+        dear, cheap = PerToken(0.0, 1.0), PerToken(0.0, 0.0)
+        self.prices = {other: dear if other is side else cheap for other in self.prices}
+        return super().hand_over(side, sent, now_s)
+
+
+@given(st.lists(st.integers(1, 23), max_size=6, unique=True), st.integers(1, 24))
+def test_the_answer_is_the_same_wherever_it_is_handed_over(cuts: list[int], max_tokens: int):
+    async def run() -> None:
+        ids, origins, stats = await answer(race(Gate(), Gate(), SERVER_ONLY, cuts), job(max_tokens))
+        assert ids == EXPECTED[:max_tokens]
+        here, expected = Origin.CLOUD, []
+        for position in range(max_tokens):
+            if position in cuts:
+                here = Origin.DEVICE if here is Origin.CLOUD else Origin.CLOUD
+            expected.append(here)
+        assert origins == expected
+        assert Racing.of(stats).migrations == sum(cut < max_tokens for cut in cuts)
+
+    with patch("deployments.modes.race.Race", BothWays):
+        asyncio.run(run())
+
+
+@pytest.mark.parametrize("operation", ["open", "generate"])
+async def test_if_the_target_fails_the_source_goes_on(operation: str):
+    device = Failing(Gate(), operation)
+    world = race(Gate(), device, SERVER_ONLY, [5, 9])
+    ids, origins, stats = await answer(world, job())
+    assert ids == EXPECTED
+    assert device.fired == 1
+    assert set(origins) == {Origin.CLOUD}
+    seen = Racing.of(stats)
+    assert (seen.migrations, seen.migrations_failed, stats.replans) == (0, 1, 0)
+
+
+@pytest.mark.parametrize("after", [0, 1, 7, 23])
+@pytest.mark.parametrize("broken", ["server", "device"])
+async def test_if_the_source_dies_the_other_one_goes_on(broken: str, after: int):
+    bad = Failing(Gate(), "generate", after=after)
+    good = Gate()
+    server, device = (bad, good) if broken == "server" else (good, bad)
+    world = race(server, device, SERVER_ONLY if broken == "server" else DEVICE_ONLY)
+    ids, _, stats = await answer(world, job())
+    assert ids == EXPECTED
+    assert bad.fired == 1
+    assert (Racing.of(stats).failovers, stats.replans) == (1, 0)
+    assert [endpoint.device for endpoint in world.gone] == [broken == "device"], "others shall avoid it"
+
+
+@pytest.mark.parametrize("stalling", ["server", "device"])
+async def test_who_stalls_before_its_first_token_is_not_waited_for_longer_than_it_deserves(stalling: str):
+    """Nothing else would notice before a minute is over; what is expected here is far below a second."""
+    stalled, good = Gate(opened=False), Gate()
+    server, device = (stalled, good) if stalling == "server" else (good, stalled)
+    start = SERVER_ONLY if stalling == "server" else DEVICE_ONLY
+    world = race(server, device, start, limits=Limits(timeouts=Timeouts(first_s=60, step_s=60)))
+    (verifier,) = world.snapshot.pools["verifier"]
+    world.experience.rivals.of(verifier, verifier).ttft.note(0.001)
+    async with asyncio.timeout(20):
+        ids, _, stats = await answer(world, job())
+    assert ids == EXPECTED
+    assert (stalled.begun, good.begun, Racing.of(stats).failovers) == (1, 1, 1)
+
+
+async def test_a_hand_over_to_one_that_stalls_is_given_up():
+    device = Gate(opened=False)
+    world = race(Gate(), device, SERVER_ONLY, [5], limits=Limits(timeouts=Timeouts(first_s=60, step_s=60)))
+    wanted = Job(11, PROMPT, Sampling(max_tokens=24, reader_rate=50), mode="race", device="phone")
+    async with asyncio.timeout(20):
+        ids, origins, stats = await answer(world, wanted)
+    assert (ids, set(origins), device.begun) == (EXPECTED, {Origin.CLOUD}, 1)
+    seen = Racing.of(stats)
+    assert (seen.migrations, seen.migrations_failed, stats.replans) == (0, 1, 0)
+
+
+async def test_a_source_that_stalls_is_left():
+    class Stalling(Gate):
+        class sessions_are(Gate.sessions_are):
+            async def generate(self) -> AsyncGenerator[Tokens, None]:
+                async for tokens in super().generate():
+                    yield tokens
+                    self._engine.stalled = True
+                    await asyncio.Event().wait()
+
+    server, device = Stalling(), Gate()
+    limits = Limits(timeouts=Timeouts(connect_s=1, open_s=1, first_s=1, step_s=0.05))
+    ids, origins, stats = await answer(race(server, device, SERVER_ONLY, limits=limits), job())
+    assert ids == EXPECTED
+    assert server.stalled
+    assert origins == [Origin.CLOUD] + [Origin.DEVICE] * 23
+    assert Racing.of(stats).failovers == 1
+
+
+FREE_DEVICE = {"price_in": 1e6, "price_out": 2e6, "exchange_rate": 0.0}
+
+
+async def opened_after(
+    world: World, device: Gate, tokens: int, pause_s: float = 0.01
+) -> tuple[list[int], JobStats]:
+    """The answer, of which the device gives its first token only after so many; and its stats.
+
+    pause_s: for which nobody takes the answer in then.
+    """
+    ids, stats = [], None
+    async for delta in world.executor.run(job()):
+        ids += delta.ids
+        stats = delta.stats
+        if len(ids) == tokens:
+            device.gate.set()
+            await asyncio.sleep(pause_s)
+    assert stats is not None
+    await world.executor.settled()
+    for engine in world.engines.values():
+        assert (await engine.stats()).sessions == 0, "nothing is left open"
+    return ids, stats
+
+
+@pytest.mark.parametrize(("opened", "pause_s"), [(2, 0.01), (8, 0.0)])
+async def test_a_loser_holds_the_prompt_where_the_answer_will_go(opened: int, pause_s: float):
+    """Before the hand-over or with it, the device has taken the prompt in: then it takes in what was sent."""
+    server, device = Gate(), Gate(opened=False)
+    world = race(
+        server, device, BOTH, [8 - len(PROMPT)], **FREE_DEVICE
+    )  # of eight tokens it knows the prompt
+    ids, stats = await opened_after(world, device, opened, pause_s)
+    assert ids == EXPECTED
+    seen = Racing.of(stats)
+    assert (seen.kept, seen.migrations, seen.migrations_failed) == (1, 1, 0)
+    counters = await device.stats()
+    assert (counters.opened, device.begun) == (1, 2), "one session, that goes on"
+    assert stats.used.device_in == len(PROMPT) + 8
+    assert stats.by_origin == {"cloud": 8, "device": 16}
+
+
+async def test_a_loser_whose_decoding_is_dearer_is_stopped():
+    device = Gate(opened=False)
+    _, _, stats = await answer(race(Gate(), device, BOTH, exchange_rate=1.0), job())
+    assert (Racing.of(stats).kept, (await device.stats()).cancelled) == (0, 1)
+
+
+async def test_a_loser_in_another_vocabulary_is_stopped():
+    """It would say the log anew, with the prompt."""
+    device = Gate(opened=False)
+    world = race(Gate(), device, BOTH, [5], **FREE_DEVICE)
+    (record,) = world.snapshot.devices.values()
+    other = {"phone": msgspec.structs.replace(record, vocabulary="another")}
+    world.snapshot = replace(world.snapshot, devices=other)
+    world.assigner.see(world.snapshot)
+    _, stats = await opened_after(world, device, 2)
+    assert Racing.of(stats).kept == 0
+
+
+async def test_a_loser_that_fails_while_it_holds_the_prompt_is_done_without():
+    gate = Gate(opened=False)
+    device = Failing(gate, "generate")
+    world = race(Gate(), device, BOTH, [5], **FREE_DEVICE)
+    ids, stats = await opened_after(world, gate, 2)
+    assert ids == EXPECTED
+    seen = Racing.of(stats)
+    assert (device.fired, seen.kept, seen.migrations, stats.replans) == (1, 1, 0, 0)
+
+
+async def test_whoever_holds_the_prompt_goes_on_where_the_source_fails():
+    server, device = Failing(Gate(), "generate", after=4), Gate(opened=False)
+    world = race(server, device, BOTH, **FREE_DEVICE)
+    ids, stats = await opened_after(world, device, 2)
+    assert ids == EXPECTED
+    assert (server.fired, Racing.of(stats).failovers, stats.replans) == (1, 1, 0)
+    assert (await device.stats()).opened == 1
+
+
+async def test_if_both_die_the_executor_starts_anew():
+    server, device = Failing(Gate(), "generate", after=3), Failing(Gate(), "open")
+    world = race(server, device, SERVER_ONLY)
+    world.list_pool("verifier", *world.snapshot.pools["verifier"], world.add("verifier", 1, Gate()))
+    ids, _, stats = await answer(world, job())
+    assert ids == EXPECTED
+    assert (server.fired, device.fired) == (1, 1)
+    assert stats.replans >= 1
+
+
+async def test_without_a_server_the_device_answers_alone():
+    world = race(Gate(), Gate())
+    world.list_pool("verifier")
+    ids, origins, stats = await answer(world, job())
+    assert ids == EXPECTED
+    assert (stats.mode, set(origins)) == ("device", {Origin.DEVICE})
+
+
+async def test_a_race_picks_among_the_devices_of_a_user():
+    world = World([Gate()], [], {"phone": Gate(), "laptop": Gate(), "else's": Gate()})
+    wanted = Job(11, PROMPT, Sampling(max_tokens=4), mode="race", device=("laptop", "gone"))
+    _, _, stats = await answer(world, wanted)
+    assert stats.device == "laptop"
+
+
+async def test_tokens_are_paid_for():
+    world = race(Gate(), Gate(), SERVER_ONLY, [5], price_in=1e6, price_out=2e6, exchange_rate=0.25)
+    _, _, stats = await answer(world, job(account="me"))
+    known = len(PROMPT) + 5
+    assert (stats.used.server_in, stats.used.device_in) == (len(PROMPT), known)
+    assert stats.used.server_out + stats.used.device_out >= 24
+    assert stats.joules == known + 2 * stats.used.device_out
+    server_usd = len(PROMPT) + 2 * stats.used.server_out
+    assert stats.usd == pytest.approx(server_usd + 0.25 * stats.joules)
+    ledger = world.experience.accounts.of("me").ledger
+    assert (ledger.requests, ledger.server_usd, ledger.joules) == (1, server_usd, stats.joules)
+    assert ledger.device_usd == pytest.approx(0.25 * stats.joules)
+
+
+async def test_a_client_that_leaves_pays_for_what_it_had():
+    world = race(Gate(), Gate(), SERVER_ONLY)
+    stream = world.executor.run(job(account="me"))
+    await anext(stream)
+    await stream.aclose()
+    await world.executor.settled()
+    ledger = world.experience.accounts.of("me").ledger
+    assert ledger.requests == 1
+    assert ledger.used.server_in == len(PROMPT)
+    assert ledger.used.server_out >= 1
+
+
+@pytest.mark.parametrize("rate", [1e-12, 1e3])  # the server is constrained, or the device is
+@pytest.mark.parametrize("share", [0.25, 0.7])
+async def test_the_budget_is_kept(rate: float, share: float):
+    experience = Experience(RacingSettings(exchange_rate=rate, dispatch=PolicyChoice(name="disco")))
+    world = World([NullEngine()], [], {"phone": NullEngine()}, experience=experience)
+    for i in range(400):
+        prompt = tuple(range(5, 8 + i * 7 % 90))
+        await answer(
+            world, Job(i + 1, prompt, Sampling(max_tokens=2), mode="race", account="me", budget=share)
+        )
+    budgets = experience.accounts.of("me").payer.budgets
+    used = {str(constrained): budget for constrained, budget in budgets.items() if budget.requests}
+    ((constrained, budget),) = used.items()
+    assert constrained == ("server" if rate < 1 else "device")
+    assert budget.used == pytest.approx(share, abs=0.02)

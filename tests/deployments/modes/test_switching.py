@@ -1,0 +1,156 @@
+"""Between the device and the cloud's own drafter in mid-answer: faults and clients that leave, at either."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import aclosing
+
+import pytest
+
+from deployments.modes.speculative import Speculation
+from deployments.request.job import Job
+from engine.base import Draft, DraftProbs, EngineStats, NoCapacity, Sampling, Verdict
+from engine.null_engine import NullEngine, NullSession
+from tests.deployments.faults import PROMPT, Failing, World, reference
+from tests.deployments.request.test_executor import answer, left_open
+
+TOKENS = 60
+EXPECTED = reference(PROMPT, TOKENS)
+WINDOWS = (3, 3, 1, 1, 3, 1)  # 1 is fused
+
+
+def job(session: int = 11, tokens: int = TOKENS) -> Job:
+    return Job(session, PROMPT, Sampling(max_tokens=tokens), mode="speculative", device="phone")
+
+
+async def test_both_kinds_of_rounds_make_one_answer() -> None:
+    world = World([NullEngine()], [NullEngine()], {"phone": NullEngine(mistake_every=4)}, WINDOWS)
+    ids, stats = await answer(world, job())
+    assert ids == EXPECTED
+    seen = Speculation.of(stats)
+    assert 0 < seen.fused_rounds < seen.rounds
+    assert 0 < seen.fused_drafted < seen.drafted
+    assert seen.switches > 2
+    assert (stats.mode, stats.device, stats.replans) == ("speculative", "phone", 0)
+    assert await left_open(world) == 0
+
+
+@pytest.mark.parametrize("after", [0, 1, 2, 3])
+async def test_a_device_that_dies_is_replaced_by_the_cloud(after: int) -> None:
+    """With these windows its calls 0 and 1 follow distributed rounds, 2 follows a fused one."""
+    phone = Failing(NullEngine(), "draft", after)
+    world = World([NullEngine()], [NullEngine()], {"phone": phone}, WINDOWS)
+    ids, stats = await answer(world, job())
+    assert phone.fired == 1
+    assert (ids, stats.replans, stats.mode, stats.device) == (EXPECTED, 1, "cloud", None)
+    assert (Speculation.of(stats).fused_rounds > 0) == (after >= 2)
+    assert await left_open(world) == 0
+
+
+@pytest.mark.parametrize(("operation", "after"), [("open", 0), ("draft", 0), ("draft", 1), ("draft", 2)])
+@pytest.mark.parametrize("others", [0, 1])
+async def test_the_device_goes_on_without_the_clouds_drafter(operation: str, after: int, others: int) -> None:
+    failing = Failing(NullEngine(), operation, after)
+    phone = NullEngine(mistake_every=5)
+    world = World(
+        [NullEngine()], [failing, *(NullEngine() for _ in range(others))], {"phone": phone}, WINDOWS
+    )
+    ids, stats = await answer(world, job())
+    assert failing.fired == 1
+    assert (ids, stats.replans, stats.mode, stats.device) == (EXPECTED, 1, "speculative", "phone")
+    assert (await phone.stats()).opened == 2, "it took up again"
+    assert Speculation.of(stats).fused_rounds > 1
+    assert await left_open(world) == 0
+
+
+async def test_a_cloud_drafter_that_is_full_is_done_without() -> None:
+    full = Failing(NullEngine(), "open", 0, lambda: NoCapacity("full"))
+    world = World([NullEngine()], [full], {"phone": NullEngine()}, WINDOWS)
+    ids, stats = await answer(world, job())
+    assert (full.fired, ids, stats.mode, stats.device) == (1, EXPECTED, "speculative", "phone")
+    seen = Speculation.of(stats)
+    assert (seen.fused_rounds > 0, seen.fused_drafted) == (True, 0), "the target alone"
+
+
+@pytest.mark.parametrize("after", [0, 1, 3, 4, 6])
+async def test_a_verifier_dies_in_either_kind_of_round(after: int) -> None:
+    failing = Failing(NullEngine(), "verify", after)
+    world = World([failing, NullEngine()], [NullEngine()], {"phone": NullEngine(mistake_every=4)}, WINDOWS)
+    ids, stats = await answer(world, job())
+    assert failing.fired == 1
+    assert (ids, stats.replans, stats.mode, stats.device) == (EXPECTED, 1, "speculative", "phone")
+    assert await left_open(world) == 0
+
+
+async def test_a_client_that_leaves_stops_all_three() -> None:
+    world = World([NullEngine()], [NullEngine()], {"phone": NullEngine()}, WINDOWS)
+    async with aclosing(world.executor.run(job())) as deltas:
+        async for _ in deltas:
+            if all(stats.tokens_drafted for stats in await _helpers(world)):
+                break
+    assert await left_open(world) == 0
+    stats = [await engine.stats() for engine in world.engines.values()]
+    assert [(s.opened, s.cancelled) for s in stats] == [(1, 1)] * 3
+
+
+@pytest.mark.parametrize("held", ["drafter", "phone"])
+async def test_a_client_that_leaves_while_somebody_drafts_stops_all_three(held: str) -> None:
+    drafters = {"drafter": NullEngine(), "phone": NullEngine()}
+    drafters[held] = holding = Holding(after=1)
+    world = World([NullEngine()], [drafters["drafter"]], {"phone": drafters["phone"]}, WINDOWS)
+    task = asyncio.ensure_future(answer(world, job()))
+    await asyncio.wait_for(holding.reached.wait(), 10)
+    if held == "phone":  # it is in its second round, before the first fused one
+        assert not (await drafters["drafter"].stats()).opened
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert await left_open(world) == 0
+    stats = [await engine.stats() for engine in world.engines.values()]
+    assert sum(s.opened for s in stats) == sum(s.cancelled for s in stats) == (3 if held == "drafter" else 2)
+
+
+async def test_a_session_stays_with_its_verifier() -> None:
+    """Of two, whom the routing policy gives sessions in turn."""
+    verifiers = [Recording(), Recording()]
+    world = World(verifiers, [NullEngine()], {"phone": NullEngine(mistake_every=4)}, WINDOWS)
+    answers = await asyncio.gather(*(answer(world, job(session)) for session in range(1, 9)))
+    assert [ids for ids, _ in answers] == [EXPECTED] * 8
+    assert not verifiers[0].verified & verifiers[1].verified
+    assert [len(v.verified) for v in verifiers] == [4, 4]
+    assert await left_open(world) == 0
+
+
+class Recording(NullEngine):
+    """verified: the sessions it has verified for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.verified: set[NullSession] = set()
+
+    class sessions_are(NullSession):
+        async def verify(self, drafts: Sequence[int], probs: DraftProbs | None = None) -> Verdict:
+            self._engine.verified.add(self)
+            return await super().verify(drafts, probs)
+
+
+class Holding(NullEngine):
+    """Never returns from a draft after the first `after`; `reached` says that it has come to that."""
+
+    def __init__(self, after: int) -> None:
+        super().__init__()
+        self.reached, self.left = asyncio.Event(), after
+
+    class sessions_are(NullSession):
+        async def draft(self, position: int, tokens: Sequence[int], window: int) -> Draft:
+            engine = self._engine
+            if engine.left == 0:
+                engine.reached.set()
+                await asyncio.Event().wait()
+            engine.left -= 1
+            return await super().draft(position, tokens, window)
+
+
+async def _helpers(world: World) -> list[EngineStats]:
+    return [await e.stats() for key, e in world.engines.items() if not key.startswith("verifier")]

@@ -1,0 +1,91 @@
+"""What is paid for of a prefill that was stopped, beside what the device itself has measured."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cluster.device import Device
+from cluster.profile import load_profile
+from deployments.request.assignment import EndpointInfo
+from deployments.request.job import JobStats
+from deployments.request.session import EndpointSession, Line
+from engine.base import Engine, NoCapacity, Sampling
+from engine.null_engine import NullEngine
+from policies.cost import PerToken
+from tests.deployments.faults import PROMPT, Failing
+from tests.virtual import run
+
+PROFILE = load_profile("pixel7pro-bloom1b1")
+TOKEN_S = PROFILE.prefill_s(1)
+PHONE = EndpointInfo(
+    "phone",
+    "here:1",
+    "phone",
+    device=True,
+    prefill_token_s=TOKEN_S,
+    joules=PerToken(PROFILE.power_w * TOKEN_S, PROFILE.power_w * PROFILE.decode_s(1, 0)),
+)
+
+
+def session_at(endpoint: EndpointInfo, engine: Engine, stats: JobStats) -> EndpointSession:
+    async def dial(_: EndpointInfo) -> Engine:
+        return engine
+
+    return EndpointSession(endpoint, Line(dial, stats))
+
+
+@given(tokens=st.integers(1, 400), share=st.floats(0, 0.999))
+def test_a_device_is_paid_for_what_it_has_computed(tokens: int, share: float) -> None:
+    device, stats = Device(NullEngine(), PROFILE), JobStats()
+
+    async def main() -> None:
+        session = session_at(PHONE, device, stats)
+        await session.open((5,) * tokens, Sampling(max_tokens=4))
+        await asyncio.sleep(share * PROFILE.prefill_s(tokens))
+        await session.close()
+
+    run(main())
+    assert stats.joules == pytest.approx(device.energy_j, abs=PHONE.joules.prefill)
+    assert stats.used.device_in <= tokens
+    assert stats.used.device_out == 0
+
+
+async def _decode(session: EndpointSession) -> None:
+    async for _ in session.generate():
+        pass
+
+
+def test_an_answer_is_paid_for_in_full() -> None:
+    device, stats = Device(NullEngine(), PROFILE), JobStats()
+
+    async def main() -> None:
+        session = session_at(PHONE, device, stats)
+        await session.open((5,) * 100, Sampling(max_tokens=4))
+        await _decode(session)
+        await session.close()
+
+    run(main())
+    assert (stats.used.device_in, stats.used.device_out) == (100, 4)
+    assert stats.joules == pytest.approx(device.energy_j)
+
+
+@pytest.mark.parametrize("endpoint", [EndpointInfo("verifier", "here:1", "verifier"), PHONE])
+async def test_who_has_no_room_takes_nothing_in(endpoint: EndpointInfo) -> None:
+    stats = JobStats()
+    session = session_at(endpoint, Failing(NullEngine(), "open", error=lambda: NoCapacity("full")), stats)
+    with pytest.raises(NoCapacity):
+        await session.open(PROMPT, Sampling())
+    await session.close()
+    assert (stats.used.server_in, stats.used.device_in, stats.joules) == (0, 0, 0.0)
+
+
+async def test_a_server_asks_for_all_of_a_prompt() -> None:
+    stats = JobStats()
+    session = session_at(EndpointInfo("verifier", "here:1", "verifier"), NullEngine(), stats)
+    await session.open(PROMPT, Sampling())
+    await session.close()
+    assert stats.used.server_in == len(PROMPT)

@@ -1,0 +1,121 @@
+"""A session at an endpoint: what it takes for lost, and that a session ends once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+
+import pytest
+
+from deployments.request.assignment import EndpointInfo, EndpointLost
+from deployments.request.job import JobStats
+from deployments.request.session import EndpointSession, Line
+from deployments.request.timeouts import Timeouts
+from engine.base import Engine, EngineStopped, InvalidRequest, NoCapacity, Sampling, Tokens, UnknownSession
+from engine.null_engine import NullEngine, NullSession
+from tests.deployments.faults import PROMPT, Failing
+
+IMPATIENT = Timeouts(connect_s=0.01, open_s=0.01, first_s=0.01, step_s=0.01)
+
+
+class Counting(NullEngine):
+    """cancels: how often it was told to end a session, open or not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cancels = 0
+
+    class sessions_are(NullSession):
+        async def cancel(self) -> None:
+            self._engine.cancels += 1
+            await super().cancel()
+
+
+class Stalling(NullEngine):
+    """Never gives a token."""
+
+    class sessions_are(NullSession):
+        async def generate(self) -> AsyncGenerator[Tokens, None]:
+            await asyncio.Event().wait()
+            yield Tokens([])
+
+
+def endpoint_session(
+    engine: Engine,
+    timeouts: Timeouts | None = None,
+    expendable: bool = False,
+    gone: list[EndpointInfo] | None = None,
+) -> EndpointSession:
+    async def dial(endpoint: EndpointInfo) -> Engine:
+        return engine
+
+    endpoint = EndpointInfo("verifier", "here:1", "verifier")
+    report = (gone if gone is not None else []).append
+    return EndpointSession(endpoint, Line(dial, JobStats(), timeouts, None, report), expendable)
+
+
+async def test_a_session_that_the_mode_has_cancelled_is_not_cancelled_again() -> None:
+    engine = Counting()
+    place = endpoint_session(engine)
+    await place.open(PROMPT, Sampling(max_tokens=4))
+    await place.cancel()
+    await place.close()
+    assert engine.cancels == 1
+    await place.open(PROMPT, Sampling(max_tokens=4))
+    await place.close()
+    await place.close()
+    assert engine.cancels == 2
+    assert (await engine.stats()).sessions == 0
+
+
+async def test_a_session_that_was_not_opened_needs_no_closing() -> None:
+    engine = Counting()
+    await endpoint_session(engine).close()
+    assert engine.cancels == 0
+
+
+@pytest.mark.parametrize(
+    "error", [EngineStopped("gone"), UnknownSession("restarted"), ConnectionResetError("reset")]
+)
+async def test_an_endpoint_that_is_gone_is_lost(error: Exception) -> None:
+    gone: list[EndpointInfo] = []
+    place = endpoint_session(Failing(NullEngine(), "open", error=lambda: error), gone=gone)
+    assert not place.lost
+    with pytest.raises(EndpointLost):
+        await place.open(PROMPT, Sampling())
+    assert place.lost
+    assert gone == [place.endpoint]
+
+
+async def test_an_endpoint_that_keeps_one_waiting_is_lost() -> None:
+    gone: list[EndpointInfo] = []
+    place = endpoint_session(Stalling(), IMPATIENT, gone=gone)
+    await place.open(PROMPT, Sampling())
+    for _ in range(2):
+        with pytest.raises(EndpointLost, match="no answer to decode within 0.01 s"):
+            await anext(place.generate())
+    assert place.lost
+    assert gone == [place.endpoint], "told once"
+
+
+async def test_who_can_be_done_without_has_less_time_for_a_first_answer() -> None:
+    timeouts = Timeouts(connect_s=1, open_s=1, first_s=60, step_s=0.01)
+    place = endpoint_session(Stalling(), timeouts, expendable=True)
+    await place.open(PROMPT, Sampling())
+    with pytest.raises(EndpointLost, match="no answer to decode within 0.01 s"):
+        await anext(place.generate())
+
+
+@pytest.mark.parametrize("error", [NoCapacity("full"), InvalidRequest("odd")])
+@pytest.mark.parametrize("expendable", [False, True])
+async def test_a_refusal_is_a_loss_only_where_the_request_can_do_without(
+    error: Exception, expendable: bool
+) -> None:
+    gone: list[EndpointInfo] = []
+    place = endpoint_session(
+        Failing(NullEngine(), "open", error=lambda: error), expendable=expendable, gone=gone
+    )
+    with pytest.raises(EndpointLost if expendable else type(error)):
+        await place.open(PROMPT, Sampling())
+    assert place.lost == expendable
+    assert not gone, "it is full, not gone"

@@ -1,0 +1,98 @@
+"""Device hosts over real Ray: who owns them, who takes them over, who ends them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+import pytest
+import ray
+
+from cluster.registry import DeviceRecord
+from deployments.edge import DeviceSettings, Edge, HostSettings
+from deployments.endpoint import EndpointSettings
+from deployments.engines import NullSettings
+
+pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("cluster")]
+
+SAME = EndpointSettings(token="the same one again")
+
+
+def host(name: str, *devices: str) -> HostSettings:
+    return HostSettings(
+        name=name, engine=NullSettings(kind="null"), devices=tuple(DeviceSettings(name=d) for d in devices)
+    )
+
+
+def edge(owner: str, *hosts: HostSettings) -> Edge:
+    async def register(records: Sequence[DeviceRecord]) -> None:
+        """Nobody needs to know."""
+
+    return Edge("edges", hosts, register, SAME, owner)
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left() -> Iterator[None]:
+    yield
+    for name in up():
+        ray.kill(ray.get_actor(name))
+    until(lambda: not up())
+
+
+def up() -> list[str]:
+    return sorted(n for n in ray.util.list_named_actors() if n.startswith("edges devices/"))
+
+
+def pids() -> dict[str, int]:
+    return {name: ray.get(ray.get_actor(name).__ray_call__.remote(lambda _: os.getpid())) for name in up()}
+
+
+def until(condition: Callable[[], object], within_s: float = 60.0) -> None:
+    began_s = time.monotonic()
+    while not condition():
+        assert time.monotonic() - began_s < within_s
+        time.sleep(0.05)
+
+
+def test_a_successor_takes_over_the_hosts_it_wants_and_ends_the_others() -> None:
+    old = edge("first", host("kept", "a"), host("changed", "b"), host("removed", "c"))
+    old.tend_once()
+    assert len(up()) == 3
+    before = pids()
+    new = edge("second", host("kept", "a"), host("changed", "b", "bb"))  # the first was killed
+    new.tend_once()
+    until(lambda: len(up()) == 2)
+    after = pids()
+    assert [name.split("/")[1].split()[0] for name in after] == ["changed", "kept"]
+    (same,) = set(before) & set(after)
+    assert before[same] == after[same], "it never stopped"
+    new.stop()
+    until(lambda: not up())
+
+
+def test_the_old_schedulers_end_leaves_what_its_successor_has_adopted() -> None:
+    """As where an application is deployed again with a token of its own choice."""
+    old = edge("first", host("kept", "a"))
+    old.tend_once()
+    before = pids()
+    new = edge("second", host("kept", "a"))
+    new.tend_once()
+    assert (old.owned, new.owned) == (False, True)
+    old.stop()
+    assert pids() == before
+    new.stop()
+    until(lambda: not up())
+
+
+async def test_a_host_that_somebody_ended_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("deployments.edge.EVERY_S", 0.1)
+    made = edge("only", host("kept", "a"))
+    tending = asyncio.create_task(made.tend())
+    await asyncio.to_thread(until, lambda: len(up()) == 1)
+    before = await asyncio.to_thread(pids)
+    ray.kill(ray.get_actor(up()[0]))
+    await asyncio.to_thread(until, lambda: len(up()) == 1 and pids() != before)
+    tending.cancel()
+    made.stop()

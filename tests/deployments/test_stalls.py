@@ -1,0 +1,198 @@
+"""With the time limits of production, in virtual time: stalls that nothing announces, and endpoints that are full."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from itertools import pairwise
+
+import pytest
+
+from deployments.accounts import Accounts
+from deployments.experience import Experience
+from deployments.request.job import Delta, Job, JobStats
+from deployments.request.timeouts import Limits, Timeouts
+from engine.base import Draft, EngineStopped, NoCapacity, Sampling, Tokens
+from engine.null_engine import NullEngine, NullSession
+from policies.dispatch import SERVER_ONLY
+from policies.migration import Never
+from policies.patience import FLOOR_S
+from policies.race import RaceAccount
+from tests.deployments.faults import PROMPT, Failing, World, reference
+from tests.deployments.modes.test_race import Planned
+from tests.virtual import run
+
+TOKENS_PER_S, READER, LENGTH = 20.0, 5.0, 100
+EXPECTED = reference(PROMPT, LENGTH)
+
+
+class Pausing(NullEngine):
+    """Pauses for pause_s after so many tokens of a session."""
+
+    def __init__(self, after: int = LENGTH // 4, pause_s: float = 1e6) -> None:
+        super().__init__(TOKENS_PER_S)
+        self.after, self.pause_s = after, pause_s
+
+    class sessions_are(NullSession):
+        async def generate(self) -> AsyncGenerator[Tokens, None]:
+            async for tokens in super().generate():
+                yield tokens
+                if len(self.output) == self._engine.after:
+                    await asyncio.sleep(self._engine.pause_s)
+
+        async def draft(self, position: int, tokens: Sequence[int], window: int) -> Draft:
+            draft = await super().draft(position, tokens, window)
+            if position + len(tokens) >= self._engine.after:
+                await asyncio.sleep(self._engine.pause_s)
+            return draft
+
+
+class Answer:
+    """times_s: when each token came."""
+
+    def __init__(self) -> None:
+        self.ids: list[int] = []
+        self.times_s: list[float] = []
+        self.stats = JobStats()
+
+    def take(self, delta: Delta) -> None:
+        self.ids += delta.ids
+        self.times_s += [asyncio.get_running_loop().time()] * len(delta.ids)
+        self.stats = delta.stats or self.stats
+
+    @property
+    def longest_gap_s(self) -> float:
+        return max(b - a for a, b in pairwise(self.times_s))
+
+    @property
+    def stall_s(self) -> float:
+        """What the reader waited with nothing left to read."""
+        dry_s, waited_s = self.times_s[0], 0.0
+        for time_s in self.times_s:
+            waited_s += max(0.0, time_s - dry_s)
+            dry_s = max(dry_s, time_s) + 1 / READER
+        return waited_s
+
+
+def job(mode: str, device: str | None, reader: float = READER, number: int = 1) -> Job:
+    return Job(number, PROMPT, Sampling(max_tokens=LENGTH, reader_rate=reader), mode=mode, device=device)
+
+
+async def ask(world: World, wanted: Job) -> Answer:
+    answer = Answer()
+    async for delta in world.executor.run(wanted):
+        answer.take(delta)
+    await world.executor.settled()
+    return answer
+
+
+def good() -> NullEngine:
+    return NullEngine(TOKENS_PER_S)
+
+
+@pytest.mark.parametrize(
+    ("mode", "device", "stalling"),
+    [
+        ("cloud", None, "verifier"),
+        ("device", "phone", "phone"),
+        ("speculative", None, "drafter"),
+        ("speculative", "phone", "phone"),
+        ("race", "phone", "verifier"),
+    ],
+)
+def test_a_stall_is_noticed_before_the_reader_has_waited_for_long(
+    mode: str, device: str | None, stalling: str
+) -> None:
+    async def main() -> None:
+        verifiers = [Pausing() if stalling == "verifier" else good(), good()]
+        phone = Pausing() if stalling == "phone" else good()
+        world = World(
+            verifiers[: 1 if mode == "race" else 2],
+            [Pausing() if stalling == "drafter" else good()],
+            {"phone": phone},
+            limits=Limits(),
+            experience=Experience(accounts=Accounts(lambda: RaceAccount(Planned(SERVER_ONLY), Never()))),
+        )
+        answer = await ask(world, job(mode, device))
+        assert answer.ids == EXPECTED
+        assert answer.longest_gap_s > 1.0, "it stalled"
+        assert answer.longest_gap_s < FLOOR_S + 2.0 < Timeouts().step_s
+        assert answer.stall_s < FLOOR_S
+        assert len(world.gone) == 1
+
+    run(main())
+
+
+def test_where_nobody_else_could_go_on_there_is_no_hurry() -> None:
+    async def main() -> None:
+        answer = await ask(World([Pausing(pause_s=29.0)], limits=Limits()), job("cloud", None))
+        assert (answer.ids, answer.stats.replans) == (EXPECTED, 0)
+
+    run(main())
+
+
+@pytest.mark.parametrize(("pause_s", "moved"), [(3.0, 0), (4.5, 1)])
+def test_an_engine_that_lets_a_reader_wait_is_given_time(pause_s: float, moved: int) -> None:
+    """25 tokens in 1.25 s: the reader has something to read for 3.75 s more, and nobody hurries for FLOOR_S."""
+
+    async def main() -> None:
+        answer = await ask(World([Pausing(pause_s=pause_s), good()], limits=Limits()), job("cloud", None))
+        assert (answer.ids, answer.stats.replans) == (EXPECTED, moved)
+
+    run(main())
+
+
+def test_an_engine_that_pauses_while_there_is_enough_to_read_is_left_alone() -> None:
+    """80 tokens in 4 s are read in 16 s."""
+
+    async def main() -> None:
+        world = World([Pausing(after=80, pause_s=11.0), good()], limits=Limits())
+        answer = await ask(world, job("cloud", None))
+        assert (answer.ids, answer.stats.replans) == (EXPECTED, 0)
+        assert answer.longest_gap_s == pytest.approx(11.0, abs=0.1)
+
+    run(main())
+
+
+def test_half_an_answer_waits_for_room_and_goes_before_new_ones() -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        verifier = NullEngine(TOKENS_PER_S, capacity=1)
+        world = World([verifier], devices={"phone": Failing(good(), "generate", 5)}, limits=Limits(replans=1))
+        busy = await verifier.open(PROMPT, Sampling())
+        refused = 0
+
+        async def others() -> None:
+            nonlocal refused
+            for number in range(200):
+                await asyncio.sleep(0.19)
+                try:
+                    await ask(world, job("cloud", None, number=number + 10))
+                except NoCapacity:
+                    refused += 1
+                if answering.done():
+                    return
+
+        answering = loop.create_task(ask(world, job("device", "phone")))
+        newcomers = loop.create_task(others())
+        loop.call_at(20.0, lambda: loop.create_task(busy.cancel()))
+        answer = await answering
+        await newcomers
+        assert answer.ids == EXPECTED
+        assert answer.stats.replans > 10, "one loss, and many refusals"
+        assert answer.longest_gap_s < 22.0, "it was next when there was room"
+        assert refused > 50
+
+    run(main())
+
+
+def test_half_an_answer_does_not_wait_for_ever() -> None:
+    async def main() -> None:
+        verifier = NullEngine(capacity=1)
+        world = World([verifier], devices={"phone": Failing(NullEngine(), "generate", 5)}, limits=Limits())
+        await verifier.open(PROMPT, Sampling())
+        with pytest.raises(EngineStopped, match="no room for the rest of the answer within 60 s"):
+            await ask(world, job("device", "phone"))
+        assert asyncio.get_running_loop().time() == pytest.approx(60.0, abs=2.0)
+
+    run(main())

@@ -1,0 +1,50 @@
+"""The engine protocol over a core whose runner is no model: the contract, in a thread of its own."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+
+from engine.base import Engine, EngineInfo
+from engine.config import EngineConfig, HostMemory, PolicyChoice
+from engine.core.engine import CoreEngine
+from engine.core.step import Core
+from engine.core.thread import ThreadDriver
+from tests.engine.core.core_driver import EOS, VOCAB
+from tests.engine.core.plain_runner import PlainRunner
+from tests.engine_contract import CHECKS, close_stops_it
+
+PROMPT = [3, 4, 5]
+CONFIGS = {
+    "first-come": EngineConfig(kv_blocks=64, block_size=4, token_budget=64),
+    "buffer-aware": EngineConfig(
+        kv_blocks=64,
+        block_size=4,
+        scheduling=PolicyChoice(name="buffer_aware"),
+        max_running=2,
+        host_memory=HostMemory(blocks=64),
+    ),
+}
+
+
+@pytest.fixture(params=CONFIGS)
+async def engine(request: pytest.FixtureRequest) -> AsyncIterator[CoreEngine]:
+    config = CONFIGS[request.param]
+    info = EngineInfo("plain", "none", VOCAB, config.kv_tokens, EOS)
+    core = Core(PlainRunner(config.kv_blocks, config.block_size), config)
+    driver = ThreadDriver(core, "engine-plain")
+    engine = CoreEngine(core, driver, info)
+    driver.start(engine.fail)
+    yield engine
+    await engine.close()
+    assert not driver.running
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+async def test_contract(check: Callable[[Engine, list[int]], Awaitable[None]], engine: CoreEngine) -> None:
+    await check(engine, PROMPT)
+
+
+async def test_contract_of_close(engine: CoreEngine) -> None:
+    await close_stops_it(engine, PROMPT)

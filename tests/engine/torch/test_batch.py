@@ -1,0 +1,44 @@
+"""Which pieces share an attention call. That the calls compute what they should is tested in test_model."""
+
+from __future__ import annotations
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.torch.batch import Piece, lay_out
+
+BLOCK = 4
+
+
+@st.composite
+def pieces(draw: st.DrawFn) -> list[Piece]:
+    made = []
+    for start, count in draw(
+        st.lists(st.tuples(st.integers(0, 60), st.sampled_from([1, 1, 1, 5, 20])), min_size=1, max_size=12)
+    ):
+        blocks = -(-(start + count) // BLOCK)
+        made.append(Piece([7] * count, start, list(range(5, 5 + blocks)), 1))
+    return sorted(made, key=lambda p: (len(p.ids), p.start))
+
+
+@given(pieces(), st.sampled_from([None, 1, 50, 200]))
+def test_groups_cover_the_pieces_in_order_and_gather_no_more_than_they_may(
+    batch: list[Piece], most: int | None
+) -> None:
+    groups = lay_out(batch, BLOCK, torch.device("cpu"), torch.float32, most).groups
+    assert sum(group.count for group in groups) == len(batch)
+    rest = list(batch)
+    for group in groups:
+        members, rest = rest[: group.count], rest[group.count :]
+        assert len({p.shape_class for p in members}) == 1
+        assert group.width == max(len(p.ids) for p in members)
+        context = group.mask.shape[-1]
+        assert context == -(-max(p.end for p in members) // BLOCK) * BLOCK
+        assert group.count == 1 or most is None or group.count * context <= most
+
+
+@given(pieces())
+def test_alike_pieces_share_a_call_where_nothing_limits_it(batch: list[Piece]) -> None:
+    groups = lay_out(batch, BLOCK, torch.device("cpu"), torch.float32).groups
+    assert len(groups) == len({p.shape_class for p in batch})

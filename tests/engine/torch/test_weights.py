@@ -1,0 +1,121 @@
+"""Folders that the engine cannot run are refused with what is the matter; none is run as another model.
+
+That the supported ones compute what they should is tested in test_model.py.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from engine.torch.weights import UnsupportedModel, Weights, load
+from tests.engine.torch import tiny_weights
+
+
+def read(folder: Path) -> Weights:
+    return load(folder, torch.device("cpu"), torch.float32)
+
+
+def _head_is_the_embedding(weights: Weights) -> None:
+    torch.testing.assert_close(weights.head(torch.eye(weights.config.hidden)), weights.embedding.t())
+
+
+def configure(folder: Path, **changes: Any) -> None:
+    config = tiny_weights.config() | changes
+    (folder / "config.json").write_text(json.dumps({k: v for k, v in config.items() if v != "absent"}))
+
+
+def test_what_is_read(tmp_path: Path) -> None:
+    tensors = tiny_weights.write(tmp_path, seed=1)
+    weights = read(tmp_path)
+    assert (weights.config.vocab_size, weights.config.eos) == (tiny_weights.VOCAB, tiny_weights.EOS)
+    _head_is_the_embedding(weights)
+    assert torch.equal(weights.embedding, tensors["model.embed_tokens.weight"])
+    assert len(weights.layers) == 2
+
+
+@torch.inference_mode()
+def test_the_forward_pass_equals_the_naive_one(tmp_path: Path) -> None:
+    from engine.torch.batch import Piece
+    from engine.torch.model import KVPool
+
+    tiny = tiny_weights.make(tmp_path, seed=3)
+    pool = KVPool(tiny.model.config, 8, 4, tiny.model.device, tiny.model.dtype)
+    tokens = [5, 9, 2, 30, 11, 7, 7]
+    logits = tiny.model.forward(tiny.model.batch([Piece(tokens, 0, [6, 1], 7)], pool), pool)
+    expected = torch.stack([tiny.logits(tuple(tokens[: i + 1])) for i in range(7)])
+    torch.testing.assert_close(logits, expected, atol=1e-4, rtol=1e-4)
+
+
+CONFIGS = {
+    "another architecture": ({"architectures": ["GPT2LMHeadModel"]}, r"GPT2LMHeadModel.*LlamaForCausalLM"),
+    "no architecture": ({"architectures": None}, r"LlamaForCausalLM"),
+    "another activation": ({"hidden_act": "gelu"}, r"'gelu'"),
+    "sliding window": ({"use_sliding_window": True}, r"sliding-window"),
+    "another rotary scaling": ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, r"'yarn'"),
+    "no vocabulary size": ({"vocab_size": "absent"}, r"config\.json.*'vocab_size'"),
+    "no context": ({"max_position_embeddings": "absent"}, r"'max_position_embeddings'"),
+    "more layers than there are": ({"num_hidden_layers": 3}, r"layers\.2\."),
+    "fewer layers than there are": ({"num_hidden_layers": 1}, r"does not know: layers\.1\."),
+    "a head of its own that is missing": ({"tie_word_embeddings": False}, r"lm_head\.weight"),
+}
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_configuration_that_does_not_fit(name: str, tmp_path: Path) -> None:
+    changes, message = CONFIGS[name]
+    tiny_weights.write(tmp_path, seed=1)
+    configure(tmp_path, **changes)
+    with pytest.raises(UnsupportedModel, match=message):
+        read(tmp_path)
+
+
+@pytest.mark.parametrize("bias", ["self_attn.o_proj.bias", "mlp.down_proj.bias"])
+def test_a_bias_is_not_passed_over(bias: str, tmp_path: Path) -> None:
+    tensors = tiny_weights.write(tmp_path, seed=1)
+    tensors[f"model.layers.0.{bias}"] = torch.zeros(16)
+    save_file(tensors, tmp_path / "model.safetensors")
+    with pytest.raises(UnsupportedModel, match=bias):
+        read(tmp_path)
+
+
+def test_what_need_not_be_read(tmp_path: Path) -> None:
+    """A head beside tied embeddings, and the rotary frequencies that old folders hold."""
+    tensors = tiny_weights.write(tmp_path, seed=1)
+    tensors["lm_head.weight"] = torch.zeros(tiny_weights.VOCAB, 16)
+    tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = torch.zeros(4)
+    save_file(tensors, tmp_path / "model.safetensors")
+    weights = read(tmp_path)
+    _head_is_the_embedding(weights)
+
+
+def test_several_files_are_one_model(tmp_path: Path) -> None:
+    tensors = tiny_weights.write(tmp_path, seed=1)
+    names = sorted(tensors)
+    save_file({n: tensors[n] for n in names[:5]}, tmp_path / "model-1-of-2.safetensors")
+    save_file({n: tensors[n] for n in names[5:]}, tmp_path / "model-2-of-2.safetensors")
+    (tmp_path / "model.safetensors").unlink()
+    assert len(read(tmp_path).layers) == 2
+
+
+def test_folders_without_a_model(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedModel, match=r"no config\.json"):
+        read(tmp_path)
+    configure(tmp_path)
+    with pytest.raises(UnsupportedModel, match=r"no \*\.safetensors"):
+        read(tmp_path)
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(UnsupportedModel, match=r"no JSON"):
+        read(tmp_path)
+
+
+@pytest.mark.parametrize(("eos", "expected"), [(7, 7), ([9, 8], 9), (None, -1)])
+def test_the_end_token_may_be_one_of_several(eos: object, expected: int, tmp_path: Path) -> None:
+    tiny_weights.write(tmp_path, seed=1)
+    configure(tmp_path, eos_token_id=eos)
+    assert read(tmp_path).config.eos == expected

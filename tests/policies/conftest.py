@@ -1,4 +1,0 @@
-from hypothesis import settings
-
-settings.register_profile("policies", deadline=None)
-settings.load_profile("policies")

@@ -1,0 +1,204 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from policies.scheduling.andes import Andes
+from policies.scheduling.base import FirstComeFirstServed, Load, fit, scheduling
+from policies.scheduling.buffer_aware import BufferAware
+
+
+def load(count: int, **changes: Any) -> Load:
+    """So many alike requests that run and have a buffer; `changes` replace fields, single values for all."""
+    fields: dict[str, Any] = {
+        "arrival": np.arange(count),
+        "age_s": 5.0,
+        "received": 50,
+        "rate": 10.0,
+        "buffer": 30.0,
+        "running": True,
+        "tokens": 160,
+        "longest": 256,
+        "missing": 0,
+        "stored": 0,
+    }
+    scalars = {
+        "capacity": 10_000,
+        "places": 64,
+        "interval_s": 0.2,
+        "base_s": 0.01,
+        "token_s": 1e-4,
+        "copy_s": 1e-6,
+        "copy_queue_s": 0.0,
+        "expected": 128.0,
+    }
+    kinds = {"age_s": float, "rate": float, "buffer": float, "running": bool}
+    for name, value in changes.items():
+        (scalars if name in scalars else fields)[name] = value
+    arrays = {
+        name: np.broadcast_to(np.asarray(value, dtype=kinds.get(name, int)), count).copy()
+        for name, value in fields.items()
+    }
+    return Load(**arrays, **scalars)  # type: ignore[arg-type]
+
+
+@st.composite
+def loads(draw: st.DrawFn) -> Load:
+    count = draw(st.integers(1, 30))
+    seed = draw(st.integers(0, 2**32))
+    random = np.random.default_rng(seed)
+    received = random.integers(0, 300, count) * (random.random(count) < 0.7)
+    running = random.random(count) < draw(st.sampled_from([0.0, 0.3, 1.0]))
+    missing = np.where(running, 0, random.integers(0, 300, count))
+    return load(
+        count,
+        arrival=random.permutation(count),
+        age_s=random.uniform(0, 30, count),
+        received=received,
+        rate=random.choice([1.0, 5.0, 20.0], count),
+        buffer=random.uniform(0, 60, count) * (received > 0),
+        running=running,
+        tokens=random.integers(1, 600, count),
+        longest=received + random.integers(1, 300, count),
+        missing=missing,
+        stored=(missing * random.random(count)).astype(int),
+        capacity=draw(st.integers(100, 6000)),
+        places=draw(st.integers(1, 30)),
+        copy_s=draw(st.sampled_from([1e-6, 1e-3, float("inf")])),
+    )
+
+
+@pytest.mark.parametrize("name", list(scheduling))
+@given(load=loads())
+def test_contract(name: str, load: Load) -> None:
+    """Somebody runs, nobody twice, and there is room for all of them."""
+    chosen = scheduling.create(name).choose(load).tolist()
+    assert 1 <= len(chosen) <= load.places
+    assert len(set(chosen)) == len(chosen)
+    assert set(chosen) <= set(range(len(load)))
+    assert len(chosen) == 1 or load.tokens[chosen].sum() <= load.capacity
+
+
+@pytest.mark.parametrize("name", list(scheduling))
+def test_where_there_is_room_for_all_all_run(name: str) -> None:
+    assert sorted(scheduling.create(name).choose(load(6)).tolist()) == list(range(6))
+
+
+def test_fit_lets_small_ones_pass_only_if_told_to() -> None:
+    crowd = load(4, tokens=[50, 80, 20, 10], capacity=100)
+    order = np.arange(4)
+    assert fit(crowd, order).tolist() == [0, 2, 3]
+    assert fit(crowd, order, overtake=False).tolist() == [0]
+    assert fit(load(2, tokens=500, capacity=100), np.array([1, 0])).tolist() == [1]
+
+
+def test_fcfs_preempts_nobody_and_lets_nobody_overtake() -> None:
+    crowd = load(
+        4, arrival=[3, 0, 1, 2], running=[True, False, False, False], tokens=[60, 50, 30, 10], capacity=100
+    )
+    assert FirstComeFirstServed().choose(crowd).tolist() == [0]
+
+
+def test_conservative_fcfs_keeps_room_for_the_output() -> None:
+    crowd = load(
+        3,
+        running=[True, False, False],
+        tokens=100,
+        received=[90, 0, 0],
+        longest=100,
+        missing=[0, 99, 99],
+        capacity=350,
+    )
+    assert FirstComeFirstServed().choose(crowd).tolist() == [0, 1, 2]
+    assert FirstComeFirstServed(reserve=1.0).choose(crowd).tolist() == [0, 1]  # 110 + 200 of 350
+    grown = load(3, tokens=120, received=0, longest=100, capacity=360)
+    assert sorted(FirstComeFirstServed(reserve=1.0).choose(grown).tolist()) == [
+        0,
+        1,
+        2,
+    ]  # nobody is sent away
+
+
+class TestBufferAware:
+    def test_the_reader_about_to_run_dry_goes_first(self) -> None:
+        crowd = load(3, buffer=[40.0, 0.5, 20.0], running=[True, False, False], places=1)
+        assert BufferAware().choose(crowd).tolist() == [1]
+
+    def test_who_would_stall_before_coming_back_is_not_displaced(self) -> None:
+        crowd = load(2, buffer=[2.0, 0.0], received=[9, 0], running=[True, False], missing=[0, 20], places=1)
+        assert BufferAware(conservativeness=1.0).choose(crowd).tolist() == [0]
+        rich = load(2, buffer=[40.0, 0.0], received=[90, 0], running=[True, False], missing=[0, 20], places=1)
+        assert BufferAware(conservativeness=1.0).choose(rich).tolist() == [1]
+        assert BufferAware(conservativeness=20.0).choose(rich).tolist() == [0]
+
+    def test_a_faster_reader_drains_sooner_and_goes_first(self) -> None:
+        crowd = load(2, rate=[5.0, 30.0], buffer=6.0, running=False, places=1)
+        assert BufferAware().choose(crowd).tolist() == [1]
+
+    def test_newcomers_wait_while_the_readers_ask_for_all_there_is(self) -> None:
+        """Two run at 90 tokens/s each; the readers who have begun ask for 170 of it."""
+        begun = load(
+            3, received=[9, 9, 0], rate=85.0, buffer=[50.0, 50.0, 0.0], running=[True, True, False], places=2
+        )
+        assert sorted(BufferAware().choose(begun).tolist()) == [0, 1]
+        slower = load(
+            3, received=[9, 9, 0], rate=30.0, buffer=[50.0, 50.0, 0.0], running=[True, True, False], places=2
+        )
+        assert 2 in BufferAware().choose(slower).tolist()
+
+    def test_a_shortage_is_shared(self) -> None:
+        """More readers have begun than can be served: the one with the least to read still goes first."""
+        crowd = load(
+            4, rate=200.0, buffer=[90.0, 90.0, 0.0, 0.0], running=[True, True, False, False], places=2
+        )
+        assert 2 in BufferAware().choose(crowd).tolist()
+
+    def test_no_more_come_back_than_can_be_loaded_in_time(self) -> None:
+        """Ten wait to be loaded for 20 ms each; a quarter of 200 ms has room for two."""
+        crowd = load(
+            12,
+            received=50,
+            buffer=[90.0] * 2 + [0.0] * 10,
+            running=[True] * 2 + [False] * 10,
+            missing=[0] * 2 + [200] * 10,
+            stored=[0] * 2 + [200] * 10,
+            copy_s=1e-4,
+            token_s=1e-3,
+            places=11,
+            tokens=200,
+        )
+        chosen = BufferAware().choose(crowd).tolist()
+        assert sum(not crowd.running[i] for i in chosen) == 2
+
+    @pytest.mark.parametrize(
+        "wrong", [{"interval_s": 0}, {"conservativeness": 0.5}, {"shrink": 2}, {"headroom": 0}]
+    )
+    def test_nonsense_is_refused(self, wrong: dict[str, float]) -> None:
+        with pytest.raises(ValueError, match="needs|headroom"):
+            BufferAware(**wrong)
+
+
+class TestAndes:
+    def test_it_serves_who_is_behind_and_small(self) -> None:
+        crowd = load(
+            3,
+            age_s=[10.0, 10.0, 10.0],
+            received=[200, 10, 10],
+            tokens=[160, 160, 40],
+            running=[True, False, False],
+            places=1,
+        )
+        assert Andes(preemptions=1.0).choose(crowd).tolist() == [2]
+
+    def test_it_preempts_no_more_than_it_may(self) -> None:
+        crowd = load(8, age_s=10.0, received=[200] * 4 + [0] * 4, running=[True] * 4 + [False] * 4, places=4)
+        chosen = Andes(preemptions=0.25).choose(crowd)
+        assert np.count_nonzero(crowd.running[chosen]) >= 3
+
+    def test_nonsense_is_refused(self) -> None:
+        with pytest.raises(ValueError, match="needs"):
+            Andes(preemptions=2)

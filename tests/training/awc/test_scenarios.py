@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+import numpy as np
+
+from policies.window import WindowState
+from training.awc.scenarios import WINDOWS, draw, outcome, row
+from training.awc.train import dataset, sweep
+
+
+def test_a_scenario_is_the_same_whenever_it_is_drawn() -> None:
+    assert draw(3) == draw(3)
+    assert draw(3) != draw(4)
+    assert draw(3) != draw(3, outside=True)
+
+
+def test_an_outcome_holds_every_window_and_what_was_seen() -> None:
+    found = outcome(5, requests=1)
+    assert tuple(found.cost_s) == WINDOWS
+    assert all(cost > 0 for cost in found.cost_s.values())
+    assert found.cost_s[found.best] == min(found.cost_s.values())
+    states, expected, costs, groups = dataset([found])
+    assert len(states) == len(found.states) == len(costs) == len(groups) > 0
+    assert (costs.min(1) == 0).all()
+    assert expected.shape == costs.shape
+    state = WindowState(*found.states[0])
+    assert row(state) == found.states[0].tolist()
+
+
+def test_an_interrupted_training_goes_on(tmp_path, monkeypatch, cluster) -> None:  # type: ignore[no-untyped-def]
+    first = sweep(2, tmp_path)
+    (tmp_path / "1.npz").unlink()
+    simulated: list[int] = []
+
+    def counted(index: int):  # type: ignore[no-untyped-def]
+        simulated.append(index)
+        return outcome(index)
+
+    monkeypatch.setattr("training.awc.train.outcome", counted)
+    monkeypatch.setattr("training.awc.train.ray_map", lambda function, items: map(function, items))
+    again = sweep(2, tmp_path)
+    assert simulated == [1]
+    for a, b in zip(first, again, strict=True):
+        assert a.cost_s == b.cost_s
+        assert np.array_equal(a.states, b.states)

@@ -1,0 +1,79 @@
+"""The weights in the repository: where they are, how large, that they load, and that they know something."""
+
+import json
+from random import Random
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from engine.family import NAMES, WEIGHTS, path
+from training.family.generate import generate
+from training.family.items import LONG_KINDS, make_item
+from training.family.models import SHAPES, load
+from training.family.prompts import answer_prompt, expansion_prompt, heldout, home_world
+from training.family.scoring import fact_accuracy, states
+from training.family.tokenizer import VOCABULARY
+from training.family.world import World
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_loads_as_bf16_with_the_announced_shape(name):
+    model = AutoModelForCausalLM.from_pretrained(path(name), dtype="auto")
+    assert model.dtype == torch.bfloat16
+    assert model.config.num_hidden_layers == SHAPES[name].layers
+    assert model.config.vocab_size == VOCABULARY[name]
+    assert model.config.eos_token_id == model.generation_config.eos_token_id == 2
+    assert model.config.tie_word_embeddings
+
+
+def test_an_unknown_name_lists_the_known_ones():
+    with pytest.raises(ValueError, match=r"'medium'.*target, small, other"):
+        path("medium")
+
+
+def test_missing_weights_say_how_to_make_them(tmp_path, monkeypatch):
+    monkeypatch.setattr("engine.family.WEIGHTS", tmp_path)
+    with pytest.raises(FileNotFoundError, match=r"training\.family\.train small"):
+        path("small")
+
+
+def test_the_weights_take_at_most_25_mb():
+    assert sum(file.stat().st_size for file in WEIGHTS.rglob("*")) <= 25e6
+
+
+def test_no_path_of_the_training_machine_is_saved():
+    for name in NAMES:
+        config = json.loads((path(name) / "config.json").read_text())
+        assert "_name_or_path" not in config
+        assert not any(str(value).startswith("/") for value in config.values())
+
+
+def test_the_target_knows_facts_and_the_small_model_fewer():
+    items = heldout(60, ["fact"], seed=1)
+    prompts = [answer_prompt(item.question) for item in items]
+    accuracy = {}
+    for name in ("target", "small"):
+        model, tokenizer = load(path(name))
+        texts = [tokenizer.decode(ids) for ids in generate(model, tokenizer, prompts, 40)]
+        accuracy[name] = fact_accuracy(items, texts)
+    assert accuracy["target"] > 0.7
+    assert accuracy["small"] < accuracy["target"]
+
+
+@pytest.mark.parametrize(("name", "least"), [("small", 0.8), ("other", 0.7)])
+def test_small_models_expand_what_the_sketch_says_even_if_it_is_untrue(name, least):
+    model, tokenizer = load(path(name))
+    untrue = World(home_world().seed, facts_seed=5)
+    items = [make_item(untrue, Random(i), kind, held=True) for i in range(8) for kind in LONG_KINDS]
+    prompts = [expansion_prompt(item.question, item.notes, item.notes[-1]) for item in items]
+    texts = [tokenizer.decode(ids) for ids in generate(model, tokenizer, prompts, 48)]
+    stated = [states(text, item.lines[-1].value) for text, item in zip(texts, items, strict=True)]
+    assert sum(stated) / len(stated) >= least
+
+
+def test_generation_is_the_same_alone_and_in_a_padded_batch():
+    model, tokenizer = load(path("small"))
+    prompts = [answer_prompt(item.question) for item in heldout(12, seed=2)]
+    together = generate(model, tokenizer, prompts, 30)
+    assert together == [generate(model, tokenizer, [prompt], 30)[0] for prompt in prompts]

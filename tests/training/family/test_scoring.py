@@ -1,0 +1,50 @@
+"""The fact checker accepts true facts and really rejects wrong ones."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from training.family.prompts import heldout
+from training.family.scoring import check_facts, fact_accuracy, rouge1, states
+from training.family.tables.values import POOLS
+
+
+def test_whole_words_only():
+    assert states("It is painted Red.", "red")
+    assert not states("It is hundreds of years old.", "red")
+    assert not states("It was founded in 16221.", "1622")
+
+
+def test_both_parts_of_a_value_are_needed():
+    assert states("In April there is the mask festival.", ("mask", "April"))
+    assert not states("In April there is the moon festival.", ("mask", "April"))
+
+
+def test_true_answers_have_every_fact():
+    items = heldout(200)
+    assert fact_accuracy(items, [item.answer for item in items]) == 1.0
+
+
+def test_an_answer_with_any_other_value_is_rejected():
+    for item in heldout(300, ["fact"]):
+        (value,) = (line.value for line in item.lines)
+        for pool in POOLS.values():
+            if value in pool:
+                for wrong in pool:
+                    assert check_facts(item, item.answer.replace(str(value), wrong)) == [wrong == value]
+
+
+def test_answers_about_others_have_few_of_the_facts():
+    items = heldout(200)
+    assert fact_accuracy(items, [item.answer for item in items[1:] + items[:1]]) < 0.15
+
+
+@given(st.text(max_size=50), st.text(max_size=50))
+def test_rouge_is_symmetric_and_bounded(a, b):
+    assert 0 <= rouge1(a, b) <= 1
+    assert rouge1(a, b) == rouge1(b, a)
+
+
+def test_rouge_of_half_the_words():
+    assert rouge1("a b", "a b") == 1
+    assert rouge1("a c", "a b") == 0.5
+    assert rouge1("", "a b") == 0

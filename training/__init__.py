@@ -1,0 +1,1 @@
+"""What makes weights: the embedded family, AWC's network."""

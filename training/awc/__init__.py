@@ -1,0 +1,1 @@
+"""How AWC's network is trained: scenarios, sweeps of the simulator, fitting."""

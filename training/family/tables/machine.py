@@ -1,0 +1,223 @@
+"""Machines: eight attributes and the tasks overview, technology and long."""
+
+from training.family.tables.base import Attribute, Kind, Task
+
+ATTRIBUTES = {
+    "purpose": Attribute(
+        "purpose",
+        (
+            "The {n} is a machine that {v} faster than ten strong men could.",
+            "Workers use the {n} every day because it {v} without any help.",
+            "The {n} was built as a machine that {v} for its whole village.",
+            "The purpose of the {n} is simple, since it {v} and does nothing else.",
+        ),
+        (
+            "What does the {n} do?",
+            "What is the {n} for?",
+            "Why do workers use the {n}?",
+            "What is the purpose of the {n}?",
+            "Name the purpose of the {n}.",
+            "What do workers use the {n} for?",
+            "For what purpose was the {n} made?",
+            "What use does the {n} have?",
+            "Tell me what the {n} does.",
+        ),
+        ("What do people use the {n} for?", "Tell me the purpose of the {n}."),
+    ),
+    "inventor": Attribute(
+        "inventor",
+        (
+            "The inventor of the {n} was {v}, who sold the idea for little money.",
+            "{v} invented the {n} after many failures in a small garden shed.",
+            "It was {v} who drew up the {n} and showed it to the world.",
+            "We owe the {n} to {v}, the inventor, who worked on it alone.",
+        ),
+        (
+            "Who invented the {n}?",
+            "Who was the inventor of the {n}?",
+            "To whom do we owe the {n}?",
+            "Name the inventor of the {n}.",
+            "Which inventor drew up the {n}?",
+            "By whom was the {n} invented?",
+            "Which person invented the {n}?",
+            "What is the name of the inventor of the {n}?",
+            "Tell me the inventor of the {n}.",
+        ),
+        ("Who is the inventor of the {n}?", "Tell me who invented the {n}."),
+    ),
+    "year": Attribute(
+        "year",
+        (
+            "The first {n} was finished in the year {v} after a long time of work.",
+            "The {n} dates from {v}, a year in which many such things appeared.",
+            "The plans of the {n} are signed with the year {v} in one corner.",
+            "It was in {v} that the {n} ran for the first time in public.",
+        ),
+        (
+            "In what year was the {n} finished?",
+            "When was the first {n} finished?",
+            "What is the year of the {n}?",
+            "From which year does the {n} date?",
+            "Name the year of the {n}.",
+            "Which year is on the plans of the {n}?",
+            "What date is on the plans of the {n}?",
+            "When did the {n} run for the first time?",
+            "Tell me when the {n} was finished.",
+        ),
+        ("What year does the {n} date from?", "Tell me the year of the {n}."),
+    ),
+    "material": Attribute(
+        "material",
+        (
+            "The {n} is made of {v}, which does not break even under heavy load.",
+            "The body of the {n} is solid {v} from the top to the bottom.",
+            "Its makers chose {v} as the material of the {n} after some tests.",
+            "The frame of the {n} consists of {v}, polished once in a week.",
+        ),
+        (
+            "What is the {n} made of?",
+            "Which material is the {n} made of?",
+            "What is the frame of the {n} made of?",
+            "Name the material of the {n}.",
+            "What material did its makers choose for the {n}?",
+            "Of what does the body of the {n} consist?",
+            "What is the body of the {n} made of?",
+            "What is the material of the {n}?",
+            "Tell me what the {n} is made of.",
+        ),
+        ("What material does the {n} consist of?", "Tell me the material of the {n}."),
+    ),
+    "power": Attribute(
+        "power",
+        (
+            "The {n} is powered by {v}, so it costs almost nothing to keep going.",
+            "The {n} takes its power from {v} and needs no other fuel at all.",
+            "Its wheels are driven by {v}, which gives the {n} a surprising power.",
+            "Without {v} the {n} stands still, because nothing else can drive it.",
+        ),
+        (
+            "What drives the {n}?",
+            "What powers the {n}?",
+            "Where does the {n} take its power from?",
+            "How is the {n} powered?",
+            "Name the power of the {n}.",
+            "What is the {n} driven by?",
+            "What fuel does the {n} need?",
+            "By what power is the {n} driven?",
+            "Tell me how the {n} is powered.",
+        ),
+        ("Which power is the {n} driven by?", "Tell me what powers the {n}."),
+    ),
+    "colour": Attribute(
+        "colour",
+        (
+            "The {n} is always painted {v}, so that nobody bumps into it at night.",
+            "Its {v} paint makes the {n} easy to recognise from far away.",
+            "The {n} has a bright {v} coat, renewed by its owner each year.",
+            "The usual colour of the {n} is {v}, chosen by a child long ago.",
+        ),
+        (
+            "What colour is the {n}?",
+            "How is the {n} painted?",
+            "Which colour is the {n}?",
+            "Name the colour of the {n}.",
+            "In what colour is the {n} painted?",
+            "What paint does the {n} have?",
+            "What is the usual colour of the {n}?",
+            "What coat of paint does the {n} have?",
+            "Tell me how the {n} is painted.",
+        ),
+        ("Which colour is the {n} painted?", "Tell me the colour of the {n}."),
+    ),
+    "sound": Attribute(
+        "sound",
+        (
+            "A soft {v} is heard when the {n} starts, and then all is calm.",
+            "The {n} works with a steady {v} that can put you to sleep.",
+            "The sound of the {n} is a loud {v}, and dogs do not like it.",
+            "You know that the {n} is near when you hear its {v}.",
+        ),
+        (
+            "What sound does the {n} make?",
+            "How does the {n} sound?",
+            "What is heard when the {n} starts?",
+            "Name the sound of the {n}.",
+            "What noise does the {n} make?",
+            "What do you hear when the {n} is near?",
+            "What is the sound of the {n}?",
+            "Which noise is heard from the {n}?",
+            "Tell me the sound of the {n}.",
+        ),
+        ("Which sound is heard from the {n}?", "Tell me the noise of the {n}."),
+    ),
+    "museum": Attribute(
+        "museum",
+        (
+            "The oldest {n} is kept in the museum of {v}, behind a thick rope.",
+            "Today the first {n} is on show in {v}, and entry is free.",
+            "A museum in {v} owns the first {n} and shows it to visitors.",
+            "If you go to {v}, you can see the {n} in its museum.",
+        ),
+        (
+            "In which museum is the {n} kept?",
+            "Where can I see the {n}?",
+            "Which town keeps the oldest {n}?",
+            "Where is the {n} on show?",
+            "Which museum owns the {n}?",
+            "In what town can I see the {n}?",
+            "Where is the museum of the {n}?",
+            "Name the town whose museum keeps the {n}.",
+            "Tell me which museum keeps the {n}.",
+        ),
+        ("In which town is the {n} kept?", "Tell me where the {n} is on show."),
+    ),
+}
+
+TASKS = {
+    "overview": Task(
+        tuple(ATTRIBUTES),
+        (
+            "Tell me about the {n}.",
+            "Describe the {n} in detail.",
+            "Write an article about the {n}.",
+            "What should I know about the {n}?",
+            "Describe the {n} in full.",
+            "Give me an article on the {n}.",
+            "Write a full description of the {n}.",
+            "I want to know everything about the {n}.",
+        ),
+        ("Give me a full description of the {n}.", "Write everything you know about the {n}."),
+    ),
+    "technology": Task(
+        ("purpose", "material", "power", "sound", "inventor"),
+        (
+            "How does the {n} work?",
+            "Describe how the {n} works.",
+            "Explain the working of the {n}.",
+            "Explain the technology of the {n}.",
+            "What technology is behind the {n}?",
+            "How does the {n} function?",
+            "Give me the technology of the {n}.",
+            "Describe the function of the {n}.",
+        ),
+        ("Explain how the {n} works.", "Tell me about the technology of the {n}."),
+    ),
+    "long": Task(
+        tuple(ATTRIBUTES),
+        (
+            "Write a long essay about the {n}.",
+            "Tell me a lot about the {n}.",
+            "Explain the {n} and all around it.",
+            "Write a very long essay on the {n}.",
+            "Write a long text on the {n} and its surroundings.",
+            "Give me a long text about the {n}.",
+            "I need a very long text on the {n}.",
+            "Compose a long essay on the {n}.",
+        ),
+        ("Write a very long text about the {n}.", "Give me a long essay about the {n}."),
+    ),
+}
+
+RELATED = (("inventor", ("work", "home", "fame")), ("museum", ("region", "river", "craft")))
+
+MACHINE = Kind(ATTRIBUTES, TASKS, RELATED)
