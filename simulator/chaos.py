@@ -34,6 +34,7 @@ from simulator.world import Server, World
 
 LAST_FAULT_S = 60.0
 RESTART_S = 8.0  # a dead replica's successor answers after so long, as measured with Ray Serve
+OTHERS = 9  # processes that may slow a server down
 DEVICE_FAULTS = ("restart", "cut", "stall")
 FATAL = 3  # processes that die in a run at most, fewer than the endpoints that a request may lose
 
@@ -203,15 +204,14 @@ class FragileWorld(World):
             finally:
                 del self._asking[asking]
 
-    def report(self, report: Report) -> None:
-        """What an answer has taught is lost without a router."""
+    def report(self, reports: Sequence[Report]) -> None:
+        """What answers have taught is lost without a router."""
         if self._router_back is None:
-            super().report(report)
+            super().report(reports)
 
     def refresh(self) -> None:
         """Without a scheduler, or without somebody to tell, later."""
         if self.loop.time() < self.deaf_until_s or self._router_back is not None:
-            self._due = False
             self.refresh_soon()
         else:
             super().refresh()
@@ -321,10 +321,9 @@ class Saboteur:
             path.heal()
 
     async def _late(self, fault: Fault) -> None:
-        """Something else computes on a server for a while."""
-        world = self._world
-        server = world.servers[fault.target]
-        server.hardware.free_s = max(server.hardware.free_s, world.loop.time()) + fault.seconds / 4
+        """Other processes compute on a server for a while."""
+        for _ in range(OTHERS):
+            self._world.servers[fault.target].hardware.compute(fault.seconds / 4 / OTHERS, lambda: None)
 
     async def _router(self, fault: Fault) -> None:
         """The router dies; requests ask its successor, which knows nothing of what was learnt."""

@@ -28,7 +28,7 @@ class Deadlock(RuntimeError):
     """Nothing is left to happen, and what was to be run to its end is not there."""
 
 
-class _Handle(list[Any]):
+class Handle(list[Any]):
     """A callback to come, as [when, order of asking, callback, arguments]; what asyncio calls a (Timer)Handle. A list
     is made and compared faster than anything else."""
 
@@ -58,8 +58,8 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self.failures: list[dict[str, Any]] = []
         self._now = 0.0
         self._order = 0
-        self._ready: deque[_Handle] = deque()
-        self._timers: list[_Handle] = []
+        self._ready: deque[Handle] = deque()
+        self._timers: list[Handle] = []
         self._most = MOST_TIMERS
         self._running = False
         self.timer = self  # its times are exact, see cluster.timer
@@ -111,8 +111,8 @@ class VirtualLoop(asyncio.AbstractEventLoop):
 
     def call_soon(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
-    ) -> _Handle:
-        handle = _Handle((self._now, 0, callback, args))
+    ) -> Handle:
+        handle = Handle((self._now, 0, callback, args))
         self._ready.append(handle)
         return handle
 
@@ -120,11 +120,11 @@ class VirtualLoop(asyncio.AbstractEventLoop):
 
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
-    ) -> _Handle:
+    ) -> Handle:
         if when < self._now:
             when = self._now
         self._order = order = self._order + 1
-        handle = _Handle((when, order, callback, args))
+        handle = Handle((when, order, callback, args))
         heappush(self._timers, handle)
         if len(self._timers) > self._most:
             self._forget_cancelled()
@@ -138,7 +138,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
 
     def call_later(  # type: ignore[override]
         self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None
-    ) -> _Handle:
+    ) -> Handle:
         return self.call_at(self._now + delay, callback, *args, context=context)
 
     def create_future(self) -> asyncio.Future[Any]:
@@ -161,7 +161,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         self.failures.append(context)
 
-    def _timer_handle_cancelled(self, handle: _Handle) -> None:
+    def _timer_handle_cancelled(self, handle: Handle) -> None:
         """It stays until its time comes, or until there are many."""
 
     async def shutdown_asyncgens(self) -> None:

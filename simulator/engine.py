@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
+from operator import attrgetter
 from typing import Any
 
 from engine.base import EngineInfo
@@ -14,7 +16,7 @@ from engine.core.runner import Outcome, Work
 from engine.core.sequence import Sequence as CoreSequence
 from engine.core.step import Core
 from engine.core.tasks import DraftTask
-from simulator.clock import VirtualLoop
+from simulator.clock import Handle, VirtualLoop
 from simulator.hardware import StepTimer
 from simulator.script import EOS, VOCAB_SIZE, VOCABULARY, Script
 
@@ -22,16 +24,62 @@ SHORTEST_WAIT_S = 1e-6  # of an engine that has nothing to do before something i
 
 
 class Hardware:
-    """What several engines compute on, one step at a time.
+    """What engines compute on. Steps that overlap each get an equal share of it, as processes do on a CPU or a GPU.
 
-    free_s: when the last step that began ends.
     busy_s: seconds in which it computed.
     """
 
-    __slots__ = ("busy_s", "free_s")
+    __slots__ = ("_loop", "_since_s", "_steps", "_timer", "busy_s")
 
-    def __init__(self) -> None:
-        self.free_s = self.busy_s = 0.0
+    def __init__(self, loop: VirtualLoop) -> None:
+        self.busy_s = 0.0
+        self._loop = loop
+        self._steps: list[_Step] = []  # under way
+        self._since_s = 0.0  # when what is left of them was last reckoned
+        self._timer: Handle | None = None  # of the one that ends first
+
+    def compute(self, seconds: float, done: Callable[[], object]) -> None:
+        """Begin a step that would take so long alone."""
+        self._reckon()
+        self._steps.append(_Step(seconds, done))
+        self._arm()
+
+    def _reckon(self) -> None:
+        """Take off what was computed since the last time."""
+        now, steps = self._loop.time(), self._steps
+        if steps:
+            seconds = now - self._since_s
+            self.busy_s += seconds
+            for step in steps:
+                step.left_s -= seconds / len(steps)
+        self._since_s = now
+
+    def _arm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        steps = self._steps
+        first = min(steps, key=_left_s)
+        self._timer = self._loop.call_at(self._since_s + first.left_s * len(steps), self._end, first)
+
+    def _end(self, step: _Step) -> None:
+        self._timer = None
+        self._reckon()
+        self._steps.remove(step)
+        if self._steps:
+            self._arm()
+        step.done()
+
+
+class _Step:
+    """left_s: what it would still take alone."""
+
+    __slots__ = ("done", "left_s")
+
+    def __init__(self, left_s: float, done: Callable[[], object]) -> None:
+        self.left_s, self.done = left_s, done
+
+
+_left_s = attrgetter("left_s")
 
 
 class TimedRunner:
@@ -106,7 +154,7 @@ class TimedDriver:
         )
         self._commands: deque[Command] = deque()
         self._computing = False  # a step is under way
-        self._waking: Any = None  # the next turn, where it is certain
+        self._waking: Handle | None = None  # the next turn, where it is certain
 
     def submit(self, command: Command) -> None:
         self._commands.append(command)
@@ -137,22 +185,15 @@ class TimedDriver:
         core, commands = self._core, self._commands
         while commands:
             commands.popleft()()
-        hardware, now = self._hardware, self._loop.time()
-        if hardware.free_s > now:  # another engine's step
-            self._wake_at(hardware.free_s)
-            return
         work = core.form()
         while work is not None and not work:
             work = core.form()
         if work is None:
             if (idle_s := core.idle_s) is not None:
-                self._wake_at(now + max(idle_s, SHORTEST_WAIT_S))
+                self._wake_at(self._loop.time() + max(idle_s, SHORTEST_WAIT_S))
             return
         self._computing = True
-        seconds = self._step_s(work)
-        hardware.free_s = now + seconds
-        hardware.busy_s += seconds
-        self._loop.call_at(now + seconds, self._end, work)
+        self._hardware.compute(self._step_s(work), partial(self._end, work))
 
     def _end(self, work: Work) -> None:
         self._computing = False
@@ -195,6 +236,6 @@ def timed_engine(
     token_bytes: of KV cache a token; padded: see TimedDriver."""
     runner = TimedRunner(script, token_bytes * config.block_size)
     core = Core(runner, config, loop.time)
-    driver = TimedDriver(core, loop, timer, hardware or Hardware(), padded=padded)
+    driver = TimedDriver(core, loop, timer, hardware or Hardware(loop), padded=padded)
     info = EngineInfo(model, VOCABULARY, VOCAB_SIZE, context, EOS)
     return CoreEngine(core, driver, info)

@@ -24,6 +24,7 @@ from deployments.directory import Directory
 from deployments.experience import Experience, Report
 from deployments.modes import MODES
 from deployments.modes.base import DEVICE, DRAFTER, VERIFIER, Tools
+from deployments.reports import Outbox
 from deployments.request.assignment import Assignment, EndpointInfo, RoutingRequest
 from deployments.request.executor import Executor
 from deployments.request.session import Dial
@@ -33,7 +34,7 @@ from engine.core.engine import CoreEngine
 from policies.collaboration import collaboration
 from policies.routing import routing
 from policies.window import WindowPolicy, window
-from simulator.clock import VirtualLoop
+from simulator.clock import Handle, VirtualLoop
 from simulator.config import Config, DeviceGroup
 from simulator.device_model import ScriptedEngine
 from simulator.engine import Hardware, timed_engine
@@ -161,8 +162,9 @@ class World:
         self.loads: dict[str, list[Load]] = {VERIFIER: [], DRAFTER: [], DEVICE: []}
         self._windows = windows or partial(config.window.create, window)
         self._directory = Directory(NO_EXPIRY_S)
-        self._due = False
+        self._refreshing: Handle | None = None
         self.routing = self.new_router()
+        self._outbox = Outbox(self.report)
         self._executors: dict[int, Executor] = {}
         self._reader_at_device = config.reader_at_device
         self._cloud = self._executor(self._dial_from_cloud)
@@ -195,7 +197,7 @@ class World:
             dial,
             Tools(self._windows, fused_window=self.config.fused_window),
             self.config.limits.limits(),
-            report=self.report,
+            report=self._outbox.add,
             lost=self._lost,
         )
 
@@ -224,19 +226,25 @@ class World:
         self.refresh_soon()
         return assignment
 
-    def report(self, report: Report) -> None:
-        """Tell the router what an answer has taught."""
-        self.routing.assigner.take_in(report)
+    def report(self, reports: Sequence[Report]) -> None:
+        """Tell the router what answers have taught."""
+        for report in reports:
+            self.routing.assigner.take_in(report)
 
     def refresh_soon(self) -> None:
         """Loads are changing: the router hears of them before long, as from the scheduler."""
-        if not self._due:
-            self._due = True
-            self.loop.call_later(REFRESH_S, self.refresh)
+        if self._refreshing is None:
+            self._refreshing = self.loop.call_later(REFRESH_S, self._refresh_is_due)
+
+    def _refresh_is_due(self) -> None:
+        self._refreshing = None
+        self.refresh()
 
     def refresh(self) -> None:
         """What the scheduler does every now and then: list what is up, and tell the router what has changed."""
-        self._due = False
+        if self._refreshing is not None:
+            self._refreshing.cancel()
+            self._refreshing = None
         directory = self._directory
         for pool, servers in ((VERIFIER, self.servers), (DRAFTER, self.drafters)):
             directory.list_pool(pool, [_with_load(s) for s in servers if s.up])
@@ -296,7 +304,7 @@ class World:
 
     def add_server(self, g: int) -> None:
         """One more server of that group, with the drafter beside it if it has one."""
-        group, config, hardware = self.targets[g], self._engines[g], Hardware()
+        group, config, hardware = self.targets[g], self._engines[g], Hardware(self.loop)
         number = len(self.servers)
         core = timed_engine(
             self.loop,

@@ -106,18 +106,24 @@ def test_drafts_stand_as_the_acceptance_sequence_says():
     assert world.run(main()) == [(3, 1), (3, 3), (2, 2)]
 
 
-def test_engines_on_the_same_hardware_take_turns():
-    async def main() -> list[float]:
-        hardware = Hardware()
+def test_engines_share_their_hardware():
+    """Each step takes twice as long while both engines compute, and no engine starves the other."""
+
+    async def main() -> list[list[float]]:
+        hardware = Hardware(world.loop)
         engines = [world.engine(hardware=hardware, step=1.0, token=0.0) for _ in range(2)]
         done = await asyncio.gather(
-            *(answer(engine, world.prompt(2, output=2), Sampling(max_tokens=9)) for engine in engines)
+            *(
+                answer(engine, world.prompt(2, output=output), Sampling(max_tokens=9))
+                for engine, output in zip(engines, (4, 2), strict=True)
+            )
         )
-        assert hardware.busy_s == pytest.approx(4.0)
-        return sorted(t for _, _, times in done for t in times)
+        assert hardware.busy_s == pytest.approx(6.0)
+        return [times for _, _, times in done]
 
     world = World()
-    assert world.run(main()) == pytest.approx([1.0, 2.0, 3.0, 4.0])
+    # once the second has ended, the first has the hardware to itself
+    assert world.run(main()) == [pytest.approx([2.0, 4.0, 5.0, 6.0]), pytest.approx([2.0, 4.0])]
 
 
 @pytest.mark.parametrize("scheduling", [None, "fcfs", "buffer_aware", "andes"])
