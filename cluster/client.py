@@ -117,8 +117,8 @@ class Connection(Wire):
         if self.closed.done():
             raise EngineStopped(self.reason)
         request.seq = next(self._sequence)
-        call = self._calls[request.seq] = Call(link.up if link else None)
         self._pass(request, link)
+        call = self._calls[request.seq] = Call(link.up if link else None)
         return call
 
     def end(self, request: Request, link: Link | None = None) -> None:
@@ -137,7 +137,7 @@ class Connection(Wire):
         """Send a request and wait for its one reply; raises the EngineError that came in its place."""
         call = self.start(request, link)
         try:
-            (reply,) = await call.take(self.settings.timeout_s)
+            reply = (await call.take(self.settings.timeout_s))[0]  # the connection's end may follow it
         finally:
             self.end(request, link)
         return expect(reply, expected)
@@ -251,13 +251,10 @@ class RemoteSession(BaseSession):
                         tokens.finish = reply.finish
                         if reply.logprobs is not None:
                             tokens.logprobs = (tokens.logprobs or []) + reply.logprobs
-                    else:
+                    if tokens.ids or tokens.finish is not None:
                         yield tokens
-                        if tokens.finish is not None:
-                            return
-                        continue
-                    if tokens.ids:
-                        yield tokens
+                    if tokens.finish is not None:
+                        return
                     expect(reply, frames.Tokens)
             finally:
                 self._connection.end(request, self._link)

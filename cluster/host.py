@@ -66,6 +66,7 @@ class Host:
         ) as endpoint:
             address = reachable(endpoint.address)
             while True:
+                await self._engine.stats()  # raises if it has broken down: then the host is better dead
                 try:
                     async with asyncio.timeout(5.0):
                         await self._register([self._record(name, address) for name in self.devices])
@@ -86,6 +87,7 @@ class Host:
             vocabulary=device.info.vocabulary,
             rtt_s=self._settings[name].link.rtt_s,
             sessions=device.sessions,
+            opened=device.counters.opened,
             capacity=device.speed.sessions,
             battery=device.battery,
             emulated=device.speed.emulated,

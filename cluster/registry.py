@@ -8,11 +8,17 @@ import msgspec
 class DeviceRecord(msgspec.Struct, frozen=True, kw_only=True):
     """What a device host says of one of its devices, every time it registers.
 
-    name: of the device, and of its engine at the endpoint `address` ("host:port").
-    rtt_s: round-trip time of its link, seconds. battery: share left, None on mains.
-    sessions, capacity: that it works on now, and at most. emulated: it is slowed to other hardware's speed.
-    prefill_token_s: seconds to take in a token, 0 where not known; prefill_j, decode_j: joules that a token costs;
-    energy_j: spent so far.
+    name: of the device, and of its engine at its endpoint.
+    address: of the endpoint, "host:port".
+    rtt_s: round-trip time of its link, seconds.
+    sessions: that it works on now.
+    opened: sessions so far; one that came and went since the last record is news, too.
+    capacity: sessions that it works on at most.
+    battery: share left, None on mains.
+    emulated: it is slowed to other hardware's speed.
+    prefill_token_s: seconds to take in a token, 0 where not known.
+    prefill_j, decode_j: joules that a token costs.
+    energy_j: joules spent so far.
     """
 
     name: str
@@ -22,6 +28,7 @@ class DeviceRecord(msgspec.Struct, frozen=True, kw_only=True):
     vocabulary: str
     rtt_s: float = 0.0
     sessions: int = 0
+    opened: int = 0
     capacity: int = 1
     battery: float | None = None
     emulated: bool = False

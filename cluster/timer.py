@@ -77,10 +77,12 @@ class PreciseTimer:
         if self._due:
             late = now_s > self._due[0][0]
             self._lead_s = min(_MOST_LEAD_S, max(0.0, self._lead_s + (_STEP_S if late else -_STEP_S)))
-        while self._due and self._due[0][0] <= now_s + self._lead_s:
-            heapq.heappop(self._due)[2]()
-        if self._due:
-            self._arm(self._due[0][0])
+        try:
+            while self._due and self._due[0][0] <= now_s + self._lead_s:
+                heapq.heappop(self._due)[2]()
+        finally:  # a callback that raises must not stop the clock for the others
+            if self._due:
+                self._arm(self._due[0][0])
 
 
 def _fire(timer: weakref.ref[PreciseTimer]) -> None:

@@ -89,7 +89,8 @@ class Wire(asyncio.BufferedProtocol):
         self._closing_s = self._made_s = self._heard_s = self._checked_s = self._stalled_s = loop.time()
         self._tick_s = min(1.0, settings.timeout_s / 4, settings.hello_s / 4, settings.silence_s / 8)
         self._tick: asyncio.TimerHandle | None = None
-        self._pinged_s = 0.0
+        self._pings = 0  # that were timed
+        self._pinged_s: float | None = None  # when the one under way left
         self._pongs_s: deque[float] = deque(maxlen=9)
 
     def received(self, frame: AnyFrame, size_bytes: int) -> None:
@@ -179,10 +180,12 @@ class Wire(asyncio.BufferedProtocol):
         elif not self.ready.done():
             self._hello(frame)
         elif type(frame) is Ping:
-            self.send(encode(Pong(0, 0)))
+            self.send(encode(Pong(0, frame.seq)))
         elif type(frame) is Pong:
-            self._pongs_s.append(precise_timer().time() - self._pinged_s)
-            self.rtt_s = sorted(self._pongs_s)[len(self._pongs_s) // 4]
+            if frame.seq == self._pings and self._pinged_s is not None:
+                self._pongs_s.append(precise_timer().time() - self._pinged_s)
+                self.rtt_s = sorted(self._pongs_s)[len(self._pongs_s) // 4]
+                self._pinged_s = None
         else:
             self.received(frame, HEADER.size + len(body))
 
@@ -209,8 +212,13 @@ class Wire(asyncio.BufferedProtocol):
         self._ping()
 
     def _ping(self) -> None:
-        self._pinged_s = precise_timer().time()  # the loop's own may count in milliseconds
-        self.send(encode(Ping(0, 0)))
+        """A sign of life; one at a time is also timed, however long its pong takes."""
+        if self._pinged_s is None:
+            self._pings += 1
+            self._pinged_s = precise_timer().time()  # the loop's own may count in milliseconds
+            self.send(encode(Ping(0, self._pings)))
+        else:
+            self.send(encode(Ping(0, 0)))
 
     def _check(self) -> None:
         now_s = self._loop.time()

@@ -60,7 +60,7 @@ class Assigner:
         self._version = 0
         self._pools: dict[str, tuple[EndpointInfo, ...]] = {}
         self._devices = DeviceIndex(collaboration.preference)
-        self._assigned: Counter[str] = Counter()  # sessions at replicas, by key, since the last snapshot
+        self._assigned: Counter[str] = Counter()  # sessions at replicas, by key, since they were last listed
         self._kept_until_s: dict[str, float] = {}  # endpoints that begun answers found full, by key
 
     @property
@@ -75,8 +75,11 @@ class Assigner:
 
     def see(self, snapshot: Snapshot) -> None:
         """Take over a new snapshot, or the difference to the last one."""
+        # A pool that is listed anew knows of what was assigned before.
+        old = [listed for pool, listed in snapshot.pools.items() if listed == self._pools.get(pool)]
+        unchanged = {endpoint.key for listed in old for endpoint in listed}
+        self._assigned = Counter({key: n for key, n in self._assigned.items() if key in unchanged})
         self._version, self._pools = snapshot.version, dict(snapshot.pools)
-        self._assigned.clear()
         if snapshot.since is None:
             self._devices.replace(snapshot.devices)
         else:

@@ -41,14 +41,14 @@ class DeviceIndex:
         self._rebuild()
 
     def change(self, records: Mapping[str, DeviceRecord], gone: Iterable[str]) -> None:
-        """These have come or changed, and those have gone; what was assigned before is known by now."""
+        """These have come or changed, and know of what was assigned to them before; those have gone."""
         for name in gone:
             self._records.pop(name, None)
             self._keys.pop(name, None)
+            self._assigned.pop(name, None)
         self._records.update(records)
-        stale = [name for name in self._assigned if name in self._records and name not in records]
-        self._assigned.clear()
-        for name in (*records, *stale):
+        for name in records:
+            self._assigned.pop(name, None)
             self._place(name)
 
     def assigned(self, name: str) -> None:

@@ -82,16 +82,20 @@ class Edge:
 
     async def tend(self) -> None:
         """See to it, again and again, that the hosts that are wanted are there, and no others."""
-        while self.owned:
+        owned = True
+        while owned:
             try:
-                await asyncio.to_thread(self.tend_once)
+                owned = await asyncio.to_thread(self.tend_once)
             except Exception as error:  # Ray's head restarts
                 logger.warning("cannot tend the device hosts: %r", error)
             await asyncio.sleep(EVERY_S)
         await asyncio.Event().wait()  # a successor does
 
-    def tend_once(self) -> None:
-        """Start the hosts that are not there, and end those that are not wanted. Returns before they are up."""
+    def tend_once(self) -> bool:
+        """Start the hosts that are not there, and end those that are not wanted. Returns before they are up; False if
+        another scheduler has taken over."""
+        if not self.owned:
+            return False
         there = {name for name in ray.util.list_named_actors() if name.rpartition("/")[0] == self._prefix}
         for name, host in self._hosts.items():
             if name not in there:
@@ -99,6 +103,7 @@ class Edge:
         for name in sorted(there - set(self._hosts)):
             logger.info("ending %s, which is not wanted any more", name)
             _kill(name)
+        return True
 
     @property
     def owned(self) -> bool:

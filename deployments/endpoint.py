@@ -11,6 +11,7 @@ from cluster.endpoint import serve_engines
 from deployments.engines import NullSettings, TorchSettings, build_engine
 from deployments.request.assignment import EndpointInfo
 from deployments.settings import Strict
+from engine.base import EngineStopped
 
 logger = logging.getLogger("ray.serve")
 
@@ -88,5 +89,7 @@ class EngineEndpoint:
                     await asyncio.sleep(0.05)
         except TimeoutError:
             logger.warning("%s stops with sessions still open", self.pool)
+        except EngineStopped:
+            pass  # it has broken down: there is nothing to wait for
         finally:
             await self._exit.aclose()

@@ -85,8 +85,8 @@ def model_folder(model: str) -> Path:
 
 
 def context_of(settings: TorchSettings | NullSettings) -> int:
-    """Tokens of prompt and output that the model can hold, without loading it."""
+    """Tokens of prompt and output that model and KV cache can hold, without loading the model."""
     if isinstance(settings, NullSettings):
         return settings.context
     config = json.loads((model_folder(settings.model) / "config.json").read_text(encoding="utf-8"))
-    return int(config["max_position_embeddings"])
+    return min(int(config["max_position_embeddings"]), settings.kv_tokens)

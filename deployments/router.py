@@ -56,7 +56,10 @@ class Router:
     async def report(self, reports: Sequence[Report]) -> None:
         """Answers are over."""
         for report in reports:
-            self._assigner.take_in(report)
+            try:
+                self._assigner.take_in(report)
+            except Exception:  # a bug in one mode's learning must not cost the others' reports
+                logger.exception("cannot learn from a report")
 
     async def account(self, key: str) -> Statement:
         """The account of that key."""
@@ -96,6 +99,11 @@ class Router:
                 continue
             self._routing.see(snapshot)
             self._informed.set()
+
+    async def check_health(self) -> None:
+        """Serve restarts the router when it no longer follows the scheduler."""
+        if self._following.done():
+            raise RuntimeError(f"the loop ended: {self._following}")
 
     async def __del__(self) -> None:
         self._following.cancel()

@@ -100,6 +100,9 @@ class Scheduler:
         try:
             async with asyncio.timeout(2.0):
                 states = await handle.broadcast("state").results_async(return_exceptions=True)
+        except TimeoutError:  # one of them hangs: Serve will see to that, and the rest are still there
+            logger.warning("not every %s says how busy it is", pool)
+            return
         except Exception as error:  # no replica is up yet, or the only one has just died
             logger.debug("cannot list %s: %r", pool, error)
             states = []

@@ -219,8 +219,12 @@ _BROKEN = re.compile("([\udc80-\udcff]+)")  # bytes that are no UTF-8, as Python
 
 
 def _unused_character(messages: Sequence[Mapping[str, str]]) -> str:
+    """Of Unicode's private use area. Raises InvalidRequest where the messages have all of it."""
     used = set().union(*(m["content"] for m in messages))
-    return next(c for c in map(chr, range(0xE000, 0xF900)) if c not in used)
+    unused = next((c for c in map(chr, range(0xE000, 0xF900)) if c not in used), None)
+    if unused is None:
+        raise InvalidRequest("the messages use every character of Unicode's private use area")
+    return unused
 
 
 def _without_added_tokens(definition: str) -> RustTokenizer:

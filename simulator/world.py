@@ -157,7 +157,7 @@ class World:
             for _ in range(group.count):
                 self.add_server(g)
         self.devices = Devices(self, groups)
-        self.context = min(server.core.room for server in self.servers)
+        self.context = min(server.core.info.context for server in self.servers)
         self.served: dict[int, int] = {}
         self.loads: dict[str, list[Load]] = {VERIFIER: [], DRAFTER: [], DEVICE: []}
         self._windows = windows or partial(config.window.create, window)

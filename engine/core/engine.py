@@ -11,6 +11,8 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
+import msgspec
+
 from engine.base import (
     Draft,
     DraftProbs,
@@ -58,23 +60,22 @@ class Driver(Protocol):
 
 
 class CoreEngine:
-    """Sessions of one core. max_open: how many, those that wait for a place included."""
+    """Sessions of one core."""
 
     def __init__(
         self, core: Core, driver: Driver, info: EngineInfo, tokenizer: Spelling | None = None
     ) -> None:
         """tokenizer: to recognise stop strings; without one they are refused."""
-        self.info = info
+        self.info = msgspec.structs.replace(info, context=min(info.context, core.config.kv_tokens))
         self._core, self._driver, self._tokenizer = core, driver, tokenizer
         self._max_open = core.config.max_sessions + core.config.max_waiting
-        self._room = min(info.context, core.config.kv_tokens)
         self._sessions: dict[int, CoreSession] = {}
         self._numbers = 0
         self._closed = False
 
     async def open(self, prompt: Sequence[int], sampling: Sampling, log: Sequence[int] = ()) -> CoreSession:
         self._check_running()
-        check_request(prompt, log, sampling, self.info.vocab_size, self._room)
+        check_request(prompt, log, sampling, self.info.vocab_size, self.info.context)
         if len(self._sessions) >= self._max_open:
             raise NoCapacity(f"{len(self._sessions)} sessions are open; no room for another now")
         stops = None
@@ -87,11 +88,6 @@ class CoreEngine:
         session = self._sessions[self._numbers] = CoreSession(self, self._core, self._driver, sequence)
         self._driver.submit(partial(self._core.open, sequence))
         return session
-
-    @property
-    def room(self) -> int:
-        """Tokens of prompt and output that a session may hold."""
-        return self._room
 
     @property
     def sessions(self) -> int:
@@ -110,6 +106,7 @@ class CoreEngine:
         return self._core.stats
 
     async def stats(self) -> EngineStats:
+        self._check_running()
         stats = copy.copy(self._core.stats)
         stats.sessions = len(self._sessions)
         stats.waiting = len(self._core.memory.waiting)
@@ -227,12 +224,18 @@ class CoreSession:
         self._error = later
         self._resolve(self._pending, running)
 
-    def _operation(self, run: Callable[[Receive], None]) -> asyncio.Future[Any]:
+    async def _operation(self, run: Callable[[Receive], None]) -> Any:
         """An operation with one outcome, which `run` (where the core works) passes to its argument."""
         future: asyncio.Future[Any] = self._loop.create_future()
         deliver = partial(self._driver.deliver, partial(self._resolve, future))
         self._begin(future, partial(run, deliver))
-        return future
+        try:
+            return await future
+        except asyncio.CancelledError:  # the caller has left: the core need not go on
+            if self._pending is future:
+                self._pending = None
+                self._driver.submit(partial(self._core.pause, self._sequence))
+            raise
 
     def _begin(self, pending: asyncio.Future[Any] | Stream, run: Command) -> None:
         """Hand the next operation over; its outcome or error ends up in `pending`."""

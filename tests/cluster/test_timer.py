@@ -43,3 +43,21 @@ def test_a_loop_may_bring_its_own() -> None:
         assert precise_timer() is asyncio.get_running_loop()
 
     run(itself())
+
+
+@pytest.mark.parametrize("portable", [False, True])
+async def test_one_that_raises_stops_no_other(portable: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    loop, raised, called = asyncio.get_running_loop(), list[str](), asyncio.Event()
+    loop.set_exception_handler(lambda _, context: raised.append(str(context["exception"])))
+    timer = PreciseTimer(loop)
+    if portable:
+        monkeypatch.setattr(timer, "_fd", -1)
+
+    def fail() -> None:
+        raise RuntimeError("injected fault")
+
+    timer.call_at(timer.time(), fail)
+    timer.call_at(timer.time() + 0.01, called.set)
+    async with asyncio.timeout(5.0):
+        await called.wait()
+    assert raised == ["injected fault"]

@@ -78,6 +78,13 @@ def test_a_burst_spreads_before_the_next_snapshot() -> None:
     assert devices.count("near") == devices.count("far") == 2
 
 
+def test_news_of_a_device_forgets_no_burst_at_the_replicas() -> None:
+    router = assigner()
+    first = router.assign(RoutingRequest("cloud")).endpoints["target"][0]
+    router.see(Snapshot(2, FULL.pools, {"near": device("near", sessions=1)}, (), 1))
+    assert router.assign(RoutingRequest("cloud")).endpoints["target"][0] != first
+
+
 DRAFTERS = (replica("drafter", 3), replica("drafter", 4))
 
 
@@ -242,7 +249,8 @@ names = st.sampled_from([f"d{i}" for i in range(8)])
     )
 )
 def test_the_best_device_is_always_found(steps: list[tuple[str, str, int]]) -> None:
-    """By difference snapshots, in whichever order devices come, change, go and are assigned."""
+    """By difference snapshots, in whichever order devices come, change, go and are assigned. What was assigned to a
+    device counts until there is news of that device."""
     router, there, since = assigner(FULL), dict(FULL.devices), dict[str, int]()
     version = 1
     for what, name, sessions in steps:
@@ -260,6 +268,7 @@ def test_the_best_device_is_always_found(steps: list[tuple[str, str, int]]) -> N
             gone = (name,)
         there.update(changed)
         there = {n: d for n, d in there.items() if n not in gone}
-        since, version = {}, version + 1
+        since = {n: k for n, k in since.items() if n not in changed and n not in gone}
+        version += 1
         router.see(Snapshot(version, FULL.pools, changed, gone, version - 1))
     assert dict(router.snapshot.devices) == there

@@ -107,6 +107,12 @@ def test_special_tokens_in_a_content_stay_text(contents):
     assert said == "<bos>" + "".join("<|q|> " + c.strip() for c in contents) + "<|a|>"
 
 
+def test_a_content_with_every_private_character_is_refused():
+    everything = "".join(map(chr, range(0xE000, 0xF900)))
+    with pytest.raises(InvalidRequest, match="private use"):
+        TOKENIZER.render_chat([{"role": "user", "content": everything}])
+
+
 def test_a_special_token_in_two_halves_stays_text():
     joined = Tokenizer(DEFINITION, CONFIG, "{% for m in messages %}{{ m.content }}{% endfor %}")
     rendered = joined.render_chat([{"role": "user", "content": c} for c in ("<", "|q|><|", "a|>")])
