@@ -20,7 +20,7 @@ from deployments.modes.race import Racing
 from deployments.request.assignment import Assignment, EndpointInfo, RoutingRequest
 from deployments.request.executor import Executor
 from deployments.request.job import Job, JobStats
-from deployments.request.timeouts import Limits, Timeouts
+from deployments.request.timeouts import Limits
 from deployments.request.tokenlog import Origin
 from engine.base import Engine, Sampling
 from policies.collaboration import collaboration
@@ -36,8 +36,6 @@ Prompts = Sequence[tuple[int, ...]]
 
 STREAMS, TOKENS = 32, 72
 WELL_BEGUN = 8  # tokens of an answer after which a fault may come
-PATIENCE = Timeouts(connect_s=1.0, open_s=1.0, first_s=2.0, step_s=1.0)
-LIMITS = Limits(assign_s=5.0, timeouts=PATIENCE)
 
 PHONE = "phone"
 ENDPOINTS = ("verifier-0", "verifier-1", "drafter-0", PHONE)
@@ -141,7 +139,7 @@ class World:
             self._assign,
             self._dial,
             Tools(lambda: Script((4, 4, 1))),
-            LIMITS,
+            Limits(),
             self._assigner.take_in,
             self._lost,
         )

@@ -1,6 +1,7 @@
 """Hand-over as fault tolerance: whatever is killed, cut off or drained under 32 answers, they complete as they should.
 
-The endpoints are processes, reached over the wire: two verifiers, the cloud's own drafter and a device.
+The endpoints are processes, reached over the wire: two verifiers, the cloud's own drafter and a device. Time limits are
+those of production.
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 
 from deployments.modes.race import Racing
+from deployments.request.timeouts import Timeouts
 from deployments.request.tokenlog import Origin
 from engine import family
 from engine.base import Sampling
 from engine.tokenizer import Tokenizer
-from tests.deployments.fleet import PATIENCE, PHONE, STREAMS, TOKENS, Answer, Fleet, Prompts, World
+from policies.patience import FLOOR_S
+from tests.deployments.fleet import PHONE, STREAMS, TOKENS, Answer, Fleet, Prompts, World
 from tests.deployments.processes import DRAIN_S
 from tests.deployments.relay import relay_to
 from training.family.prompts import heldout_questions
@@ -25,8 +28,8 @@ pytestmark = pytest.mark.alone
 Ids = Sequence[Sequence[int]]
 Report = Callable[[str, object], None]
 
-MARGIN_S = 1.0
-RECOVERY_S = PATIENCE.connect_s + PATIENCE.open_s + PATIENCE.first_s + MARGIN_S
+MARGIN_S = 2.0
+RECOVERY_S = 5.0  # to reach, open and prefill elsewhere, while all do
 
 
 @pytest.fixture(scope="module")
@@ -163,9 +166,7 @@ async def test_both_rivals_of_a_race_are_lost(
         answers = await world.answers("race", prompts, [lose_both])
         assert (phone.exit_code(), link.cuts) == (-9, 1)
         assert any(answer.stats.replans for answer in answers)
-        await check(
-            world, answers, expected, record_property, max(PATIENCE.open_s, PATIENCE.step_s) + MARGIN_S
-        )
+        await check(world, answers, expected, record_property, Timeouts().open_s + MARGIN_S)
         await link.close()
         await check_nothing_is_open(world, fleet, cut="verifier-0")
 
@@ -198,8 +199,9 @@ async def test_a_link_is_cut(
         answers = await world.answers(mode, prompts, [link.silence if silent else link.reset])
         assert link.cuts == 1
         assert (link.swallowed > 0) == silent
-        limit_s = RECOVERY_S + (max(PATIENCE.first_s, PATIENCE.step_s) if silent else 0.0)
+        limit_s = RECOVERY_S + (FLOOR_S if silent else 0.0)
         longest_s = await check(world, answers, expected, record_property, limit_s)
-        assert not silent or longest_s >= PATIENCE.step_s, "only time limits could tell"
+        if silent and mode != "race":  # which goes on elsewhere as soon as one rival is late
+            assert longest_s >= FLOOR_S, "only the pace of the answers could tell"
         await link.close()
         await check_nothing_is_open(world, fleet, cut=victim)
