@@ -128,7 +128,7 @@ class Assigner:
         self.experience.take_in(report)
         for mode, taught in report.taught.items():
             if mode in MODES:  # the replica of the API may be newer than this router
-                MODES[mode].learn(self.experience, taught)
+                MODES[mode].learn(self.experience, taught, report.used)
 
     def _choose(self, wanted: RoutingRequest) -> Collaboration:
         if wanted.mode is not None and wanted.mode not in MODES:

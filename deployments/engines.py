@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -13,6 +14,8 @@ from cluster.latency import LogNormal
 from deployments.settings import LatencySettings
 from engine.base import Engine
 from engine.config import EngineConfig, Strict
+
+logger = logging.getLogger("ray.serve")
 
 
 class TorchSettings(EngineConfig):
@@ -65,10 +68,13 @@ def build_engine(settings: TorchSettings | NullSettings) -> Engine:
         return NullEngine(**settings.model_dump(exclude={"kind"}))
 
     from engine.torch.engine import load  # imports torch: only where a model runs
+    from engine.torch.linear import choices
 
     engine: Engine = load(
         model_folder(settings.model), settings, grow=settings.grow, threads=settings.threads
     )
+    for choice in choices:
+        logger.info("%s", choice)
     if (latency := settings.latency) is not None:
         engine = Delayed(engine, LogNormal(median_s=latency.median_s, sigma=latency.sigma), latency.seed)
     return engine

@@ -6,6 +6,7 @@ any one clock.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -161,6 +162,15 @@ class Race:
         if not self._decided:
             self._decided = True
             self._budget.resolve(self._booking, self._taken_in.get(self._constrained, 0))
+
+    def over(self, taken_in: Mapping[Side, int]) -> None:
+        """The request has ended, perhaps in another mode after both sides were lost.
+
+        taken_in: tokens that either side has taken in for it, in all.
+        """
+        self.finish()
+        side = self._constrained
+        self._budget.resolve(self._booking, max(taken_in[side], self._taken_in.get(side, 0)))
 
     def delivered(self, tokens: int, now_s: float) -> None:
         """So many more tokens of the answer are on their way to the reader."""

@@ -27,6 +27,7 @@ from engine.config import EngineConfig
 from engine.core.engine import CoreEngine
 from engine.torch import weights
 from engine.torch.engine import start
+from engine.torch.linear import choices
 from engine.torch.model import Model
 
 BATCHES = (1, 8, 32)
@@ -93,6 +94,8 @@ def main(arguments: Sequence[str] = ()) -> None:
             ["event loop lag with 32 sessions decoding, p99", f"{lag_s * 1e3:.2f} ms"],
         ],
     )
+    for choice in choices:
+        print(choice)
     report.figures("engine", figures)
 
 

@@ -13,6 +13,7 @@ from deployments.request.assignment import EndpointInfo, Endpoints, RoutingReque
 from deployments.request.job import Delta, Figures, Job
 from deployments.request.session import EndpointSession, EndpointSessions
 from deployments.request.tokenlog import Origin, TokenLog
+from policies.cost import Used
 from policies.rounds import FUSED_WINDOW
 from policies.window import StaticWindow, WindowPolicy
 
@@ -124,8 +125,11 @@ class Mode(ABC):
         return None
 
     @classmethod
-    def learn(cls, experience: Experience, report: object) -> None:
-        """At the router: take in what a request's `ModeRun.report` says."""
+    def learn(cls, experience: Experience, taught: object, used: Used) -> None:
+        """At the router: take in what a request's `ModeRun.report` says.
+
+        used: by the whole answer, other modes' parts of it included.
+        """
         return
 
     @classmethod

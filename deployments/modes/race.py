@@ -24,7 +24,7 @@ from deployments.request.session import EndpointSession, EndpointSessions
 from deployments.request.tokenlog import Origin, TokenLog
 from deployments.rivals import Rivals
 from engine.base import EngineError, EngineStopped, NoCapacity, Tokens
-from policies.cost import Costs
+from policies.cost import Costs, Used
 from policies.dispatch import BOTH, NEVER, DispatchState, Side, Start
 from policies.migration import MigrationPolicy
 from policies.race import Race, RaceAccount, RaceSnapshot
@@ -133,12 +133,12 @@ class RaceMode(Mode):
         return RaceBriefing(race.start, costs, account.migration, history.snapshot())
 
     @classmethod
-    def learn(cls, experience: Experience, report: object) -> None:
-        assert isinstance(report, _Taught)
-        race = experience.races.pop(report.request, None)
+    def learn(cls, experience: Experience, taught: object, used: Used) -> None:
+        assert isinstance(taught, _Taught)
+        race = experience.races.pop(taught.request, None)
         if race is None:
             return  # another router planned it, who is no more
-        for what, side, tokens, seconds in report.events:
+        for what, side, tokens, seconds in taught.events:
             match what:
                 case "took_in":
                     race.took_in(side, tokens)
@@ -146,7 +146,7 @@ class RaceMode(Mode):
                     race.first_token(side, tokens, seconds)
                 case "stopped":
                     race.stopped(side, seconds)
-        race.finish()
+        race.over({Side.SERVER: used.server_in, Side.DEVICE: used.device_in})
 
 
 class _Contest:

@@ -22,6 +22,7 @@ from deployments.request.job import Delta, Figures, Job
 from deployments.request.session import EndpointSession, EndpointSessions
 from deployments.request.tokenlog import Origin, TokenLog
 from engine.base import Draft, Sampling, Verdict
+from policies.cost import Used
 from policies.pair import PairSnapshot
 from policies.rounds import Drafter, FusedRound, PairRound, Rounds, teach
 
@@ -112,10 +113,10 @@ class SpeculativeMode(Mode):
         return PairBriefing(situation.queue(target), situation.batch_limit, pair.snapshot())
 
     @classmethod
-    def learn(cls, experience: Experience, report: object) -> None:
-        assert isinstance(report, list)
-        for taught in report:
-            teach(experience.pairs.named(taught.pair), taught.learnt)
+    def learn(cls, experience: Experience, taught: object, used: Used) -> None:
+        assert isinstance(taught, list)
+        for each in taught:
+            teach(experience.pairs.named(each.pair), each.learnt)
 
 
 class SpeculativeRun(ModeRun):

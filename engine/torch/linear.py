@@ -12,7 +12,6 @@ all sizes: many rows are padded to a few sizes, lest every new chunk stall the s
 
 from __future__ import annotations
 
-import logging
 import sys
 import time
 from collections.abc import Callable
@@ -20,7 +19,8 @@ from collections.abc import Callable
 import torch
 import torch.nn.functional as F
 
-logger = logging.getLogger(__name__)
+choices: list[str] = []
+"""What was chosen in this process for this machine, and how: for people to read."""
 
 LARGE = 1_000_000  # elements of a weight from which it is always packed: two layouts would be too much memory
 SMALL = 30_000  # elements up to which it does not matter
@@ -75,12 +75,11 @@ def packed_from(inputs: int, outputs: int) -> int:
         begin = time.perf_counter()
         times = _measure(inputs, outputs)
         _measured[key] = rows = estimate if times is None else crossover(times, estimate)
-        logger.info(
-            "projections from %d to %d, %d threads: packed %s (%s %.0f ms)",
-            *key,
-            "never" if rows == NEVER else f"from {rows} rows",
-            "estimated: the machine is too busy to measure it within" if times is None else "measured in",
-            1e3 * (time.perf_counter() - begin),
+        when = "never" if rows == NEVER else f"from {rows} rows"
+        how = "estimated: the machine is too busy to measure it within" if times is None else "measured in"
+        spent_ms = 1e3 * (time.perf_counter() - begin)
+        choices.append(
+            "projections from {} to {}, {} threads: packed {} ({} {:.0f} ms)".format(*key, when, how, spent_ms)
         )
     return _measured[key]
 

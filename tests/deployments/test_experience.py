@@ -129,7 +129,7 @@ async def test_what_the_constrained_endpoint_takes_in_later_is_booked_as_well() 
 
 
 async def test_a_race_that_goes_on_elsewhere_is_one_request() -> None:
-    """Both are lost; what was planned for the prompt stays booked once."""
+    """Both are lost; the prompt is booked once, and as often taken in as it was."""
     there = World(
         [Failing(NullEngine(), "generate", 3), NullEngine()],
         devices={"phone": Failing(NullEngine(), "open", error=lambda: EngineStopped("gone"))},
@@ -139,7 +139,8 @@ async def test_a_race_that_goes_on_elsewhere_is_one_request() -> None:
     _, stats = await answer(there, job("race", 1))
     assert stats.replans >= 1
     budgets = there.experience.accounts.of("me").payer.budgets
-    assert sum(budget.requests for budget in budgets.values()) == 1
+    assert sum(budget.tokens for budget in budgets.values()) == len(PROMPT)
+    assert budgets[Side.SERVER].spent == stats.used.server_in > 2 * len(PROMPT)
 
 
 async def test_concurrent_requests_of_a_pair_share_what_they_see() -> None:

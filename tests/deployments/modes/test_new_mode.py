@@ -19,6 +19,7 @@ from deployments.request.session import EndpointSessions
 from deployments.request.tokenlog import Origin, TokenLog
 from engine.base import EngineStopped, Sampling
 from engine.null_engine import NullEngine
+from policies.cost import Used
 from tests.deployments.faults import PROMPT, Failing, World, reference
 from tests.deployments.request.test_executor import answer, left_open
 
@@ -49,8 +50,8 @@ class TurnsMode(Mode):
         return len(situation.endpoints["players"])
 
     @classmethod
-    def learn(cls, experience: Experience, report: object) -> None:
-        learnt.append(report)
+    def learn(cls, experience: Experience, taught: object, used: Used) -> None:
+        learnt.append(taught)
 
 
 learnt: list[object] = []

@@ -464,6 +464,16 @@ def test_drafts_longer_than_the_room(make: MakeRunner, room: int, drafts: int, t
         assert client.finish == "length"
 
 
+def test_all_tokens_of_a_verification_reach_the_reader(make: MakeRunner) -> None:
+    driver = Driver(make)
+    client = driver.open([3, 4, 5], Sampling(max_tokens=20, ignore_eos=True, reader_rate=1e-6))
+    driver.verify(client, driver.proposals(client, 3)[0])
+    driver.run()
+    assert len(client.output) > 1
+    unread = client.sequence.reader.buffer(driver.core.clock())
+    assert unread == pytest.approx(len(client.output), abs=0.01)
+
+
 def test_a_finished_output_stays_finished(make: MakeRunner) -> None:
     driver = Driver(make)
     client = driver.open([3, 4], Sampling(max_tokens=2))
