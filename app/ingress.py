@@ -17,19 +17,21 @@ from app.api.backend import ModelCard
 from app.api.errors import NotReady
 from app.api.routes import create_api
 from app.settings import Settings
+from app.vocabularies import Vocabularies
 from cluster.peers import Peers
 from cluster.registry import DeviceRecord
+from cluster.wire import WireSettings
 from deployments.accounts import Statement
 from deployments.directory import Snapshot
-from deployments.engines import context_of, model_folder
+from deployments.engines import context_of
 from deployments.modes.base import POOLS, Tools
 from deployments.reports import Outbox
 from deployments.request.assignment import Assignment, EndpointInfo, RoutingRequest
 from deployments.request.executor import Executor
 from deployments.request.job import Delta, Job
+from deployments.settings import LimitSettings
 from engine.base import Engine
 from engine.tokenizer import Tokenizer
-from engine.translate import Translated
 from policies.window import window
 
 logger = logging.getLogger("ray.serve")
@@ -42,29 +44,22 @@ class Ingress:
 
     async def __init__(self, router: DeploymentHandle, settings: Settings) -> None:  # type: ignore[misc]  # Serve awaits
         self._router, self._settings = router, settings
-        self._tokenizer = await asyncio.to_thread(Tokenizer.load, model_folder(settings.tokenizer))
-        self._card = ModelCard(
-            settings.model, context_of(settings.verifier.engine), self._tokenizer.vocabulary
-        )
-        self._peers = Peers(token=settings.endpoint.token)
-        self._tokenizers = await asyncio.to_thread(self._devices_tokenizers)
+        self._vocabularies = await asyncio.to_thread(Vocabularies, settings)
+        vocabulary = self._vocabularies.target.vocabulary
+        self._card = ModelCard(settings.model, context_of(settings.verifier.engine), vocabulary)
+        self._peers = Peers(token=settings.endpoint.token, settings=_wire(settings.limits))
         self._outbox = Outbox(lambda reports: self._router.report.remote(reports))
         self._executor = Executor(
             self._assign,
             self._dial,
-            Tools(window=lambda: settings.window.create(window)),
+            Tools(window=lambda: settings.window.create(window), fused_window=settings.fused_window),
             settings.limits.limits(),
             self._outbox.add,
             self._lost,
         )
-        self._draining = False
 
     def __serve_build_asgi_app__(self) -> ASGIApp:
         return create_api(self)
-
-    @property
-    def draining(self) -> bool:
-        return self._draining
 
     @property
     def default_reader_rate(self) -> float:
@@ -74,7 +69,7 @@ class Ingress:
         return (self._card,)
 
     def tokenizer(self, model: str) -> Tokenizer:
-        return self._tokenizer
+        return self._vocabularies.target
 
     def run(self, job: Job) -> AsyncGenerator[Delta, None]:
         return self._executor.run(job)
@@ -138,21 +133,18 @@ class Ingress:
 
     async def _dial(self, endpoint: EndpointInfo) -> Engine:
         engine = await self._peers.engine(endpoint.address, endpoint.engine)
-        if (there := self._tokenizers.get(endpoint.vocabulary)) is not None:
-            return Translated(engine, self._tokenizer, there)
-        return engine
-
-    def _devices_tokenizers(self) -> dict[str, Tokenizer]:
-        """Of the devices whose vocabulary is another than the target's."""
-        models = {host.engine.model for host in self._settings.hosts if host.engine.kind == "torch"}
-        found = [Tokenizer.load(model_folder(model)) for model in sorted(models)]
-        return {t.vocabulary: t for t in found if t.vocabulary != self._tokenizer.vocabulary}
+        return self._vocabularies.spoken(engine, endpoint)
 
     async def __del__(self) -> None:
-        self._draining = True
         await self._executor.settled()
         self._outbox.flush()
         await self._peers.close()
+
+
+def _wire(limits: LimitSettings) -> WireSettings:
+    """A wire that gives up a second after the executor, whose limits are the ones that hold."""
+    longest_s = max(limits.open_s, limits.first_s, limits.step_s)
+    return WireSettings(timeout_s=longest_s + 1.0, hello_s=limits.connect_s + 1.0)
 
 
 def _shown(device: DeviceRecord) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from deployments.endpoint import EndpointSettings
 from deployments.engines import EngineSettings, TorchSettings
 from deployments.scheduler import SchedulerSettings
 from deployments.settings import LimitSettings, PolicyChoice, RacingSettings, RouterSettings, Strict
+from policies.rounds import FUSED_WINDOW
 from policies.window import window
 
 
@@ -25,15 +26,16 @@ class Settings(Strict):
     """Arguments of `app.main:build`.
 
     model: the name by which clients ask for the model.
-    tokenizer: the family model or folder whose tokenizer turns text into the target's tokens.
+    tokenizer: the family model or folder whose tokenizer turns text into the target's tokens; null: the verifier's.
     default_reader_rate: tokens/s that a chat's reader takes in where the client does not say (0: nobody reads along).
     verifier, drafter, expander: the pools; no mode uses the expander yet.
     racing: policies, prices and budgets of races.
     window: the policy that chooses γ.
+    fused_window: γ of rounds that stay in the cloud.
     """
 
     model: str = "tandem"
-    tokenizer: str = "target"
+    tokenizer: str | None = None
     ingress_replicas: int = Field(1, ge=1)
     default_reader_rate: float = Field(5.0, ge=0, le=10_000, allow_inf_nan=False)
     verifier: PoolSettings = PoolSettings(engine=TorchSettings(model="target"))
@@ -44,8 +46,17 @@ class Settings(Strict):
     scheduler: SchedulerSettings = SchedulerSettings()
     racing: RacingSettings = RacingSettings()
     window: PolicyChoice = PolicyChoice(name="static", parameters={"size": 4})
+    fused_window: int = Field(FUSED_WINDOW, ge=0)
     limits: LimitSettings = LimitSettings()
     endpoint: EndpointSettings = EndpointSettings()
+
+    @property
+    def text_model(self) -> str:
+        """The model whose tokenizer turns text into tokens."""
+        if self.tokenizer is not None:
+            return self.tokenizer
+        engine = self.verifier.engine
+        return engine.model if isinstance(engine, TorchSettings) else "target"
 
     @field_validator("window")
     @classmethod

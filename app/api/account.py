@@ -14,16 +14,22 @@ ANONYMOUS = "anonymous"
 
 
 class AccountChange(Strict):
-    """budget: share of prompt tokens that the constrained endpoint may take in; exchange_rate: what a joule of the
-    devices is worth, dollars. What is left out stays as it is."""
+    """What is left out stays as it is.
+
+    budget: share of prompt tokens that the constrained endpoint may take in.
+    exchange_rate: what a joule of the devices is worth, dollars.
+    """
 
     budget: float | None = Field(None, ge=0, le=1)
     exchange_rate: float | None = Field(None, ge=0, le=1e6, allow_inf_nan=False)
 
 
 class AccountView(BaseModel):
-    """Tokens, dollars and joules of all requests so far. budget_used: of the last 1000 races (at each replica of the
-    API) in which the server, or the device, was the constrained endpoint, its share of prompt tokens."""
+    """Tokens, dollars and joules of all requests so far.
+
+    budget_used: of the last 1000 races in which the server, or the device, was the constrained endpoint, its share of
+        prompt tokens.
+    """
 
     account: str
     budget: float

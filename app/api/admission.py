@@ -10,14 +10,23 @@ from typing import TypeVar
 
 import msgspec
 from fastapi import Request
+from starlette.requests import ClientDisconnect
 
 from app.api.backend import Backend, ModelCard
 from app.api.choice import Choice
-from app.api.errors import body_too_large, context_overflow, model_not_found, paced_for_nobody
+from app.api.errors import (
+    body_too_large,
+    body_too_slow,
+    client_gone,
+    context_overflow,
+    model_not_found,
+    paced_for_nobody,
+)
 from app.api.schema import ChatRequest, CompletionRequest
 from deployments.modes import MODES
-from deployments.request.job import Draining, Job, UnknownMode
+from deployments.request.job import Job, UnknownMode
 from engine.tokenizer import Tokenizer
+from engine.validation import check_ids
 
 T = TypeVar("T")
 
@@ -36,23 +45,27 @@ class Admitted:
     prompt_tokens: int
 
 
-async def read_body(request: Request, limit: int) -> bytes:
-    """The whole body; raises the 413 error as soon as it exceeds `limit` bytes."""
+async def read_body(request: Request, limit: int, within_s: float) -> bytes:
+    """The whole body. Raises ApiError: as soon as it exceeds `limit` bytes, when it takes longer than `within_s`
+    seconds, or the client leaves."""
     if int(request.headers.get("content-length", 0)) > limit:
         raise body_too_large(limit)
     body = bytearray()
-    async for part in request.stream():
-        body += part
-        if len(body) > limit:
-            raise body_too_large(limit)
+    try:
+        async with asyncio.timeout(within_s):
+            async for part in request.stream():
+                body += part
+                if len(body) > limit:
+                    raise body_too_large(limit)
+    except TimeoutError:
+        raise body_too_slow(within_s) from None
+    except ClientDisconnect:
+        raise client_gone() from None
     return bytes(body)
 
 
 async def admit(request: ChatRequest | CompletionRequest, backend: Backend, account: str = "") -> Admitted:
-    """account: who pays. Raises ApiError (no such model, no room in the context), InvalidRequest, UnknownMode,
-    Draining."""
-    if backend.draining:
-        raise Draining("the server is going down and takes no new requests")
+    """account: who pays. Raises ApiError (no such model, no room in the context), InvalidRequest, UnknownMode."""
     if request.tandem.mode is not None and request.tandem.mode not in MODES:
         raise UnknownMode(f"mode {request.tandem.mode!r} is not served here; there is {', '.join(MODES)}")
     rate = _reader_rate(request, backend)
@@ -107,7 +120,7 @@ def _card(model: str, backend: Backend) -> ModelCard:
 async def _prompts(
     request: ChatRequest | CompletionRequest, tokenizer: Tokenizer
 ) -> list[tuple[str, tuple[int, ...]]]:
-    """Each prompt as (text, tokens)."""
+    """Each prompt as (text, tokens); of tokens the text only where it will be echoed."""
     if isinstance(request, ChatRequest):
         length = sum(len(m.content) for m in request.messages)
         return [("", tuple(await _beside(length, tokenizer.render_chat, request.chat())))]
@@ -116,7 +129,8 @@ async def _prompts(
         if isinstance(prompt, str):
             prompts.append((prompt, tuple(await _beside(len(prompt), tokenizer.encode, prompt))))
         else:
-            prompts.append((tokenizer.decode(prompt), tuple(prompt)))
+            check_ids(prompt, tokenizer.vocab_size)
+            prompts.append((tokenizer.decode(prompt) if request.echo else "", tuple(prompt)))
     return prompts
 
 

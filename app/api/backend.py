@@ -24,11 +24,6 @@ class Backend(Protocol):
     """All of it is called on the API's event loop and must not block it."""
 
     @property
-    def draining(self) -> bool:
-        """True once the application is going down: running answers end, new requests are refused."""
-        ...
-
-    @property
     def default_reader_rate(self) -> float:
         """Tokens/s that a chat's reader takes in where the client does not say; 0: nobody reads along."""
         ...
@@ -44,7 +39,7 @@ class Backend(Protocol):
         ...
 
     async def account(self, key: str) -> Statement:
-        """The account of that key, opened when it is first asked for."""
+        """The account of that key; asking does not open one."""
         ...
 
     async def change_account(self, key: str, budget: float | None, exchange_rate: float | None) -> Statement:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import ValidationError
 
@@ -20,6 +22,8 @@ log = logging.getLogger(__name__)
 
 INVALID = "invalid_request_error"
 RETRY_AFTER_S = 2.0
+DISCONNECTED = 499
+"""The status of a request whose client went away (nginx' convention); only the metrics get to see it."""
 
 
 class NotReady(Exception):
@@ -63,7 +67,6 @@ _ENGINE_ERRORS: dict[str, tuple[int, str, str | None]] = {
     "unknown_mode": (400, INVALID, "tandem.mode"),
     "device_not_found": (404, INVALID, "tandem.device"),
     "overloaded": (429, "rate_limit_error", None),
-    "draining": (503, "service_unavailable", None),
     "engine_stopped": (503, "service_unavailable", None),
 }
 
@@ -76,7 +79,11 @@ def api_error(error: Exception) -> ApiError:
         case NotReady():
             return ApiError(503, str(error), "service_unavailable", "not_ready", retry_after_s=RETRY_AFTER_S)
         case ValidationError():
-            return _invalid_fields(error)
+            first = error.errors(include_url=False, include_context=False)[0]
+            return _invalid_field(first["loc"], first["type"], first["msg"])
+        case RequestValidationError():  # of the path or its query; which of them, `loc` says first
+            first = error.errors()[0]
+            return _invalid_field(first["loc"][1:], first["type"], first["msg"])
         case EngineError() if error.code in _ENGINE_ERRORS:
             status, kind, param = _ENGINE_ERRORS[error.code]
             again = getattr(error, "retry_after_s", RETRY_AFTER_S) if status in (429, 503) else None
@@ -105,21 +112,29 @@ def paced_for_nobody() -> ApiError:
     return ApiError(400, message, code="missing_required_parameter", param="tandem.reader_rate")
 
 
+def client_gone() -> ApiError:
+    """Before its request was all there; nobody hears of it."""
+    return ApiError(DISCONNECTED, "the client has gone", code="client_gone")
+
+
+def body_too_slow(within_s: float) -> ApiError:
+    return ApiError(408, f"the request body did not come within {within_s:g} s", code="body_too_slow")
+
+
 def body_too_large(limit: int) -> ApiError:
     """limit: bytes."""
     return ApiError(413, f"the request body exceeds {limit} bytes", code="body_too_large")
 
 
-def _invalid_fields(error: ValidationError) -> ApiError:
-    """The first of the fields that pydantic refused."""
-    first = error.errors(include_url=False, include_context=False)[0]
-    if first["type"] == "json_invalid":
-        return ApiError(400, f"the body is not valid JSON: {first['msg']}", code="invalid_json")
-    param = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]).lstrip(".")
-    if first["type"] == "extra_forbidden":
+def _invalid_field(where: Sequence[int | str], kind: str, why: str) -> ApiError:
+    """A field that pydantic refused."""
+    if kind == "json_invalid":
+        return ApiError(400, f"the body is not valid JSON: {why}", code="invalid_json")
+    param = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in where).lstrip(".")
+    if kind == "extra_forbidden":
         return ApiError(
             400, f"{param} is not supported by this server", code="unsupported_parameter", param=param
         )
-    message = first["msg"].removeprefix("Value error, ")
-    code = "missing_required_parameter" if first["type"] == "missing" else "invalid_value"
+    message = why.removeprefix("Value error, ")
+    code = "missing_required_parameter" if kind == "missing" else "invalid_value"
     return ApiError(400, f"{param}: {message}" if param else message, code=code, param=param or None)

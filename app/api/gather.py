@@ -42,11 +42,11 @@ class Gather:
         run: RunJob,
         jobs: Sequence[Job],
         choices: Sequence[Choice],
-        pacer: ChunkCoalescer,
+        coalescer: ChunkCoalescer,
         paced: bool = False,
     ) -> None:
         self.choices, self._paced = choices, paced
-        self._run, self._jobs, self._pacer = run, jobs, pacer
+        self._run, self._jobs, self._coalescer = run, jobs, coalescer
         self._pumps: list[asyncio.Task[None]] = []
         self._news = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
@@ -54,7 +54,7 @@ class Gather:
         self._error: Exception | None = None
 
     async def __aenter__(self) -> Gather:
-        self._pacer.streams += 1
+        self._coalescer.streams += 1
         self._loop = asyncio.get_running_loop()
         self._pumps = [
             asyncio.create_task(self._pump(job, choice))
@@ -65,7 +65,7 @@ class Gather:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._pacer.streams -= 1
+        self._coalescer.streams -= 1
         if self._timer:
             self._timer.cancel()
         for pump, choice in zip(self._pumps, self.choices, strict=True):
@@ -86,7 +86,7 @@ class Gather:
             batch = [(i, piece) for i, choice in enumerate(self.choices) if (piece := choice.take())]
             if batch:
                 yield batch
-                self._next_s = self._loop.time() + self._pacer.interval_s()
+                self._next_s = self._loop.time() + self._coalescer.interval_s()
             if self._error:
                 raise self._error
             if all(choice.finish for choice in self.choices):

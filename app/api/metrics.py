@@ -57,9 +57,6 @@ _joules = Counter(
 
 OPEN = "open"
 """The mode of a request that left it open and did not get as far as to be given one."""
-DISCONNECTED = 499
-"""Counted as the status of a request whose client went away (nginx' convention)."""
-
 
 _counters: dict[str, Counter] = {}
 """Of the modes, by name."""

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ValidationError
 from pydantic.json_schema import models_json_schema
@@ -15,41 +16,41 @@ from starlette.exceptions import HTTPException
 from app.api import metrics
 from app.api.account import AccountChange, AccountView, account_key
 from app.api.admission import admit, read_body
+from app.api.answer import StreamedAnswer, WholeAnswer
 from app.api.backend import Backend
 from app.api.errors import ApiError, NotReady, api_error, model_not_found
 from app.api.gather import ChunkCoalescer
-from app.api.response import StreamedAnswer, WholeAnswer
 from app.api.responses import ChatCompletion, Completion, Model, ModelList
-from app.api.schema import ChatRequest, CompletionRequest
+from app.api.schema import ChatRequest, CompletionRequest, DeviceName
 from engine.base import EngineError
 
 REFERENCE = "#/components/schemas/{model}"
 MAX_BODY = 2**20
 """Bytes of a request's body; a longer one is refused."""
+BODY_S = 30.0
+"""Seconds in which it must have come."""
 
 
-def create_api(backend: Backend | None = None, pacer: ChunkCoalescer | None = None) -> FastAPI:
+def create_api(backend: Backend, coalescer: ChunkCoalescer | None = None) -> FastAPI:
     """The ASGI application.
 
-    backend: may also be set later, as `app.state.backend`; until then everything but /healthz answers 503.
     With Ray Serve: `@serve.ingress()` on a class whose `__serve_build_asgi_app__` returns `create_api(self)`.
     """
     api = FastAPI(title="Tandem", version="0.1.0", description=__doc__)
-    api.state.backend = backend
-    _add_openai_endpoints(api, pacer or ChunkCoalescer())
-    _add_own_endpoints(api)
-    for kind in (Exception, ApiError, NotReady, EngineError, HTTPException, ValidationError):
+    _add_openai_endpoints(api, backend, coalescer or ChunkCoalescer())
+    _add_own_endpoints(api, backend)
+    invalid = (ValidationError, RequestValidationError)
+    for kind in (Exception, ApiError, NotReady, EngineError, HTTPException, *invalid):
         api.exception_handler(kind)(_answer_error)
     api.openapi = partial(_documentation, api.openapi)  # type: ignore[method-assign]
     return api
 
 
-def _add_openai_endpoints(api: FastAPI, pacer: ChunkCoalescer) -> None:
+def _add_openai_endpoints(api: FastAPI, backend: Backend, coalescer: ChunkCoalescer) -> None:
     async def complete(request: Request, form: type[ChatRequest] | type[CompletionRequest]) -> Response:
         mode = None
         try:
-            backend = _backend(request)
-            wanted = form.model_validate_json(await read_body(request, MAX_BODY))
+            wanted = form.model_validate_json(await read_body(request, MAX_BODY, BODY_S))
             mode = wanted.tandem.mode
             admitted = await admit(wanted, backend, account_key(request, wanted.tandem.named))
         except Exception as failure:
@@ -57,7 +58,7 @@ def _add_openai_endpoints(api: FastAPI, pacer: ChunkCoalescer) -> None:
             metrics.request_done(mode if error.code != "unknown_mode" else None, error.status)
             return error.response()
         kind = StreamedAnswer if wanted.stream else WholeAnswer
-        return kind(wanted, admitted, backend.run, pacer)
+        return kind(wanted, admitted, backend.run, coalescer)
 
     @api.post("/v1/chat/completions", response_model=ChatCompletion, openapi_extra=_body(ChatRequest))
     async def chat_completions(request: Request) -> Response:
@@ -68,34 +69,34 @@ def _add_openai_endpoints(api: FastAPI, pacer: ChunkCoalescer) -> None:
         return await complete(request, CompletionRequest)
 
     @api.get("/v1/models")
-    async def models(request: Request) -> ModelList:
-        return ModelList(data=_models(request))
+    async def models() -> ModelList:
+        return ModelList(data=_models(backend))
 
     @api.get("/v1/models/{model:path}")
-    async def model(request: Request, model: str) -> Model:
-        known = {card.id: card for card in _models(request)}
+    async def model(model: str) -> Model:
+        known = {card.id: card for card in _models(backend)}
         if model not in known:
             raise model_not_found(model, list(known))
         return known[model]
 
 
-def _add_own_endpoints(api: FastAPI) -> None:
+def _add_own_endpoints(api: FastAPI, backend: Backend) -> None:
     @api.get("/v1/devices")
-    async def devices(request: Request) -> dict[str, Any]:
-        return {"object": "list", "data": await _backend(request).devices()}
+    async def devices() -> dict[str, Any]:
+        return {"object": "list", "data": await backend.devices()}
 
     @api.get("/v1/account")
-    async def account(request: Request, device: str | None = None) -> AccountView:
+    async def account(request: Request, device: DeviceName | None = None) -> AccountView:
         """Of the API key, or without one of a device."""
         key = account_key(request, device)
-        return AccountView.of(key, await _backend(request).account(key))
+        return AccountView.of(key, await backend.account(key))
 
     @api.patch("/v1/account", openapi_extra=_body(AccountChange))
-    async def change_account(request: Request, device: str | None = None) -> AccountView:
+    async def change_account(request: Request, device: DeviceName | None = None) -> AccountView:
         """Set the budget and the exchange rate."""
-        wanted = AccountChange.model_validate_json(await read_body(request, MAX_BODY))
+        wanted = AccountChange.model_validate_json(await read_body(request, MAX_BODY, BODY_S))
         key = account_key(request, device)
-        changed = await _backend(request).change_account(key, wanted.budget, wanted.exchange_rate)
+        changed = await backend.change_account(key, wanted.budget, wanted.exchange_rate)
         return AccountView.of(key, changed)
 
     @api.get("/healthz")
@@ -104,12 +105,9 @@ def _add_own_endpoints(api: FastAPI) -> None:
         return {"status": "ok"}
 
     @api.get("/readyz")
-    async def ready(request: Request) -> JSONResponse:
+    async def ready() -> JSONResponse:
         """200 with what is up, or 503 with the reasons."""
         try:
-            backend = _backend(request)
-            if backend.draining:
-                raise NotReady(["the server is going down"])
             return JSONResponse({"status": "ready", **await backend.ready()})
         except NotReady as error:
             return JSONResponse({"status": "not ready", "reasons": error.reasons}, 503)
@@ -139,16 +137,8 @@ def _documentation(generated: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     return documentation
 
 
-def _backend(request: Request) -> Backend:
-    backend: Backend | None = request.app.state.backend
-    if backend is None:
-        raise NotReady(["the server is starting"])
-    return backend
-
-
-def _models(request: Request) -> list[Model]:
-    cards = _backend(request).models()
-    return [Model(id=card.id, context=card.context, vocabulary=card.vocabulary) for card in cards]
+def _models(backend: Backend) -> list[Model]:
+    return [Model(id=card.id, context=card.context, vocabulary=card.vocabulary) for card in backend.models()]
 
 
 async def _answer_error(request: Request, error: Exception) -> JSONResponse:

@@ -6,6 +6,7 @@ A field that would change the answer and is not implemented is refused, never ig
 from __future__ import annotations
 
 import secrets
+from abc import abstractmethod
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
@@ -91,10 +92,12 @@ DeviceName = Annotated[str, Field(min_length=1, max_length=128)]
 class TandemOptions(Strict):
     """How edge and cloud shall share the work; what is left out, the server's policies decide.
 
-    mode: one of `deployments.modes.MODES`. device: a name from /v1/devices, several to pick from, or "any".
-    window: tokens drafted a round. reader_rate: tokens/s the reader takes in. paced: the stream's tokens
-    are handed over no faster than that. budget, exchange_rate: of this request, in place of its account's (see
-    `app.api.account.AccountChange`).
+    mode: one of `deployments.modes.MODES`.
+    device: a name from /v1/devices, several to pick from, or "any".
+    window: tokens drafted a round.
+    reader_rate: tokens/s the reader takes in.
+    paced: the stream's tokens are handed over no faster than that.
+    budget, exchange_rate: of this request, in place of its account's (see `app.api.account.AccountChange`).
     """
 
     mode: str | None = Field(default=None, min_length=1, max_length=64)
@@ -129,12 +132,12 @@ class Generation(Strict):
     max_tokens: int | None = Field(None, ge=1)
     temperature: float = Field(1.0, ge=0, le=2)
     top_p: float = Field(1.0, gt=0, le=1)
-    top_k: int = Field(0, ge=-1)
+    top_k: int = Field(0, ge=-1, lt=2**31)
     presence_penalty: float = Field(0.0, ge=-2, le=2)
     frequency_penalty: float = Field(0.0, ge=-2, le=2)
     repetition_penalty: float = Field(1.0, gt=0, le=10)
     ignore_eos: bool = False
-    stop_token_ids: list[Annotated[int, Field(ge=0)]] = Field([], max_length=64)
+    stop_token_ids: list[Annotated[int, Field(ge=0, lt=2**32)]] = Field([], max_length=64)
     tandem: TandemOptions = TandemOptions()
 
     @model_validator(mode="before")
@@ -160,9 +163,9 @@ class Generation(Strict):
         """The most output tokens a choice may have, where the client said so."""
         return self.max_tokens
 
+    @abstractmethod
     def wanted_logprobs(self) -> int:
         """As `Sampling.logprobs` counts: -1 for none."""
-        raise NotImplementedError
 
     def sampling(self, room: int) -> Sampling:
         """For the first choice; choice i adds i to the seed. room: tokens that the context leaves."""

@@ -21,8 +21,13 @@ _encode = msgspec.json.Encoder().encode
 
 
 class EventWriter:
-    """Chunks of one answer. chat: its kind; common: id, created and model; scored: with log-probabilities;
-    usage: there will be a usage chunk."""
+    """Chunks of one answer.
+
+    chat: its kind.
+    common: id, created and model.
+    scored: with log-probabilities.
+    usage: there will be a usage chunk.
+    """
 
     def __init__(
         self, chat: bool, common: dict[str, str | int], tokenizer: Tokenizer, scored: bool, usage: bool

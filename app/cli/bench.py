@@ -31,7 +31,7 @@ def run_bench(
             )
         )
     if not result.timings:
-        raise ClientError(f"no answer came; the server says: {result.failures[0]}")
+        raise ClientError(f"no answer came: {result.failures[0]}")
     report(result, Console(highlight=False))
 
 

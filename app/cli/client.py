@@ -56,18 +56,19 @@ def event(line: str) -> Json | None:
     return parsed
 
 
-class Client:
-    """A server at `url`, inside `with`. key: of the account, by default what TANDEM_API_KEY holds, if anything. All
-    methods raise ClientError."""
+def authorization() -> dict[str, str]:
+    """The header that says whose requests these are: the account of the key in TANDEM_API_KEY, if there is one."""
+    key = os.environ.get("TANDEM_API_KEY")
+    return {"Authorization": f"Bearer {key}"} if key else {}
 
-    def __init__(
-        self, url: str, transport: httpx.BaseTransport | None = None, key: str | None = None
-    ) -> None:
+
+class Client:
+    """A server at `url`, inside `with`. All methods raise ClientError."""
+
+    def __init__(self, url: str) -> None:
         self.url = url
-        key = key or os.environ.get("TANDEM_API_KEY")
-        headers = {"Authorization": f"Bearer {key}"} if key else {}
         with explained(url):
-            self._http = httpx.Client(base_url=url, timeout=TIMEOUT, transport=transport, headers=headers)
+            self._http = httpx.Client(base_url=url, timeout=TIMEOUT, headers=authorization())
 
     def get(self, path: str) -> Json:
         """The JSON object at a path."""

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import numpy as np
 
-from app.cli.client import TIMEOUT, ClientError, event, explained, refusal
+from app.cli.client import TIMEOUT, ClientError, authorization, event, explained, refusal
 
 PROMPTS = (
     "Tell me about the town of Marworth.",
@@ -38,7 +38,12 @@ class Timing:
 
 @dataclass(slots=True)
 class LoadResult:
-    """timings: of the answers that came; failures: what was said of the others; wall_s: of it all."""
+    """What came of the requests.
+
+    timings: of the answers that came.
+    failures: what was said of the others.
+    wall_s: of it all.
+    """
 
     timings: list[Timing] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
@@ -59,8 +64,7 @@ async def generate_load(
 ) -> LoadResult:
     """Send `requests` chats, `concurrency` at a time; `done` is called after each.
 
-    request: the body, without messages. A request that fails is counted and does not stop the others;
-    raises ClientError if the server cannot be reached at all.
+    request: the body, without messages. A request that fails is counted and does not stop the others.
     """
     result = LoadResult()
     numbers = iter(range(requests))
@@ -69,16 +73,18 @@ async def generate_load(
         for number in numbers:
             message = {"role": "user", "content": prompts[number % len(prompts)]}
             try:
-                result.timings.append(await _time(http, {**request, "messages": [message]}))
+                with explained(url):
+                    result.timings.append(await _time(http, {**request, "messages": [message]}))
             except ClientError as error:
                 result.failures.append(str(error))
             done()
 
     limits = httpx.Limits(max_connections=concurrency, max_keepalive_connections=concurrency)
     began = time.perf_counter()
-    with explained(url):
-        async with httpx.AsyncClient(base_url=url, timeout=TIMEOUT, limits=limits) as http:
-            await asyncio.gather(*(send(http) for _ in range(concurrency)))
+    async with httpx.AsyncClient(
+        base_url=url, timeout=TIMEOUT, limits=limits, headers=authorization()
+    ) as http:
+        await asyncio.gather(*(send(http) for _ in range(concurrency)))
     result.wall_s = time.perf_counter() - began
     return result
 

@@ -60,7 +60,8 @@ def end(processes: Iterable[Process], patience_s: float = 3.0) -> list[Process]:
     for sign in (signal.SIGTERM, signal.SIGKILL):
         for process in left:
             if alive(process):
-                os.kill(process.pid, sign)
+                with suppress(ProcessLookupError):  # it has ended since
+                    os.kill(process.pid, sign)
         deadline = time.monotonic() + patience_s
         while (left := [p for p in left if alive(p)]) and time.monotonic() < deadline:
             time.sleep(0.05)

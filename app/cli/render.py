@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
-Json = dict[str, Any]
+from app.cli.client import Json
+from deployments.modes import MODES
 
 # Origin → (style, what the legend calls it).
 ORIGINS = {
@@ -73,8 +73,9 @@ def summary(stats: Json) -> str:
     ]
     if stats["tokens"] > 1 and writing_s > 0:
         parts.append(f"then {(stats['tokens'] - 1) / writing_s:.1f} a second")
-    if stats["rounds"]:
-        parts.append(f"{stats['rounds']} rounds, {stats['accepted_per_round']:.1f} accepted in each")
+    if mode := MODES.get(stats["mode"]):
+        figures = ((name, stats.get(name)) for name in mode.figures().shown())
+        parts += [f"{name.replace('_', ' ')} {value:g}" for name, value in figures if value]
     if stats["replans"]:
         parts.append(f"moved {stats['replans']} times")
     return " · ".join(parts)

@@ -10,6 +10,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -20,6 +21,9 @@ from rich.console import Console
 from app.cli.local_ray import ENVIRONMENT, StillRunning, local_ray
 from app.cli.processes import Process, alive, descendants, end, myself
 
+IMPORT_PATH = "app.main:build"
+LOOPBACK = {"host": "127.0.0.1", "port": 8000}
+"""Where the Serve YAML does not say it: Serve's own default is every interface."""
 CONFIG = Path(__file__).parents[1] / "tandem.yaml"
 RECORD = Path(".tandem") / "up.json"
 READY_WITHIN_S = 180.0
@@ -30,6 +34,31 @@ class UpError(Exception):
     """Why the application cannot be started or stopped, for people."""
 
 
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to be started.
+
+    deployment: as the Serve YAML says it.
+    model: as clients call it.
+    """
+
+    deployment: dict[str, Any]
+    model: str
+
+    @property
+    def host(self) -> str:
+        return str(self.deployment["http_options"]["host"])
+
+    @property
+    def port(self) -> int:
+        return int(self.deployment["http_options"]["port"])
+
+    @property
+    def address(self) -> str:
+        """Of the API."""
+        return f"http://{self.host}:{self.port}"
+
+
 def up(port: int | None = None, config: Path = CONFIG) -> None:
     """Start everything, say how to use it, and stay until Ctrl-C, SIGTERM or `down`; then stop everything.
 
@@ -38,10 +67,9 @@ def up(port: int | None = None, config: Path = CONFIG) -> None:
     console = Console()
     began = time.monotonic()
     os.environ.update(ENVIRONMENT)
-    deployment = _deployment(config, port)
-    host, port = deployment["http_options"]["host"], deployment["http_options"]["port"]
-    _check(host, port)
-    address = f"http://{host}:{port}"
+    plan = read(config, port)
+    _check(plan.host, plan.port)
+    address = plan.address
     try:
         signal.signal(signal.SIGTERM, _interrupt)
         _record(address)
@@ -50,11 +78,11 @@ def up(port: int | None = None, config: Path = CONFIG) -> None:
             signal.signal(signal.SIGTERM, _interrupt)  # again, since Ray has set a handler of its own
             try:
                 with console.status("Deploying") as status:
-                    deploy(deployment, ray.dashboard)
+                    deploy(plan.deployment, ray.dashboard)
                     _record(address, ray.folder)
                     wait_until_ready(address, ray.dashboard, status.update)
                     _record(address, ray.folder)
-                _explain(console, address, time.monotonic() - began)
+                explain(console, plan, time.monotonic() - began)
                 _stay()
             finally:
                 signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not stop the stopping
@@ -95,21 +123,25 @@ def running() -> str | None:
     return record["address"] if alive(Process(*record["processes"][0])) else None
 
 
-def _deployment(config: Path, port: int | None) -> dict[str, Any]:
-    """The Serve YAML with the port replaced, its settings checked here, where the message is readable."""
+def read(config: Path, port: int | None = None) -> Plan:
+    """Checks the Serve YAML and the settings in it here, where the message is readable. Raises UpError."""
     from pydantic import ValidationError
+    from ray.serve.schema import ServeDeploySchema
 
     from app.settings import Settings
 
-    deployment: dict[str, Any] = yaml.safe_load(config.read_text())
+    try:
+        deployment = yaml.safe_load(config.read_text())
+        applications = ServeDeploySchema.model_validate(deployment).applications
+        ours = [Settings(**each.args) for each in applications if each.import_path == IMPORT_PATH]
+    except (yaml.YAMLError, ValidationError) as error:
+        raise UpError(f"{config}: {error}") from None
+    if not ours:
+        raise UpError(f"{config}: no application has the import_path {IMPORT_PATH}")
+    deployment["http_options"] = LOOPBACK | deployment.get("http_options", {})
     if port is not None:
         deployment["http_options"]["port"] = port
-    for application in deployment["applications"]:
-        try:
-            Settings(**application.get("args", {}))
-        except ValidationError as error:
-            raise UpError(f"{config}: {error}") from None
-    return deployment
+    return Plan(deployment, ours[0].model)
 
 
 def _check(host: str, port: int) -> None:
@@ -167,12 +199,13 @@ def _record(address: str, folder: Path | None = None) -> None:
     RECORD.write_text(json.dumps(record))
 
 
-def _explain(console: Console, address: str, seconds: float) -> None:
+def explain(console: Console, plan: Plan, seconds: float) -> None:
+    """Say how to use what has taken so many seconds to start."""
+    address = plan.address
     command = Path(sys.executable).with_name("tandem")
     command = command.relative_to(Path.cwd()) if command.is_relative_to(Path.cwd()) else command
-    body = json.dumps(
-        {"model": "tandem", "temperature": 0, "messages": [{"role": "user", "content": QUESTION}]}
-    )
+    messages = [{"role": "user", "content": QUESTION}]
+    body = json.dumps({"model": plan.model, "temperature": 0, "messages": messages})
     console.print(f"\n[bold green]Tandem is up[/] at [bold]{address}[/] after {seconds:.0f} s. Try:\n")
     for line in (
         f"curl {address}/v1/chat/completions -H 'Content-Type: application/json' -d '{body}'",

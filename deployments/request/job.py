@@ -24,12 +24,6 @@ class NoSuchDevice(EngineError):
     code = "device_not_found"
 
 
-class Draining(EngineError):
-    """The application is going down and takes no new requests."""
-
-    code = "draining"
-
-
 @dataclass(frozen=True, slots=True)
 class Job:
     """What the client asked for, in tokens.

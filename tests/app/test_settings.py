@@ -40,6 +40,7 @@ def test_the_checked_in_yaml_holds() -> None:
         ({"window": {"name": "wide"}}, "window", "static"),
         ({"window": {"name": "static", "parameters": {"gamma": 4}}}, "window", "gamma"),
         ({"window": {"name": "static", "parameters": {"size": 0}}}, "window", "at least 1"),
+        ({"fused_window": -1}, "fused_window", "greater than or equal to 0"),
         ({"router": {"routing": {"name": "best"}}}, "router", "jsq, random, round_robin"),
         ({"router": {"collaboration": {"name": "best"}}}, "router", "explicit"),
         ({"verifier": {"engine": {"kind": "torch", "batching": {"name": "x"}}}}, "verifier.engine", "fifo"),

@@ -68,7 +68,6 @@ class NullBackend:
         self.go = asyncio.Event()
         self.held = asyncio.Semaphore(0)
         self.fail_after: tuple[int, Exception] | None = None
-        self.draining = False
         self.default_reader_rate = 5.0
         self.accounts = Experience().accounts
         self.missing: list[str] = []

@@ -41,6 +41,15 @@ async def test_nonsense_is_refused_and_changes_nothing(http, wrong, param):
     assert (await http.get("/v1/account")).json()["budget"] == 0.5
 
 
+@pytest.mark.parametrize("device", ["", "x" * 129])
+async def test_a_device_is_named_as_in_a_request(http, device):
+    for reply in (
+        await http.get("/v1/account", params={"device": device}),
+        await http.patch("/v1/account", params={"device": device}, json={"budget": 0.3}),
+    ):
+        assert (reply.status_code, reply.json()["error"]["param"]) == (400, "device")
+
+
 async def test_a_request_may_have_its_own(backend, http):
     asked = {"mode": "race", "device": ["pixel-1"], "budget": 0.1, "exchange_rate": 3e-6}
     reply = await http.post("/v1/chat/completions", json=ASK | {"tandem": asked})

@@ -31,6 +31,15 @@ async def test_a_prompt_of_token_ids(openai, backend):
     assert answer.choices[0].text == "ab" + SAYS
 
 
+async def test_token_ids_become_text_only_to_be_echoed(openai, monkeypatch):
+    decoded = []
+    monkeypatch.setattr(TOKENIZER, "decode", lambda ids: decoded.append(ids) or "ab")
+    await openai.completions.create(model="null", prompt=TOKENIZER.encode("ab"))
+    assert not decoded
+    await openai.completions.create(model="null", prompt=TOKENIZER.encode("ab"), echo=True)
+    assert len(decoded) == 1
+
+
 async def test_several_prompts(openai, backend):
     answer = await openai.completions.create(model="null", prompt=["a", "bb"], n=2, max_tokens=1, echo=True)
     assert [(c.index, c.text) for c in answer.choices] == list(enumerate(["aa", "aa", "bba", "bba"]))

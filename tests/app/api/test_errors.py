@@ -1,14 +1,17 @@
 """Every refusal has its status, and says in OpenAI's form what is wrong."""
 
+import asyncio
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import httpx
 import openai as sdk
 import pytest
+from starlette.requests import Request
 
-from app.api.routes import MAX_BODY, create_api
+from app.api.routes import MAX_BODY
 from engine.base import EngineError, EngineStopped, NoCapacity
-from tests.app.api.null_backend import NullBackend, served
 
 HELLO = [{"role": "user", "content": "Hello?"}]
 CHAT = {"model": "null", "messages": HELLO}
@@ -40,6 +43,8 @@ async def refused(http: httpx.AsyncClient, body: object, path: str = "/v1/chat/c
         ({"temperature": "hot"}, (400, "invalid_value", "temperature")),
         ({"top_p": 0}, (400, "invalid_value", "top_p")),
         ({"top_k": -2}, (400, "invalid_value", "top_k")),
+        ({"top_k": 2**31}, (400, "invalid_value", "top_k")),
+        ({"top_k": 2**70}, (400, "invalid_value", "top_k")),
         ({"presence_penalty": 3}, (400, "invalid_value", "presence_penalty")),
         ({"frequency_penalty": -3}, (400, "invalid_value", "frequency_penalty")),
         ({"repetition_penalty": 0}, (400, "invalid_value", "repetition_penalty")),
@@ -50,6 +55,7 @@ async def refused(http: httpx.AsyncClient, body: object, path: str = "/v1/chat/c
         ({"stop": ["1", "2", "3", "4", "5"]}, (400, "invalid_value", "stop")),
         ({"stop": ""}, (400, "invalid_value", "stop[0]")),
         ({"stop_token_ids": [-1]}, (400, "invalid_value", "stop_token_ids[0]")),
+        ({"stop_token_ids": [7, 2**32]}, (400, "invalid_value", "stop_token_ids[1]")),
         ({"top_logprobs": 2}, (400, "invalid_value", None)),
         ({"logprobs": True, "top_logprobs": 21}, (400, "invalid_value", "top_logprobs")),
         ({"stream_options": {"include_usage": True}}, (400, "invalid_value", None)),
@@ -88,6 +94,8 @@ async def test_a_chat_that_is_refused(http, backend, extra, expected):
         ({"prompt": [-1]}, (400, "invalid_value", "prompt")),
         ({"prompt": ""}, (400, "invalid_request", None)),
         ({"prompt": [100_000]}, (400, "invalid_request", None)),
+        ({"prompt": [2**32]}, (400, "invalid_request", None)),
+        ({"prompt": [2**70], "echo": True}, (400, "invalid_request", None)),
         ({"prompt": "x" * 513}, (400, "context_length_exceeded", "prompt")),
         ({"prompt": "x" * 30_000}, (400, "context_length_exceeded", "prompt")),
         ({"prompt": ["x"] * 65, "n": 2}, (400, "invalid_value", None)),
@@ -146,6 +154,41 @@ async def test_a_body_of_unknown_length_that_is_too_large(http):
     assert (reply.status_code, reply.json()["error"]["code"]) == (413, "body_too_large")
 
 
+@asynccontextmanager
+async def uploading(address: str) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """A connection on which the beginning of a chat's body was sent."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(address.rsplit(":", 1)[1]))
+    writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 99\r\n\r\n{")
+    yield reader, writer
+    writer.close()
+
+
+async def test_a_body_that_does_not_come(address, monkeypatch):
+    monkeypatch.setattr("app.api.routes.BODY_S", 0.05)
+    async with uploading(address) as (reader, _), asyncio.timeout(5):
+        assert await reader.readline() == b"HTTP/1.1 408 Request Timeout\r\n"
+        assert b"did not come within 0.05 s" in await reader.readuntil(b'"body_too_slow"}}')
+
+
+async def test_a_client_that_leaves_while_it_uploads(address, monkeypatch, caplog):
+    """It is counted as gone, and is no failure of the server."""
+    reading, counted = asyncio.Event(), asyncio.Queue()
+    stream = Request.stream
+
+    async def noted(self):
+        reading.set()
+        async for part in stream(self):
+            yield part
+
+    monkeypatch.setattr(Request, "stream", noted)
+    monkeypatch.setattr("app.api.metrics.request_done", lambda mode, status: counted.put_nowait(status))
+    async with uploading(address) as (_, writer), asyncio.timeout(5):
+        await reading.wait()
+        writer.transport.abort()
+        assert await counted.get() == 499
+    assert not caplog.records
+
+
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(
     ("failure", "status", "code", "retry_after"),
@@ -166,32 +209,6 @@ async def test_failures_behind_the_api(http, backend, stream, failure, status, c
     assert (reply.status_code, reply.json()["error"]["code"]) == (status, code)
     assert reply.headers.get("retry-after") == retry_after
     assert "secret" not in reply.text
-
-
-async def test_draining(openai, http, backend):
-    backend.draining = True
-    with pytest.raises(sdk.InternalServerError) as refusal:
-        await openai.chat.completions.create(**CHAT)
-    assert (refusal.value.status_code, refusal.value.code) == (503, "draining")
-    assert refusal.value.response.headers["retry-after"]
-    ready = await http.get("/readyz")
-    assert (ready.status_code, ready.json()["reasons"]) == (503, ["the server is going down"])
-
-
-async def test_before_the_backend_is_there():
-    async with served(create_api()) as address, httpx.AsyncClient(base_url=address) as http:
-        assert (await http.get("/healthz")).status_code == 200
-        assert (await http.get("/readyz")).status_code == 503
-        assert (await refused(http, CHAT))[:2] == (503, "not_ready")
-        reply = await http.get("/v1/models")
-        assert (reply.status_code, reply.json()["error"]["code"]) == (503, "not_ready")
-
-
-async def test_the_backend_may_come_later():
-    app = create_api()
-    app.state.backend = NullBackend()
-    async with served(app) as address, httpx.AsyncClient(base_url=address) as http:
-        assert (await http.get("/v1/models")).status_code == 200
 
 
 async def test_no_such_path(http):

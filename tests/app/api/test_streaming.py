@@ -138,18 +138,18 @@ async def test_what_is_gathered_is_sent_after_the_interval():
 
 
 async def test_the_interval_grows_with_the_open_streams(backend):
-    pacer = ChunkCoalescer(chunks_per_s=1000)
+    coalescer = ChunkCoalescer(chunks_per_s=1000)
     backend.hold_after = 1
     async with (
-        served(create_api(backend, pacer)) as address,
+        served(create_api(backend, coalescer)) as address,
         AsyncOpenAI(base_url=f"{address}/v1", api_key="none", timeout=20) as openai,
     ):
         streams = [await openai.chat.completions.create(**CHAT) for _ in range(5)]
-        assert pacer.interval_s() == pytest.approx(0.005)
+        assert coalescer.interval_s() == pytest.approx(0.005)
         backend.go.set()
         for stream in streams:
             assert "".join([c.choices[0].delta.content async for c in stream]) == SAYS
-    assert pacer.interval_s() == 0
+    assert coalescer.interval_s() == 0
 
 
 async def test_an_error_in_the_middle_ends_the_stream_with_an_event(openai, http, backend):

@@ -1,6 +1,7 @@
 """The command line against a server with a null model."""
 
 import io
+import itertools
 import json
 import subprocess
 import sys
@@ -161,6 +162,33 @@ def test_bench_counts_failures(url, backend):
     assert "no answer came" in result.stderr
 
 
+def test_bench_is_of_the_keys_account(url, backend):
+    assert (
+        run(cli, ["bench", "--url", url, "--requests", "2"], env={"TANDEM_API_KEY": "sesame"}).exit_code == 0
+    )
+    assert all(job.account.startswith("key-") for job in backend.jobs)
+
+
+def test_bench_counts_connections_that_break(backend):
+    """Every other answer of this server breaks off without a word."""
+    app, answers = create_api(backend), itertools.count()
+
+    async def breaking(scope, receive, send):
+        if scope["path"] == "/v1/chat/completions" and next(answers) % 2:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            return  # uvicorn then cuts the connection
+        await app(scope, receive, send)
+
+    with (
+        start_blocking_portal() as portal,
+        portal.wrap_async_context_manager(served(breaking)) as address,
+    ):
+        result = run(cli, ["bench", "--url", address, "--requests", "4", "--concurrency", "2"])
+    assert result.exit_code == 0, result.stderr
+    assert "2 answers" in result.stdout
+    assert "2 failed: the connection to" in result.stdout
+
+
 def test_down_without_up(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     result = run(cli, ["down"])
@@ -197,6 +225,15 @@ def test_colours_show_the_origins(client):
     assert "\x1b[91m" in shown  # bright red: corrected
     assert "5 drafted and accepted" in shown
     assert "speculative · 6 tokens" in shown
+    assert "rounds 2" in shown
+
+
+def test_the_figures_of_any_mode_are_summed_up():
+    stats = {"mode": "race", "device": "pixel-1", "tokens": 1, "ttft_s": 0.1, "total_s": 0.1, "replans": 0}
+    assert live.summary(stats | {"failovers": 0, "migrations": 1, "rounds": 0}) == (
+        "race with pixel-1 · 1 tokens · first after 0.10 s · migrations 1"
+    )
+    assert live.summary(stats | {"mode": "of a newer server"}).endswith("0.10 s")
 
 
 def test_an_answer_begins_without_space():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -17,10 +18,11 @@ from typing import Any
 import httpx
 import pytest
 import yaml
+from rich.console import Console
 
 from app.cli.local_ray import free_port
 from app.cli.processes import Process, alive
-from app.cli.up import CONFIG, RECORD, UpError, down, running, up
+from app.cli.up import CONFIG, RECORD, UpError, down, explain, read, running, up
 
 pytestmark = [pytest.mark.timeout(180), pytest.mark.xdist_group("ray")]
 
@@ -118,6 +120,54 @@ def test_a_port_that_is_taken_is_named(config: Path) -> None:
         port = other.getsockname()[1]
         with pytest.raises(UpError, match=f"127.0.0.1:{port} cannot be used"):
             up(port, config)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"applications": None}, "applications"),
+        ({"applications": []}, "no application has the import_path app.main:build"),
+        ({"applications": [{"import_path": "other:app"}]}, "no application has the import_path"),
+        ({"applications": [{"import_path": "app.main:build", "args": None}]}, "applications.0.args"),
+        ({"http_options": None}, "http_options"),
+        ({"http_options": {"port": "high"}}, "http_options.port"),
+    ],
+)
+def test_a_serve_yaml_that_cannot_be_deployed(config: Path, change: dict[str, Any], says: str) -> None:
+    config.write_text(yaml.safe_dump(yaml.safe_load(config.read_text()) | change))
+    with pytest.raises(UpError, match=says):
+        up(config=config)
+
+
+@pytest.mark.parametrize("text", ["", "- a list", "{broken"])
+def test_a_file_that_is_no_serve_yaml(config: Path, text: str) -> None:
+    config.write_text(text)
+    with pytest.raises(UpError, match="least.yaml"):
+        up(config=config)
+
+
+def test_the_least_that_a_serve_yaml_may_say(tmp_path: Path) -> None:
+    """It is then on the loopback interface only, which is not Serve's own default. Other applications are deployed
+    beside it as they are."""
+    other = {"name": "other", "import_path": "other:app", "args": {"its": "own"}, "route_prefix": "/other"}
+    applications = [other, {"name": "tandem", "import_path": "app.main:build"}]
+    path = tmp_path / "short.yaml"
+    path.write_text(yaml.safe_dump({"applications": applications}))
+    plan = read(path)
+    assert (plan.address, plan.model) == ("http://127.0.0.1:8000", "tandem")
+    assert plan.deployment == {
+        "applications": applications,
+        "http_options": {"host": "127.0.0.1", "port": 8000},
+    }
+    assert read(path, port=8123).address == "http://127.0.0.1:8123"
+
+
+def test_the_model_is_called_as_in_the_settings(config: Path) -> None:
+    """In the command that is printed to try it."""
+    config.write_text(config.read_text().replace("model: tandem", "model: my-model"))
+    console = Console(file=io.StringIO())
+    explain(console, read(config), 1.0)
+    assert '"model": "my-model"' in console.file.getvalue()  # type: ignore[attr-defined]
 
 
 def test_a_mistake_in_the_settings_is_told_before_anything_starts(config: Path) -> None:

@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 from app.api import metrics
 from app.api.admission import Admitted
 from app.api.choice import Piece, Run, ScoredToken
-from app.api.errors import ApiError, api_error
+from app.api.errors import DISCONNECTED, ApiError, api_error
 from app.api.gather import ChunkCoalescer, Gather, RunJob
 from app.api.logprobs import chat_logprobs, completion_logprobs
 from app.api.reading import Reading
@@ -42,14 +42,18 @@ class Answer(Response):
     """Runs the jobs while it is being sent; whatever ends it, no job goes on."""
 
     def __init__(
-        self, request: ChatRequest | CompletionRequest, admitted: Admitted, run: RunJob, pacer: ChunkCoalescer
+        self,
+        request: ChatRequest | CompletionRequest,
+        admitted: Admitted,
+        run: RunJob,
+        coalescer: ChunkCoalescer,
     ) -> None:
         super().__init__()
         self.request, self.admitted = request, admitted
         self.chat = isinstance(request, ChatRequest)
         self.id = ("chatcmpl-" if self.chat else "cmpl-") + secrets.token_hex(12)
         self.created = int(time.time())
-        self._gather = Gather(run, admitted.jobs, admitted.choices, pacer, request.tandem.paced)
+        self._gather = Gather(run, admitted.jobs, admitted.choices, coalescer, request.tandem.paced)
         self._came_s = time.monotonic()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -60,7 +64,7 @@ class Answer(Response):
         finally:
             gone.cancel()
             if work.cancel():
-                metrics.request_done(self.request.tandem.mode, metrics.DISCONNECTED)
+                metrics.request_done(self.request.tandem.mode, DISCONNECTED)
         if work.done() and not work.cancelled():
             work.result()
 
@@ -111,9 +115,13 @@ class StreamedAnswer(Answer):
     """Server-sent events. The status waits for the first text, so that a refusal still gets its own."""
 
     def __init__(
-        self, request: ChatRequest | CompletionRequest, admitted: Admitted, run: RunJob, pacer: ChunkCoalescer
+        self,
+        request: ChatRequest | CompletionRequest,
+        admitted: Admitted,
+        run: RunJob,
+        coalescer: ChunkCoalescer,
     ) -> None:
-        super().__init__(request, admitted, run, pacer)
+        super().__init__(request, admitted, run, coalescer)
         self._writer = EventWriter(
             self.chat,
             {"id": self.id, "created": self.created, "model": admitted.model},
@@ -145,9 +153,13 @@ class WholeAnswer(Answer):
     """One JSON object, when all choices are finished."""
 
     def __init__(
-        self, request: ChatRequest | CompletionRequest, admitted: Admitted, run: RunJob, pacer: ChunkCoalescer
+        self,
+        request: ChatRequest | CompletionRequest,
+        admitted: Admitted,
+        run: RunJob,
+        coalescer: ChunkCoalescer,
     ) -> None:
-        super().__init__(request, admitted, run, pacer)
+        super().__init__(request, admitted, run, coalescer)
         self._pieces: list[list[Piece]] = [[] for _ in admitted.choices]
 
     async def take(self, batch: list[tuple[int, Piece]], send: Send) -> None:

@@ -1,0 +1,51 @@
+"""The vocabularies of an application: the target's, in whose tokens requests travel, and what devices may speak."""
+
+from __future__ import annotations
+
+from app.settings import Settings
+from cluster.frames import UnknownEngine
+from deployments.engines import TorchSettings, model_folder
+from deployments.modes.base import DRAFTER, VERIFIER
+from deployments.request.assignment import EndpointInfo
+from engine.base import Engine
+from engine.tokenizer import Tokenizer
+from engine.translate import Translated
+
+NULL = "null"
+"""The model of an engine without one, to which any tokens will do."""
+
+
+class UnknownVocabulary(UnknownEngine):
+    """An endpoint whose tokens nobody here can translate: as good as not there."""
+
+    code = "unknown_vocabulary"
+
+
+class Vocabularies:
+    """target: the tokenizer that turns text into the tokens of verifiers and drafters."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Reads the tokenizers. Raises ValueError where a verifier or drafter has another vocabulary."""
+        self.target = _load(settings.text_model)
+        for name, pool in ((VERIFIER, settings.verifier), (DRAFTER, settings.drafter)):
+            if not pool.replicas or not isinstance(pool.engine, TorchSettings):
+                continue
+            if _load(pool.engine.model).vocabulary != self.target.vocabulary:
+                raise ValueError(
+                    f"the tokenizer {settings.text_model!r} has another vocabulary than the {name}'s model "
+                    f"{pool.engine.model!r}"
+                )
+        devices = {host.engine.model for host in settings.hosts if isinstance(host.engine, TorchSettings)}
+        self._devices = {there.vocabulary: there for there in map(_load, sorted(devices))}
+
+    def spoken(self, engine: Engine, endpoint: EndpointInfo) -> Engine:
+        """The endpoint's engine, driven in the target's tokens. Raises UnknownVocabulary."""
+        if endpoint.vocabulary == self.target.vocabulary or endpoint.model == NULL:
+            return engine
+        if (there := self._devices.get(endpoint.vocabulary)) is None:
+            raise UnknownVocabulary(f"no model of the settings has the vocabulary of {endpoint.model!r}")
+        return Translated(engine, self.target, there)
+
+
+def _load(model: str) -> Tokenizer:
+    return Tokenizer.load(model_folder(model))

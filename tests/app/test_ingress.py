@@ -1,0 +1,121 @@
+"""The ingress without Serve: how it is set up, and in which tokens it speaks to endpoints."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from app.ingress import Ingress
+from app.settings import Settings
+from deployments.request.assignment import EndpointInfo
+from engine.base import EngineError
+from engine.null_engine import NullEngine
+from engine.tokenizer import Tokenizer
+from engine.translate import Translated
+
+NULL = {"engine": {"kind": "null"}}
+OTHER = {"engine": {"kind": "torch", "model": "other"}}
+
+
+class Alone(Ingress.func_or_class.__bases__[0]):  # type: ignore[misc]  # the class as it was before Serve wrapped it
+    def __del__(self) -> None:
+        """Serve awaits the real one."""
+
+
+@asynccontextmanager
+async def started(**settings: Any) -> AsyncIterator[Any]:
+    """The ingress with these settings, without a router."""
+    ingress = Alone.__new__(Alone)
+    await ingress.__init__(None, Settings(**settings))
+    try:
+        yield ingress
+    finally:
+        await super(Alone, ingress).__del__()
+
+
+@pytest.fixture
+def dialled(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], EndpointInfo]:
+    """Makes endpoints of a model and a vocabulary, all of which turn out to be the same null engine."""
+
+    async def engine(*_: object) -> NullEngine:
+        return NullEngine()
+
+    monkeypatch.setattr("cluster.peers.Peers.engine", engine)
+    return lambda model, vocabulary: EndpointInfo(
+        "phone", "127.0.0.1:9", "phone", model=model, vocabulary=vocabulary, device=True
+    )
+
+
+@pytest.mark.parametrize("limit", ["open_s", "first_s", "step_s"])
+async def test_the_wire_waits_for_longer_than_the_executor(
+    limit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: dict[str, Any] = {}
+    monkeypatch.setattr("app.ingress.Peers", lambda **settings: given.update(settings))
+    ingress = Alone.__new__(Alone)
+    await ingress.__init__(None, Settings(limits={limit: 300.0, "connect_s": 20.0}))
+    assert given["settings"].timeout_s > 300
+    assert given["settings"].hello_s > 20
+
+
+async def test_the_executors_tools_are_those_of_the_settings() -> None:
+    async with started(window={"name": "static", "parameters": {"size": 3}}, fused_window=7) as ingress:
+        tools = ingress._executor._tools
+        assert (tools.window().size, tools.fused_window) == (3, 7)
+
+
+async def test_a_devices_other_tokens_are_translated(dialled: Callable[[str, str], EndpointInfo]) -> None:
+    async with started(hosts=[OTHER | {"devices": [{"name": "phone"}]}]) as ingress:
+        target = ingress.tokenizer("tandem").vocabulary
+        assert not isinstance(await ingress._dial(dialled("target", target)), Translated)
+        translated = await ingress._dial(dialled("other", vocabulary_of("other")))
+        assert isinstance(translated, Translated)
+        assert translated.info.vocabulary == target
+
+
+async def test_a_devices_unknown_tokens_are_refused(dialled: Callable[[str, str], EndpointInfo]) -> None:
+    async with started(hosts=[OTHER | {"devices": [{"name": "phone"}]}]) as ingress:
+        with pytest.raises(EngineError, match="vocabulary of 'stranger'") as refused:
+            await ingress._dial(dialled("stranger", "0123456789abcdef"))
+    assert refused.value.code == "unknown_vocabulary"
+
+
+async def test_the_null_engine_takes_any_tokens(dialled: Callable[[str, str], EndpointInfo]) -> None:
+    async with started(verifier=NULL, hosts=[NULL | {"devices": [{"name": "phone"}]}]) as ingress:
+        info = NullEngine().info
+        assert isinstance(await ingress._dial(dialled(info.model, info.vocabulary)), NullEngine)
+
+
+async def test_text_is_in_the_verifiers_tokens() -> None:
+    async with started(verifier=OTHER, drafter=OTHER) as ingress:
+        assert ingress.tokenizer("tandem").vocabulary == vocabulary_of("other")
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"tokenizer": "other"}, "tokenizer 'other' .* verifier's model 'target'"),
+        ({"verifier": OTHER}, "tokenizer 'other' .* drafter's model 'small'"),
+        ({"tokenizer": "other", "verifier": OTHER | {"replicas": 0}}, "drafter's model 'small'"),
+    ],
+)
+async def test_engines_with_other_tokens_than_the_tokenizers_are_refused(
+    settings: dict[str, Any], named: str
+) -> None:
+    with pytest.raises(ValueError, match=named):
+        async with started(**settings):
+            pass
+
+
+async def test_a_pool_without_replicas_may_have_any_tokens() -> None:
+    async with started(verifier=OTHER, drafter={"replicas": 0}) as ingress:
+        assert ingress.tokenizer("tandem").vocabulary == vocabulary_of("other")
+
+
+def vocabulary_of(model: str) -> str:
+    from deployments.engines import model_folder
+
+    return Tokenizer.load(model_folder(model)).vocabulary
