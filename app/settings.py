@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from deployments.edge import HostSettings
 from deployments.endpoint import EndpointSettings
@@ -33,6 +33,8 @@ class Settings(Strict):
     window: the policy that chooses γ.
     fused_window: γ of rounds that stay in the cloud.
     """
+
+    model_config = ConfigDict(hide_input_in_errors=True)  # there is a token among it
 
     model: str = "tandem"
     tokenizer: str | None = None

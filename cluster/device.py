@@ -87,16 +87,17 @@ class Device:
             self._sessions.pop(session, None)
             raise
         self.counters.opened += 1
-        self.counters.tokens_prefilled += len(prompt) + len(log)
         return session
 
     def remove(self, session: DeviceSession) -> None:
         """A session has ended."""
         if self._sessions.pop(session, self) is None:
-            self.counters.cancelled += 1
+            self.counters.cancelled += not session.finished
+            self.counters.finished += session.finished
 
     async def stats(self) -> EngineStats:
-        self.counters.sessions = self.counters.running = len(self._sessions)
+        self.counters.sessions = len(self._sessions)
+        self.counters.running = sum(session.busy for session in self._sessions)
         self.counters.step_s, self.counters.energy_j = self.processor.busy_s, self.energy_j
         return copy.copy(self.counters)
 
@@ -109,14 +110,16 @@ class Device:
 class DeviceSession(BaseSession):
     """A session of a device.
 
-    _output: what the device has seen of it. _pending: tokens of it not yet computed; they are, and take their time,
-    with the next operation.
+    finished: its engine has said that the output is at its end.
+    _output: what the device has seen of it.
+    _pending: tokens of it not yet computed; they are, and take their time, with the next operation.
     """
 
     def __init__(self, device: Device, prompt: int, log: Sequence[int]) -> None:
         super().__init__(device.info)
         self._device, self._speed, self._processor = device, device.speed, device.processor
         self._inner: Session | None = None
+        self.finished = False
         self._prompt, self._output, self._pending = prompt, list(log), 0
         self._prefill: Job | None = None
 
@@ -129,12 +132,22 @@ class DeviceSession(BaseSession):
         if self._speed.emulated:
             self._prefill = Job(self._begin_prefill)
             self._processor.start(self._prefill)
+        else:
+            self._prefilled(self._prompt + len(self._output) - 1)
 
     def _begin_prefill(self) -> None:
-        job, timer = self._prefill, self._processor.timer
+        tokens, timer = self._prompt + len(self._output), self._processor.timer
+        timer.call_at(timer.time() + self._speed.prefill_s(tokens), partial(self._end_prefill, tokens - 1))
+
+    def _end_prefill(self, tokens: int) -> None:
+        job = self._prefill
         assert job is not None
-        seconds = self._speed.prefill_s(self._prompt + len(self._output))
-        timer.call_at(timer.time() + seconds, partial(self._processor.finish, job))
+        if not job.over:
+            self._prefilled(tokens)
+            self._processor.finish(job)
+
+    def _prefilled(self, tokens: int) -> None:
+        self._device.counters.tokens_prefilled += tokens
 
     async def generate(self) -> AsyncGenerator[Tokens, None]:
         inner = self._start("generate")
@@ -143,6 +156,7 @@ class DeviceSession(BaseSession):
                 while True:
                     tokens = await self._compute(stream.__anext__, self._generated)
                     self._device.counters.tokens_generated += len(tokens.ids)
+                    self.finished = tokens.finish is not None
                     yield tokens
                     if tokens.finish is not None:
                         return
@@ -165,6 +179,7 @@ class DeviceSession(BaseSession):
             verdict = await self._compute(partial(inner.verify, drafts, probs), seconds)
         finally:
             self._busy = False
+        self.finished = verdict.finish is not None
         counters = self._device.counters
         counters.tokens_verified += len(drafts)
         counters.tokens_accepted += verdict.accepted
@@ -247,6 +262,8 @@ class DeviceSession(BaseSession):
         """Set the output from `position` on; what differs from before is to be computed."""
         old = self._output[position:]
         same = next((i for i, (a, b) in enumerate(zip(old, tokens, strict=False)) if a != b), None)
+        if same is not None or len(tokens) != len(old):
+            self.finished = False
         self._pending += len(tokens) - (min(len(old), len(tokens)) if same is None else same)
         self._output[position:] = tokens
 
@@ -259,7 +276,10 @@ class DeviceSession(BaseSession):
         """Decoding takes the last pending token in with its first step; those before it are prefill."""
         before = self._take_pending() - 1
         decode_s = self._speed.decode_s(tokens, self._prompt + len(self._output))
-        return decode_s + self._speed.prefill_s(before) if before > 0 else decode_s
+        if before <= 0:
+            return decode_s
+        self._prefilled(before)
+        return decode_s + self._speed.prefill_s(before)
 
     def _pass_s(self, positions: int) -> float:
         """A forward pass over several positions is a short prefill, but no shorter than decoding a token."""

@@ -18,7 +18,7 @@ from cluster.endpoint import serve_engines
 from cluster.link import Link, LinkProfile
 from cluster.profile import load_profile
 from cluster.registry import DeviceRecord
-from engine.base import Engine, EngineStats
+from engine.base import Engine
 
 log = logging.getLogger(__name__)
 
@@ -52,33 +52,30 @@ class Host:
         tls: ssl.SSLContext | None = None,
         heartbeat_s: float = 1.0,
     ) -> None:
-        self.devices = {d.name: Device(engine, load_profile(d.profile)) for d in devices}
+        self._devices = {d.name: Device(engine, load_profile(d.profile)) for d in devices}
         self._settings = {d.name: d for d in devices}
         self._engine, self._register = engine, register
         self._host, self._token, self._tls = host, token, tls
         self._heartbeat_s = heartbeat_s
 
-    async def run(self, ready: asyncio.Future[str]) -> None:
-        """Serve and register until cancelled; `ready` becomes the address when the devices are registered."""
+    async def run(self) -> None:
+        """Serve and register until cancelled."""
         links = {d.name: Link(d.link) for d in self._settings.values() if not d.link.idle}
         async with serve_engines(
-            self.devices, self._host, token=self._token, tls=self._tls, links=links
+            self._devices, self._host, token=self._token, tls=self._tls, links=links
         ) as endpoint:
             address = reachable(endpoint.address)
             while True:
                 await self._engine.stats()  # raises if it has broken down: then the host is better dead
                 try:
                     async with asyncio.timeout(5.0):
-                        await self._register([self._record(name, address) for name in self.devices])
+                        await self._register([self._record(name, address) for name in self._devices])
                 except Exception as error:
                     log.warning("registering devices failed, trying again: %s", error)
-                else:
-                    if not ready.done():
-                        ready.set_result(address)
                 await asyncio.sleep(self._heartbeat_s)
 
     def _record(self, name: str, address: str) -> DeviceRecord:
-        device = self.devices[name]
+        device = self._devices[name]
         return DeviceRecord(
             name=name,
             address=address,
@@ -122,16 +119,9 @@ class DeviceHost:
         **options: Any,
     ) -> None:
         # Ray restarts an actor by calling this alone, so this must start the work, not a method.
-        loop = asyncio.get_running_loop()
-        self._ready: asyncio.Future[str] = loop.create_future()
-        self._host = Host(make_engine(), devices, register, **options)
-        self._running = loop.create_task(self._host.run(self._ready))
+        host = Host(make_engine(), devices, register, **options)
+        self._running = asyncio.get_running_loop().create_task(host.run())
         self._running.add_done_callback(_die)
 
-    async def ready(self) -> str:
-        """The endpoint's address, once the devices are registered."""
-        return await asyncio.shield(self._ready)
-
-    async def stats(self) -> dict[str, EngineStats]:
-        """Every device's counters, by name."""
-        return {name: await device.stats() for name, device in self._host.devices.items()}
+    async def ping(self) -> None:
+        """For Ray, which gives an event loop only to actors with an async method."""

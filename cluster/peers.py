@@ -23,10 +23,6 @@ class Peers:
         self._token, self._tls, self._settings = token, tls, settings
         self._dialling: dict[str, asyncio.Task[Connection]] = {}
 
-    def __len__(self) -> int:
-        """How many connections live or are being dialled."""
-        return len(self._dialling)
-
     async def connection(self, address: str) -> Connection:
         """The connection to "host:port"; raises what `connect` raises."""
         if (dialling := self._dialling.get(address)) is None:

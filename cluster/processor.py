@@ -41,11 +41,6 @@ class Processor:
         return self._timer
 
     @property
-    def busy(self) -> bool:
-        """Whether a job runs."""
-        return self._running > 0
-
-    @property
     def busy_s(self) -> float:
         """Time in which at least one job ran, up to the last one's end."""
         return self._busy_s

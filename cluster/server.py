@@ -26,8 +26,11 @@ class _Opened:
     """A session that this connection opened. Its operations run one after another, in order of arrival, also when the
     one before is abandoned and takes a while to end.
 
-    session: None until the engine has admitted it; opening: what asks it to.
-    over: it was cancelled, or not admitted. busy: an operation runs; waiting: the turns of those behind it.
+    session: None until the engine has accepted it.
+    opening: what asks it to.
+    over: it was cancelled, or not accepted.
+    busy: an operation runs.
+    waiting: the turns of those behind it.
     """
 
     __slots__ = ("busy", "opening", "over", "session", "waiting")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import socket
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -54,7 +55,7 @@ class WireSettings:
 DEFAULTS = WireSettings()
 
 
-class Wire(asyncio.BufferedProtocol):
+class Wire(asyncio.BufferedProtocol, ABC):
     """One side of a connection.
 
     peer_engines: the engines that the other side serves, known once `ready` is done.
@@ -93,17 +94,17 @@ class Wire(asyncio.BufferedProtocol):
         self._pinged_s: float | None = None  # when the one under way left
         self._pongs_s: deque[float] = deque(maxlen=9)
 
+    @abstractmethod
     def received(self, frame: AnyFrame, size_bytes: int) -> None:
         """A frame came in after hello; size with its header. May raise ProtocolError."""
-        raise NotImplementedError
 
+    @abstractmethod
     def lost(self) -> None:
         """The connection is gone."""
-        raise NotImplementedError
 
+    @abstractmethod
     def check(self, now_s: float) -> None:
         """Called about every second, to find what waits too long."""
-        raise NotImplementedError
 
     # Sending
 

@@ -1,1 +1,1 @@
-"""One Serve deployment a file, and the plans that drive their engines for a request."""
+"""Serve deployments, requests, modes, and what the router learns."""

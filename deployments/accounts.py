@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from deployments.kept import Kept
 from policies.cost import MAINS_USD_PER_J, Used
 from policies.dispatch import Side
 from policies.race import RaceAccount
 
 KEPT = 10_000
-"""Accounts; of those whose owners have settled nothing, the ones that were not used for longest are forgotten first.
-As many others are kept beside them."""
+"""Accounts kept. Of those whose owners have set no terms, the least recently used go first; those with terms have a
+limit of the same size."""
 
 
 @dataclass(slots=True)
@@ -66,8 +66,10 @@ class Statement:
 
 
 class Account:
-    """terms: what holds for its next request. payer: its budgets, and what races need to know of it. ledger: of all
-    requests that are over."""
+    """terms: what holds for its next request.
+    payer: its budgets, and what races need to know of it.
+    ledger: of all requests that are over.
+    """
 
     __slots__ = ("_terms", "ledger", "payer")
 
@@ -100,16 +102,12 @@ class Accounts:
         self, payer: Callable[[], RaceAccount], budget: float = 0.5, exchange_rate: float = MAINS_USD_PER_J
     ) -> None:
         self._payer, self._terms = payer, Terms(budget, exchange_rate)
-        self._accounts: OrderedDict[str, Account] = OrderedDict()
-        self._settled: OrderedDict[str, Account] = OrderedDict()  # whose owners have settled something
+        self._accounts: Kept[str, Account] = Kept(KEPT)
+        self._settled: Kept[str, Account] = Kept(KEPT)  # whose owners have settled something
 
     def of(self, key: str) -> Account:
         """The account of that key, opened where there is none."""
-        for accounts in (self._accounts, self._settled):
-            if (account := accounts.get(key)) is not None:
-                accounts.move_to_end(key)
-                return account
-        return self._keep(self._accounts, key, self._new())
+        return (self._settled if key in self._settled else self._accounts).of(key, self._new)
 
     def statement(self, key: str) -> Statement:
         """Of that key's account; asking does not open one."""
@@ -126,7 +124,7 @@ class Accounts:
                 old.exchange_rate if exchange_rate is None else exchange_rate,
             )
             if self._accounts.pop(key, None) is not None:
-                self._keep(self._settled, key, account)
+                self._settled[key] = account
         return account
 
     def settled(self) -> dict[str, Terms]:
@@ -139,15 +137,5 @@ class Accounts:
             if key not in self._settled:
                 self.settle(key, terms.budget, terms.exchange_rate)
 
-    def __len__(self) -> int:
-        return len(self._accounts) + len(self._settled)
-
     def _new(self) -> Account:
         return Account(self._terms, self._payer())
-
-    @staticmethod
-    def _keep(accounts: OrderedDict[str, Account], key: str, account: Account) -> Account:
-        accounts[key] = account
-        if len(accounts) > KEPT:
-            accounts.popitem(last=False)
-        return account

@@ -7,12 +7,14 @@ from collections.abc import Callable, Sequence
 
 from deployments.devices import DeviceIndex
 from deployments.directory import Snapshot
-from deployments.experience import Experience, Report
+from deployments.experience import Experience
 from deployments.modes import MODES
 from deployments.modes.base import DEVICE, POOLS, VERIFIER, Mode, Role, Situation
+from deployments.reports import Report
 from deployments.request.assignment import (
     Assignment,
     EndpointInfo,
+    Endpoints,
     NoEndpoint,
     RoutingRequest,
 )
@@ -28,10 +30,8 @@ from policies.collaboration import (
 from policies.routing import RoutingPolicy
 
 FIRST_S = 2.0
-"""For so long after a begun answer found an endpoint full, the endpoint is kept for it and its like; they try again
-every second."""
-
-Endpoints = dict[str, tuple[EndpointInfo, ...]]
+"""How long an endpoint that turned away a half-finished answer stays reserved for such answers, which retry every
+second."""
 
 
 class Assigner:
@@ -155,7 +155,7 @@ class Assigner:
         self, mode: type[Mode], device: str | None, wanted: RoutingRequest, retry_lost: bool, now_s: float
     ) -> Endpoints | str:
         """Endpoints by role, or the mode that serves the request in place of this one."""
-        cast: Endpoints = {}
+        cast: dict[str, tuple[EndpointInfo, ...]] = {}
         for role in mode.roles:
             needed = role.needed and role.unless not in cast
             if role.if_lost and role.unless not in cast and _has_lost(role, wanted):
@@ -210,7 +210,7 @@ class Assigner:
         }
         free = [e for e in up if e.key not in kept]
         if up and not free:
-            raise NoCapacity("answers that have begun wait for room", min(kept.values()) - now_s)
+            raise NoCapacity("room is reserved for answers already under way", min(kept.values()) - now_s)
         return free
 
     def _spare(self, role: Role, cast: Endpoints, wanted: RoutingRequest) -> bool:

@@ -29,9 +29,6 @@ class DeviceIndex:
         """By name."""
         return self._records
 
-    def __len__(self) -> int:
-        return len(self._records)
-
     def replace(self, records: Mapping[str, DeviceRecord]) -> None:
         """These are all that there are."""
         self._assigned.clear()

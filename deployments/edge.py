@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import zlib
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
@@ -18,7 +19,9 @@ from cluster import host as hosting
 from cluster.profile import load_profile
 from deployments.endpoint import EndpointSettings
 from deployments.engines import EngineSettings, TorchSettings, build_engine
+from deployments.modes.base import POOLS
 from deployments.settings import LinkSettings, Strict
+from policies.collaboration import ANY_DEVICE
 
 logger = logging.getLogger("ray.serve")
 
@@ -36,7 +39,7 @@ class DeviceSettings(Strict):
     @field_validator("name")
     @classmethod
     def _means_nothing_else(cls, name: str) -> str:
-        if name in ("verifier", "drafter", "expander", "any"):
+        if name in (*POOLS, ANY_DEVICE):
             raise ValueError(f"{name!r} has a meaning of its own; call the device something else")
         return name
 
@@ -45,6 +48,11 @@ class DeviceSettings(Strict):
     def _exists(cls, profile: str) -> str:
         load_profile(profile)
         return profile
+
+    def hosted(self) -> hosting.DeviceSettings:
+        """As its host takes it. Each link's jitter is its own, and the same whenever the host restarts."""
+        link = self.link.profile(zlib.crc32(self.name.encode()))
+        return hosting.DeviceSettings(self.name, self.profile, link)
 
 
 class HostSettings(Strict):
@@ -131,12 +139,11 @@ class Edge:
         return f"{self._prefix}/{host.name} {hashlib.sha256(said.encode()).hexdigest()[:12]}"
 
     def _start(self, name: str, host: HostSettings) -> None:
-        devices = [hosting.DeviceSettings(d.name, d.profile, d.link.profile()) for d in host.devices]
         hosting.DeviceHost.options(  # type: ignore[attr-defined]
             name=name, lifetime="detached", get_if_exists=True, num_cpus=host.cpus
         ).remote(
             partial(build_engine, host.engine),
-            devices,
+            [device.hosted() for device in host.devices],
             self._register,
             host=self._endpoint.host,
             token=self._endpoint.token,

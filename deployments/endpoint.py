@@ -6,6 +6,8 @@ import asyncio
 import logging
 from contextlib import AsyncExitStack
 
+from pydantic import Field
+
 from cluster.address import reachable
 from cluster.endpoint import serve_engines
 from deployments.engines import NullSettings, TorchSettings, build_engine
@@ -18,23 +20,19 @@ logger = logging.getLogger("ray.serve")
 
 class EndpointSettings(Strict):
     """host: where endpoints listen; loopback unless devices or replicas are on other machines.
-
-    token: shared secret that a connection must present; drain_s: how long a replica that is going down
-    lets its sessions finish before they move elsewhere.
+    token: shared secret that a connection must present; nothing prints it.
+    drain_s: how long a replica that is going down lets its sessions finish before they move elsewhere.
     """
 
     host: str = "127.0.0.1"
-    token: str | None = None
+    token: str | None = Field(None, repr=False)
     drain_s: float = 10.0
-
-    def __repr_args__(self):  # type: ignore[no-untyped-def]
-        return [("host", self.host), ("drain_s", self.drain_s)]
 
 
 class EngineEndpoint:
     """A Serve replica whose engine is driven over the wire, past Serve's own request path.
 
-    Serve therefore sees none of this work: the replica itself reports backlog, refuses while it drains and
+    Serve therefore sees none of this work: the replica itself reports its backlog, is not listed while it drains, and
     outlives its last session.
     """
 
@@ -51,15 +49,6 @@ class EngineEndpoint:
         self._address = reachable(server.address)
         self._draining = False
         logger.info("%s serves %s at %s", pool, self._engine.info.model, self._address)
-
-    def record_replica_metadata(self) -> dict[str, str]:
-        """What Serve tells everybody who holds a handle about this replica."""
-        return {"address": self._address, "engine": self.pool}
-
-    async def record_autoscaling_stats(self) -> dict[str, float]:
-        """Sessions at work and waiting: Serve counts no requests here, since none pass through it."""
-        stats = await self._engine.stats()
-        return {"sessions": float(stats.sessions), "waiting": float(stats.waiting)}
 
     async def state(self) -> EndpointInfo | None:
         """Address and load for the scheduler; None while draining, so that nothing new is sent here."""

@@ -5,17 +5,16 @@ No clock and no Ray in here: a simulation uses the same object.
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from random import Random
 
 from deployments.accounts import Accounts
+from deployments.kept import Kept
 from deployments.pairs import Pairs
+from deployments.reports import Report
 from deployments.request.assignment import Prices, RoutingRequest
 from deployments.rivals import Rivals
 from deployments.settings import RacingSettings
-from policies.cost import Used, per_million
+from policies.cost import per_million
 from policies.dispatch import dispatch
 from policies.migration import migration
 from policies.race import Race, RaceAccount
@@ -23,26 +22,6 @@ from policies.window import StaticWindow
 
 RACES_KEPT = 65_536
 """Races that have begun; of those that nobody reports the end of, the oldest are forgotten."""
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """What an answer has taught and cost, told to the router once it is over, however it ended.
-
-    tokens: of a complete answer; 0 of one that was broken off.
-    used: tokens taken in and given out, whatever became of them.
-    server_usd: dollars that the server asks for them.
-    joules: that they cost the device; device_usd: what those are worth.
-    taught: by mode, what its `ModeRun.report` says.
-    """
-
-    account: str
-    tokens: int
-    used: Used
-    server_usd: float
-    joules: float
-    device_usd: float
-    taught: Mapping[str, object] = field(default_factory=dict)
 
 
 class Experience:
@@ -67,7 +46,7 @@ class Experience:
         self.accounts = accounts
         self.pairs = Pairs(StaticWindow)
         self.rivals = Rivals()
-        self.races: OrderedDict[int, Race] = OrderedDict()
+        self.races: Kept[int, Race] = Kept(RACES_KEPT)
 
     def prices(self, wanted: RoutingRequest) -> Prices:
         """What that request's tokens cost."""
@@ -82,12 +61,6 @@ class Experience:
         ledger.add(report.used, report.server_usd, report.joules, report.device_usd)
         if report.tokens:
             self.rivals.outputs.note(report.tokens)
-
-    def remember(self, request: int, race: Race) -> None:
-        """That race's end will be reported."""
-        self.races[request] = race
-        if len(self.races) > RACES_KEPT:
-            self.races.popitem(last=False)
 
     def _new_payer(self) -> RaceAccount:
         settings = self._settings

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable
 
+from deployments.kept import Kept
 from deployments.request.assignment import EndpointInfo
 from policies.pair import PairHistory, TargetHistory
 from policies.window import WindowPolicy
@@ -18,8 +18,8 @@ class Pairs:
 
     def __init__(self, window: Callable[[], WindowPolicy]) -> None:
         self._window = window
-        self._pairs: OrderedDict[tuple[str, str], PairHistory] = OrderedDict()
-        self._targets: OrderedDict[str, TargetHistory] = OrderedDict()
+        self._pairs: Kept[tuple[str, str], PairHistory] = Kept(KEPT)
+        self._targets: Kept[str, TargetHistory] = Kept(KEPT)
 
     def of(self, drafter: EndpointInfo, target: EndpointInfo) -> PairHistory:
         """The pair of the two. A device keeps its pairs wherever it is reached."""
@@ -27,17 +27,8 @@ class Pairs:
 
     def named(self, name: tuple[str, str], rtt_s: float = 0.0) -> PairHistory:
         """The pair of that name (see pair_name). rtt_s: of the links between its endpoints, where it is new."""
-        pair = self._pairs.get(name)
-        if pair is None:
-            target = self._targets.setdefault(name[1], TargetHistory())
-            pair = self._pairs[name] = PairHistory(self._window(), rtt_s, target=target)
-            if len(self._pairs) > KEPT:
-                self._pairs.popitem(last=False)
-            if len(self._targets) > KEPT:
-                self._targets.popitem(last=False)
-        self._pairs.move_to_end(name)
-        self._targets.move_to_end(name[1])
-        return pair
+        target = self._targets.of(name[1], TargetHistory)
+        return self._pairs.of(name, lambda: PairHistory(self._window(), rtt_s, target=target))
 
 
 def pair_name(drafter: EndpointInfo, target: EndpointInfo) -> tuple[str, str]:

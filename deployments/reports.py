@@ -7,12 +7,34 @@ to say.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
-from deployments.experience import Report
+from policies.cost import Used
 
 DELAY_S = 0.1
 """How long a report may wait for others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What an answer has taught and cost, told to the router once it is over, however it ended.
+
+    tokens: of a complete answer; 0 of one that was broken off.
+    used: tokens taken in and given out, whatever became of them.
+    server_usd: dollars that the server asks for them.
+    joules: that they cost the device.
+    device_usd: what those are worth.
+    taught: by mode, what its `ModeRun.report` says.
+    """
+
+    account: str
+    tokens: int
+    used: Used
+    server_usd: float
+    joules: float
+    device_usd: float
+    taught: Mapping[str, object] = field(default_factory=dict)
 
 
 class Outbox:

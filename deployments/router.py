@@ -17,7 +17,8 @@ from ray.serve.handle import DeploymentHandle
 from deployments.accounts import Statement
 from deployments.assigner import Assigner
 from deployments.directory import Snapshot
-from deployments.experience import Experience, Report
+from deployments.experience import Experience
+from deployments.reports import Report
 from deployments.request.assignment import Assignment, RoutingRequest
 from deployments.routing import Routing
 from deployments.settings import RacingSettings, RouterSettings

@@ -17,6 +17,7 @@ from deployments.accounts import KEPT, Terms
 from deployments.directory import Directory, Snapshot
 from deployments.edge import Edge, HostSettings
 from deployments.endpoint import EndpointSettings
+from deployments.kept import Kept
 from deployments.request.assignment import EndpointInfo
 from deployments.settings import Strict
 
@@ -47,7 +48,7 @@ class Scheduler:
         self._pools, self._settings = dict(pools), settings
         # Versions that no predecessor can have reached: whoever followed that one is told everything.
         self._directory = Directory(settings.expiry_s, version=time.time_ns() // 1000)
-        self._terms: dict[str, Terms] = {}
+        self._terms: Kept[str, Terms] = Kept(KEPT)
         self._news = asyncio.Event()
         context = serve.get_replica_context()
         myself = serve.get_deployment_handle(context.deployment, context.app_name)
@@ -79,15 +80,11 @@ class Scheduler:
 
     async def keep_terms(self, settled: Mapping[str, Terms]) -> None:
         """What owners of accounts have settled, by key."""
-        for key, terms in settled.items():
-            self._terms.pop(key, None)
-            self._terms[key] = terms
-        while len(self._terms) > KEPT:
-            del self._terms[next(iter(self._terms))]
+        self._terms.update(settled)
 
     async def terms(self) -> dict[str, Terms]:
         """All that was settled, the latest last."""
-        return self._terms
+        return dict(self._terms)
 
     async def _refresh(self) -> None:
         while True:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from cluster.link import LinkProfile
 from deployments.request.timeouts import Limits, Timeouts
@@ -70,24 +70,20 @@ class LatencySettings(Strict):
     seed: int = 0
 
 
+_LIMITS = Limits()
+
+
 class LimitSettings(Strict):
-    """Time limits of a request, seconds, and how often it may go on elsewhere after losing an endpoint.
+    """A request's limits, all of them finite; what they mean, `Timeouts` and `Limits` say."""
 
-    connect_s, open_s: to reach an endpoint and be admitted.
-    first_s: for its first answer, prefill and queue included.
-    step_s: for each later one at most; where somebody else could go on it may be given up sooner,
-        see `policies.patience`.
-    assign_s: for the router's assignment; and, with half an answer, for room where all endpoints are full, and for
-        anybody who can go on where all are lost.
-    replans: how often it may go on elsewhere without a token in between.
-    """
+    model_config = ConfigDict(allow_inf_nan=False)
 
-    connect_s: float = Field(5.0, gt=0)
-    open_s: float = Field(15.0, gt=0)
-    first_s: float = Field(120.0, gt=0)
-    step_s: float = Field(30.0, gt=0)
-    assign_s: float = Field(60.0, gt=0)
-    replans: int = Field(4, ge=0)
+    connect_s: float = Field(_LIMITS.timeouts.connect_s, gt=0)
+    open_s: float = Field(_LIMITS.timeouts.open_s, gt=0)
+    first_s: float = Field(_LIMITS.timeouts.first_s, gt=0)
+    step_s: float = Field(_LIMITS.timeouts.step_s, gt=0)
+    assign_s: float = Field(_LIMITS.assign_s, gt=0)
+    replans: int = Field(_LIMITS.replans, ge=0)
 
     def limits(self) -> Limits:
         """As the executor takes them."""

@@ -206,7 +206,7 @@ class EngineStats(msgspec.Struct):
     sessions: that are open.
     running: of them, with an operation under way.
     waiting: of them, without a place in the KV cache.
-    blocks_free: of the KV cache, those that may be had, cached prefixes included.
+    blocks_free: KV blocks that can be allocated, cached prefixes included.
     blocks_total: of the KV cache.
     steps: taken.
     step_s: that they took, with what lies between two that follow each other.
@@ -218,12 +218,12 @@ class EngineStats(msgspec.Struct):
     tokens_generated: output tokens, accepted drafts included.
     tokens_drafted: proposed by draft.
     tokens_verified: drafts that verify checked.
-    tokens_accepted: of these, those that stand.
+    tokens_accepted: of these, accepted.
     tokens_from_prefix: found in the KV cache when a session was let in.
     emulated: whether times are those of other hardware.
     energy_j: joules that a device has spent.
-    tokens_loaded: of sessions that came back, brought from host memory.
-    tokens_recomputed: of sessions that came back, in host memory but computed again, which was sooner.
+    tokens_loaded: of returning sessions: brought from host memory.
+    tokens_recomputed: of returning sessions: held in host memory but recomputed, because that was faster.
     blocks_written: to host memory.
     decisions: of the scheduling policy.
     decision_s: CPU time that they took.
@@ -324,7 +324,7 @@ class Engine(Protocol):
     async def open(self, prompt: Sequence[int], sampling: Sampling, log: Sequence[int] = ()) -> Session:
         """Begin a session: prompt plus the output `log` so far; prefill starts at once.
 
-        Returns when the session is admitted (not when it is prefilled). If the call is cancelled, so is the session.
+        Returns when the session is accepted (not when it is prefilled). If the call is cancelled, so is the session.
         Raises InvalidRequest, ContextOverflow, NoCapacity, EngineStopped.
         """
         ...

@@ -30,7 +30,7 @@ from engine.validation import check_request
 
 
 class NullSession(BaseSession):
-    """A session of a NullEngine; one that acts otherwise is put into `NullEngine.sessions_are`."""
+    """A session of a NullEngine; one that acts otherwise is put into `NullEngine.session_class`."""
 
     def __init__(
         self, engine: NullEngine, prompt: Sequence[int], sampling: Sampling, log: Sequence[int]
@@ -139,7 +139,7 @@ class NullEngine:
     token_s: what a token takes, seconds.
     """
 
-    sessions_are = NullSession
+    session_class = NullSession
 
     def __init__(
         self,
@@ -165,10 +165,10 @@ class NullEngine:
             raise InvalidRequest("the null engine is greedy and knows no stop strings or logprobs")
         if len(self._sessions) >= self._capacity:
             raise NoCapacity(f"all {self._capacity} sessions are taken")
-        session = self.sessions_are(self, prompt, sampling, log)
+        session = self.session_class(self, prompt, sampling, log)
         self._sessions[session] = None
         self.counters.opened += 1
-        self.counters.tokens_prefilled += len(prompt) + len(log)
+        self.counters.tokens_prefilled += len(prompt) + len(log) - 1
         return session
 
     def next_token(self, prompt: Sequence[int], output: Sequence[int]) -> int:
@@ -184,13 +184,15 @@ class NullEngine:
         return token
 
     def remove(self, session: NullSession) -> None:
-        """A session was cancelled."""
+        """A session has ended."""
         if session in self._sessions:
             del self._sessions[session]
-            self.counters.cancelled += 1
+            self.counters.cancelled += session.finish is None
+            self.counters.finished += session.finish is not None
 
     async def stats(self) -> EngineStats:
-        self.counters.sessions = self.counters.running = len(self._sessions)
+        self.counters.sessions = len(self._sessions)
+        self.counters.running = sum(session.busy for session in self._sessions)
         return copy.copy(self.counters)
 
     async def close(self) -> None:

@@ -20,6 +20,7 @@ from engine.base import (
 )
 
 CANCELLED = "the session was cancelled"
+BUSY = "the session is still at work on its last operation"
 
 
 class BaseSession:
@@ -36,6 +37,11 @@ class BaseSession:
         self._loop = asyncio.get_running_loop()
         self._ended: EngineError | None = None
         self._waiter: asyncio.Future[None] | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether an operation runs."""
+        return self._busy
 
     async def verify(self, drafts: Sequence[int], probs: DraftProbs | None = None) -> Verdict:
         raise self._lacks("verify")
@@ -63,7 +69,7 @@ class BaseSession:
             return UnknownSession(CANCELLED)
         if operation not in self._operations:
             return self._lacks(operation)
-        return InvalidRequest("the session is still at work on its last operation")
+        return InvalidRequest(BUSY)
 
     def _check(self) -> None:
         """Raise what the session ended with, if it has."""

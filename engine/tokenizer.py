@@ -24,7 +24,8 @@ class Tokenizer:
     """The tokenizer of one model, in the Hugging Face folder layout.
 
     vocabulary: equal for two tokenizers exactly when they give every token the same id.
-    eos, bos: token ids; bos is None where the model has none. vocab_size: tokens, added ones included.
+    eos, bos: token ids; bos is None where the model has none.
+    vocab_size: tokens, added ones included.
     """
 
     def __init__(self, definition: str, config: Mapping[str, Any], template: str | None = None) -> None:

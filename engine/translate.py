@@ -28,7 +28,10 @@ from engine.validation import check_ids, check_request
 
 
 class _Session(BaseSession):
-    """prompt, sampling: as this side gave them. output: as this side knows it. ends: tokens that end it."""
+    """prompt, sampling: as this side gave them.
+    output: as this side knows it.
+    ends: tokens that end it.
+    """
 
     def __init__(
         self,

@@ -31,7 +31,7 @@ class Role:
     pool: that a replica is taken from, or DEVICE.
     count: the most endpoints that have this part at once.
     needed: False: without one, the mode does without it.
-    unless: another role: where somebody has that one, this one is not needed.
+    unless: another role; if that one is filled, this one is not needed.
     expendable: the request can do without it, so each of its refusals counts as a loss.
     translated: an endpoint with another vocabulary than the verifiers' will do.
     if_absent: the mode that serves the request where nobody is up; "": the request waits for somebody.

@@ -3,9 +3,9 @@
 Whoever gives the first token goes on and the other one is cancelled, unless the answer is going to move there: then it
 takes in the rest of the prompt and holds it. Where the other decodes more cheaply, the answer is handed over as soon as
 the reader has enough before them not to notice: the source stops, the target is told the log and goes on from there. If
-it can't, the source takes up again. What is decided, `policies.race` says:
-the router plans and keeps the books, with a race of its own; here the same race, as the router told it, decides how to
-go on, and what happens in it is reported for the router's to learn.
+that fails, the source resumes. What is decided, `policies.race` says: the router plans and keeps the books, with a race
+of its own; here the same race, as the router told it, decides how to go on, and what happens in it is reported for the
+router's to learn.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class RaceMode(Mode):
                 experience.random.random(),
                 wanted.budget,
             )
-            experience.remember(wanted.request, race)
+            experience.races[wanted.request] = race
         return RaceBriefing(race.start, costs, account.migration, history.snapshot())
 
     @classmethod

@@ -7,12 +7,12 @@ import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import aclosing
 
-from deployments.experience import Report
 from deployments.modes import MODES
 from deployments.modes.base import Mode, ModeRun, Tools
+from deployments.reports import Report
 from deployments.request.assignment import Assignment, EndpointInfo, EndpointLost, NoEndpoint, RoutingRequest
 from deployments.request.job import Delta, Job, JobStats
-from deployments.request.session import Dial, EndpointSession, EndpointSessions, Line
+from deployments.request.session import Dial, EndpointSession, EndpointSessions, RequestContext
 from deployments.request.timeouts import Deadline, Limits
 from deployments.request.tokenlog import TokenLog
 from engine.base import EngineError, EngineStopped, NoCapacity
@@ -108,7 +108,7 @@ class _Request:
         self.log, self.stats = TokenLog(), JobStats()
         timeouts = self._limits.timeouts
         self._patience = Patience(timeouts.step_s, job.sampling.reader_rate)
-        self._line = Line(executor._dial, self.stats, timeouts, self._patience, executor._lost)
+        self._context = RequestContext(executor._dial, self.stats, timeouts, self._patience, executor._lost)
         self._runs: dict[str, ModeRun] = {}
         self._assignment: Assignment | None = None
         self._sessions: EndpointSessions | None = None
@@ -132,7 +132,7 @@ class _Request:
             run = self._runs[mode.name] = mode.start(self._job)
             stats.figures[mode.name] = run.figures
         expendable = [role.name for role in mode.roles if role.expendable]
-        self._sessions = EndpointSessions(assignment, self._line, expendable)
+        self._sessions = EndpointSessions(assignment, self._context, expendable)
         return run.run(self._sessions, self.log, assignment.briefing)
 
     def enter(self, delta: Delta) -> None:

@@ -37,8 +37,8 @@ Dial = Callable[[EndpointInfo], Awaitable[Engine]]
 GONE = (EngineStopped, SessionCancelled, UnknownSession, UnknownEngine, Unauthorized, ProtocolError)
 
 
-class Line:
-    """What all sessions of one request share: how endpoints are reached, and what is booked.
+class RequestContext:
+    """What a request's sessions share: how endpoints are reached, and what is booked.
 
     timeouts, patience: how long they are waited for.
     stats: seconds spent by stage, tokens taken in and given out, and joules are added to these.
@@ -74,11 +74,11 @@ class EndpointSession:
     __slots__ = (
         "_answered",
         "_asked_s",
+        "_context",
         "_deadline",
         "_engine",
         "_expendable",
         "_gone",
-        "_line",
         "_losses",
         "_now",
         "_pace",
@@ -92,15 +92,19 @@ class EndpointSession:
     )
 
     def __init__(
-        self, endpoint: EndpointInfo, line: Line, expendable: bool = False, replaceable: bool = False
+        self,
+        endpoint: EndpointInfo,
+        context: RequestContext,
+        expendable: bool = False,
+        replaceable: bool = False,
     ) -> None:
         self.endpoint = endpoint
         self.lost = self.full = self._gone = self._answered = False
         self.took_s = 0.0
-        self._line, self._expendable, self._replaceable = line, expendable, replaceable
+        self._context, self._expendable, self._replaceable = context, expendable, replaceable
         self._losses: tuple[type[Exception], ...] = (EngineError, OSError) if expendable else (*GONE, OSError)
-        self._now = line.loop.time
-        self._deadline = Deadline(line.loop)
+        self._now = context.loop.time
+        self._deadline = Deadline(context.loop)
         self._pace = Pace()
         self._engine: Engine | None = None
         self._session: Session | None = None
@@ -108,13 +112,15 @@ class EndpointSession:
         self._asked_s = 0.0  # when it was asked to take them in
 
     async def open(self, prompt: Sequence[int], sampling: Sampling, log: Sequence[int] = ()) -> None:
-        line = self._line
+        context = self._context
         if self._engine is None:
-            self._engine = await self._call("connect", line.timeouts.connect_s, line.dial(self.endpoint))
+            self._engine = await self._call(
+                "connect", context.timeouts.connect_s, context.dial(self.endpoint)
+            )
         self._ask(len(prompt) + len(log))
         try:
             self._session = await self._call(
-                "open", line.timeouts.open_s, self._engine.open(prompt, sampling, log)
+                "open", context.timeouts.open_s, self._engine.open(prompt, sampling, log)
             )
         except asyncio.CancelledError:
             self.stop_meter()
@@ -162,8 +168,8 @@ class EndpointSession:
             return
         if self._deadline.waiting:  # for what this ends
             self._deadline.close()
-            self._deadline = Deadline(self._line.loop)
-        await self._call("cancel", self._line.timeouts.open_s, session.cancel())
+            self._deadline = Deadline(self._context.loop)
+        await self._call("cancel", self._context.timeouts.open_s, session.cancel())
 
     async def close(self) -> None:
         """Cancel for good."""
@@ -206,10 +212,10 @@ class EndpointSession:
         return self._session
 
     def _limit_s(self) -> float:
-        line = self._line
+        context = self._context
         if self._answered:
-            return line.patience.next_s(self._pace, self._replaceable, self._now())
-        return line.timeouts.step_s if self._expendable else line.timeouts.first_s
+            return context.patience.next_s(self._pace, self._replaceable, self._now())
+        return context.timeouts.step_s if self._expendable else context.timeouts.first_s
 
     async def _call(self, stage: str, limit_s: float, answer: Awaitable[T]) -> T:
         """Wait for an answer, and account for it."""
@@ -222,7 +228,7 @@ class EndpointSession:
             self._took(stage, began_s)
             if late:
                 if self._answered:
-                    self._line.patience.stalled()
+                    self._context.patience.stalled()
                 raise self._lose(f"no answer to {stage} within {limit_s:g} s", gone=True) from error
             if isinstance(error, self._losses):
                 gone = isinstance(error, (*GONE, OSError))
@@ -234,14 +240,14 @@ class EndpointSession:
 
     def _took(self, stage: str, began_s: float) -> None:
         self.took_s = took_s = self._now() - began_s
-        seconds = self._line.stats.stages_s
+        seconds = self._context.stats.stages_s
         seconds[stage] = seconds.get(stage, 0.0) + took_s
 
     def _lose(self, why: str, gone: bool) -> EndpointLost:
         self.lost = True
         if gone and not self._gone:
             self._gone = True
-            self._line.report(self.endpoint)
+            self._context.report(self.endpoint)
         return EndpointLost(self.endpoint, why)
 
     def _gave(self, tokens: int) -> None:
@@ -253,7 +259,7 @@ class EndpointSession:
         self._book(taken_in, tokens)
 
     def _book(self, taken_in: int, given_out: int) -> None:
-        stats = self._line.stats
+        stats = self._context.stats
         if self.endpoint.device:
             stats.joules += self.endpoint.joules.of(taken_in, given_out)
             stats.used.device_in += taken_in
@@ -269,10 +275,12 @@ class EndpointSessions:
     expendable: the roles that the request can do without.
     """
 
-    __slots__ = ("_assignment", "_by_role", "_expendable", "_line", "all")
+    __slots__ = ("_assignment", "_by_role", "_context", "_expendable", "all")
 
-    def __init__(self, assignment: Assignment, line: Line, expendable: Collection[str] = ()) -> None:
-        self._assignment, self._line, self._expendable = assignment, line, expendable
+    def __init__(
+        self, assignment: Assignment, context: RequestContext, expendable: Collection[str] = ()
+    ) -> None:
+        self._assignment, self._context, self._expendable = assignment, context, expendable
         self.all: list[EndpointSession] = []
         self._by_role = {
             role: [self._add(role, endpoint) for endpoint in there]
@@ -297,6 +305,6 @@ class EndpointSessions:
 
     def _add(self, role: str, endpoint: EndpointInfo) -> EndpointSession:
         replaceable = role in self._assignment.replaceable
-        session = EndpointSession(endpoint, self._line, role in self._expendable, replaceable)
+        session = EndpointSession(endpoint, self._context, role in self._expendable, replaceable)
         self.all.append(session)
         return session

@@ -12,7 +12,8 @@ class Timeouts:
 
     connect_s, open_s: to reach it and be admitted.
     first_s: for its first answer, prefill and queue included.
-    step_s: for every later one at most, and for the first of an endpoint that the request can do without.
+    step_s: for every later one at most (where somebody else could go on it may be given up sooner, see
+        `policies.patience`), and for the first of an endpoint that the request can do without.
     """
 
     connect_s: float = 5.0
@@ -23,7 +24,7 @@ class Timeouts:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """replans: how often one job may go on elsewhere, after it has lost an endpoint, without a token in between.
+    """replans: how often a request may go on elsewhere, after it has lost an endpoint, without a token in between.
     assign_s: how long to wait for an assignment; and, with half an answer, for room where all are full, and for anybody
         who can go on where all are lost.
     timeouts: at an endpoint.

@@ -7,7 +7,7 @@ which is what failover, hand-over and speculation rest on.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -45,6 +45,3 @@ class TokenLog:
 
     def __len__(self) -> int:
         return len(self.ids)
-
-    def __iter__(self) -> Iterator[tuple[int, Origin]]:
-        return iter(zip(self.ids, self.origins, strict=True))

@@ -23,16 +23,14 @@ from engine.base import (
     InvalidRequest,
     NoCapacity,
     Sampling,
-    SessionCancelled,
-    Tensor,
     Tokens,
-    UnknownSession,
     Verdict,
 )
 from engine.core.sequence import Sequence as CoreSequence
 from engine.core.step import Core
 from engine.core.stream import Stream
 from engine.core.tasks import DraftTask, GenerateTask, VerifyTask
+from engine.session import BaseSession
 from engine.text import Detokenizer, Spelling, StopStrings
 from engine.validation import check_ids, check_request, checked_probs
 
@@ -72,6 +70,7 @@ class CoreEngine:
         self._sessions: dict[int, CoreSession] = {}
         self._numbers = 0
         self._closed = False
+        self._failure: EngineError | None = None
 
     async def open(self, prompt: Sequence[int], sampling: Sampling, log: Sequence[int] = ()) -> CoreSession:
         self._check_running()
@@ -121,6 +120,7 @@ class CoreEngine:
 
     def fail(self, error: EngineError) -> None:
         """Fail every session, on the event loop: the core works no more."""
+        self._failure = error
         sessions, self._sessions = self._sessions, {}
         for session in sessions.values():
             session.fail(error)
@@ -131,29 +131,21 @@ class CoreEngine:
 
     def _check_running(self) -> None:
         if self._closed or not self._driver.running:
-            raise EngineStopped("the engine is not running")
+            raise EngineStopped(str(self._failure or "the engine is not running"))
 
 
-class CoreSession:
+class CoreSession(BaseSession):
     """A session of a CoreEngine."""
 
-    __slots__ = ("_core", "_driver", "_engine", "_error", "_loop", "_pending", "_sequence")
-
     def __init__(self, engine: CoreEngine, core: Core, driver: Driver, sequence: CoreSequence) -> None:
+        super().__init__(engine.info)
         self._engine, self._core, self._driver, self._sequence = engine, core, driver, sequence
-        self._loop = asyncio.get_running_loop()
         self._pending: asyncio.Future[Any] | Stream | None = None  # of the running operation
-        self._error: EngineError | None = None  # why there can be no other one
-
-    @property
-    def busy(self) -> bool:
-        """Whether an operation runs."""
-        return self._pending is not None
 
     async def generate(self) -> AsyncGenerator[Tokens, None]:
         stream = Stream()
         task = GenerateTask(partial(self._driver.deliver, stream.put))
-        self._begin(stream, partial(self._core.assign, self._sequence, task))
+        self._start("generate", stream, partial(self._core.assign, self._sequence, task))
         try:
             while True:
                 for tokens in await stream.take():
@@ -162,12 +154,11 @@ class CoreSession:
                     if tokens.finish is None:
                         yield tokens
                         continue
-                    self._pending = None  # whether or not the consumer asks on
+                    self._rest(stream)  # whether or not the consumer asks on
                     yield tokens
                     return
         finally:
-            if self._pending is stream:
-                self._pending = None
+            if self._rest(stream):
                 self._driver.submit(partial(self._core.pause, self._sequence))
 
     async def verify(self, drafts: Sequence[int], probs: DraftProbs | None = None) -> Verdict:
@@ -181,7 +172,7 @@ class CoreSession:
         def run(deliver: Receive) -> None:
             self._core.assign(self._sequence, VerifyTask(ids, q_ids, q_probs, deliver))
 
-        verdict: Verdict = await self._operation(run)
+        verdict: Verdict = await self._operation("verify", run)
         return verdict
 
     async def draft(self, position: int, tokens: Sequence[int], window: int) -> Draft:
@@ -194,7 +185,7 @@ class CoreSession:
             self._core.extend(self._sequence, position, confirmed)
             self._core.assign(self._sequence, DraftTask(window, deliver))
 
-        draft: Draft = await self._operation(run)
+        draft: Draft = await self._operation("draft", run)
         return draft
 
     async def extend(self, position: int, tokens: Sequence[int]) -> None:
@@ -205,45 +196,35 @@ class CoreSession:
             self._core.extend(self._sequence, position, confirmed)
             deliver(None)
 
-        await self._operation(run)
-
-    async def forward(self, position: int, hidden: Tensor) -> Tensor:
-        raise InvalidRequest(f"{self._engine.info.model} runs whole: there is no forward of hidden states")
+        await self._operation("extend", run)
 
     async def cancel(self) -> None:
-        if self._error is None:
+        if self._end():
             self._engine.forget(self._sequence)
             self._driver.submit(partial(self._core.cancel, self._sequence))
-            self._end(SessionCancelled("the session was cancelled"), UnknownSession("the session has ended"))
+            self._resolve(self._pending, self._ended)
 
     def fail(self, error: EngineError) -> None:
         """The engine works no more."""
-        self._end(error, error)
+        if self._end(error):
+            self._resolve(self._pending, error)
 
-    def _end(self, running: EngineError, later: EngineError) -> None:
-        self._error = later
-        self._resolve(self._pending, running)
-
-    async def _operation(self, run: Callable[[Receive], None]) -> Any:
+    async def _operation(self, operation: str, run: Callable[[Receive], None]) -> Any:
         """An operation with one outcome, which `run` (where the core works) passes to its argument."""
         future: asyncio.Future[Any] = self._loop.create_future()
         deliver = partial(self._driver.deliver, partial(self._resolve, future))
-        self._begin(future, partial(run, deliver))
+        self._start(operation, future, partial(run, deliver))
         try:
             return await future
         except asyncio.CancelledError:  # the caller has left: the core need not go on
-            if self._pending is future:
-                self._pending = None
+            if self._rest(future):
                 self._driver.submit(partial(self._core.pause, self._sequence))
             raise
 
-    def _begin(self, pending: asyncio.Future[Any] | Stream, run: Command) -> None:
+    def _start(self, operation: str, pending: asyncio.Future[Any] | Stream, run: Command) -> None:
         """Hand the next operation over; its outcome or error ends up in `pending`."""
         self._engine._check_running()
-        if self._error is not None:
-            raise self._error
-        if self._pending is not None:
-            raise InvalidRequest("the session is still at work on its last operation")
+        self._begin(operation)
         self._pending = pending
 
         def command() -> None:
@@ -263,8 +244,14 @@ class CoreSession:
                 pending.set_exception(outcome)
             else:
                 pending.set_result(outcome)
-        if pending is not None and self._pending is pending:
-            self._pending = None
+        self._rest(pending)
+
+    def _rest(self, pending: asyncio.Future[Any] | Stream | None) -> bool:
+        """That operation is over; whether it still ran."""
+        if self._pending is not pending:
+            return False
+        self._pending, self._busy = None, False
+        return True
 
 
 def _watch(tokenizer: Spelling, stop: Sequence[str]) -> tuple[Detokenizer, StopStrings]:

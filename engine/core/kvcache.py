@@ -1,6 +1,6 @@
 """Paged KV cache: fixed-size blocks, a block table per sequence, whole blocks shared between equal prefixes.
 
-This module keeps the books; the tensors live in `model.KVPool`. Token positions of a sequence map to
+This module keeps the books; the tensors live in `engine.torch.model.KVPool`. Token positions of a sequence map to
 slots: slot = table[position // block_size] · block_size + position % block_size.
 """
 

@@ -151,7 +151,7 @@ class Sequence(Place):
     @property
     def received(self) -> int:
         """Output tokens so far."""
-        return len(self.tokens) - self.prompt_len
+        return self.output_len
 
     @property
     def longest(self) -> int:

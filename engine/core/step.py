@@ -19,14 +19,15 @@ from engine.core.memory import Memory
 from engine.core.runner import Outcome, Runner, Work
 from engine.core.sequence import Sequence
 from engine.core.tasks import DraftTask, Task, VerifyTask
+from engine.session import BUSY
 from policies.batching import BatchingPolicy, Demand, batching
 from policies.scheduling.base import SchedulingPolicy, scheduling
 from policies.scheduling.control import SchedulingControl
 from policies.step_time import StepTimeModel
 
 GRACE_S = 0.002
-"""A session's first task is about to follow its opening. This long the engine waits for it, so that one step does for
-the prompt and the first token, and none before a scheduling policy has seen the session."""
+"""A session's first task usually follows at once. The engine waits this long for it, so that one step covers prompt and
+first token, and none runs before the scheduling policy has seen the session."""
 
 
 class Core:
@@ -145,7 +146,7 @@ class Core:
     @staticmethod
     def _check_idle(s: Sequence) -> None:
         if s.task is not None:
-            raise InvalidRequest("the session is still at work on its last operation")
+            raise InvalidRequest(BUSY)
 
     # -- the step ---------------------------------------------------------------------------------------
 

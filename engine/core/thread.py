@@ -25,7 +25,9 @@ class ThreadDriver:
     """
 
     def __init__(self, core: Core, name: str, prepare: Callable[[], None] = lambda: None) -> None:
-        """name: of the thread; prepare: called in it before anything else."""
+        """name: of the thread.
+        prepare: called in it before anything else.
+        """
         self._core, self._name, self._prepare = core, name, prepare
         self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
         self._outcomes: list[_Outcome] = []

@@ -12,19 +12,15 @@ from collections.abc import Callable, Sequence
 import torch
 
 from engine.config import HostMemory
-from engine.core.host_memory import Copy, EmulatedLink, HostCopies
+from engine.core.host_memory import Copy, EmulatedLink
 from engine.torch.model import KVPool
-
-
-def host_copies(kv: KVPool, settings: HostMemory, clock: Callable[[], float]) -> HostCopies:
-    """What copies blocks of a KV cache, on its device, to host memory and back. clock: seconds."""
-    return TensorCopies(kv, settings, clock)
 
 
 class TensorCopies:
     """`settings.blocks` host blocks beside the device's pool."""
 
     def __init__(self, kv: KVPool, settings: HostMemory, clock: Callable[[], float]) -> None:
+        """clock: seconds."""
         self._kv = kv
         layers, _, width = kv.blocks.shape
         on_gpu = kv.blocks.is_cuda

@@ -79,7 +79,9 @@ def packed_from(inputs: int, outputs: int) -> int:
         how = "estimated: the machine is too busy to measure it within" if times is None else "measured in"
         spent_ms = 1e3 * (time.perf_counter() - begin)
         choices.append(
-            "projections from {} to {}, {} threads: packed {} ({} {:.0f} ms)".format(*key, when, how, spent_ms)
+            "projections from {} to {}, {} threads: packed {} ({} {:.0f} ms)".format(
+                *key, when, how, spent_ms
+            )
         )
     return _measured[key]
 

@@ -42,7 +42,7 @@ class KVPool:
 
 
 class Model:
-    """Embed → decoder layers → head, the steps a split model cuts between."""
+    """Embed → decoder layers → head."""
 
     def __init__(self, weights: Weights) -> None:
         self.config, self.weights = weights.config, weights
@@ -59,7 +59,10 @@ class Model:
 
     def forward(self, batch: Batch, pool: KVPool) -> torch.Tensor:
         """Logits [rows that want them, vocab] in float32; the pool gets the new keys and values."""
-        hidden = self.run_layers(self.embed(batch.ids), batch, pool)
+        hidden = self.embed(batch.ids)
+        rotation = self.weights.rotation.index_select(0, batch.positions)[:, None]
+        for w, kv, slots in zip(self.weights.layers, pool.layers, pool.slots, strict=True):
+            hidden = self._layer(w, hidden, rotation, batch, kv, slots)
         if batch.logit_rows is not None:
             hidden = hidden.index_select(0, batch.logit_rows)
         return self.head(hidden)
@@ -67,18 +70,6 @@ class Model:
     def embed(self, ids: torch.Tensor) -> torch.Tensor:
         """[T] → [T, hidden]"""
         return F.embedding(ids, self.weights.embedding)
-
-    def run_layers(
-        self, hidden: torch.Tensor, batch: Batch, pool: KVPool, first: int = 0, last: int | None = None
-    ) -> torch.Tensor:
-        """Layers first .. last − 1 over [T, hidden]."""
-        rotation = self.weights.rotation.index_select(0, batch.positions)[:, None]
-        chosen = slice(first, last)
-        for w, kv, slots in zip(
-            self.weights.layers[chosen], pool.layers[chosen], pool.slots[chosen], strict=True
-        ):
-            hidden = self._layer(w, hidden, rotation, batch, kv, slots)
-        return hidden
 
     def head(self, hidden: torch.Tensor) -> torch.Tensor:
         """[R, hidden] → logits [R, vocab] in float32."""

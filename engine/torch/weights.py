@@ -32,7 +32,6 @@ class ModelConfig:
     head_dim: int
     norm_eps: float
     context: int
-    eos: int
 
 
 @dataclass(frozen=True)
@@ -117,7 +116,6 @@ def _read_config(folder: Path) -> dict:
 
 
 def _model_config(raw: dict) -> ModelConfig:
-    eos = raw.get("eos_token_id")
     return ModelConfig(
         vocab_size=raw["vocab_size"],
         hidden=raw["hidden_size"],
@@ -127,7 +125,6 @@ def _model_config(raw: dict) -> ModelConfig:
         head_dim=raw.get("head_dim") or raw["hidden_size"] // raw["num_attention_heads"],
         norm_eps=raw["rms_norm_eps"],
         context=raw["max_position_embeddings"],
-        eos=eos[0] if isinstance(eos, list) else -1 if eos is None else eos,
     )
 
 

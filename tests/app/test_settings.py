@@ -50,6 +50,7 @@ def test_the_checked_in_yaml_holds() -> None:
         ({"hosts": [{"devices": []}]}, "hosts.0.devices", "at least 1"),
         ({"default_reader_rate": -1}, "default_reader_rate", "greater than or equal to 0"),
         ({"limits": {"step_s": 0}}, "limits.step_s", "greater than 0"),
+        ({"limits": {"first_s": float("inf")}}, "limits.first_s", "finite"),
     ],
 )
 def test_a_mistake_names_the_key_and_what_is_allowed(
@@ -64,6 +65,11 @@ def test_a_mistake_names_the_key_and_what_is_allowed(
 def test_the_wire_token_is_not_shown() -> None:
     settings = Settings(endpoint={"token": "hush"})  # type: ignore[arg-type]
     assert "hush" not in f"{settings!r} {settings}"
+    for endpoint in ({"token": ["hush"]}, {"tokn": "hush"}, "hush"):
+        with pytest.raises(ValidationError) as raised:
+            Settings(endpoint=endpoint)  # type: ignore[arg-type]
+        assert "endpoint" in str(raised.value)
+        assert "hush" not in str(raised.value)
 
 
 async def test_a_null_engine_is_built_from_its_settings() -> None:

@@ -109,7 +109,7 @@ class Middle(NullEngine):
         async def forward(self, position: int, hidden: Tensor) -> Tensor:
             return hidden
 
-    sessions_are = Session
+    session_class = Session
 
     def __init__(self) -> None:
         super().__init__()
@@ -181,7 +181,7 @@ async def test_cancelling_frees_it_at_once() -> None:
     await s.cancel()
     with pytest.raises(SessionCancelled):
         await waiting
-    assert not device.processor.busy
+    assert not device.processor._running
     assert (device.sessions, now_s()) == (0, pytest.approx(10.0))
     assert device.energy_j == pytest.approx(20.0)  # the prefill, as far as it got
 
@@ -227,7 +227,7 @@ async def test_cancelling_at_any_moment_frees_the_processor(stage: str, how: str
         assert (await behind).ids
         if stage == "its turn":
             assert (await ahead).ids
-    assert not device.processor.busy
+    assert not device.processor._running
     assert (await engine.stats()).sessions == (0 if how == "device" else 3 if how == "caller" else 2)
 
 

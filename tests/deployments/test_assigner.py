@@ -200,7 +200,7 @@ def test_begun_answers_go_before_new_ones_where_there_was_no_room() -> None:
     router = assigner(one)
     half = RoutingRequest("cloud", sent=5, full=(key,))
     assert router.assign(half, now_s=10.0).endpoints["target"][0].key == key, "there is no other"
-    with pytest.raises(NoCapacity, match="wait for room"):
+    with pytest.raises(NoCapacity, match="reserved"):
         router.assign(RoutingRequest("cloud"), now_s=11.0)
     router.assign(half, now_s=11.0)
     with pytest.raises(NoCapacity):

@@ -9,9 +9,10 @@ from dataclasses import replace
 import pytest
 
 from deployments.assigner import Assigner
-from deployments.experience import Experience, RacingSettings, Report
+from deployments.experience import Experience, RacingSettings
 from deployments.modes.base import Tools
 from deployments.modes.speculative import PairBriefing
+from deployments.reports import Report
 from deployments.request.assignment import RoutingRequest
 from deployments.request.executor import Executor
 from deployments.request.job import Job, JobStats

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from deployments.experience import Report
-from deployments.reports import DELAY_S, Outbox
+from deployments.reports import DELAY_S, Outbox, Report
 from policies.cost import Used
 from tests.virtual import in_virtual_time, now_s
 

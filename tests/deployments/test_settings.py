@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from deployments.edge import DeviceSettings
 from deployments.settings import LinkSettings
 
 
@@ -30,3 +31,8 @@ def test_a_link_as_people_write_it_comes_in_seconds_and_bytes() -> None:
 def test_an_impossible_link_is_refused(link: dict[str, Any], complaint: str) -> None:
     with pytest.raises(ValidationError, match=complaint):
         LinkSettings.model_validate(link)
+
+
+def test_no_two_devices_links_jitter_alike() -> None:
+    a, again, b = (DeviceSettings(name=name).hosted().link.seed for name in "aab")
+    assert a == again != b

@@ -33,7 +33,7 @@ class Pausing(NullEngine):
         super().__init__(TOKENS_PER_S)
         self.after, self.pause_s = after, pause_s
 
-    class sessions_are(NullSession):
+    class session_class(NullSession):
         async def generate(self) -> AsyncGenerator[Tokens, None]:
             async for tokens in super().generate():
                 yield tokens

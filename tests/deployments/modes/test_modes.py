@@ -16,7 +16,7 @@ from deployments.modes.speculative import PairBriefing, Speculation, Speculative
 from deployments.pairs import Pairs
 from deployments.request.assignment import Assignment, EndpointInfo
 from deployments.request.job import Job, JobStats
-from deployments.request.session import EndpointSessions, Line
+from deployments.request.session import EndpointSessions, RequestContext
 from deployments.request.tokenlog import Origin, TokenLog
 from engine.base import Draft, Engine, Sampling
 from engine.null_engine import NullEngine, NullSession
@@ -50,7 +50,7 @@ async def answer(
         made._pairs = Only(pair)
     run = made.start(wanted)
     stats.figures[made.name] = run.figures
-    sessions = EndpointSessions(Assignment(made.name, there), Line(dial, stats))
+    sessions = EndpointSessions(Assignment(made.name, there), RequestContext(dial, stats))
     briefing = PairBriefing(history.target.queue, batch_limit, PairHistory(StaticWindow()).snapshot())
     try:
         async for delta in run.run(sessions, log, briefing):
@@ -132,7 +132,7 @@ class Scripted(NullEngine):
         super().__init__()
         self.script, self.at = script, 0
 
-    class sessions_are(NullSession):
+    class session_class(NullSession):
         async def draft(self, position: int, tokens: Sequence[int], window: int) -> Draft:
             draft, engine = await super().draft(position, tokens, window), self._engine
             for n, token in enumerate(draft.ids):
@@ -219,7 +219,7 @@ async def test_fused_rounds_leave_the_device_alone_and_it_takes_up_again() -> No
             super().__init__()
             self.name = name
 
-        class sessions_are(NullSession):
+        class session_class(NullSession):
             async def draft(self, position: int, tokens: Sequence[int], window: int) -> Draft:
                 asked.append((self._engine.name, position, len(tokens)))
                 return await super().draft(position, tokens, window)

@@ -48,7 +48,7 @@ class Patient(NullEngine):
         super().__init__()
         self.event = event
 
-    class sessions_are(NullSession):
+    class session_class(NullSession):
         async def verify(self, drafts: Sequence[int], probs: DraftProbs | None = None) -> Verdict:
             if self.output:
                 await asyncio.wait_for(self._engine.event.wait(), 20)
@@ -110,7 +110,7 @@ class Drafting(NullEngine):
         super().__init__()
         self.seconds = seconds
 
-    class sessions_are(NullSession):
+    class session_class(NullSession):
         async def draft(self, position: int, tokens: Sequence[int], window: int) -> Draft:
             draft = await super().draft(position, tokens, window)
             await asyncio.sleep(self._engine.seconds)  # it is what is measured

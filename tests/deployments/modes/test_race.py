@@ -41,7 +41,7 @@ class Gate(NullEngine):
         if opened:
             self.gate.set()
 
-    class sessions_are(NullSession):
+    class session_class(NullSession):
         async def generate(self) -> AsyncGenerator[Tokens, None]:
             self._engine.begun += 1
             await self._engine.gate.wait()
@@ -234,7 +234,7 @@ async def test_a_hand_over_to_one_that_stalls_is_given_up():
 
 async def test_a_source_that_stalls_is_left():
     class Stalling(Gate):
-        class sessions_are(Gate.sessions_are):
+        class session_class(Gate.session_class):
             async def generate(self) -> AsyncGenerator[Tokens, None]:
                 async for tokens in super().generate():
                     yield tokens
@@ -390,7 +390,7 @@ async def test_the_budget_is_kept(rate: float, share: float):
             world, Job(i + 1, prompt, Sampling(max_tokens=2), mode="race", account="me", budget=share)
         )
     budgets = experience.accounts.of("me").payer.budgets
-    used = {str(constrained): budget for constrained, budget in budgets.items() if budget.requests}
+    used = {str(constrained): budget for constrained, budget in budgets.items() if budget.tokens}
     ((constrained, budget),) = used.items()
     assert constrained == ("server" if rate < 1 else "device")
-    assert budget.used == pytest.approx(share, abs=0.02)
+    assert budget.spent / budget.tokens == pytest.approx(share, abs=0.02)

@@ -129,7 +129,7 @@ class Recording(NullEngine):
         super().__init__()
         self.verified: set[NullSession] = set()
 
-    class sessions_are(NullSession):
+    class session_class(NullSession):
         async def verify(self, drafts: Sequence[int], probs: DraftProbs | None = None) -> Verdict:
             self._engine.verified.add(self)
             return await super().verify(drafts, probs)
@@ -142,7 +142,7 @@ class Holding(NullEngine):
         super().__init__()
         self.reached, self.left = asyncio.Event(), after
 
-    class sessions_are(NullSession):
+    class session_class(NullSession):
         async def draft(self, position: int, tokens: Sequence[int], window: int) -> Draft:
             engine = self._engine
             if engine.left == 0:

@@ -12,7 +12,7 @@ from cluster.device import Device
 from cluster.profile import load_profile
 from deployments.request.assignment import EndpointInfo
 from deployments.request.job import JobStats
-from deployments.request.session import EndpointSession, Line
+from deployments.request.session import EndpointSession, RequestContext
 from engine.base import Engine, NoCapacity, Sampling
 from engine.null_engine import NullEngine
 from policies.cost import PerToken
@@ -35,7 +35,7 @@ def session_at(endpoint: EndpointInfo, engine: Engine, stats: JobStats) -> Endpo
     async def dial(_: EndpointInfo) -> Engine:
         return engine
 
-    return EndpointSession(endpoint, Line(dial, stats))
+    return EndpointSession(endpoint, RequestContext(dial, stats))
 
 
 @given(tokens=st.integers(1, 400), share=st.floats(0, 0.999))

@@ -9,7 +9,7 @@ import pytest
 
 from deployments.request.assignment import EndpointInfo, EndpointLost
 from deployments.request.job import JobStats
-from deployments.request.session import EndpointSession, Line
+from deployments.request.session import EndpointSession, RequestContext
 from deployments.request.timeouts import Timeouts
 from engine.base import Engine, EngineStopped, InvalidRequest, NoCapacity, Sampling, Tokens, UnknownSession
 from engine.null_engine import NullEngine, NullSession
@@ -25,7 +25,7 @@ class Counting(NullEngine):
         super().__init__()
         self.cancels = 0
 
-    class sessions_are(NullSession):
+    class session_class(NullSession):
         async def cancel(self) -> None:
             self._engine.cancels += 1
             await super().cancel()
@@ -34,7 +34,7 @@ class Counting(NullEngine):
 class Stalling(NullEngine):
     """Never gives a token."""
 
-    class sessions_are(NullSession):
+    class session_class(NullSession):
         async def generate(self) -> AsyncGenerator[Tokens, None]:
             await asyncio.Event().wait()
             yield Tokens([])
@@ -51,7 +51,7 @@ def endpoint_session(
 
     endpoint = EndpointInfo("verifier", "here:1", "verifier")
     report = (gone if gone is not None else []).append
-    return EndpointSession(endpoint, Line(dial, JobStats(), timeouts, None, report), expendable)
+    return EndpointSession(endpoint, RequestContext(dial, JobStats(), timeouts, None, report), expendable)
 
 
 async def test_a_session_that_the_mode_has_cancelled_is_not_cancelled_again() -> None:

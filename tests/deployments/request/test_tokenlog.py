@@ -9,7 +9,7 @@ def test_appends_in_order() -> None:
     log = TokenLog()
     log.append(0, [5, 6], [Origin.DRAFT, Origin.CORRECTED])
     log.append(2, [7], [Origin.DRAFT])
-    assert list(log) == [(5, Origin.DRAFT), (6, Origin.CORRECTED), (7, Origin.DRAFT)]
+    assert log == TokenLog([5, 6, 7], [Origin.DRAFT, Origin.CORRECTED, Origin.DRAFT])
     assert log.by_origin() == {"draft": 2, "corrected": 1}
 
 

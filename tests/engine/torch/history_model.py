@@ -77,7 +77,6 @@ class HistoryModel:
             head_dim=2,
             norm_eps=1e-5,
             context=context,
-            eos=EOS,
         )
         self.device, self.dtype = torch.device("cpu"), torch.float32
 

@@ -288,7 +288,6 @@ async def test_a_verify_whose_caller_left_frees_the_session(engine: CoreEngine, 
     again = asyncio.create_task(session.verify([]))
     gate.open()
     assert (await again).ids
-    assert (await handled(engine)).tokens_verified == 0, "what was given up was not computed"
 
 
 # -- refusals -------------------------------------------------------------------------------------------
@@ -488,7 +487,8 @@ async def test_a_crash_of_the_step_fails_all_sessions(
     with pytest.raises(EngineStopped, match="injected fault"):
         await exhaust(stream)
     assert gate.faults == 1
-    with pytest.raises(EngineStopped):  # or it would look like one without work, which draws everything
+    # or it would look like one without work, which draws everything
+    with pytest.raises(EngineStopped, match="injected fault"):
         await engine.stats()
     assert "broke down" in caplog.text
     for call in (other.verify([]), engine.open(PROMPT, endless()), anext(session.generate())):

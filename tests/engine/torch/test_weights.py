@@ -33,7 +33,7 @@ def configure(folder: Path, **changes: Any) -> None:
 def test_what_is_read(tmp_path: Path) -> None:
     tensors = tiny_weights.write(tmp_path, seed=1)
     weights = read(tmp_path)
-    assert (weights.config.vocab_size, weights.config.eos) == (tiny_weights.VOCAB, tiny_weights.EOS)
+    assert weights.config.vocab_size == tiny_weights.VOCAB
     _head_is_the_embedding(weights)
     assert torch.equal(weights.embedding, tensors["model.embed_tokens.weight"])
     assert len(weights.layers) == 2
@@ -112,10 +112,3 @@ def test_folders_without_a_model(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(UnsupportedModel, match=r"no JSON"):
         read(tmp_path)
-
-
-@pytest.mark.parametrize(("eos", "expected"), [(7, 7), ([9, 8], 9), (None, -1)])
-def test_the_end_token_may_be_one_of_several(eos: object, expected: int, tmp_path: Path) -> None:
-    tiny_weights.write(tmp_path, seed=1)
-    configure(tmp_path, eos_token_id=eos)
-    assert read(tmp_path).config.eos == expected
