@@ -46,7 +46,7 @@ Temperature = Annotated[float, typer.Option(min=0, max=2, help="0 always takes t
 Seed = Annotated[int | None, typer.Option(help="Makes the answer at a temperature repeatable.")]
 Budget = Annotated[
     float | None,
-    typer.Option(min=0, max=1, help="In races, share of prompt tokens for the dearer endpoint."),
+    typer.Option(min=0, max=1, help="In races, share of prompt tokens for the constrained endpoint."),
 ]
 ExchangeRate = Annotated[
     float | None, typer.Option(min=0, help="What a joule of the devices is worth, dollars.")
