@@ -34,7 +34,7 @@ BENCHMARKS = {
     "disco": Benchmark("disco.evaluation", 4),
     "migration_quality": Benchmark("disco.migration_quality", 5),
     "race_live": Benchmark("disco.race_live", 20),
-    "tokenflow": Benchmark("tokenflow.live", 5),
+    "tokenflow": Benchmark("tokenflow.live", 8),
     "tokenflow_sim": Benchmark("tokenflow.simulated", 10),
     "calibration": Benchmark("calibration.compare", 15),
     "hardware": Benchmark("calibration.hardware", 0.1),

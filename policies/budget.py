@@ -8,6 +8,10 @@ from __future__ import annotations
 
 from collections import deque
 
+CORRECTION = 16.0
+"""Requests of mean length over which a deviation is made up. Nothing is planned to be spent where as much was overspent
+as so many requests are allowed."""
+
 
 class Booking:
     """One request in the books, in tokens.
@@ -38,7 +42,7 @@ class Budget:
 
     __slots__ = ("_allowed", "_correction", "_requests", "_spent", "_tokens", "_window", "share")
 
-    def __init__(self, share: float = 1.0, window: int = 1000, correction: float = 16.0) -> None:
+    def __init__(self, share: float = 1.0, window: int = 1000, correction: float = CORRECTION) -> None:
         if not 0.0 <= share <= 1.0:
             raise ValueError(f"a budget is a share between 0 and 1, not {share}")
         if window < 1 or not correction > 0:
@@ -59,16 +63,6 @@ class Budget:
         """Tokens that the constrained endpoint took in for them: a prompt as often as it did, and answers that it
         went on with."""
         return self._spent
-
-    @property
-    def used(self) -> float:
-        """`spent` in relation to `tokens`, above 1 where it took in more than every prompt once; 0 before any came."""
-        return self._spent / self._tokens if self._tokens else 0.0
-
-    @property
-    def requests(self) -> int:
-        """Requests in the window."""
-        return len(self._requests)
 
     def next(self, share: float | None = None) -> float:
         """The share to plan the next request with.

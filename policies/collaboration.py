@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
@@ -44,16 +44,23 @@ class CollaborationState:
 
     mode, device: as the client wishes; None where it left them open. device: several names where it owns several.
     modes: those that are served, and whether a device takes part.
-    up: replicas by pool.
     best_device: the device that the policy prefers, of those named or of all; None where none of them is there. It
         takes no longer for many devices than for few.
+    prompt_tokens, max_tokens: tokens of the prompt, and of the answer at most.
+    reader_rate: tokens/s, 0: nobody reads along.
+    budget: of this request, the share of prompt tokens that the constrained endpoint may take in; None: its account's.
+    up: replicas by pool.
     """
 
     mode: str | None
     device: str | tuple[str, ...] | None
     modes: Mapping[str, DevicePart]
-    up: Mapping[str, int]
     best_device: Callable[[Sequence[str] | None], DeviceView | None]
+    prompt_tokens: int = 1
+    max_tokens: int = 256
+    reader_rate: float = 0.0
+    budget: float | None = None
+    up: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

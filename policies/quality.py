@@ -46,22 +46,20 @@ def stall_s(times_s: ArrayLike, rate: float) -> float:
     return float(_leads(np.asarray(times_s, dtype=np.float64), rate).max(initial=0.0))
 
 
-def token_utility(buffer: ArrayLike, threshold: float, decay: float) -> NDArray[np.float64]:
-    """w of TokenFlow's equation (1): 1 where B ≤ τ, else max(1 − α(B − τ), 0).
+def token_value(buffer: NDArray[np.float64], length: float) -> NDArray[np.float64]:
+    """w of TokenFlow's equation (1), what a token is worth: 1 up to a buffer of 10 % of the output, 0 from 20 % on.
 
     buffer: B, tokens.
-    threshold: τ, tokens.
-    decay: α > 0, per token.
+    length: of the output, tokens.
     """
-    return np.clip(1.0 - decay * (np.asarray(buffer, dtype=np.float64) - threshold), 0.0, 1.0)
+    full, none = FULL * length, NONE * length
+    return np.minimum(np.maximum((none - buffer) / (none - full), 0.0), 1.0)
 
 
 def effective_tokens(times_s: ArrayLike, rate: float) -> float:
-    """Tokens of an output, weighted by TokenFlow's equation (1): 1 up to a buffer of 10 % of it, 0 from 20 % on."""
-    sizes = buffers(times_s, rate)
-    if not sizes.size:
-        return 0.0
-    return float(token_utility(sizes, FULL * sizes.size, 1.0 / ((NONE - FULL) * sizes.size)).sum())
+    """Tokens of an output, each by its `token_value`."""
+    sizes = buffers(times_s, rate).astype(np.float64)
+    return float(token_value(sizes, sizes.size).sum()) if sizes.size else 0.0
 
 
 def _check_rate(rate: float) -> None:
@@ -156,35 +154,21 @@ class Reader:
     `rate` a second.
 
     rate: tokens/s.
-    received: tokens so far.
-    stalled_s: seconds waited with an empty buffer between tokens, as of the last delivery; equal to stall_s of the
-        tokens' times.
     """
 
-    __slots__ = ("_dry_at", "rate", "received", "stalled_s")
+    __slots__ = ("_dry_at", "rate")
 
     def __init__(self, rate: float) -> None:
         _check_rate(rate)
-        self.rate, self.received, self.stalled_s = rate, 0, 0.0
+        self.rate = rate
         self._dry_at = -math.inf  # when all that has come will have been read
-
-    @property
-    def started(self) -> bool:
-        """Whether a token has come."""
-        return self.received > 0
 
     def deliver(self, tokens: int, now_s: float) -> None:
         """So many tokens come at once."""
         if tokens < 0:
             raise ValueError(f"cannot deliver {tokens} tokens")
         if tokens:
-            dry_at = self._dry_at
-            if now_s > dry_at:
-                if self.received:
-                    self.stalled_s += now_s - dry_at
-                dry_at = now_s
-            self._dry_at = dry_at + tokens / self.rate
-            self.received += tokens
+            self._dry_at = max(self._dry_at, now_s) + tokens / self.rate
 
     def dry_s(self, now_s: float) -> float:
         """Seconds until the buffer runs dry; 0 if it has, or nothing has come."""
@@ -193,7 +177,3 @@ class Reader:
     def buffer(self, now_s: float) -> float:
         """Tokens unread."""
         return self.dry_s(now_s) * self.rate
-
-    def stall_s(self, now_s: float) -> float:
-        """Seconds waited since the first token, the present wait included, which after the last token is none."""
-        return self.stalled_s + (max(0.0, now_s - self._dry_at) if self.received else 0.0)

@@ -92,11 +92,6 @@ class Lengths:
         self.total += tokens - int(dropped or 0)
         self.seen += 1
 
-    def share_below(self, tokens: int) -> float:
-        """Share of all prompt tokens that are in prompts shorter than `tokens`, and of a lower class where `tokens` is
-        above EXACT; 0 where nothing was seen."""
-        return self.around(tokens)[0]
-
     def around(self, tokens: int) -> tuple[float, float, float]:
         """Shares of all prompt tokens in prompts that are shorter than `tokens`, as long, and longer. As long: of one
         class with it. All 0 where nothing was seen."""
@@ -197,34 +192,63 @@ class Sampled(NamedTuple):
     seen: int
 
 
-class Latencies:
+class _Window:
+    """Samples in order of arrival, and sorted.
+
+    seen: samples, forgotten ones included.
+    """
+
+    __slots__ = ("_ring", "_sorted", "seen")
+
+    def __init__(self, samples: np.ndarray, kept: int) -> None:
+        self._ring = _Ring(samples.tolist(), kept)
+        self._sorted: list[float] = np.sort(samples[-kept:]).tolist()
+        self.seen = len(self._ring)
+
+    def note(self, sample: float) -> None:
+        """One more."""
+        dropped = self._ring.push(sample)
+        if dropped is not None:
+            del self._sorted[bisect_left(self._sorted, dropped)]
+        insort(self._sorted, sample)
+        self.seen += 1
+
+    def snapshot(self, points: int = POINTS) -> Sampled:
+        """What has been seen, for another process; see Sampled for what it leaves out."""
+        return Sampled(_table(self._sorted, points), self.seen)
+
+    def adopt(self, other: Sampled) -> None:
+        """Take over what has seen more than this has; otherwise nothing."""
+        if other.seen > self.seen:
+            self._sorted = list(other.points)
+            self._ring.replace(self._sorted[:])
+            self.seen = other.seen
+
+    def __len__(self) -> int:
+        return len(self._ring)
+
+
+class Latencies(_Window):
     """F(t): the distribution of a time, from a window of it.
 
     samples: seconds, oldest first.
     kept: how many are remembered.
     """
 
-    __slots__ = ("_ring", "_sorted", "_turn", "seen")
+    __slots__ = ("_turn",)
 
     def __init__(self, samples: Iterable[float] = (), kept: int = KEPT) -> None:
         times_s = np.asarray(samples if isinstance(samples, np.ndarray) else list(samples), float)[-kept:]
         if not np.all(times_s >= 0):
             raise ValueError("a time is 0 s or more")
-        self._ring = _Ring(times_s.tolist(), kept)
-        self._sorted: list[float] = np.sort(times_s).tolist()
+        super().__init__(times_s, kept)
         self._turn = 0.0
-        self.seen = len(self._ring)
-        """Samples, forgotten ones included."""
 
     def note(self, seconds: float) -> None:
         """It took so long."""
         if not seconds >= 0:
             raise ValueError(f"a time is 0 s or more, not {seconds}")
-        dropped = self._ring.push(seconds)
-        if dropped is not None:
-            del self._sorted[bisect_left(self._sorted, dropped)]
-        insort(self._sorted, seconds)
-        self.seen += 1
+        super().note(seconds)
 
     def note_longer(self, seconds: float) -> None:
         """It would have taken longer than that: it was stopped before it was over.
@@ -254,50 +278,29 @@ class Latencies:
         rank = math.ceil(share * len(self._sorted) - 1e-9)
         return self._sorted[min(max(rank, 1), len(self._sorted)) - 1]
 
-    def snapshot(self, points: int = POINTS) -> Sampled:
-        """What has been seen, for another process; see Sampled for what it leaves out."""
-        return Sampled(_table(self._sorted, points), self.seen)
-
-    def adopt(self, other: Sampled) -> None:
-        """Take over what has seen more than this has; otherwise nothing."""
-        if other.seen > self.seen:
-            self._sorted = list(other.points)
-            self._ring.replace(self._sorted[:])
-            self.seen = other.seen
-
-    def __len__(self) -> int:
-        return len(self._ring)
-
     def __iter__(self) -> Iterator[float]:
         """From the shortest to the longest."""
         return iter(self._sorted)
 
 
-class Outputs:
+class Outputs(_Window):
     """How long answers are, and so how much of one is probably left.
 
     prior: tokens, expected where no answer was seen yet.
     kept: how many answers are remembered.
     """
 
-    __slots__ = ("_prior", "_ring", "_sorted", "_sums", "seen")
+    __slots__ = ("_prior", "_sums")
 
     def __init__(self, prior: int = 128, kept: int = 512) -> None:
-        self._ring = _Ring([], kept)
-        self._sorted: list[int] = []
-        self._sums: list[int] = []  # of the shortest 0, 1, 2 … answers; empty until they are asked for
+        super().__init__(np.empty(0), kept)
+        self._sums: list[float] = []  # of the shortest 0, 1, 2 … answers; empty until they are asked for
         self._prior = prior
-        self.seen = 0
-        """Answers, forgotten ones included."""
 
-    def note(self, tokens: int) -> None:
+    def note(self, tokens: float) -> None:
         """An answer had so many tokens."""
-        dropped = self._ring.push(tokens)
-        if dropped is not None:
-            del self._sorted[bisect_left(self._sorted, dropped)]
-        insort(self._sorted, tokens)
+        super().note(tokens)
         self._sums = []
-        self.seen += 1
 
     def remaining(self, sent: int, most: int) -> float:
         """Expected tokens that an answer of `sent` tokens and at most `most` still gets: E[L − n | L > n]."""
@@ -312,17 +315,10 @@ class Outputs:
         tokens = sums[cut] - sums[first] + most * (count - cut)
         return (tokens - sent * (count - first)) / (count - first)
 
-    def snapshot(self, points: int = POINTS) -> Sampled:
-        """What has been seen, for another process; see Sampled for what it leaves out."""
-        return Sampled(_table(self._sorted, points), self.seen)
-
     def adopt(self, other: Sampled) -> None:
-        """Take over what has seen more than this has; otherwise nothing."""
-        if other.seen > self.seen:
-            self._sorted = [int(tokens) for tokens in other.points]
-            self._ring.replace([*self._sorted])
-            self._sums, self.seen = [], other.seen
+        super().adopt(other)
+        self._sums = []
 
-    def _sum(self) -> list[int]:
+    def _sum(self) -> list[float]:
         self._sums = [*accumulate(self._sorted, initial=0)]
         return self._sums

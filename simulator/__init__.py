@@ -1,4 +1,4 @@
-"""A discrete-event simulator of the whole system, with the policies that the live system runs.
+"""A simulation runs the application's own code in virtual time.
 
 What it promises, each with tests (`tests/simulator/test_invariants.py`, the fourth in `test_foresight.py`):
 

@@ -84,9 +84,9 @@ class Result:
             "span_s": span_s,
             "requests_per_s": sum(answer.finished for answer in answers) / span_s,
             "tokens_per_s": sum(answer.tokens for answer in answers) / span_s,
-            "ttft_s": _spread([a.first_s - a.arrival_s for a in begun]),
-            "tpot_s": _spread([_tpot_s(a) for a in begun if a.tokens > 1]),
-            "e2e_s": _spread([a.last_s - a.arrival_s for a in begun]),
+            "ttft_s": _spread([a.ttft_s for a in begun]),
+            "tpot_s": _spread([a.tpot_s for a in begun if a.tokens > 1]),
+            "e2e_s": _spread([a.e2e_s for a in begun]),
             **_speculation(rounds),
             **_modes(answers),
             "tokens_by_origin": dict(sorted(origins.items())),
@@ -149,9 +149,9 @@ def row(answer: Answer) -> dict[str, Any]:
         "mode": answer.mode,
         "prompt_tokens": answer.prompt_tokens,
         "output_tokens": answer.tokens,
-        "ttft_s": answer.first_s - answer.arrival_s if answer.tokens else None,
-        "tpot_s": _tpot_s(answer) if answer.tokens > 1 else None,
-        "e2e_s": answer.last_s - answer.arrival_s if answer.tokens else None,
+        "ttft_s": answer.ttft_s if answer.tokens else None,
+        "tpot_s": answer.tpot_s if answer.tokens > 1 else None,
+        "e2e_s": answer.e2e_s if answer.tokens else None,
         "rounds": rounds.rounds,
         "drafted": rounds.drafted,
         "accepted": rounds.accepted,
@@ -211,10 +211,6 @@ def _rates(rounds: Speculation) -> dict[str, float | None]:
         "window": (rounds.drafted - rounds.fused_drafted) / distributed if distributed else None,
         "fused_share": fused / (fused + distributed) if fused + distributed else None,
     }
-
-
-def _tpot_s(answer: Answer) -> float:
-    return (answer.last_s - answer.first_s) / (answer.tokens - 1)
 
 
 def _spread(values: Sequence[float]) -> dict[str, float] | None:

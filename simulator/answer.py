@@ -34,7 +34,8 @@ class Answer:
     tokens: that have come.
     number: by which the script knows the request; 0 if it was never made.
     finish: "stop" or "length", once it is whole.
-    failure, failed_s: the code of the error that ended it otherwise, and when.
+    failure: the code of the error that ended it otherwise.
+    ended_s: when it ended, either way; NaN until then.
     server, device: index of the server that served it last and of the device that it came from; −1 for none.
     stats: what the executor says of it.
     times_s: of every token, where somebody reads along or the history is kept.
@@ -45,7 +46,7 @@ class Answer:
         "_seen",
         "arrival_s",
         "device",
-        "failed_s",
+        "ended_s",
         "failure",
         "finish",
         "first_s",
@@ -62,11 +63,10 @@ class Answer:
 
     def __init__(self, request: Request, arrival_s: float, device: int, keep_history: bool) -> None:
         self.request, self.arrival_s, self.device = request, arrival_s, device
-        self.first_s = self.last_s = float("nan")
+        self.first_s = self.last_s = self.ended_s = float("nan")
         self.tokens, self.number, self.server = 0, 0, -1
         self.finish: str | None = None
         self.failure: str | None = None
-        self.failed_s = float("nan")
         self.stats: JobStats | None = None
         self.times_s = array("d") if keep_history or request.reader_rate else None
         self.history: list[Round] | None = [] if keep_history else None
@@ -85,6 +85,21 @@ class Answer:
     def rate(self) -> float:
         """The reader's, tokens/s; 0 for none."""
         return self.request.reader_rate
+
+    @property
+    def ttft_s(self) -> float:
+        """From its request to its first token; NaN without one."""
+        return self.first_s - self.arrival_s
+
+    @property
+    def tpot_s(self) -> float:
+        """From one token to the next, on average; NaN where there are fewer than two."""
+        return (self.last_s - self.first_s) / (self.tokens - 1) if self.tokens > 1 else float("nan")
+
+    @property
+    def e2e_s(self) -> float:
+        """From its request to its last token; NaN without one."""
+        return self.last_s - self.arrival_s
 
     @property
     def mode(self) -> str:
@@ -114,7 +129,7 @@ class Answer:
         """More tokens reach the reader; raises ValueError for a time before that of earlier ones."""
         tokens = len(delta.ids)
         if delta.finish is not None:
-            self.finish = delta.finish
+            self.finish, self.ended_s = delta.finish, time_s
         if not tokens:
             return
         if time_s < self.last_s or time_s < self.arrival_s:

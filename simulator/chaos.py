@@ -1,42 +1,58 @@
 """Deterministic faults: a seed draws a small system, what is asked of it and what happens to it; then promises are
 checked. A failing seed replays to the byte.
 
-Processes die and come back, links stall, are cut and heal, answers come late, the router or the scheduler is lost, a
-pool is drained, endpoints are full. Whatever happens, as long as one endpoint could finish a request:
+Processes die and come back, devices leave for a while, links stall, are cut and heal, answers come late, the router or
+the scheduler is lost, a pool is drained, endpoints are full. Whatever happens, as long as one endpoint could finish a
+request and its reader can be reached:
 
 1. Every accepted request ends exactly once, whole; its tokens are those of an undisturbed run.
-2. Nobody waits longer between two deliveries than `promised_s`.
+2. Nobody waits longer between two deliveries, or for the end, than `promised_s`.
 3. No session, task or block of memory is left behind.
-4. No budget is overspent by more than the requests under way.
+4. Plans overspend no budget by more than it can make up for (`policies.budget`) and the requests under way.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from random import Random
 from typing import Any
 
 from deployments.experience import Report
 from deployments.modes import MODES
+from deployments.modes.race import RaceBriefing
 from deployments.request.assignment import Assignment, RoutingRequest
 from deployments.request.timeouts import Limits
-from policies.dispatch import Side
+from policies.budget import CORRECTION
+from policies.cost import MAINS_USD_PER_J
+from policies.dispatch import NEVER, Side
 from simulator.answer import Answer
 from simulator.clock import Deadlock
 from simulator.config import Config, parse
 from simulator.network import SILENCE_S
-from simulator.run import Clients
+from simulator.run import Clients, Unreachable
 from simulator.workload import Request
 from simulator.world import Server, World
 
 LAST_FAULT_S = 60.0
+HURRY = 10.0  # times as fast requests and faults come where room is tight
 RESTART_S = 8.0  # a dead replica's successor answers after so long, as measured with Ray Serve
+SHORT_RACES = 40  # in some runs, beside all else
 OTHERS = 9  # processes that may slow a server down
-DEVICE_FAULTS = ("restart", "cut", "stall")
-FATAL = 3  # processes that die in a run at most, fewer than the endpoints that a request may lose
+DEVICE_FAULTS = ("restart", "cut", "stall", "leave")
+FATAL_FAULTS = ("kill", "restart", "cut", "drain", "leave", "drafter", "silence")
+FATAL = 3  # of these in a run at most, fewer than the endpoints that a request may lose
+LIMITS = {"open_s": 5.0, "first_s": 20.0, "step_s": 15.0}
+WAIT_S = 15.0
+"""Time limits shorter than the application's, so that what follows from them is worth a promise."""
+DEAR_JOULE = 1e-4
+"""Dollars: the devices are then the constrained endpoints."""
+BUDGETED = ("disco", "stochastic")
+"""Dispatch policies that keep to a budget."""
+REPORTED_S = 1.0
+"""After its end, the router has heard of an answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,14 +86,16 @@ class Outcome:
 
 def promised_s(limits: Limits, wait_s: float) -> float:
     """The longest that a reader waits where somebody could answer: an endpoint that is silent counts as lost after
-    `step_s` at the latest, its successor is up within `wait_s`, and answers within `step_s`."""
-    return limits.timeouts.step_s + wait_s + limits.timeouts.step_s
+    `step_s`, or if it has given nothing yet, when it could have been reached, have admitted the request and given a
+    first token; its successor is up within `wait_s`, and has as long for a first token."""
+    timeouts = limits.timeouts
+    first_s = timeouts.connect_s + timeouts.open_s + timeouts.first_s
+    return max(timeouts.step_s, first_s) + wait_s + first_s
 
 
 def play(seed: int) -> Outcome:
     """Run a seed and check all promises."""
-    random = Random(seed)
-    config, requests, faults = scenario(random)
+    config, requests, faults = scenario(seed)
     world = FragileWorld(config)
     clients, saboteur = Clients(world, lambda _: None), Saboteur(world)
     outcome = Outcome(seed, answers=clients.answers)
@@ -101,8 +119,9 @@ def play(seed: int) -> Outcome:
     return outcome
 
 
-def scenario(random: Random) -> tuple[Config, list[Request], list[Fault]]:
+def scenario(seed: int) -> tuple[Config, list[Request], list[Fault]]:
     """A small system, its requests, and faults that leave somebody to answer."""
+    random, more = Random(seed), Random(f"more of {seed}")  # what is drawn from one leaves the other as it is
     servers, devices = random.randint(2, 3), random.randint(1, 3)
     tight = random.random() < 0.3
     config = parse(
@@ -114,12 +133,20 @@ def scenario(random: Random) -> tuple[Config, list[Request], list[Fault]]:
             "history": True,
             "workload": {"kind": "synthetic", "count": 1},
             "window": {"name": random.choice(["static", "dynamic", "awc"])},
-            "router": {"routing": {"name": random.choice(["jsq", "round_robin", "random"])}},
-            "racing": {"dispatch": {"name": random.choice(["disco", "stochastic", "server", "device"])}},
+            "router": {
+                "routing": {"name": random.choice(["jsq", "round_robin", "random"])},
+                "wait_s": WAIT_S,
+            },
+            "racing": {
+                "dispatch": {"name": random.choice(["disco", "stochastic", "server", "device"])},
+                "budget": more.choice([0.0, 0.1, 0.5]),
+                "exchange_rate": more.choice([MAINS_USD_PER_J, DEAR_JOULE]),
+            },
+            "limits": LIMITS,
             "engine": {
                 "kv_blocks": 256 if tight else 2048,
                 "max_sessions": random.choice([2, 4]) if tight else 64,
-                "max_waiting": 64,
+                "max_waiting": more.choice([0, 1, 3]) if tight else 64,
                 "token_budget": 256,
                 "scheduling": random.choice([None, {"name": "buffer_aware"}, {"name": "fcfs"}]),
             },
@@ -157,21 +184,47 @@ def scenario(random: Random) -> tuple[Config, list[Request], list[Fault]]:
         )
         for arrival_s in sorted(random.uniform(0, LAST_FAULT_S) for _ in range(random.randint(3, 16)))
     ]
-    return config, requests, _faults(random, servers, devices)
+    if more.random() < 0.2 and not tight:  # the budget of a few races is hard to overspend
+        races = [_short_race(more, devices) for _ in range(SHORT_RACES)]
+        requests = sorted([*requests, *races], key=lambda request: request.arrival_s)
+    first = ["kill", "restart", "cut", "stall", "late", "router", "scheduler", "drain"]
+    faults = _faults(random, [random.choice(first) for _ in range(random.randint(1, 6))], servers, devices)
+    fatal = sum(fault.kind in FATAL_FAULTS for fault in faults)
+    second = [more.choice(["leave", "drafter", "silence"]) for _ in range(more.randint(0, 2))]
+    faults += _faults(more, second, servers, devices, fatal)
+    if tight:  # more is asked at once than there is room for
+        requests = [replace(request, arrival_s=request.arrival_s / HURRY) for request in requests]
+        faults = [replace(fault, at_s=fault.at_s / HURRY) for fault in faults]
+    return config, requests, faults
 
 
-def _faults(random: Random, servers: int, devices: int) -> list[Fault]:
-    kinds = ["kill", "restart", "cut", "stall", "late", "router", "scheduler", "drain"]
-    chosen = [random.choice(kinds) for _ in range(random.randint(1, 6))]
-    faults, fatal = [], 0
-    for kind in chosen:
-        fatal += kind in ("kill", "restart", "cut", "drain")
-        if fatal > FATAL and kind in ("kill", "restart", "cut", "drain"):
+def _short_race(random: Random, devices: int) -> Request:
+    return Request(
+        arrival_s=random.uniform(0, LAST_FAULT_S),
+        prompt_tokens=random.randint(1, 120),
+        output_tokens=random.randint(1, 20),
+        device=random.randrange(devices),
+        mode="race",
+        max_tokens=1000,
+    )
+
+
+def _faults(random: Random, kinds: Sequence[str], servers: int, devices: int, fatal: int = 0) -> list[Fault]:
+    """Of these kinds, but no more than FATAL that are; fatal: those that there are already."""
+    faults = []
+    for kind in kinds:
+        fatal += kind in FATAL_FAULTS
+        if fatal > FATAL and kind in FATAL_FAULTS:
             continue
-        count = devices if kind in ("restart", "cut", "stall") else servers
-        faults.append(
-            Fault(random.uniform(0, LAST_FAULT_S), kind, random.randrange(count), random.uniform(0.2, 20.0))
+        count = devices if kind in DEVICE_FAULTS else servers
+        at_s, target, seconds = (
+            random.uniform(0, LAST_FAULT_S),
+            random.randrange(count),
+            random.uniform(0.2, 20.0),
         )
+        if kind == "silence":  # long enough for the connection to count as lost
+            seconds *= 2 * SILENCE_S / 20.0
+        faults.append(Fault(at_s, kind, target, seconds))
     return faults
 
 
@@ -179,10 +232,12 @@ class FragileWorld(World):
     """A world whose router and scheduler may be lost.
 
     deaf_until_s: the scheduler is not there until then, and nothing is listed.
+    plans: by raced request, whether the endpoint that the budget limits was to take part.
     """
 
     def __init__(self, config: Config) -> None:
         self.deaf_until_s = 0.0
+        self.plans: dict[int, bool] = {}
         self._router_back: asyncio.Future[None] | None = None  # None: it is there
         self._asking: dict[asyncio.Task[Assignment], None] = {}
         super().__init__(config)
@@ -195,7 +250,9 @@ class FragileWorld(World):
             asking = self.loop.create_task(super().assign(wanted))
             self._asking[asking] = None
             try:
-                return await asking
+                assignment = await asking
+                self._note_plan(wanted.request, assignment)
+                return assignment
             except asyncio.CancelledError:
                 asking.cancel()
                 task = asyncio.current_task()
@@ -203,6 +260,13 @@ class FragileWorld(World):
                     raise
             finally:
                 del self._asking[asking]
+
+    def _note_plan(self, request: int, assignment: Assignment) -> None:
+        briefing = assignment.briefing
+        if isinstance(briefing, RaceBriefing):
+            limited, start = briefing.costs.constrained, briefing.start
+            spends = (start.device_s if limited is Side.DEVICE else start.server_s) < NEVER
+            self.plans[request] = self.plans.get(request, False) or spends
 
     def report(self, reports: Sequence[Report]) -> None:
         """What answers have taught is lost without a router."""
@@ -235,24 +299,28 @@ class FragileWorld(World):
 
 
 class Saboteur:
-    """Makes faults happen. done: those that did."""
+    """Makes faults happen. done: those that did. A device has one at a time."""
 
     def __init__(self, world: FragileWorld) -> None:
         self.done: list[Fault] = []
         self._world = world
+        self._hit: set[int] = set()  # devices that have one now
         self._running: dict[asyncio.Task[None], None] = {}
 
     def begin(self, fault: Fault) -> None:
         """It happens now; what was broken is mended after its time."""
         acts: dict[str, Callable[[Fault], Awaitable[None]]] = {
             "kill": self._kill,
-            "restart": self._restart,
+            "restart": self._leave,
             "cut": self._cut,
             "stall": self._stall,
             "late": self._late,
             "router": self._router,
             "scheduler": self._scheduler,
             "drain": self._drain,
+            "leave": self._leave,
+            "drafter": self._drafter,
+            "silence": self._silence,
         }
         self.done.append(fault)
         task = self._world.loop.create_task(_run(acts[fault.kind](fault)))
@@ -293,43 +361,85 @@ class Saboteur:
         for each in leaving:
             await each.kill()
 
-    def _victim(self, fault: Fault) -> Server | None:
-        """One of the replicas that are up; without any, nothing happens."""
-        if up := [s for s in self._world.servers if s.up]:
+    def _victim(self, fault: Fault, among: Sequence[Server] | None = None) -> Server | None:
+        """One of the replicas (all verifiers) that are up; without any, nothing happens."""
+        if up := [s for s in (self._world.servers if among is None else among) if s.up]:
             return up[fault.target % len(up)]
         self.done.remove(fault)
         return None
 
-    async def _restart(self, fault: Fault) -> None:
-        await self._world.devices.restart(fault.target)
-        self._world.refresh()
+    def _hits(self, fault: Fault) -> bool:
+        """Whether the device has no fault yet; otherwise nothing happens."""
+        if fault.target in self._hit:
+            self.done.remove(fault)
+            return False
+        self._hit.add(fault.target)
+        return True
+
+    async def _drafter(self, fault: Fault) -> None:
+        """A drafter dies; another one takes its place beside its server, if that is still there."""
+        world = self._world
+        if (drafter := self._victim(fault, world.drafters)) is None:
+            return
+        await drafter.kill()
+        world.refresh_soon()
+        await asyncio.sleep(RESTART_S)
+        if any(s.up and s.hardware is drafter.hardware for s in world.servers):
+            world.add_drafter(drafter.group, drafter.hardware)
+            world.refresh()
+
+    async def _silence(self, fault: Fault) -> None:
+        """Nothing crosses between a replica and all others, and nobody is told."""
+        among = [s for s in self._world.servers if s.path is not None and s.path.is_clear]
+        if (server := self._victim(fault, among)) is None:
+            return
+        assert server.path is not None
+        server.path.stall()
+        await asyncio.sleep(fault.seconds)
+        server.path.heal()
+
+    async def _leave(self, fault: Fault) -> None:
+        """The device's process dies, and another one takes its place, at once or after a while."""
+        if self._hits(fault):
+            await self._world.devices.leave(fault.target)
+            await asyncio.sleep(fault.seconds if fault.kind == "leave" else 0.0)
+            self._world.devices.come_back(fault.target)
+            self._world.refresh()
+            self._hit.remove(fault.target)
 
     async def _cut(self, fault: Fault) -> None:
-        there = self._world.devices[fault.target]
-        for path in (there.path, there.uplink):
-            path.cut()
-        await asyncio.sleep(fault.seconds)
-        for path in (there.path, there.uplink):
-            path.heal()
+        if self._hits(fault):
+            there = self._world.devices[fault.target]
+            for path in (there.path, there.uplink):
+                path.cut()
+            await asyncio.sleep(fault.seconds)
+            for path in (there.path, there.uplink):
+                path.heal()
+            self._hit.remove(fault.target)
 
     async def _stall(self, fault: Fault) -> None:
-        there = self._world.devices[fault.target]
-        for path in (there.path, there.uplink):
-            path.stall()
-        await asyncio.sleep(min(fault.seconds, SILENCE_S))
-        for path in (there.path, there.uplink):
-            path.heal()
+        if self._hits(fault):
+            there = self._world.devices[fault.target]
+            for path in (there.path, there.uplink):
+                path.stall()
+            await asyncio.sleep(fault.seconds)
+            for path in (there.path, there.uplink):
+                path.heal()
+            self._hit.remove(fault.target)
 
     async def _late(self, fault: Fault) -> None:
         """Other processes compute on a server for a while."""
-        for _ in range(OTHERS):
-            self._world.servers[fault.target].hardware.compute(fault.seconds / 4 / OTHERS, lambda: None)
+        if (server := self._victim(fault)) is not None:
+            for _ in range(OTHERS):
+                server.hardware.compute(fault.seconds / 4 / OTHERS, lambda: None)
 
     async def _router(self, fault: Fault) -> None:
         """The router dies; requests ask its successor, which knows nothing of what was learnt."""
-        if self._world.lose_router():
-            await asyncio.sleep(fault.seconds / 4)
-            self._world.replace_router()
+        if not self._world.lose_router():
+            self.done.remove(fault)
+            return
+        await asyncio.sleep(fault.seconds / 4)
+        self._world.replace_router()
 
     async def _scheduler(self, fault: Fault) -> None:
         """Nobody hears what comes and goes."""
@@ -345,21 +455,24 @@ async def _rest(world: World) -> None:
     await asyncio.sleep(2 * SILENCE_S)
 
 
-def _check(outcome: Outcome, world: World) -> None:
+def _check(outcome: Outcome, world: FragileWorld) -> None:
     broken = outcome.broken
     limit_s = promised_s(world.config.limits.limits(), world.config.router.wait_s)
     for number, answer in enumerate(outcome.answers):
         expected = world.script.answer(answer.number)
         ids = answer.ids or []
+        excused = _reader_is_cut_off(answer, outcome, world)
         if answer.failure is not None and not ids:
             outcome.refused += 1
-            away = any(f.kind in DEVICE_FAULTS and f.at_s <= answer.failed_s for f in outcome.faults)
-            if answer.failure not in ("overloaded", "unreachable", *(("device_not_found",) if away else ())):
+            away = any(f.kind in DEVICE_FAULTS and f.at_s <= answer.ended_s for f in outcome.faults)
+            if not excused and answer.failure not in (
+                "overloaded", "unreachable", *(("device_not_found",) if away else ()),
+            ):  # fmt: skip
                 broken.append(f"request {number} ({answer.request.mode}) failed: {answer.failure}")
-        elif ids != expected or answer.finish != "stop":
+        elif ids != expected[: len(ids) if excused else None] or (answer.finish != "stop" and not excused):
             what = f"{answer.failure or answer.finish}, {len(ids)} of {len(expected)} tokens"
             broken.append(f"request {number} ({answer.request.mode}) did not come whole: {what}")
-        gap_s = _longest_gap_s(answer.arrival_s, answer.times_s or ())
+        gap_s = _longest_gap_s(answer)
         outcome.longest_gap_s = max(outcome.longest_gap_s, gap_s)
         if gap_s > limit_s:
             broken.append(f"request {number} ({answer.request.mode}) waited {gap_s:.1f} s")
@@ -373,11 +486,30 @@ def _check(outcome: Outcome, world: World) -> None:
             broken.append(f"device {index} is left with {sessions} sessions")
     if tasks := _tasks(world.loop):
         broken.append(f"tasks are left: {', '.join(tasks)}")
-    broken += _overspent(world)
+    broken += _overspent(outcome, world)
 
 
-def _longest_gap_s(arrival_s: float, times_s: Sequence[float]) -> float:
-    return max((b - a for a, b in pairwise([arrival_s, *times_s])), default=0.0)
+def _reader_is_cut_off(answer: Answer, outcome: Outcome, world: World) -> bool:
+    """Whether it broke off since its reader is at a device that was not there, or behind a link that carried nothing.
+    (An answer that a device gives to its own reader, once it has begun, waits for the link to go on elsewhere.)"""
+    hit = {
+        f.kind
+        for f in outcome.faults
+        if f.kind in DEVICE_FAULTS
+        and f.target == answer.device
+        and f.at_s <= answer.ended_s
+        and answer.arrival_s <= f.at_s + f.seconds
+    }
+    return (
+        answer.failure is not None
+        and world.config.reader == "device"
+        and ("leave" in hit or (bool(hit) and (answer.failure == Unreachable.code or not answer.tokens)))
+    )
+
+
+def _longest_gap_s(answer: Answer) -> float:
+    """The end counts, for it may come without a token."""
+    return max(b - a for a, b in pairwise([answer.arrival_s, *(answer.times_s or ()), answer.ended_s]))
 
 
 def _tasks(loop: Any) -> list[str]:
@@ -386,12 +518,30 @@ def _tasks(loop: Any) -> list[str]:
     )
 
 
-def _overspent(world: World) -> list[str]:
-    """Budgets hold up to one prompt: what is planned is booked, and what turned out otherwise is made up for."""
-    found = []
-    account = world.experience.accounts.of("")
-    for side in Side:
-        budget = account.payer.budgets[side]
-        if budget.spent < -1e-6 or budget.tokens < 0:
-            found.append(f"the books of {side} are impossible: {budget.spent} of {budget.tokens}")
-    return found
+def _overspent(outcome: Outcome, world: FragileWorld) -> list[str]:
+    """Whether the endpoint that the budget limits took in more by plan than it may. What it took in since the other one
+    had failed is no plan's fault.
+
+    A router plans to spend as long as no more was overspent than it makes up for: by then it may have overspent so
+    much, the prompt that it planned last, and those under way, of which it did not know yet what they would spend. One
+    that dies takes its books along.
+    """
+    racing = world.config.racing
+    raced = [a for a in outcome.answers if a.number in world.plans]
+    if racing.dispatch.name not in BUDGETED or not raced:
+        return []
+    routers = 1 + sum(fault.kind == "router" for fault in outcome.faults)
+    longest = max(answer.prompt_tokens for answer in raced)
+    under_way = max(
+        sum(b.arrival_s <= a.arrival_s <= b.ended_s + REPORTED_S for b in raced if b is not a) for a in raced
+    )
+    allowed = racing.budget * sum(answer.prompt_tokens for answer in raced)
+    if racing.budget:
+        allowed += routers * longest * (CORRECTION * racing.budget + 1 + under_way)
+    spent = 0
+    for answer in raced:
+        if answer.stats is not None and world.plans[answer.number]:
+            used = answer.stats.used
+            taken_in = used.device_in if racing.exchange_rate == DEAR_JOULE else used.server_in
+            spent += min(answer.prompt_tokens, taken_in)
+    return [f"a budget of {allowed:.0f} tokens is overspent: {spent}"] if spent > allowed else []

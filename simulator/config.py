@@ -67,7 +67,7 @@ class TargetGroup(Strict):
     kv_bytes: bytes of KV cache that a token takes, for host memory; null: the model's.
     engine: its memory, limits and policies, where they differ from the simulation's `engine`.
     padded: a step costs as if every sequence were as long as the longest, and every window as wide as the widest.
-    call_s: what opening a session and having its first token takes beside steps (wire, threads), seconds.
+    call_s: what every call of it takes beside its steps (wire, threads), seconds.
     """
 
     count: int = Field(1, ge=1)
@@ -318,7 +318,13 @@ class Config(Strict):
                 raise ValueError(f"target {target.model}: a measured engine with host_memory needs kv_bytes")
             if target.hardware is not None and "kv_blocks" not in target.engine.model_fields_set:
                 hardware.kv_tokens(target.hardware, target.model)
+        arrival = self.workload.arrival
         if devices:
+            count = sum(group.count for group in devices)
+            if arrival.kind == "closed" and (arrival.users or 0) > count:
+                raise ValueError(
+                    f"workload.arrival.users: {arrival.users} need a device each, and there are {count}"
+                )
             return self
         for mode in (self.mode, *(mode for _, mode in self.workload.modes)):
             if mode in ("device", "race"):
@@ -327,7 +333,7 @@ class Config(Strict):
                 raise ValueError("mode speculative needs devices, or targets with a draft_model")
         if self.reader == "device":
             raise ValueError("reader device needs devices")
-        if self.workload.arrival.kind == "closed" and self.workload.arrival.users is None:
+        if arrival.kind == "closed" and arrival.users is None:
             raise ValueError("closed arrivals without devices need workload.arrival.users")
         return self
 

@@ -107,10 +107,11 @@ class TimedRunner:
 
 
 class _Copies:
-    """The bus to host memory. `settings.copy_mb_per_s` None: copies take no time."""
+    """The bus to host memory."""
 
     def __init__(self, settings: HostMemory, block_bytes: float, clock: Callable[[], float]) -> None:
-        bytes_per_s = float("inf") if settings.copy_mb_per_s is None else settings.copy_mb_per_s * 1e6
+        assert settings.copy_mb_per_s is not None  # `simulator.config.Engine` has seen to that
+        bytes_per_s = settings.copy_mb_per_s * 1e6
         self._out = EmulatedLink(bytes_per_s, clock)
         self._back = EmulatedLink(bytes_per_s, clock) if settings.overlap else self._out
         self._block_bytes = block_bytes

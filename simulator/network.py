@@ -86,9 +86,14 @@ class Path:
         """Whether nothing crosses."""
         return self._cut
 
+    @property
+    def is_clear(self) -> bool:
+        """Whether what is sent now arrives, unless the path is cut meanwhile."""
+        return self._stalled is None and not self._cut
+
     def stall(self) -> None:
         """What is sent from now on does not arrive, and nobody is told."""
-        if self._stalled is None and not self._cut:
+        if self.is_clear:
             self._stalled = []
             self._silence = self._loop.call_later(SILENCE_S, self.cut)
 
@@ -110,8 +115,10 @@ class Path:
         self._carry(self._back, frame_bytes(tokens), deliver)
 
     def opened(self, session: Session) -> None:
-        """A session was opened over this path."""
+        """A session was opened over this path, which may have been cut meanwhile."""
         self._sessions[session] = None
+        if self._cut:
+            _spawn(_end(session, self))
 
     def ended(self, session: Session) -> None:
         """It is no more."""

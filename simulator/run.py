@@ -16,7 +16,8 @@ from simulator import hardware
 from simulator.analysis import Result
 from simulator.answer import Answer
 from simulator.config import Config, DeviceGroup, TargetGroup
-from simulator.network import Path, frame_bytes
+from simulator.devices import MakeSpeed, SimulatedDevice, Speed
+from simulator.network import frame_bytes
 from simulator.workload import Request, build
 from simulator.world import World
 
@@ -28,17 +29,19 @@ def simulate(
     progress: Progress | None = None,
     requests: Sequence[Request] | None = None,
     window: Callable[[], WindowPolicy] | None = None,
+    speed: MakeSpeed = Speed,
 ) -> Result:
     """Run the configuration to its end.
 
     requests: in order of arrival, in place of the configured workload.
     window: makes a window policy per draft–target pair, in place of the configured one.
+    speed: makes a group of devices' speed, in place of the plain one.
     Raises ConfigError, TraceError or the hardware model's errors before it begins.
     """
     began = time.perf_counter()
     if requests is None:
         requests = build(config.workload)
-    world = World(config, window)
+    world = World(config, window, speed)
     ready = time.perf_counter()
     clients = Clients(world, progress or (lambda _: None))
     with _collecting_less(), _quiet():
@@ -59,7 +62,7 @@ def simulate(
 
 
 class Unreachable(EngineError):
-    """A request that does not get to the cloud."""
+    """A request that does not get to the cloud, or an answer that does not come back from there."""
 
     code = "unreachable"
 
@@ -107,8 +110,6 @@ class Clients:
                 await asyncio.sleep(arrival.think_s)
 
         users = min(arrival.users or devices, len(requests))
-        if devices:
-            users = min(users, devices)
         await asyncio.gather(*(user(number) for number in range(users)))
 
     async def _ask(self, request: Request, device: int) -> None:
@@ -122,22 +123,32 @@ class Clients:
         try:
             job = self._job(request, mode, device)
             answer.number = job.id
-            if here is not None and not await _crosses(here.uplink, request.prompt_tokens):
-                raise Unreachable("the device's link is down")
+            if here is not None:
+                await _crosses(here.uplink.there(request.prompt_tokens))
             async with aclosing(world.executor(mode, device).run(job)) as deltas:
                 async for delta in deltas:
-                    seen_s = loop.time()
+                    answer.stats, seen_s = delta.stats, loop.time()
                     if here is not None:
-                        seen_s = here.link.down.book(frame_bytes(len(delta.ids)))
+                        seen_s = await self._seen_s(here, len(delta.ids))
                     answer.append(delta, seen_s)
-                    answer.stats = delta.stats
-            if here is not None and answer.tokens:
-                await asyncio.sleep(answer.last_s - loop.time())
+            if here is not None:
+                await asyncio.sleep(answer.ended_s - loop.time())
         except EngineError as error:
-            answer.failure, answer.failed_s = error.code, loop.time()
+            answer.failure, answer.ended_s = error.code, loop.time()
         if job is not None:
             answer.server = world.served.pop(job.id, -1)
         self._progress(1)
+
+    async def _seen_s(self, here: SimulatedDevice, tokens: int) -> float:
+        """When so many tokens, sent now, reach a reader at a device. Raises Unreachable.
+
+        Where nothing is in their way they are not waited for, which would take a timer each; should the link be cut
+        before they are there, they come through all the same.
+        """
+        if here.uplink.is_clear:
+            return here.link.down.book(frame_bytes(tokens))
+        await _crosses(here.uplink.back(tokens))
+        return self._world.loop.time()
 
     def _job(self, request: Request, mode: str | None, device: int) -> Job:
         """Raises ContextOverflow, as the application's front door does."""
@@ -151,13 +162,12 @@ class Clients:
         return Job(prompt[0], prompt, sampling, mode, name)
 
 
-async def _crosses(path: Path, tokens: int) -> bool:
-    """Whether a request gets to the cloud at all."""
+async def _crosses(frame: asyncio.Future[None]) -> None:
+    """Return when it has come through. Raises Unreachable."""
     try:
-        await path.there(tokens)
+        await frame
     except EngineStopped:
-        return False
-    return True
+        raise Unreachable("the device's link is down") from None
 
 
 @contextmanager
@@ -174,7 +184,8 @@ def _quiet() -> Iterator[None]:
 
 @contextmanager
 def _collecting_less() -> Iterator[None]:
-    """What a simulation makes is mostly freed by counting references: look for cycles less often."""
+    """What a simulation makes is mostly freed by counting references: look for cycles less often, and at the end for
+    those of the simulation before, so that many in a row do not pile up."""
     before = gc.get_threshold()
     gc.freeze()
     gc.set_threshold(200_000, 20, 100)
@@ -183,6 +194,7 @@ def _collecting_less() -> Iterator[None]:
     finally:
         gc.set_threshold(*before)
         gc.unfreeze()
+        gc.collect()
 
 
 def _estimates(config: Config) -> dict[str, Mapping[str, str]]:

@@ -1,14 +1,14 @@
 """Many simulations at once, as Ray tasks on as many cores as there are.
 
-What is done is written down line by line, so that an interrupted sweep goes on where it stopped. A line is
-known by the configuration it belongs to, whole: a changed one is simulated anew.
+An interrupted sweep goes on where it stopped. A line of its file is known by the configuration it belongs to, whole: a
+changed one is simulated anew.
 """
 
 from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +16,7 @@ import msgspec
 import yaml
 
 from simulator.config import Config, ConfigError, parse
-from simulator.tasks import ray_map
+from simulator.tasks import resumable_map
 
 
 class Point(msgspec.Struct, frozen=True):
@@ -53,27 +53,17 @@ def grid(raw: Mapping[str, Any], vary: Sequence[str], origin: str = "configurati
 def sweep(variants: Sequence[Variant], out: Path | None = None) -> Iterator[Point]:
     """Simulate each, in any order; yields points as they are done, those found in `out` first.
 
-    Uses the Ray that is running in this process, else one of its own for as long as it lasts.
+    Uses the Ray that is running in this process, else one of its own for as long as it lasts. Raises ForeignFile where
+    `out` is a file of another kind.
     """
-    variant_of = {_key(variant.config): variant for variant in variants}
-    done = _done(out, variant_of)
-    yield from done.values()
-    left = [(key, variant.config) for key, variant in variant_of.items() if key not in done]
-    if not left:
-        return
-    for key, summary in ray_map(_simulate, left):
-        point = Point(key, variant_of[key].settings, summary)
-        if out is not None:
-            with out.open("ab") as file:
-                file.write(msgspec.json.encode(point) + b"\n")
-        yield point
+    by_key = {_key(variant.config): variant for variant in variants}
+    return resumable_map(_simulate, by_key, lambda point: point.key, Point, out, chunk=1)
 
 
-def _simulate(item: tuple[str, Config]) -> tuple[str, dict[str, Any]]:
+def _simulate(variant: Variant) -> Point:
     from simulator.run import simulate
 
-    key, config = item
-    return key, simulate(config).summary()
+    return Point(_key(variant.config), variant.settings, simulate(variant.config).summary())
 
 
 def _key(config: Config) -> str:
@@ -94,21 +84,3 @@ def _split(values: str) -> list[str]:
         else:
             parts[-1] += character
     return parts
-
-
-def _done(out: Path | None, keys: Container[str]) -> dict[str, Point]:
-    """Points of earlier runs that belong to this sweep; a line cut off by an interruption counts for nothing."""
-    points: dict[str, Point] = {}
-    if out is None or not out.exists():
-        return points
-    whole = []
-    for line in out.read_bytes().splitlines(keepends=True):
-        try:
-            point = msgspec.json.decode(line, type=Point)
-        except msgspec.MsgspecError:
-            continue
-        whole.append(line if line.endswith(b"\n") else line + b"\n")
-        if point.key in keys:
-            points[point.key] = point
-    out.write_bytes(b"".join(whole))
-    return points

@@ -1,13 +1,17 @@
-"""A function over many items as Ray tasks, on as many cores as there are."""
+"""A function over many items as Ray tasks, on as many cores as there are; resumable, if its results are kept."""
 
 from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TypeVar
 
+import msgspec
+
+K = TypeVar("K")
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -38,6 +42,59 @@ def ray_map(function: Callable[[T], R], items: Iterable[T], chunk: int = CHUNK) 
                 yield from ray.get(ready)
             except ray.exceptions.RayTaskError as error:
                 raise error.as_instanceof_cause() from None
+
+
+class ForeignFile(ValueError):
+    """A file that holds something else than such results, and is left as it is."""
+
+
+def resumable_map(
+    function: Callable[[T], R],
+    items: Mapping[K, T],
+    key: Callable[[R], K],
+    kind: type[R],
+    file: Path | None,
+    chunk: int = CHUNK,
+) -> Iterator[R]:
+    """`ray_map` that keeps its results in a file, a line each, as they are done, so that it goes on where it was
+    interrupted. Those found there come first; what the file holds of other items stays.
+
+    items: by key; key: of a result.
+    kind: of the results, for msgspec.
+    file: None: nothing is kept.
+    Raises ForeignFile.
+    """
+    found = {} if file is None else {known: one for one in _read(file, kind) if (known := key(one)) in items}
+    yield from found.values()
+    left = [item for known, item in items.items() if known not in found]
+    if not left:
+        return
+    for result in ray_map(function, left, chunk):
+        if file is not None:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            with file.open("ab") as lines:
+                lines.write(msgspec.json.encode(result) + b"\n")
+        yield result
+
+
+def _read(file: Path, kind: type[R]) -> list[R]:
+    """Earlier results; a line cut off by an interruption counts for nothing, and is taken out."""
+    if not file.exists():
+        return []
+    whole, newline, rest = file.read_bytes().rpartition(b"\n")
+    results = []
+    for number, line in enumerate(whole.splitlines(), 1):
+        try:
+            results.append(msgspec.json.decode(line, type=kind))
+        except msgspec.MsgspecError as error:
+            raise ForeignFile(f"{file}, line {number}: {error}; name another file") from None
+    first: Any = msgspec.inspect.type_info(kind)
+    begins = f'{{"{first.fields[0].encode_name}":'.encode()
+    if rest[: len(begins)] != begins[: len(rest)]:
+        raise ForeignFile(f"{file}, line {len(results) + 1}: this is no such line; name another file")
+    if rest:
+        os.truncate(file, len(whole + newline))
+    return results
 
 
 @contextmanager

@@ -11,14 +11,9 @@ from functools import partial
 from random import Random
 from typing import NamedTuple
 
-import msgspec
-
 from cluster.delayed import Delayed
-from cluster.device import Device, DeviceSession
 from cluster.latency import LogNormal
 from cluster.link import Link, LinkProfile
-from cluster.profile import DeviceSpeed
-from cluster.registry import DeviceRecord
 from deployments.assigner import Assigner
 from deployments.directory import Directory
 from deployments.experience import Experience, Report
@@ -29,18 +24,17 @@ from deployments.request.assignment import Assignment, EndpointInfo, RoutingRequ
 from deployments.request.executor import Executor
 from deployments.request.session import Dial
 from deployments.routing import Routing
-from engine.base import Engine, EngineInfo, EngineStopped, Sampling
+from engine.base import Engine, EngineInfo, EngineStopped
 from engine.core.engine import CoreEngine
 from policies.collaboration import collaboration
 from policies.routing import routing
 from policies.window import WindowPolicy, window
 from simulator.clock import Handle, VirtualLoop
-from simulator.config import Config, DeviceGroup
-from simulator.device_model import ScriptedEngine
+from simulator.config import Config
+from simulator.devices import Devices, MakeSpeed, SimulatedDevice, Speed
 from simulator.engine import Hardware, timed_engine
-from simulator.hardware import StepTimer
 from simulator.network import LinkedEngine, Path
-from simulator.script import EOS, VOCAB_SIZE, VOCABULARY, Script
+from simulator.script import Script
 
 HEARTBEAT_S = 1.0  # how often devices register
 REFRESH_S = 0.5  # how often the directory learns of loads, as the scheduler's settings have it
@@ -61,6 +55,7 @@ class Server:
     group: of the configuration's targets.
     engine: as it is reached.
     hardware: what it computes on, which a drafter may share.
+    path: the way there, where calls take time; None where they take none.
     up: the scheduler lists it.
     alive: it answers.
     """
@@ -70,6 +65,7 @@ class Server:
     core: CoreEngine
     engine: Engine
     hardware: Hardware
+    path: Path | None = None
     up: bool = True
     alive: bool = True
 
@@ -95,44 +91,6 @@ class Server:
         return self.hardware.busy_s
 
 
-class SimulatedDevice:
-    """A device, its link, and how it is reached from the cloud."""
-
-    __slots__ = ("device", "link", "path", "uplink")
-
-    def __init__(self, loop: VirtualLoop, device: Device, link: Link) -> None:
-        self.device, self.link = device, link
-        self.path, self.uplink = Path.to_device(loop, link), Path.to_cloud(loop, link)
-
-    @property
-    def open_sessions(self) -> int:
-        return self.device.sessions
-
-
-class Speed:
-    """A device's speed from a step timer (`cluster.profile.DeviceSpeed`)."""
-
-    emulated = True
-    battery_wh = None
-
-    def __init__(self, name: str, timer: StepTimer, sessions: int, power_w: float) -> None:
-        self.name, self.sessions, self.power_w = name, sessions, power_w
-        self._timer = timer
-        self._step_s: dict[int, float] = {}  # of decoding a token, by context: asked for again and again
-
-    def prefill_s(self, tokens: int) -> float:
-        """Seconds to take in so many tokens."""
-        return self._timer.step_s(tokens, 1, 0, ((tokens, 0),)) if tokens else 0.0
-
-    def decode_s(self, tokens: int, context: int = 0) -> float:
-        """Seconds to produce so many, one by one, after a context of so many."""
-        context += tokens // 2
-        step_s = self._step_s.get(context)
-        if step_s is None:
-            step_s = self._step_s[context] = self._timer.step_s(1, 1, context)
-        return tokens * step_s
-
-
 class World:
     """Everything of one configuration, before anything is asked.
 
@@ -142,8 +100,11 @@ class World:
     served: by request, the index of the server that was assigned last; −1 for none.
     """
 
-    def __init__(self, config: Config, windows: Callable[[], WindowPolicy] | None = None) -> None:
-        """windows: makes a window policy per draft–target pair, in place of the configured one."""
+    def __init__(
+        self, config: Config, windows: Callable[[], WindowPolicy] | None = None, speed: MakeSpeed = Speed
+    ) -> None:
+        """windows: makes a window policy per draft–target pair, in place of the configured one.
+        speed: makes a group of devices' speed, in place of the plain one."""
         self.config, self.script = config, Script()
         self.loop = VirtualLoop()  # type: ignore[abstract]  # it has no sockets, threads or signals
         self._data = config.data_folder
@@ -156,7 +117,7 @@ class World:
         for g, group in enumerate(self.targets):
             for _ in range(group.count):
                 self.add_server(g)
-        self.devices = Devices(self, groups)
+        self.devices = Devices(self.loop, self.script, config, groups, speed)
         self.context = min(server.core.info.context for server in self.servers)
         self.served: dict[int, int] = {}
         self.loads: dict[str, list[Load]] = {VERIFIER: [], DRAFTER: [], DEVICE: []}
@@ -318,179 +279,40 @@ class World:
             padded=group.padded,
         )
         engine: Engine = core
+        path: Path | None = None
         if (latency := config.latency) is not None:
             law = LogNormal(median_s=latency.median_s, sigma=latency.sigma)
             engine = Delayed(engine, law, latency.seed * 1_000_003 + self.config.seed * 1009 + number)
         if group.call_s:
-            call = Link(LinkProfile(rtt_s=group.call_s))
-            engine = LinkedEngine(engine, Path.to_device(self.loop, call))
+            path = Path.to_device(self.loop, Link(LinkProfile(rtt_s=group.call_s)))
+            engine = LinkedEngine(engine, path)
         endpoint = _endpoint(VERIFIER, number, core.info)
         self._numbers[endpoint.key] = number
-        self._add(self.servers, Server(g, endpoint, core, engine, hardware))
-        draft_timer = group.draft_timer(self._data)
-        if draft_timer is not None:
-            draft = timed_engine(
-                self.loop,
-                group.draft_model or "drafter",
-                config.model_copy(update={"scheduling": None, "host_memory": None}),
-                draft_timer,
-                self.script,
-                hardware=hardware,
-                context=config.kv_tokens,
-                padded=group.padded,
-            )
-            drafter = _endpoint(DRAFTER, len(self.drafters), draft.info)
-            self._add(self.drafters, Server(g, drafter, draft, draft, hardware))
+        self._add(self.servers, Server(g, endpoint, core, engine, hardware, path))
+        self.add_drafter(g, hardware)
+
+    def add_drafter(self, g: int, hardware: Hardware) -> None:
+        """A drafter beside a server of that group, if it has one."""
+        group, config = self.targets[g], self._engines[g]
+        timer = group.draft_timer(self._data)
+        if timer is None:
+            return
+        core = timed_engine(
+            self.loop,
+            group.draft_model or "drafter",
+            config.model_copy(update={"scheduling": None, "host_memory": None}),
+            timer,
+            self.script,
+            hardware=hardware,
+            context=config.kv_tokens,
+            padded=group.padded,
+        )
+        endpoint = _endpoint(DRAFTER, len(self.drafters), core.info)
+        self._add(self.drafters, Server(g, endpoint, core, core, hardware))
 
     def _add(self, pool: list[Server], server: Server) -> None:
         pool.append(server)
         self._replicas[server.endpoint.address] = server
-
-
-class _Watched(Device):
-    """A device that tells, by `opened`, that it may have sessions."""
-
-    def __init__(self, engine: Engine, speed: DeviceSpeed, opened: Callable[[], None]) -> None:
-        super().__init__(engine, speed)
-        self._opened = opened
-
-    async def open(self, prompt: Sequence[int], sampling: Sampling, log: Sequence[int] = ()) -> DeviceSession:
-        self._opened()
-        return await super().open(prompt, sampling, log)
-
-
-class Devices(Sequence[SimulatedDevice]):
-    """Made when first needed: most of a hundred thousand devices may never see a request.
-
-    Groups are mixed evenly, so that the first N requests meet each in proportion.
-    """
-
-    def __init__(self, world: World, groups: Sequence[DeviceGroup]) -> None:
-        self._world, self._groups = world, groups
-        data = world.config.data_folder
-        self._speeds = [
-            Speed(f"devices-{g}", group.timer(data), group.places, group.watts)
-            for g, group in enumerate(groups)
-        ]
-        shares = sorted((i / group.count, g) for g, group in enumerate(groups) for i in range(group.count))
-        self._group_of = [g for _, g in shares]
-        self._models = [
-            ScriptedEngine(world.script, EngineInfo(speed.name, VOCABULARY, VOCAB_SIZE, 2**31, EOS))
-            for speed in self._speeds
-        ]
-        self._made: dict[int, SimulatedDevice] = {}
-        self._watched: dict[int, None] = {}  # those that may have sessions, or something to tell
-        self._told: list[int] = []  # sessions of each, as last told
-        self._lives: dict[int, int] = {}  # how often a device was restarted
-        self._records = [
-            _record(speed, group.link.rtt_ms / 1e3) for speed, group in zip(self._speeds, groups, strict=True)
-        ]
-
-    def __len__(self) -> int:
-        return len(self._group_of)
-
-    def __getitem__(self, index: int) -> SimulatedDevice:  # type: ignore[override]
-        made = self._made.get(index)
-        if made is None:
-            world = self._world
-            profile = self._groups[self._group_of[index]].link.profile(world.config.seed * 1_000_003 + index)
-            made = self._made[index] = SimulatedDevice(world.loop, self._device(index), Link(profile))
-        return made
-
-    @property
-    def busy(self) -> Collection[SimulatedDevice]:
-        """All that have sessions, and a few others."""
-        return [self._made[index] for index in self._watched]
-
-    def _device(self, index: int) -> Device:
-        g = self._group_of[index]
-        return _Watched(self._models[g], self._speeds[g], partial(self._watched.__setitem__, index, None))
-
-    def at(self, endpoint: EndpointInfo) -> SimulatedDevice:
-        """The device at an endpoint. Raises EngineStopped if it is there no more."""
-        index = self.number(endpoint.name)
-        if endpoint.address != self.address(index):
-            raise EngineStopped(f"nobody answers at {endpoint.address}")
-        return self[index]
-
-    async def restart(self, index: int) -> None:
-        """The device's process ends, and another one takes its place, at another address."""
-        made = self[index]
-        made.path.cut()
-        made.uplink.cut()
-        await made.device.close()
-        self._lives[index] = self._lives.get(index, 0) + 1
-        made.device = self._device(index)
-        made.path.heal()
-        made.uplink.heal()
-        self._tell_anew(index)  # its record has changed
-
-    def forget(self, name: str) -> None:
-        """The router takes the device for lost, until it registers again."""
-        self._tell_anew(self.number(name))
-
-    def _tell_anew(self, index: int) -> None:
-        self._told[index], self._watched[index] = -1, None
-
-    def address(self, index: int) -> str:
-        """Where the device is reached now."""
-        lives = self._lives.get(index, 0)
-        return f"{self.name(index)}#{lives}" if lives else self.name(index)
-
-    def name(self, index: int) -> str:
-        return f"device-{index}"
-
-    def number(self, name: str) -> int:
-        return int(name.removeprefix("device-"))
-
-    def news(self) -> list[DeviceRecord]:
-        """Records of the devices whose loads have changed since the last call: at first of all."""
-        if not self._told:
-            self._told = [0] * len(self)
-            return [self._record(i, 0) for i in range(len(self))]
-        changed = []
-        for i in list(self._watched):
-            made = self[i]
-            if (sessions := made.device.sessions) != self._told[i] and not made.path.is_cut:
-                self._told[i] = sessions
-                changed.append(self._record(i, sessions))
-            if sessions == self._told[i] == 0:
-                del self._watched[i]
-        return changed
-
-    def _record(self, index: int, sessions: int) -> DeviceRecord:
-        record = self._records[self._group_of[index]]
-        return msgspec.structs.replace(
-            record, name=self.name(index), address=self.address(index), sessions=sessions
-        )
-
-    @property
-    def waited_s(self) -> float:
-        """What frames lost to bandwidth and to each other, in sum, seconds."""
-        return sum(made.link.up.waited_s + made.link.down.waited_s for made in self._made.values())
-
-    @property
-    def sent_bytes(self) -> int:
-        """Handed to links, both ways."""
-        return sum(made.link.up.sent_bytes + made.link.down.sent_bytes for made in self._made.values())
-
-
-def _record(speed: Speed, rtt_s: float) -> DeviceRecord:
-    """Of any device of that speed."""
-    prefill_s = speed.prefill_s(64) / 64
-    return DeviceRecord(
-        name="",
-        address="",
-        profile=speed.name,
-        model=speed.name,
-        vocabulary=VOCABULARY,
-        rtt_s=rtt_s,
-        capacity=speed.sessions,
-        emulated=True,
-        prefill_token_s=prefill_s,
-        prefill_j=speed.power_w * prefill_s,
-        decode_j=speed.power_w * speed.decode_s(1, 64),
-    )
 
 
 def _endpoint(pool: str, number: int, info: EngineInfo) -> EndpointInfo:

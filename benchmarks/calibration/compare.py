@@ -119,8 +119,8 @@ def _live_figures(seen: list[Seen]) -> Figures:
 
 
 def _simulated_figures(result: Result) -> Figures:
-    ttft = [answer.first_s - answer.arrival_s for answer in result.answers]
-    tpot = [(a.last_s - a.first_s) / (a.tokens - 1) for a in result.answers if a.tokens > 1]
+    ttft = [answer.ttft_s for answer in result.answers]
+    tpot = [answer.tpot_s for answer in result.answers if answer.tokens > 1]
     return _figures(ttft, tpot, result.summary()["tokens_per_s"])
 
 

@@ -1,7 +1,8 @@
 """How far the hardware model is off on what it has not seen.
 
-Two ways: every third row of each public table is held out and interpolated; and every whole combination of GPU, model
-and tensor parallelism is held out and predicted as one without a table would be.
+Two ways: every third row of each table of dense operators and of attention is held out and interpolated; and every
+whole combination of GPU, model and tensor parallelism, and every table of all-reduces, is held out and predicted as one
+without a table would be. (What the host adds is not judged.)
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ class HeldOut(NamedTuple):
 
 
 def rows(data: Path) -> Iterator[HeldOut]:
-    """Every third row of every table. Dense operators count to prefill above 64 tokens, to decoding below."""
+    """Every third row of the tables of dense operators and of attention. Dense operators count to prefill above 64
+    tokens, to decoding below."""
     for profile in DENSE:
         seen, unseen = (dense_tables(data, profile, keep)[0] for keep in (_seen, _unseen))
         yield from _dense_errors(profile, "rows", seen.at, unseen, seen.xs)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks.disco.data import Device, Service
-from policies.cost import Costs, PerToken, Used
+from policies.cost import Costs, PerToken
 from policies.dispatch import Side, dispatch
 from policies.migration import migration
 from policies.race import Race, RaceAccount, RaceHistory
@@ -190,10 +190,11 @@ class Migration:
         return self._rows[tokens]
 
     def _answer_usd(self, tokens: int, source: int, sent: int) -> float:
-        """Of an answer of which the source gives so many tokens, and the other the rest."""
+        """Of an answer of which the source gives so many tokens, and the other the rest (DiSCo's appendix E.1)."""
         taken_in, rest = (tokens + sent, ANSWER - sent) if sent < ANSWER else (0, 0)
-        used = Used(0, sent, taken_in, rest) if source == 0 else Used(taken_in, rest, 0, sent)
-        return used.usd(self.costs(taken_in))
+        costs, first, then = self.costs(taken_in), (0, sent), (taken_in, rest)
+        server, device = (first, then) if source == 0 else (then, first)
+        return costs.server.of(*server) + costs.exchange_rate * costs.device.of(*device)
 
     def _token_usd(self, side: int) -> float:
         costs = self.costs(0)

@@ -12,9 +12,10 @@ which a joule is worth more than the server asks for a token. Both at several bu
 application, which is started anew for each; rounds go through them in alternation, with prompts of their own. What
 each account's first answers teach is learnt before anything is counted.
 
-p99_ttft_cut, mean_ttft_cut: the race against chance at the same budget, the mean of both constraints and all budgets;
-p99_ttft_cut_at_*: of one budget.
+p99_ttft_cut, mean_ttft_cut: the race with migration against chance at the same budget, the mean of both constraints and
+all budgets; p99_ttft_cut_at_*: of one budget.
 cost_cut: the race with migration against the race without, likewise.
+answers: of each row; a P99 rests on the slowest hundredth of them.
 """
 
 from __future__ import annotations
@@ -205,6 +206,14 @@ async def run(address: tuple[str, int], case: Case, devices: int, requests: int,
         return [a for found in await asyncio.gather(*map(one, range(len(names)))) for a in found]
 
 
+def spent(address: tuple[str, int], case: Case) -> float:
+    """The share of the prompts' tokens that the constrained endpoint took in, over the budget; unplanned ones count."""
+    headers = {"Authorization": f"Bearer {case.account}"}
+    reply = httpx.get("http://{}:{}/v1/account".format(*address), headers=headers)
+    share: float = reply.raise_for_status().json()["budget_used"][case.constrained]
+    return share / case.budget
+
+
 def main(arguments: Sequence[str] = ()) -> None:
     parser = report.parser("race_live", __doc__)
     parser.add_argument("--devices", type=int, default=12, help="of each of the three profiles (default 12)")
@@ -214,6 +223,7 @@ def main(arguments: Sequence[str] = ()) -> None:
     parser.add_argument("--seed", type=int, default=21, help="of the prompts")
     options = parser.parse_args(arguments)
     found: dict[Case, list[Answer]] = {}
+    of_budget: dict[Case, list[float]] = {}
     turns = [
         (turn, policy)
         for turn in range(options.rounds)
@@ -227,9 +237,12 @@ def main(arguments: Sequence[str] = ()) -> None:
                     asyncio.run(run(address, case, options.devices, 1, seed + 1))
                 answers = asyncio.run(run(address, case, options.devices, options.requests, seed))
                 found.setdefault(case, []).extend(answers)
+                if case.constrained:
+                    of_budget.setdefault(case, []).append(spent(address, case))
+    count = 3 * options.devices * options.requests * options.rounds
     report.table(
         f"{options.service}'s latency (σ = {SERVICES[options.service].sigma:.3f}) and three phones, emulated; "
-        f"{3 * options.devices * options.requests * options.rounds} answers each",
+        f"{count} answers each, a P99 rests on the {count // 100 + 1} slowest",
         [
             "",
             "constrained",
@@ -240,9 +253,16 @@ def main(arguments: Sequence[str] = ()) -> None:
             "migrated",
             "delayed tokens",
             "µ$ an answer",
+            "spent of budget",
         ],
         [
-            [case.policy, case.constrained, f"{case.budget:g}" if case.budget else "", *_row(found[case])]
+            [
+                case.policy,
+                case.constrained,
+                f"{case.budget:g}" if case.budget else "",
+                *_row(found[case]),
+                f"{mean(of_budget[case]):.0%}" if case.budget else "",
+            ]
             for case in sorted(found, key=lambda case: (case.constrained, case.budget))
         ],
     )
@@ -266,6 +286,7 @@ def main(arguments: Sequence[str] = ()) -> None:
             "mean_ttft_cut": cut("mean_s", "race, migrating", "chance"),
             "cost_cut": cut("usd", "race, migrating", "race"),
             **{f"p99_ttft_cut_at_{b:g}": cut("p99_s", "race, migrating", "chance", [b]) for b in BUDGETS},
+            "answers": count,
         },
     )
 

@@ -7,18 +7,16 @@ leaves open is said where it is decided; two readings of it stand side by side.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from statistics import mean
 from typing import Any, NamedTuple
-from unittest.mock import patch
 
 from benchmarks.paths import DATA
 from policies.window import WindowPolicy
 from simulator.answer import Answer
 from simulator.config import Config, parse
+from simulator.devices import Speed
 from simulator.run import simulate
-from simulator.world import Speed
 
 DATASETS = ("GSM8K", "HumanEval", "CNN/DM")
 POOLS = ((600, 10), (1000, 10), (600, 30), (1000, 30))  # drafters, RTT in milliseconds
@@ -188,6 +186,13 @@ def under_way(dataset: str, cell: tuple[int, int, str]) -> float:
     return throughput * (ttft_s + (LENGTHS[dataset][1] - 1) * tpot_s)
 
 
+class OnePass(Speed):
+    """Several tokens take as long as one. No device drafts so, hence no setting of the simulator's."""
+
+    def decode_s(self, tokens: int, context: int = 0) -> float:
+        return super().decode_s(min(tokens, 1), context)
+
+
 def measure(
     config: Config, reading: Reading = PHYSICAL, window: Callable[[], WindowPolicy] | None = None
 ) -> Cell:
@@ -198,15 +203,15 @@ def measure(
     """
     at_once = config.workload.arrival.users
     assert at_once is not None  # `setting` has seen to that
-    with _drafting(reading):
-        answers = simulate(config, window=window).answers[WARM_UP * at_once :]
+    speed = OnePass if reading.one_pass else Speed
+    answers = simulate(config, window=window, speed=speed).answers[WARM_UP * at_once :]
     # In a closed loop an answer ends whenever a request arrives; with the last one the users begin to stop.
     throughput = (len(answers) - 1) / (answers[-1].arrival_s - answers[0].arrival_s)
     counted = answers[:-at_once]
     return Cell(
         throughput,
         mean(_first_s(answer, reading) - answer.arrival_s for answer in counted),
-        mean((a.last_s - a.first_s) / (a.tokens - 1) for a in counted if a.tokens > 1),
+        mean(a.tpot_s for a in counted if a.tokens > 1),
     )
 
 
@@ -218,15 +223,3 @@ def _first_s(answer: Answer, reading: Reading) -> float:
     # with a drafter of its own or without.
     rounds = (one.time_s for one in answer.history[1:] if one.tokens > 1 or not one.distributed)
     return next(rounds, answer.last_s)
-
-
-@contextmanager
-def _drafting(reading: Reading) -> Iterator[None]:
-    """Devices draft as the reading has it. No device does so in one pass, hence no setting of the simulator's."""
-    one_by_one = Speed.decode_s
-
-    def decode_s(speed: Speed, tokens: int, context: int = 0) -> float:
-        return one_by_one(speed, min(tokens, 1) if reading.one_pass else tokens, context)
-
-    with patch.object(Speed, "decode_s", decode_s):
-        yield

@@ -221,7 +221,7 @@ def main(arguments: Sequence[str] = ()) -> None:
             ],
         )
         lossless = lossless and all(run.lossless for found in runs.values() for run in found)
-        suffix = "" if with_drafter or options.without_drafter else "_without_drafter"
+        suffix = "" if with_drafter else "_without_drafter"
         figures |= {
             f"awc_over_{other}{suffix}": round(median(ratios[other]), 3) for other in ("static", "dynamic")
         }

@@ -7,19 +7,16 @@ written down line by line in a folder (--work), so that an interrupted run goes 
 anew. --seed replays one, and says what happened and what was broken.
 
 failed: seeds that broke a promise.
-longest_gap_s: virtual seconds that anybody waited between two deliveries, or for the first one.
+longest_gap_s: virtual seconds that anybody waited between two deliveries, for the first one or for the end.
 """
 
 from __future__ import annotations
 
 import hashlib
 import logging
-import multiprocessing
-import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import NoReturn
 
@@ -28,10 +25,10 @@ import msgspec
 from benchmarks import report
 from benchmarks.paths import ROOT
 from simulator.chaos import Outcome, play
+from simulator.tasks import resumable_map
 
 PACKAGES = ("policies", "engine", "cluster", "deployments", "simulator")
 SOURCES = {".py", ".npz", ".yaml"}
-CHUNK = 8  # seeds a task
 STUCK_S = 120  # of CPU time; a seed takes a fraction of a second
 SHOWN = 20  # failing seeds
 
@@ -84,40 +81,12 @@ def play_all(
 
     attempt: what plays a seed, in other processes.
     """
-    wanted = set(seeds)
-    found = {played.seed: played for played in _read(done) if played.seed in wanted}
-    yield from found.values()
-    left = [seed for seed in seeds if seed not in found]
-    if not left:
-        return
-    done.parent.mkdir(parents=True, exist_ok=True)
-    parts = [left[first : first + CHUNK] for first in range(0, len(left), CHUNK)]
-    cores = len(os.sched_getaffinity(0))
-    pool = ProcessPoolExecutor(cores, mp_context=multiprocessing.get_context("spawn"))
-    try:
-        running = [pool.submit(_play_some, attempt, part) for part in parts]
-        for task in as_completed(running):
-            some = task.result()
-            with done.open("ab") as file:
-                file.write(b"".join(msgspec.json.encode(played) + b"\n" for played in some))
-            yield from some
-    finally:
-        pool.shutdown(cancel_futures=True)
 
+    def played(seed: int) -> Played:
+        outcome = attempt(seed)
+        return Played(outcome.seed, outcome.broken, outcome.longest_gap_s)
 
-def _play_some(attempt: Callable[[int], Outcome], seeds: Sequence[int]) -> list[Played]:
-    outcomes = map(attempt, seeds)
-    return [Played(outcome.seed, outcome.broken, outcome.longest_gap_s) for outcome in outcomes]
-
-
-def _read(done: Path) -> list[Played]:
-    """Earlier results; a line cut off by an interruption counts for nothing, and is taken out."""
-    if not done.exists():
-        return []
-    whole, _, rest = done.read_bytes().rpartition(b"\n")
-    if rest:
-        done.write_bytes(whole + b"\n" if whole else b"")
-    return [msgspec.json.decode(line, type=Played) for line in whole.splitlines()]
+    return resumable_map(played, {seed: seed for seed in seeds}, lambda one: one.seed, Played, done)
 
 
 def main(arguments: Sequence[str] = ()) -> None:

@@ -13,8 +13,9 @@ from typing import NamedTuple
 from cluster.registry import DeviceRecord
 from deployments.assigner import Assigner
 from deployments.directory import Directory, Snapshot
-from deployments.experience import Experience, Report
+from deployments.experience import Experience
 from deployments.modes import MODES
+from deployments.reports import Report
 from deployments.request.assignment import EndpointInfo, RoutingRequest
 from policies.collaboration import collaboration
 from policies.cost import Used

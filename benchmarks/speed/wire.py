@@ -46,7 +46,7 @@ class MiddleSession(NullSession):
 
 
 class Middle(NullEngine):
-    sessions_are = MiddleSession
+    session_class = MiddleSession
 
     def __init__(self) -> None:
         super().__init__(context=2**40)

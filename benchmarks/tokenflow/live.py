@@ -1,22 +1,23 @@
 """Buffer-aware streaming, live: FCFS, FCFS with chunked prefill, Andes-like and TokenFlow on one engine.
 
-    python -m benchmarks tokenflow [--grow 2] [--rounds 1] [--ablation]
+    python -m benchmarks tokenflow [--grow 2] [--rounds 1] [--chunks 32 128] [--ablation]
 
 The embedded target, grown so that the engine is the bottleneck, in this process. The paper's table, scaled to this
 machine: lengths by 8 (inputs 64/128 and outputs 128/256 tokens on average, short/long), bursts and Poisson rates in
 relation to what may run at once and what the engine can do; readers take in so many tokens/s that a burst's readers
 together ask for `share` of the engine's capacity, 40 % of them three quarters as fast as the others. Two KV
 budgets: one binds (a third of a burst fits), one does not (then only 16 run at once). The link between the KV
-tiers is emulated. Policies run in alternation on the same requests.
+tiers is emulated. Policies run in alternation on the same requests, another one first in every round. Baselines that
+cut prompts into chunks do so by the chunk of the highest QoS (the paper's equation 2) on another seed, setup by setup.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import mean, median
 
 import numpy as np
@@ -28,12 +29,15 @@ from engine.config import EngineConfig, HostMemory, PolicyChoice
 from engine.core.engine import CoreEngine
 from engine.torch.engine import load
 from policies.quality import Quality, Stream, assess
+from simulator.workload import Request
 
 RUNNING = 16  # requests in a step at most
 BLOCK = 16
 # As in the paper's machine (1,500 tokens of Llama3-8B over PCIe 4), a request's KV cache crosses in a third of a step.
 HOST = HostMemory(blocks=4096, copy_mb_per_s=350)
 SHORT, LONG = (64, 128), (128, 256)  # input and output tokens, on average
+CHUNKS = (32, 128)  # tokens of prefill beside decoding
+CHOOSING = 1000  # the seed that chunks are chosen on
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +78,13 @@ class Kind:
     scheduling: the policy's name.
     batching: the policy's name.
     host_memory: beside the KV cache, if there is any.
+    chunk: tokens of prefill beside decoding; None: the batching's own.
     """
 
     scheduling: str
     batching: str
     host_memory: HostMemory | None = None
+    chunk: int | None = None
 
 
 KINDS = {
@@ -95,22 +101,6 @@ ABLATIONS = {
     ),
     "without overlap": Kind("buffer_aware", "buffered", HOST.model_copy(update={"overlap": False})),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """One request.
-
-    at_s: when it comes, seconds since the run's start.
-    prompt: tokens.
-    output: tokens.
-    rate: of its reader, tokens/s.
-    """
-
-    at_s: float
-    prompt: int
-    output: int
-    rate: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +128,8 @@ def requests(setup: Setup, capacity: float, seed: int) -> list[Request]:
     fast = together / (0.6 + 0.4 * 0.75)
     rates = np.where(random.random(count) < 0.4, 0.75 * fast, fast)
     return [
-        Request(float(t), int(p), int(o), float(r)) for t, p, o, r in zip(at_s, *lengths, rates, strict=True)
+        Request(float(t), int(p), int(o), reader_rate=float(r))
+        for t, p, o, r in zip(at_s, *lengths, rates, strict=True)
     ]
 
 
@@ -149,7 +140,9 @@ def engine(kind: Kind, setup: Setup, grow: int, threads: int) -> CoreEngine:
     config = EngineConfig(
         kv_blocks=blocks,
         block_size=BLOCK,
-        batching=PolicyChoice(name=kind.batching),
+        batching=PolicyChoice(
+            name=kind.batching, parameters={} if kind.chunk is None else {"chunk": kind.chunk}
+        ),
         scheduling=PolicyChoice(name=kind.scheduling),
         max_running=RUNNING,
         max_sessions=256,
@@ -162,56 +155,93 @@ def engine(kind: Kind, setup: Setup, grow: int, threads: int) -> CoreEngine:
 async def serve(kind: Kind, setup: Setup, work: list[Request], grow: int, threads: int) -> Outcome:
     """All requests, and what their readers made of it."""
     target = engine(kind, setup, grow, threads)
-    await _one(target, 10**6, Request(0.0, 64, 32, 100.0), time.monotonic())  # warms up
-    before = await target.stats()
+    await _one(target, 10**6, Request(0.0, 64, 32, reader_rate=100.0), time.monotonic())  # warms up
     begin = time.monotonic()
     streams = await asyncio.gather(*(_one(target, i, r, begin) for i, r in enumerate(work)))
-    after = await target.stats()
+    stats = await target.stats()
     await target.close()
-    after.steps -= before.steps
-    return Outcome(assess(streams), after)
+    return Outcome(assess(streams), stats)
 
 
 async def _one(target: CoreEngine, number: int, request: Request, begin: float) -> Stream:
-    await asyncio.sleep(max(0.0, begin + request.at_s - time.monotonic()))
+    await asyncio.sleep(max(0.0, begin + request.arrival_s - time.monotonic()))
     arrival = time.monotonic()
-    prompt = [16 + (number * 31 + i * 7) % 1000 for i in range(request.prompt)]
-    sampling = Sampling(max_tokens=request.output, ignore_eos=True, reader_rate=request.rate)
+    prompt = [16 + (number * 31 + i * 7) % 1000 for i in range(request.prompt_tokens)]
+    sampling = Sampling(max_tokens=request.output_tokens, ignore_eos=True, reader_rate=request.reader_rate)
     session = await target.open(prompt, sampling)
     times: list[float] = []
     async with aclosing(session.generate()) as stream:
         async for tokens in stream:
             times += [time.monotonic()] * len(tokens.ids)
     await session.cancel()
-    return Stream(arrival, times, request.rate)
+    return Stream(arrival, times, request.reader_rate)
 
 
 async def capacity(setup: Setup, grow: int, threads: int) -> float:
     """Tokens/s of the engine with as many requests as can run at once, prefill included."""
     count = min(RUNNING, (setup.burst or 3 * RUNNING) // 3) if setup.binding else RUNNING
-    work = [Request(0.0, *setup.lengths, 100.0)] * count
+    work = [Request(0.0, *setup.lengths, reader_rate=100.0)] * count
     found = await serve(KINDS["FCFS"], setup, work, grow, threads)
     return found.quality.throughput
 
 
+Serve = Callable[[Kind, Setup, list[Request]], Awaitable[Outcome]]
+"""`serve` on an engine of some size."""
+
+
+async def choose_chunks(
+    kinds: Mapping[str, Kind], setup: Setup, capacity: float, chunks: Sequence[int], serve: Serve
+) -> dict[str, Kind]:
+    """The same, each baseline that cuts prompts with the chunk of the highest QoS on requests that are not judged."""
+    work, chosen = requests(setup, capacity, CHOOSING), dict(kinds)
+    for name, kind in kinds.items():
+        if kind.batching == "chunked":
+            tried = [replace(kind, chunk=chunk) for chunk in chunks]
+            qos = [(await serve(one, setup, work)).quality.qos for one in tried] if len(tried) > 1 else [0.0]
+            chosen[name] = tried[qos.index(max(qos))]
+    return chosen
+
+
+def in_turn(kinds: Mapping[str, Kind], turn: int) -> list[str]:
+    """Another one first in every round: a machine that gets slower is not always so for the same."""
+    names = list(kinds)
+    first = turn % len(names)
+    return names[first:] + names[:first]
+
+
 async def compare(
-    kinds: Mapping[str, Kind], setups: tuple[Setup, ...], grow: int, rounds: int, threads: int
-) -> dict[tuple[str, str], list[Outcome]]:
-    """Outcomes by setup and kind, one a round."""
+    kinds: Mapping[str, Kind],
+    setups: tuple[Setup, ...],
+    grow: int,
+    rounds: int,
+    threads: int,
+    chunks: Sequence[int] = CHUNKS,
+) -> tuple[dict[tuple[str, str], list[Outcome]], dict[tuple[str, str], Kind]]:
+    """(outcomes by setup and kind, one a round; what was chosen for each)."""
+
+    async def on_engine(kind: Kind, setup: Setup, work: list[Request]) -> Outcome:
+        return await serve(kind, setup, work, grow, threads)
+
     found: dict[tuple[str, str], list[Outcome]] = {}
+    chosen: dict[tuple[str, str], Kind] = {}
     for turn, setup in report.progress([(r, s) for r in range(rounds) for s in setups], "setups"):
-        work = requests(setup, await capacity(setup, grow, threads), seed=turn)
-        for name, kind in kinds.items():
-            outcome = await serve(kind, setup, work, grow, threads)
+        tokens_per_s = await capacity(setup, grow, threads)
+        if not turn:
+            best = await choose_chunks(kinds, setup, tokens_per_s, chunks, on_engine)
+            chosen |= {(setup.name, name): kind for name, kind in best.items()}
+        work = requests(setup, tokens_per_s, seed=turn)
+        for name in in_turn(kinds, turn):
+            outcome = await on_engine(chosen[setup.name, name], setup, work)
             found.setdefault((setup.name, name), []).append(outcome)
-    return found
+    return found, chosen
 
 
-def _row(name: str, outcomes: list[Outcome]) -> list[str]:
+def _row(name: str, kind: Kind, outcomes: list[Outcome]) -> list[str]:
     q = [o.quality for o in outcomes]
     stats = outcomes[-1].stats
     return [
         name,
+        "" if kind.chunk is None else str(kind.chunk),
         *(f"{median(getattr(x, k) for x in q):.2f}" for k in ("ttft_mean_s", "ttft_p50_s", "ttft_p99_s")),
         *(f"{median(getattr(x, k) for x in q):.0f}" for k in ("throughput", "effective_throughput")),
         f"{median(x.stall_mean_s for x in q):.3f}",
@@ -222,6 +252,7 @@ def _row(name: str, outcomes: list[Outcome]) -> list[str]:
 
 COLUMNS = [
     "",
+    "chunk",
     "TTFT s",
     "P50",
     "P99",
@@ -240,18 +271,23 @@ def main(arguments: Sequence[str] = ()) -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--only", default="", help="setups whose name has this in it")
     parser.add_argument(
+        "--chunks", type=int, nargs="+", default=CHUNKS, help="for baselines to choose from, tokens"
+    )
+    parser.add_argument(
         "--ablation", action="store_true", help="only the second tier's parts, memory binding"
     )
     options = parser.parse_args(arguments)
     kinds = ABLATIONS if options.ablation else KINDS
     setups = tuple(s for s in SETUPS if s.binding and s.burst) if options.ablation else SETUPS
     setups = tuple(s for s in setups if options.only in s.name)
-    found = asyncio.run(compare(kinds, setups, options.grow, options.rounds, options.threads))
+    found, chosen = asyncio.run(
+        compare(kinds, setups, options.grow, options.rounds, options.threads, options.chunks)
+    )
     for setup in setups:
         report.table(
             f"{setup.name} (target × {options.grow}; KV link emulated)",
             COLUMNS,
-            [_row(name, found[setup.name, name]) for name in kinds],
+            [_row(name, chosen[setup.name, name], found[setup.name, name]) for name in kinds],
         )
     if options.ablation:
         spans = {n: mean(o.quality.span_s for s in setups for o in found[s.name, n]) for n in kinds}

@@ -1,9 +1,9 @@
 """An Andes-like policy: quality of experience gained per token of KV cache, with preemption by recomputation.
 
 Source: Liu et al., "Andes: Defining and Enhancing Quality-of-Experience in LLM-Based Text Streaming Services" (2024);
-TokenFlow's baseline. QoE of a request is the share of the area under its reader's expected timeline (first token
-after `ttft_s`, then `rate` tokens/s) that the delivered one covers. "Like": the greedy knapsack packing of the paper,
-with its cap on preemptions, but QoE predicted over the next interval only.
+TokenFlow's baseline. "Like": the greedy knapsack packing of the paper, with its cap on preemptions. But where QoE there
+is the share of the area under a reader's expected timeline (first token after `ttft_s`, then `rate` tokens/s) that the
+delivered one covers, here it is the share of the tokens expected by the end of the next interval that will have come.
 """
 
 from __future__ import annotations

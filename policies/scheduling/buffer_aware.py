@@ -8,21 +8,24 @@ from __future__ import annotations
 
 import numpy as np
 
+from policies.quality import token_value
 from policies.scheduling.base import Bools, Floats, Ints, Load, fit, scheduling
 
 EXCHANGE = 0.25  # of the time: what bringing requests back may take
 HOLD = 1.0  # tokens: whoever runs goes on where it makes next to no difference
-FULL_VALUE, NO_VALUE = 0.1, 0.2  # of the output's length: the 10 % / 20 % rule of effective throughput
 
 
 @scheduling.register("buffer_aware")
 class BufferAware:
     """Working set, then buffer balancing.
 
-    interval_s: Δt between decisions. conservativeness: μ ≥ 1, how many times over a buffer must cover what a
-    preemption costs before its request may be displaced. stall_weight: γ, tokens that an imminent stall is worth;
-    start_weight: the same for a first token that is awaited. shrink: λ of equation (5). headroom: share of the
-    measured capacity Γ that readers may claim.
+    interval_s: Δt between decisions.
+    conservativeness: μ ≥ 1, how many times over a buffer must cover what a preemption costs before its request may be
+        displaced.
+    stall_weight: γ, tokens that an imminent stall is worth.
+    start_weight: the same for a first token that is awaited.
+    shrink: λ of TokenFlow's equation (5).
+    headroom: share of the measured capacity Γ that readers may claim.
     """
 
     def __init__(
@@ -66,8 +69,8 @@ class BufferAware:
         return self._swap(load, fit(load, order), order, utility, safe)
 
     def _return_s(self, load: Load) -> Floats:
-        """Until each could go on: the missing tokens loaded or recomputed, whichever is sooner (4.2.3). For those
-        that run, what coming back would take if they were displaced."""
+        """Until each could go on: the missing tokens loaded or recomputed, whichever is sooner (TokenFlow's
+        section 4.2.3). For those that run, what coming back would take if they were displaced."""
         missing = np.where(load.running, load.tokens, load.missing)
         stored = np.where(load.running, load.tokens, load.stored)
         recompute_s = missing * load.token_s
@@ -94,7 +97,8 @@ class BufferAware:
 
     def _working_set(self, load: Load, width: int) -> Bools:
         """Who is served at all: whoever has begun to read, and newcomers in order of arrival as long as the readers'
-        rates stay within the capacity, Σ r ≤ Γ (6), and there is a place, W_current < W_scheduled.
+        rates stay within the capacity, Σ r ≤ Γ (TokenFlow's equation (6)), and there is a place, W_current <
+        W_scheduled.
 
         Where those who have begun exceed the capacity already, nobody is admitted by preemption. The paper then
         serves in order of arrival; here they go on to be balanced, so that a shortage is shared: in order of
@@ -124,7 +128,7 @@ class BufferAware:
 
     def _utility(self, load: Load, return_s: Floats, width: int) -> Floats:
         """What running through the next interval adds: U_i = v_i · t − γ · φ(b_i), with the tokens it brings and
-        the buffer predicted for its end, less the same without running (3). φ(b) = e^−b.
+        the buffer predicted for its end, less the same without running (TokenFlow's equation (3)). φ(b) = e^−b.
 
         A request that must come back first brings its tokens later: they count in proportion.
         """
@@ -135,8 +139,7 @@ class BufferAware:
         gained = (dt - np.where(load.running, 0.0, min(step_s, dt))) / step_s * dt / (dt + waits_s)
         eaten = np.minimum(load.rate * dt, load.buffer)
         without = load.buffer - eaten
-        full, none = FULL_VALUE * load.expected, NO_VALUE * load.expected
-        value = np.minimum(np.maximum((none - load.buffer) / (none - full), 0.0), 1.0)
+        value = token_value(load.buffer, load.expected)
         risk = np.exp(-without) - np.exp(-(without + gained))
         # A newcomer has no stall to fear yet; its prefill would slow those who have.
         weight = np.where(load.received > 0, self._stall_weight, self._start_weight)

@@ -152,7 +152,8 @@ class SchedulingControl:
         fresh = [i for i, s in enumerate(wanting) if s.admitted and s.fresh and not s.paused]
         if not fresh:
             return chosen
-        order = np.array([*fresh, *(i for i in chosen.tolist() if i not in fresh)])
+        kept = set(fresh)
+        order = np.array([*fresh, *(i for i in chosen.tolist() if i not in kept)])
         return fit(load, order)
 
     def _load(self, wanting: Sequence[SessionView], now_s: float) -> Load:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from simulator.hardware.batching import Batching, derive_batching
 from simulator.hardware.catalog import check, kv_bytes, kv_tokens, timer
-from simulator.hardware.predict import predict
 from simulator.hardware.profiles import UnknownHardware, data_folder
 from simulator.hardware.timer import MeasuredTimer, OperatorTimer, RateTimer, StepTimer
 
@@ -20,6 +19,5 @@ __all__ = [
     "derive_batching",
     "kv_bytes",
     "kv_tokens",
-    "predict",
     "timer",
 ]

@@ -36,8 +36,9 @@ MEMORY_FOR_ENGINE = 0.9  # share of a GPU's memory that an engine takes, as vLLM
 ACTIVATION_BYTES = 1.5e9  # of that, for activations and graphs, on each GPU
 HOST_S = 2.0e-3  # around a step where no table says more: scheduling, sampling, preparing inputs
 ERRORS = {"dense": 0.11, "decode attention": 0.16, "prefill attention": 0.40, "all-reduce": 0.30}
-"""Mean relative error of the roofline on tables that it has not seen; `benchmarks.hardware` measures it. What is scaled
-from another table of the same GPU counts as no better, except the dense operators: there is but one table to try."""
+"""Mean relative error of the roofline on tables that it has not seen; `python -m benchmarks hardware` measures it. What
+is scaled from another table of the same GPU counts as no better, except the dense operators: there is but one table to
+try."""
 SCALED_DENSE_ERROR = 0.05
 
 Over = Callable[[float], float]

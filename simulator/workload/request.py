@@ -32,14 +32,8 @@ class Request:
 
 
 _TO_BITS = bytes.maketrans(b"01", b"\x00\x01")
-_TO_TEXT = bytes.maketrans(b"\x00\x01", b"01")
 
 
 def unpack(text: str) -> bytes:
     """ "0110" → a byte a position."""
     return text.encode("ascii").translate(_TO_BITS)
-
-
-def pack(acceptance: bytes) -> str:
-    """The inverse of `unpack`."""
-    return acceptance.translate(_TO_TEXT).decode("ascii")

@@ -40,7 +40,7 @@ class Arrival(Strict):
     rate_per_s: requests a second (poisson, interval).
     speed: how many times as fast as the trace says (trace).
     think_s: seconds from an answer's end to the user's next request (closed).
-    users: how many there are; null: one a device (closed).
+    users: how many there are, no more than devices, where there are any; null: one a device (closed).
     """
 
     kind: Literal["poisson", "interval", "trace", "closed"] = "poisson"

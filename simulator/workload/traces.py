@@ -9,16 +9,14 @@ from __future__ import annotations
 import csv
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
-import msgspec
-
 from deployments.modes import MODES
-from simulator.workload.request import Request, pack, unpack
+from simulator.workload.request import Request, unpack
 
 Row = Mapping[str, Any]
 V = TypeVar("V")
@@ -103,24 +101,6 @@ def read_trace(path: str | Path) -> list[Request]:
     requests.sort(key=lambda request: request.arrival_s)
     first_s = requests[0].arrival_s
     return [replace(request, arrival_s=request.arrival_s - first_s) for request in requests]
-
-
-def write_trace(path: str | Path, requests: Iterable[Request]) -> None:
-    """Write a JSONL trace that `read_trace` gives back."""
-    with Path(path).open("wb") as file:
-        for request in requests:
-            row: dict[str, Any] = {
-                "arrival_s": request.arrival_s,
-                "prompt_tokens": request.prompt_tokens,
-                "output_tokens": request.output_tokens,
-                "acceptance": None if request.acceptance is None else pack(request.acceptance),
-                "device": request.device,
-                "mode": request.mode,
-                "max_tokens": request.max_tokens,
-                "reader_rate": request.reader_rate or None,
-            }
-            said = {name: value for name, value in row.items() if value is not None}
-            file.write(msgspec.json.encode(said) + b"\n")
 
 
 def _jsonl(path: Path) -> Iterator[tuple[int, Row]]:

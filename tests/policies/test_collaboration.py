@@ -40,7 +40,7 @@ def state(
         there = [d for d in devices if among is None or d.name in among]
         return min(there, key=policy.preference, default=None)
 
-    return CollaborationState(mode, device, MODES, {"verifier": 1, "drafter": 1}, best)
+    return CollaborationState(mode, device, MODES, best)
 
 
 @pytest.mark.parametrize("name", list(collaboration))

@@ -94,12 +94,12 @@ def test_what_the_constrained_one_takes_in_is_booked_as_often_as_it_does(
     if took_part:
         race.took_in(constrained, 100)
     race.first_token(other(constrained), 100, 0.5)
-    assert (budget.requests, budget.spent) == (1, 100.0 * took_part)
+    assert (budget.tokens, budget.spent) == (100, 100.0 * took_part)
     race.took_in(other(constrained), 120)  # of no interest
     race.took_in(constrained, 130)  # a fail-over with 30 tokens of the answer
     race.first_token(constrained, 130, 0.5)
-    assert (budget.requests, budget.spent, budget.tokens) == (1, 100.0 * took_part + 130, 100)
-    assert who.budgets[other(constrained)].requests == 0
+    assert (budget.tokens, budget.spent) == (100, 100.0 * took_part + 130)
+    assert who.budgets[other(constrained)].tokens == 0
 
 
 def test_a_race_without_a_token_is_booked_when_it_is_given_up():
@@ -149,12 +149,14 @@ def test_whatever_happens_the_books_are_right_and_decisions_make_sense(
     known = RaceHistory(Latencies(seen), StepTimeModel(*pace), Outputs())
     budget = who.budgets[costs.constrained]
     races: list[Race] = []
+    prompts: list[int] = []
     taken_in: list[int] = []
     now_s = 0.0
     for event, which, side, tokens in [("new", 0, SERVER, 7), *events]:
         now_s += 0.1
         if event == "new":
             races.append(Race(tokens, most, rate, costs, who, known, coin, share))
+            prompts.append(tokens)
             taken_in.append(0)
             assert min(races[-1].start.server_s, races[-1].start.device_s) == 0.0
             continue
@@ -182,7 +184,7 @@ def test_whatever_happens_the_books_are_right_and_decisions_make_sense(
     for race in races:
         race.finish()
     assert budget.spent == pytest.approx(sum(taken_in), abs=1e-9)
-    assert budget.requests == len(races)
+    assert budget.tokens == sum(prompts)
 
 
 def test_a_budget_of_its_own_is_planned_with():

@@ -27,7 +27,7 @@ def test_lengths_are_those_of_the_last_prompts(before, after, kept, tokens):
     assert len(lengths) == len(last)
     assert lengths.total == sum(last)
     below = sum(n for n in last if n < tokens)
-    assert lengths.share_below(tokens) == pytest.approx(below / sum(last) if last else 0.0)
+    assert lengths.around(tokens)[0] == pytest.approx(below / sum(last) if last else 0.0)
     found, shares = lengths.shares()
     mass = Counter(last)
     assert dict(zip(found.tolist(), shares, strict=True)) == pytest.approx(
@@ -56,7 +56,6 @@ def test_long_prompts_count_as_alike_only_if_they_are_nearly_as_long(before, aft
     last = (before[-kept:] + after)[-kept:]
     shorter, alike, longer = lengths.around(tokens)
     assert shorter + alike + longer == pytest.approx(1)
-    assert shorter == lengths.share_below(tokens)
     slack = 0.0 if tokens < EXACT else tokens / 64
     for share, sure, perhaps in (
         (shorter, [n for n in last if n < tokens - slack], [n for n in last if n < tokens]),
@@ -66,7 +65,7 @@ def test_long_prompts_count_as_alike_only_if_they_are_nearly_as_long(before, aft
         assert sum(sure) - 1 <= share * sum(last) * (1 + 1e-9) + 1
         assert share * sum(last) <= sum(perhaps) * (1 + 1e-9) + 1
     threshold = lengths.threshold(0.5)
-    assert lengths.share_below(threshold) <= 0.5 + 1e-9
+    assert lengths.around(threshold)[0] <= 0.5 + 1e-9
     assert sum(lengths.around(threshold)[:2]) > 0.5 - 1e-9
 
 
@@ -82,8 +81,8 @@ def test_a_long_prompt_does_not_make_an_account_large(tokens):
 def test_threshold_is_the_first_length_that_goes_beyond_the_share(prompt, share):
     lengths = Lengths(prompt)
     threshold = lengths.threshold(share)
-    assert lengths.share_below(threshold) <= share + 1e-12
-    assert lengths.share_below(threshold + 1) > share - 1e-12
+    assert lengths.around(threshold)[0] <= share + 1e-12
+    assert lengths.around(threshold + 1)[0] > share - 1e-12
 
 
 @given(times, times, st.integers(1, 50), st.floats(0, 110), st.floats(0, 1))
@@ -130,7 +129,7 @@ def test_a_window_follows_a_drift():
         latencies.note(5.0)
         lengths.note(1000)
     assert latencies.quantile(0.01) == 5.0
-    assert lengths.share_below(1000) == 0.0
+    assert lengths.around(1000)[0] == 0.0
     assert len(latencies) == len(lengths) == 100
 
 

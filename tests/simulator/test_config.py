@@ -56,6 +56,10 @@ A100 = {"hardware": "4xA100", "model": "Llama-2-70B"}
             {"devices": [{**DEVICE, "link": {"rtt_ms": 5, "jitter_ms": 9}}]},
             r"devices.0.link: .*\(5 ms\), not 9",
         ),
+        (
+            {"workload": {"count": 9, "arrival": {"kind": "closed", "users": 6}}},
+            "workload.arrival.users: 6 need a device each, and there are 5",
+        ),
         ({"devices": []}, "mode speculative needs devices, or targets with a draft_model"),
         ({"devices": [], "mode": "race"}, "mode race needs devices"),
         ({"devices": [], "mode": "cloud", "reader": "device"}, "reader device needs devices"),

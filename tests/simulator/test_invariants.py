@@ -77,7 +77,7 @@ def _nothing_is_left(world: World) -> None:
         assert memory.tier is None or memory.tier.free == memory.tier.settings.blocks
     for made in world.devices._made.values():
         assert made.device.sessions == 0
-        assert not made.device.processor.busy
+        assert not made.device.processor._running
         assert not made.path._sessions
         assert not made.uplink._sessions
     assert not world.experience.races

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from simulator.run import simulate
+import pytest
+
+from simulator.answer import Answer
+from simulator.run import Clients, simulate
 from simulator.workload import Request
-from tests.simulator.configurations import TARGET, config
+from simulator.world import World
+from tests.simulator.configurations import DEVICE, TARGET, config
 
 
 def test_one_run_may_mix_modes() -> None:
@@ -32,3 +36,31 @@ def test_a_run_ends_though_its_last_answers_end_in_the_same_moment() -> None:
     requests = [Request(0.0, 20, 10, bytes(10)) for _ in range(3)]
     summary = simulate(config(mode="cloud", targets=[TARGET], devices=[]), requests=requests).summary()
     assert summary["finished"] == 3
+
+
+def disturbed(fault: str, seconds: float) -> Answer:
+    """An answer of the cloud to a reader at a device, whose link breaks in the middle."""
+    devices = [{**DEVICE, "link": {"rtt_ms": 20}}]
+    world = World(config(mode="cloud", targets=[TARGET], devices=devices, history=True))
+    clients = Clients(world, lambda _: None)
+    path = world.devices[0].uplink
+    world.loop.call_at(1.0, getattr(path, fault))
+    world.loop.call_at(1.0 + seconds, path.heal)
+    world.loop.run(clients.run([Request(0.0, 20, 200, max_tokens=200)]))
+    (answer,) = clients.answers
+    return answer
+
+
+def test_answers_wait_for_a_link_that_stalls() -> None:
+    answer = disturbed("stall", 4.0)
+    assert answer.finish == "stop"
+    assert answer.times_s is not None
+    assert not [time_s for time_s in answer.times_s if 1.1 < time_s < 5.0]
+
+
+def test_answers_do_not_cross_a_link_that_is_cut() -> None:
+    answer = disturbed("cut", 4.0)
+    assert answer.failure == "unreachable"
+    assert 0 < answer.tokens < 200
+    assert answer.last_s <= 1.0 + 0.01 + 1e-9
+    assert answer.ended_s == pytest.approx(1.0, abs=0.1)

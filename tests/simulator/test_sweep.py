@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
 from simulator.config import ConfigError
 from simulator.run import simulate
 from simulator.sweep import grid, sweep
-from simulator.tasks import ray_map
+from simulator.tasks import ForeignFile, ray_map, resumable_map
 from tests.simulator.configurations import raw
 
 AXES = ["window.parameters.size=2,5", "devices.0.link.rtt_ms=10,40"]
@@ -65,3 +67,43 @@ def test_an_error_in_a_task_is_raised_here() -> None:
     assert sorted(ray_map(_reciprocal, [1, 2, 4], chunk=2)) == [0.25, 0.5, 1.0]
     with pytest.raises(ZeroDivisionError):
         list(ray_map(_reciprocal, [1, 0]))
+
+
+class Square(msgspec.Struct, frozen=True):
+    root: int
+    square: int
+
+
+def _square(root: int) -> Square:
+    return Square(root, root**2)
+
+
+def squares(file: Path, *roots: int) -> list[Square]:
+    items = {root: root for root in roots}
+    return list(resumable_map(_square, items, lambda one: one.root, Square, file))
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [b"# my notes\n", b"my notes", b'{"root":1,"square":1}\nmine\n', b'{"root":1,"square":1}\n{"mine"'],
+)
+def test_a_file_of_somebody_else_is_left_as_it_is(tmp_path: Path, lines: bytes) -> None:
+    file = tmp_path / "notes.txt"
+    file.write_bytes(lines)
+    with pytest.raises(ForeignFile, match=r"notes.txt, line \d: .*name another file"):
+        squares(file, 1)
+    assert file.read_bytes() == lines
+
+
+def test_every_point_is_a_task_and_kept_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    chunks: list[int] = []
+
+    def counted(function: Any, items: Any, chunk: int) -> Any:
+        chunks.append(chunk)
+        return map(function, items)
+
+    monkeypatch.setattr("simulator.tasks.ray_map", counted)
+    points = sweep(grid(raw(), AXES), tmp_path / "sweep.jsonl")
+    next(points)
+    assert chunks == [1]
+    assert len((tmp_path / "sweep.jsonl").read_bytes().splitlines()) == 1

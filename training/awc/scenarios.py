@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from policies.awc.exploration import Exploration
 from policies.speculation import MAX_WINDOW
-from policies.window import StaticWindow, WindowPolicy, WindowState, window
+from policies.window import StaticWindow, WindowPolicy, WindowState
 from simulator.config import Config, parse
 from simulator.run import simulate
 
@@ -31,7 +31,7 @@ class Outcome:
 
     index: int
     cost_s: dict[int, float]
-    states: np.ndarray
+    states: list[list[float]]
 
     @property
     def best(self) -> int:
@@ -39,13 +39,13 @@ class Outcome:
         return min(self.cost_s, key=self.cost_s.__getitem__)
 
 
-def draw(index: int, outside: bool = False, rtts_s: Sequence[float] = (), requests: int = 3) -> Config:
+def draw(index: int, outside: bool = False, requests: int = 3) -> Config:
     """Scenario number `index`: one target, 1 to 32 devices that ask again and again, each `requests` times (a
     few devices more often, so that their mean is one). Some targets take all that is asked in a step, others only so
     many sequences, padded to the longest.
 
-    outside: conditions beyond the training ranges: RTTs up to 150 ms (drawn from `rtts_s` where given),
-    drafters that cost next to nothing or as much as the target.
+    outside: conditions beyond the training ranges: RTTs up to 150 ms, drafters that cost next to nothing or as much as
+    the target.
     """
     random = np.random.Generator(np.random.PCG64([20251121, int(outside), index]))
 
@@ -55,10 +55,7 @@ def draw(index: int, outside: bool = False, rtts_s: Sequence[float] = (), reques
     devices = int(between(1, 32.99))
     verify_s = between(0.008, 0.12)
     draft_share = between(0.006, 1.2) if outside else between(0.02, 0.8)
-    if outside and rtts_s:
-        rtt_s = float(random.choice(rtts_s))
-    else:
-        rtt_s = between(0.08, 0.15) if outside else between(0.001, 0.1)
+    rtt_s = between(0.08, 0.15) if outside else between(0.001, 0.1)
     colocated = bool(random.random() < 0.5)
     position = between(0.0005, 0.02)
     raw: dict[str, Any] = {
@@ -115,13 +112,12 @@ def cost(config: Config, policy: Callable[[], WindowPolicy]) -> float:
     """The objective: TPOT plus the TTFT spread over the answer, in seconds per output token, mean over the
     requests. It weighs both as a reader of this answer does who waits for its end."""
     answers = simulate(config, window=policy).answers
-    return float(np.mean([(answer.last_s - answer.arrival_s) / answer.tokens for answer in answers]))
+    return float(np.mean([answer.e2e_s / answer.tokens for answer in answers]))
 
 
-def outcome(index: int, outside: bool = False, rtts_s: Sequence[float] = (), requests: int = 3) -> Outcome:
+def outcome(index: int, requests: int = 3) -> Outcome:
     """Simulate a scenario with every fixed window."""
-    config = draw(index, outside, rtts_s, requests)
-    short = draw(index, outside, rtts_s, 1)
+    config, short = draw(index, requests=requests), draw(index, requests=1)
     costs: dict[int, float] = {}
     states: list[list[float]] = []
     for size in WINDOWS:
@@ -132,17 +128,7 @@ def outcome(index: int, outside: bool = False, rtts_s: Sequence[float] = (), req
             len(seen), min(SAMPLES, len(seen)), replace=False
         )
         states += [row(seen[i]) for i in picked]
-    return Outcome(index, costs, np.array(states, dtype=np.float64))
-
-
-def regret(index: int, outside: bool = False, rtts_s: Sequence[float] = (), policy: str = "awc") -> float:
-    """How much more a policy costs than the best fixed window of the scenario, as a share of that.
-
-    Devices ask eight times here: a pair lives longer than its first answer.
-    """
-    config = draw(index, outside, rtts_s, requests=8)
-    best = min(cost(config, lambda size=size: StaticWindow(size)) for size in WINDOWS)  # type: ignore[misc]
-    return cost(config, lambda: window.create(policy)) / best - 1
+    return Outcome(index, costs, states)
 
 
 class Fixed:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ from policies.awc.features import CANDIDATE, STATE, features
 from policies.awc.network import LAYERS, WEIGHTS
 from policies.speculation import MAX_WINDOW
 from policies.window import WindowState
-from simulator.tasks import ray_map
+from simulator.tasks import resumable_map
 from training.awc.scenarios import Outcome, outcome
 
 WIDTH = 24
@@ -128,7 +127,7 @@ def dataset(outcomes: list[Outcome]) -> tuple[np.ndarray, np.ndarray, np.ndarray
     for found in outcomes:
         relative = np.log(np.array(list(found.cost_s.values())) / found.cost_s[found.best])
         for state in found.states:
-            seen, closed_form = features(WindowState(*state))
+            seen, closed_form = features(WindowState(*state))  # type: ignore[arg-type]  # whole numbers are floats
             states.append(seen)
             expected.append(closed_form)
             costs.append(relative)
@@ -138,24 +137,12 @@ def dataset(outcomes: list[Outcome]) -> tuple[np.ndarray, np.ndarray, np.ndarray
 
 def sweep(count: int, work: Path) -> list[Outcome]:
     """Outcomes of scenarios 0 … count − 1; those found in `work` are not simulated again."""
-    work.mkdir(parents=True, exist_ok=True)
-    found = {int(path.stem): _read(path) for path in work.glob("*.npz") if int(path.stem) < count}
-    left = [index for index in range(count) if index not in found]
+    items = {index: index for index in range(count)}
+    found = resumable_map(outcome, items, lambda one: one.index, Outcome, work / "outcomes.jsonl")
     console = Console(stderr=True)
-    results = ray_map(partial(outcome), left) if left else iter(())
-    for done in track(results, "scenarios", total=len(left), console=console, transient=True):
-        part = work / f"{done.index}.part"
-        with part.open("wb") as file:
-            np.savez(file, windows=list(done.cost_s), costs=list(done.cost_s.values()), states=done.states)
-        part.rename(work / f"{done.index}.npz")
-        found[done.index] = done
-    return [found[index] for index in sorted(found)]
-
-
-def _read(path: Path) -> Outcome:
-    with np.load(path) as saved:
-        costs = dict(zip(saved["windows"].tolist(), saved["costs"].tolist(), strict=True))
-        return Outcome(int(path.stem), costs, saved["states"])
+    return sorted(
+        track(found, "scenarios", total=count, console=console, transient=True), key=lambda one: one.index
+    )
 
 
 def main() -> None:

@@ -21,6 +21,7 @@ def fake(seed: int) -> Outcome:
     return Outcome(seed, ["somebody waited"] if seed % 7 == 3 else [], longest_gap_s=seed / 10)
 
 
+@pytest.mark.usefixtures("cluster")
 def test_every_seed_is_played_once(tmp_path: Path) -> None:
     done = tmp_path / "work" / "done.jsonl"
     first = sorted(play_all(range(20), done, fake), key=lambda one: one.seed)
@@ -31,6 +32,7 @@ def test_every_seed_is_played_once(tmp_path: Path) -> None:
     assert len(done.read_bytes().splitlines()) == 20
 
 
+@pytest.mark.usefixtures("cluster")
 def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path: Path) -> None:
     done = tmp_path / "done.jsonl"
     done.write_bytes(
@@ -43,6 +45,7 @@ def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path: Path) -> None:
     assert [json.loads(line)["seed"] for line in done.read_bytes().splitlines()] == [200, 7, 5]
 
 
+@pytest.mark.usefixtures("cluster")
 def test_a_process_that_fails_is_no_seed_played(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="played before"):
         list(play_all([100], tmp_path / "done.jsonl", fake))

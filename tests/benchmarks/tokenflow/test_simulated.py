@@ -66,3 +66,23 @@ def test_the_chunk_matters() -> None:
     found = {chunk: simulated.streams(small, KINDS["TokenFlow"], 0, chunk) for chunk in (64, 2048)}
     firsts = [[stream.times_s[0] for stream in streams] for streams in found.values()]
     assert firsts[0] != firsts[1]
+
+
+def test_gains_are_over_the_best_of_all_others_figure_by_figure() -> None:
+    theirs = {
+        "FCFS": (8.0, 100.0),
+        "FCFS chunked": (5.0, 80.0),
+        "FCFS optimistic": (9.0, 50.0),
+        "Andes-like": (6.0, 120.0),
+    }
+    found = {
+        (setup, kind): [
+            replace(_quality(0.0), ttft_p99_s=ttft_s, effective_throughput=tokens, stall_mean_s=stall_s)
+        ]
+        for setup, ours, stall_s in ((BURST, (4.0, 180.0), 0.5), (SETUPS[1], (2.5, 132.0), 0.0))
+        for kind, (ttft_s, tokens) in {**theirs, "TokenFlow": ours}.items()
+    }
+    cut = simulated._best_and_worst("cut", found, [BURST, SETUPS[1]], "ttft_p99_s", sign=-1)
+    assert cut == {"cut": 0.5, "cut_stall_s": 0.0, "cut_least": pytest.approx(0.2), "cut_least_stall_s": 0.5}
+    gain = simulated._best_and_worst("gain", found, [BURST], "effective_throughput")
+    assert gain == {"gain": 0.5, "gain_stall_s": 0.5, "gain_least": 0.5, "gain_least_stall_s": 0.5}

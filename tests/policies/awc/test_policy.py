@@ -17,7 +17,7 @@ from policies.awc.exploration import Exploration
 from policies.awc.features import CANDIDATE, STATE, features
 from policies.awc.network import LAYERS, BadWeights, Network, load
 from policies.awc.policy import AdaptiveWindow
-from policies.speculation import token_s
+from policies.speculation import expected_tokens
 from policies.window import WindowState
 from training.awc.train import WcDnn, fit
 
@@ -64,7 +64,8 @@ def test_what_is_expected_is_the_closed_form() -> None:
         0.5, 0.02, 0.03, 0.1, 4, verify_s=0.04, draft_s=0.01, fused_s=0.03, alpha=0.8, judged=10**9
     )
     _, expected = features(state)
-    by_hand = [math.log(0.03), *(math.log(token_s(0.8, g, 0.01, 0.02, 0.04)) for g in range(2, 13))]
+    token_s = [(0.01 * g + 0.02 + 0.04) / expected_tokens(0.8, g) for g in range(2, 13)]
+    by_hand = [math.log(one) for one in (0.03, *token_s)]
     assert expected == pytest.approx([x - min(by_hand) for x in by_hand], abs=1e-6)
 
 

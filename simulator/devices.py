@@ -1,0 +1,223 @@
+"""Devices in virtual time: the live device around a scripted model, behind a simulated link."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+
+import msgspec
+
+from cluster.device import Device, DeviceSession
+from cluster.link import Link
+from cluster.profile import DeviceSpeed
+from cluster.registry import DeviceRecord
+from deployments.request.assignment import EndpointInfo
+from engine.base import Engine, EngineInfo, EngineStopped, Sampling
+from simulator.clock import VirtualLoop
+from simulator.config import Config, DeviceGroup
+from simulator.device_model import ScriptedEngine
+from simulator.hardware import StepTimer
+from simulator.network import Path
+from simulator.script import EOS, VOCAB_SIZE, VOCABULARY, Script
+
+
+class Speed:
+    """A device's speed from a step timer (`cluster.profile.DeviceSpeed`)."""
+
+    emulated = True
+    battery_wh = None
+
+    def __init__(self, name: str, timer: StepTimer, sessions: int, power_w: float) -> None:
+        self.name, self.sessions, self.power_w = name, sessions, power_w
+        self._timer = timer
+        self._step_s: dict[int, float] = {}  # of decoding a token, by context: asked for again and again
+
+    def prefill_s(self, tokens: int) -> float:
+        """Seconds to take in so many tokens."""
+        return self._timer.step_s(tokens, 1, 0, ((tokens, 0),)) if tokens else 0.0
+
+    def decode_s(self, tokens: int, context: int = 0) -> float:
+        """Seconds to produce so many, one by one, after a context of so many."""
+        context += tokens // 2
+        step_s = self._step_s.get(context)
+        if step_s is None:
+            step_s = self._step_s[context] = self._timer.step_s(1, 1, context)
+        return tokens * step_s
+
+
+MakeSpeed = Callable[[str, StepTimer, int, float], Speed]
+"""Of a group of devices: name, timer, sessions that each works on at a time, watts."""
+
+
+class SimulatedDevice:
+    """A device, its link, and how it is reached from the cloud."""
+
+    __slots__ = ("device", "link", "path", "uplink")
+
+    def __init__(self, loop: VirtualLoop, device: Device, link: Link) -> None:
+        self.device, self.link = device, link
+        self.path, self.uplink = Path.to_device(loop, link), Path.to_cloud(loop, link)
+
+    @property
+    def open_sessions(self) -> int:
+        return self.device.sessions
+
+
+class Devices(Sequence[SimulatedDevice]):
+    """Made when first needed: most of a hundred thousand devices may never see a request.
+
+    Groups are mixed evenly, so that the first N requests meet each in proportion.
+    """
+
+    def __init__(
+        self,
+        loop: VirtualLoop,
+        script: Script,
+        config: Config,
+        groups: Sequence[DeviceGroup],
+        speed: MakeSpeed = Speed,
+    ) -> None:
+        self._loop, self._seed, self._groups = loop, config.seed, groups
+        data = config.data_folder
+        self._speeds = [
+            speed(f"devices-{g}", group.timer(data), group.places, group.watts)
+            for g, group in enumerate(groups)
+        ]
+        shares = sorted((i / group.count, g) for g, group in enumerate(groups) for i in range(group.count))
+        self._group_of = [g for _, g in shares]
+        self._models = [
+            ScriptedEngine(script, EngineInfo(speed.name, VOCABULARY, VOCAB_SIZE, 2**31, EOS))
+            for speed in self._speeds
+        ]
+        self._made: dict[int, SimulatedDevice] = {}
+        self._watched: dict[int, None] = {}  # those that may have sessions, or something to tell
+        self._told: list[tuple[int, int] | None] = []  # sessions of each, now and ever, as last told
+        self._lives: dict[int, int] = {}  # how often a device was restarted
+        self._records = [
+            _record(speed, group.link.rtt_ms / 1e3) for speed, group in zip(self._speeds, groups, strict=True)
+        ]
+
+    def __len__(self) -> int:
+        return len(self._group_of)
+
+    def __getitem__(self, index: int) -> SimulatedDevice:  # type: ignore[override]
+        made = self._made.get(index)
+        if made is None:
+            profile = self._groups[self._group_of[index]].link.profile(self._seed * 1_000_003 + index)
+            made = self._made[index] = SimulatedDevice(self._loop, self._device(index), Link(profile))
+        return made
+
+    @property
+    def busy(self) -> Collection[SimulatedDevice]:
+        """All that have sessions, and a few others."""
+        return [self._made[index] for index in self._watched]
+
+    def _device(self, index: int) -> Device:
+        g = self._group_of[index]
+        return _Watched(self._models[g], self._speeds[g], partial(self._watched.__setitem__, index, None))
+
+    def at(self, endpoint: EndpointInfo) -> SimulatedDevice:
+        """The device at an endpoint. Raises EngineStopped if it is there no more."""
+        index = self.number(endpoint.name)
+        if endpoint.address != self.address(index):
+            raise EngineStopped(f"nobody answers at {endpoint.address}")
+        return self[index]
+
+    async def leave(self, index: int) -> None:
+        """The device's process ends; nobody is told but those who are connected."""
+        made = self[index]
+        self._lives[index] = self._lives.get(index, 0) + 1
+        made.path.cut()
+        made.uplink.cut()
+        await made.device.close()
+
+    def come_back(self, index: int) -> None:
+        """Another process takes the place of the one that has left, at another address."""
+        made = self[index]
+        made.device = self._device(index)
+        made.path.heal()
+        made.uplink.heal()
+        self._tell_anew(index)  # its record has changed
+
+    def forget(self, name: str) -> None:
+        """The router takes the device for lost, until it registers again."""
+        self._tell_anew(self.number(name))
+
+    def _tell_anew(self, index: int) -> None:
+        self._told[index], self._watched[index] = None, None
+
+    def address(self, index: int) -> str:
+        """Where the device is reached now."""
+        lives = self._lives.get(index, 0)
+        return f"{self.name(index)}#{lives}" if lives else self.name(index)
+
+    def name(self, index: int) -> str:
+        return f"device-{index}"
+
+    def number(self, name: str) -> int:
+        return int(name.removeprefix("device-"))
+
+    def news(self) -> list[DeviceRecord]:
+        """Records of the devices that have opened or ended sessions since the last call: at first of all."""
+        if not self._told:
+            self._told = [(0, 0)] * len(self)
+            return [self._record(i, 0, 0) for i in range(len(self))]
+        changed = []
+        for i in list(self._watched):
+            made = self[i]
+            now = made.device.sessions, made.device.counters.opened
+            if now != self._told[i] and not made.path.is_cut:
+                self._told[i] = now
+                changed.append(self._record(i, *now))
+            if not made.device.sessions and now == self._told[i]:
+                del self._watched[i]
+        return changed
+
+    def _record(self, index: int, sessions: int, opened: int) -> DeviceRecord:
+        return msgspec.structs.replace(
+            self._records[self._group_of[index]],
+            name=self.name(index),
+            address=self.address(index),
+            sessions=sessions,
+            opened=opened,
+        )
+
+    @property
+    def waited_s(self) -> float:
+        """What frames lost to bandwidth and to each other, in sum, seconds."""
+        return sum(made.link.up.waited_s + made.link.down.waited_s for made in self._made.values())
+
+    @property
+    def sent_bytes(self) -> int:
+        """Handed to links, both ways."""
+        return sum(made.link.up.sent_bytes + made.link.down.sent_bytes for made in self._made.values())
+
+
+class _Watched(Device):
+    """A device that tells, by `opened`, that it may have sessions."""
+
+    def __init__(self, engine: Engine, speed: DeviceSpeed, opened: Callable[[], None]) -> None:
+        super().__init__(engine, speed)
+        self._opened = opened
+
+    async def open(self, prompt: Sequence[int], sampling: Sampling, log: Sequence[int] = ()) -> DeviceSession:
+        self._opened()
+        return await super().open(prompt, sampling, log)
+
+
+def _record(speed: Speed, rtt_s: float) -> DeviceRecord:
+    """Of any device of that speed."""
+    prefill_s = speed.prefill_s(64) / 64
+    return DeviceRecord(
+        name="",
+        address="",
+        profile=speed.name,
+        model=speed.name,
+        vocabulary=VOCABULARY,
+        rtt_s=rtt_s,
+        capacity=speed.sessions,
+        emulated=True,
+        prefill_token_s=prefill_s,
+        prefill_j=speed.power_w * prefill_s,
+        decode_j=speed.power_w * speed.decode_s(1, 64),
+    )
