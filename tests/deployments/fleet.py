@@ -34,7 +34,7 @@ from tests.deployments.relay import Relay
 
 Prompts = Sequence[tuple[int, ...]]
 
-STREAMS, TOKENS = 32, 72
+STREAMS, TOKENS = 32, 96
 WELL_BEGUN = 8  # tokens of an answer after which a fault may come
 
 PHONE = "phone"
@@ -185,8 +185,8 @@ class World:
     async def answers(
         self, mode: str, prompts: Prompts, faults: Sequence[Callable[[], None]] = ()
     ) -> list[Answer]:
-        """All at once. A fault comes when three quarters of the streams have got WELL_BEGUN tokens since the last."""
-        waiting, got = list(faults), [0] * len(prompts)
+        """All at once. A fault comes when all streams have got WELL_BEGUN tokens since the last, or their end."""
+        waiting, got, ended = list(faults), [0] * len(prompts), [False] * len(prompts)
 
         async def answer(number: int, prompt: tuple[int, ...]) -> Answer:
             wanted, device = MODES[mode]
@@ -199,7 +199,8 @@ class World:
                 answer.times_s += [time.monotonic()] * len(delta.ids)
                 answer.finish, answer.stats = delta.finish, delta.stats or answer.stats
                 got[number] += len(delta.ids)
-                if waiting and sum(n >= WELL_BEGUN for n in got) >= STREAMS * 3 // 4:
+                ended[number] = delta.finish is not None
+                if waiting and all(n >= WELL_BEGUN or done for n, done in zip(got, ended, strict=True)):
                     got[:] = [0] * STREAMS
                     waiting.pop(0)()
             return answer
