@@ -1,0 +1,51 @@
+"""Deterministic faults: a seed draws a small system, what is asked of it and what happens to it; then promises are
+checked. A failing seed replays to the byte.
+
+Processes die and come back, devices leave for a while, links stall, are cut and heal, answers come late, the router or
+the scheduler is lost, a pool is drained, endpoints are full. Whatever happens, as long as one endpoint could finish a
+request and its reader can be reached:
+
+1. Every accepted request ends exactly once, whole; its tokens are those of an undisturbed run.
+2. Nobody waits longer between two deliveries, or for the end, than `promised_s`.
+3. No session, task or block of memory is left behind.
+4. Plans overspend no budget by more than it can make up for (`policies.budget`) and the requests under way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from simulator.chaos.promises import Outcome, check
+from simulator.chaos.saboteur import FragileWorld, Saboteur
+from simulator.chaos.scenario import Fault, scenario
+from simulator.clock import Deadlock
+from simulator.network import SILENCE_S
+from simulator.run import Clients
+
+__all__ = ["Fault", "Outcome", "play", "scenario"]
+
+
+def play(seed: int) -> Outcome:
+    """Run a seed and check all promises."""
+    config, requests, faults = scenario(seed)
+    world = FragileWorld(config)
+    clients, saboteur = Clients(world, lambda _: None), Saboteur(world)
+    outcome = Outcome(seed, answers=clients.answers)
+
+    async def main() -> None:
+        for fault in faults:
+            world.loop.call_at(fault.at_s, saboteur.begin, fault)
+        await clients.run(requests)
+        await saboteur.end()
+        await asyncio.sleep(2 * SILENCE_S)  # what is still on its way arrives
+
+    try:
+        world.loop.run(main())
+    except Deadlock:
+        outcome.broken.append("deadlock: nothing is left to happen, and requests are under way")
+    except Exception as error:
+        outcome.broken.append(f"crash: {type(error).__name__}: {error}")
+    outcome.faults = saboteur.done
+    if not outcome.broken:
+        check(outcome, world)
+    return outcome

@@ -1,0 +1,144 @@
+"""What a seed draws: a small system, its requests, and what happens to it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from random import Random
+
+from deployments.modes import MODES
+from policies.cost import MAINS_USD_PER_J
+from simulator.config import Config, parse
+from simulator.network import SILENCE_S
+from simulator.workload import Request
+
+LAST_FAULT_S = 60.0
+HURRY = 10.0  # times as fast requests and faults come where room is tight
+SHORT_RACES = 40  # in some runs, beside all else
+DEVICE_FAULTS = ("restart", "cut", "stall", "leave")
+FATAL_FAULTS = ("kill", "restart", "cut", "drain", "leave", "drafter", "silence")
+FATAL = 3  # of these in a run at most, fewer than the endpoints that a request may lose
+LIMITS = {"open_s": 5.0, "first_s": 20.0, "step_s": 15.0}
+WAIT_S = 15.0
+"""Time limits shorter than the application's, so that what follows from them is worth a promise."""
+DEAR_JOULE = 1e-4
+"""Dollars: the devices are then the constrained endpoints."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What happens. at_s: when; kind: a method of `Saboteur`; target: whom it concerns; seconds: for how long."""
+
+    at_s: float
+    kind: str
+    target: int
+    seconds: float
+
+
+def scenario(seed: int) -> tuple[Config, list[Request], list[Fault]]:
+    """A small system, its requests, and faults that leave somebody to answer."""
+    random, more = Random(seed), Random(f"more of {seed}")  # what is drawn from one leaves the other as it is
+    servers, devices = random.randint(2, 3), random.randint(1, 3)
+    tight = random.random() < 0.3
+    config = parse(
+        {
+            "name": "chaos",
+            "seed": random.randrange(2**31),
+            "reader": random.choice(["cloud", "device"]),
+            "mode": None,
+            "history": True,
+            "workload": {"kind": "synthetic", "count": 1},
+            "window": {"name": random.choice(["static", "dynamic", "awc"])},
+            "router": {
+                "routing": {"name": random.choice(["jsq", "round_robin", "random"])},
+                "wait_s": WAIT_S,
+            },
+            "racing": {
+                "dispatch": {"name": random.choice(["disco", "stochastic", "server", "device"])},
+                "budget": more.choice([0.0, 0.1, 0.5]),
+                "exchange_rate": more.choice([MAINS_USD_PER_J, DEAR_JOULE]),
+            },
+            "limits": LIMITS,
+            "engine": {
+                "kv_blocks": 256 if tight else 2048,
+                "max_sessions": random.choice([2, 4]) if tight else 64,
+                "max_waiting": more.choice([0, 1, 3]) if tight else 64,
+                "token_budget": 256,
+                "scheduling": random.choice([None, {"name": "buffer_aware"}, {"name": "fcfs"}]),
+            },
+            "targets": [
+                {
+                    "model": "target",
+                    "count": servers,
+                    "measured": {"base_s": 0.02, "token_s": 1e-4},
+                    "measured_draft": {"base_s": 0.004, "token_s": 1e-5},
+                    "call_s": random.choice([0.0, 0.001]),
+                }
+            ],
+            "devices": [
+                {
+                    "count": devices,
+                    "sessions": 8,
+                    "rates": {"prefill_tokens_per_s": 500, "decode_tokens_per_s": 40},
+                    "link": {"rtt_ms": random.choice([5, 30, 80]), "jitter_ms": random.choice([0, 2])},
+                    "power_w": 5.0,
+                }
+            ],
+        }
+    )
+    modes: list[str | None] = [None, *MODES]
+    requests = [
+        Request(
+            arrival_s=arrival_s,
+            prompt_tokens=random.randint(1, 120),
+            output_tokens=(output := random.randint(1, 200)),
+            acceptance=bytes(random.random() < 0.75 for _ in range(output)),
+            device=random.randrange(devices),
+            reader_rate=random.choice([0.0, 5.0, 20.0]),
+            mode=random.choice(modes),
+            max_tokens=1000,
+        )
+        for arrival_s in sorted(random.uniform(0, LAST_FAULT_S) for _ in range(random.randint(3, 16)))
+    ]
+    if more.random() < 0.2 and not tight:  # the budget of a few races is hard to overspend
+        races = [_short_race(more, devices) for _ in range(SHORT_RACES)]
+        requests = sorted([*requests, *races], key=lambda request: request.arrival_s)
+    first = ["kill", "restart", "cut", "stall", "late", "router", "scheduler", "drain"]
+    faults = _faults(random, [random.choice(first) for _ in range(random.randint(1, 6))], servers, devices)
+    fatal = sum(fault.kind in FATAL_FAULTS for fault in faults)
+    second = [more.choice(["leave", "drafter", "silence"]) for _ in range(more.randint(0, 2))]
+    faults += _faults(more, second, servers, devices, fatal)
+    if tight:  # more is asked at once than there is room for
+        requests = [replace(request, arrival_s=request.arrival_s / HURRY) for request in requests]
+        faults = [replace(fault, at_s=fault.at_s / HURRY) for fault in faults]
+    return config, requests, faults
+
+
+def _short_race(random: Random, devices: int) -> Request:
+    return Request(
+        arrival_s=random.uniform(0, LAST_FAULT_S),
+        prompt_tokens=random.randint(1, 120),
+        output_tokens=random.randint(1, 20),
+        device=random.randrange(devices),
+        mode="race",
+        max_tokens=1000,
+    )
+
+
+def _faults(random: Random, kinds: Sequence[str], servers: int, devices: int, fatal: int = 0) -> list[Fault]:
+    """Of these kinds, but no more than FATAL that are; fatal: those that there are already."""
+    faults = []
+    for kind in kinds:
+        fatal += kind in FATAL_FAULTS
+        if fatal > FATAL and kind in FATAL_FAULTS:
+            continue
+        count = devices if kind in DEVICE_FAULTS else servers
+        at_s, target, seconds = (
+            random.uniform(0, LAST_FAULT_S),
+            random.randrange(count),
+            random.uniform(0.2, 20.0),
+        )
+        if kind == "silence":  # long enough for the connection to count as lost
+            seconds *= 2 * SILENCE_S / 20.0
+        faults.append(Fault(at_s, kind, target, seconds))
+    return faults
