@@ -34,6 +34,10 @@ FIRST_S = 2.0
 second."""
 
 
+ASSIGNED_S = 2.0
+"""By now a device has told of a session that was opened there: it registers every second."""
+
+
 class Assigner:
     """One router's view.
 
@@ -94,6 +98,7 @@ class Assigner:
         Raises UnknownMode, NoSuchDevice, InvalidRequest, NoCapacity, and NoEndpoint where what is needed is not up
         (it may come: ask again with the next snapshot).
         """
+        self._devices.forget_assigned(now_s - ASSIGNED_S)
         for key in wanted.full:
             self._kept_until_s[key] = now_s + FIRST_S
         chosen = self._choose(wanted)
@@ -118,7 +123,7 @@ class Assigner:
         for there in cast.values():
             for endpoint in there:
                 if endpoint.device:
-                    self._devices.assigned(endpoint.name)
+                    self._devices.assigned(endpoint.name, now_s)
                 else:
                     self._assigned[endpoint.key] += 1
         return made
@@ -135,19 +140,18 @@ class Assigner:
             raise UnknownMode(f"mode {wanted.mode!r} is not one of {', '.join(MODES)}")
         named = (wanted.device,) if isinstance(wanted.device, str) else wanted.device
         known = self._devices.records
-        if (
-            named
-            and not any(name == ANY_DEVICE or name in known for name in named)
-            and not _lost_device(wanted)
-        ):
+        if named and not any(name == ANY_DEVICE or name in known for name in named) and not _begun(wanted):
             raise NoSuchDevice(f"no device {' or '.join(map(repr, named))} is registered")
         return self._collaboration.choose(
             CollaborationState(
                 mode=wanted.mode,
                 device=wanted.device,
                 modes={name: device_part(mode) for name, mode in MODES.items()},
-                up={pool: len(replicas) for pool, replicas in self._pools.items()},
                 best_device=self._devices.best,
+                prompt_tokens=wanted.prompt_tokens,
+                max_tokens=wanted.max_tokens,
+                reader_rate=wanted.reader_rate,
+                budget=wanted.budget,
             )
         )
 
@@ -158,10 +162,11 @@ class Assigner:
         cast: dict[str, tuple[EndpointInfo, ...]] = {}
         for role in mode.roles:
             needed = role.needed and role.unless not in cast
-            if role.if_lost and role.unless not in cast and _has_lost(role, wanted):
+            forgotten = role.pool == DEVICE and _begun(wanted) and self._is_forgotten(device)
+            if role.if_lost and role.unless not in cast and (forgotten or _has_lost(role, wanted)):
                 return role.if_lost
             if role.pool == DEVICE:
-                there = self._device(role, device) if needed or device is not None else ()
+                there = self._device(role, device) if (needed or device is not None) and not forgotten else ()
             else:
                 there = self._replicas(role, wanted, retry_lost, now_s)
             if there:
@@ -171,6 +176,10 @@ class Assigner:
             elif needed:
                 raise NoEndpoint(f"no {role.pool} is up")
         return cast
+
+    def _is_forgotten(self, device: str | None) -> bool:
+        """Whether it was there and is not now: answers under way do without it."""
+        return device is not None and device not in self._devices.records
 
     def _device(self, role: Role, name: str | None) -> tuple[EndpointInfo, ...]:
         device = self._devices.records.get(name or "")
@@ -234,6 +243,11 @@ def device_part(mode: type[Mode]) -> DevicePart:
     if role is None:
         return DevicePart.NEVER
     return DevicePart.MUST if role.needed else DevicePart.MAY
+
+
+def _begun(wanted: RoutingRequest) -> bool:
+    """Whether the request has been assigned before."""
+    return bool(wanted.sent or wanted.lost)
 
 
 def _lost_device(wanted: RoutingRequest) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections import Counter
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from cluster.registry import DeviceRecord
@@ -20,7 +20,9 @@ class DeviceIndex:
     def __init__(self, preference: Callable[[DeviceView], Preference]) -> None:
         self._preference = preference
         self._records: dict[str, DeviceRecord] = {}
-        self._assigned: Counter[str] = Counter()  # sessions that the records do not know of yet
+        # When sessions were assigned that the records do not know of yet: by device, and of all.
+        self._assigned: dict[str, deque[float]] = {}
+        self._assignments: deque[tuple[float, str]] = deque()
         self._keys: dict[str, Preference] = {}
         self._heap: list[tuple[Preference, str]] = []
 
@@ -32,6 +34,7 @@ class DeviceIndex:
     def replace(self, records: Mapping[str, DeviceRecord]) -> None:
         """These are all that there are."""
         self._assigned.clear()
+        self._assignments.clear()
         self._records, self._keys = dict(records), {}
         for name in records:
             self._keys[name] = self._preference(self._view(name))
@@ -48,15 +51,25 @@ class DeviceIndex:
             self._assigned.pop(name, None)
             self._place(name)
 
-    def assigned(self, name: str) -> None:
-        """The device works on one more session."""
+    def assigned(self, name: str, now_s: float) -> None:
+        """The device is about to work on one more session."""
         if name in self._records:
-            self._assigned[name] += 1
+            self._assigned.setdefault(name, deque()).append(now_s)
+            self._assignments.append((now_s, name))
             self._place(name)
+
+    def forget_assigned(self, until_s: float) -> None:
+        """What was assigned before is known by now, or was never opened."""
+        while self._assignments and self._assignments[0][0] < until_s:
+            assigned_s, name = self._assignments.popleft()
+            times_s = self._assigned.get(name)
+            if times_s and times_s[0] <= assigned_s:  # otherwise there was news of the device meanwhile
+                times_s.popleft()
+                self._place(name)
 
     def sessions(self, name: str) -> int:
         """That a device works on, as far as is known here."""
-        return self._records[name].sessions + self._assigned[name]
+        return self._records[name].sessions + len(self._assigned.get(name, ()))
 
     def best(self, among: Sequence[str] | None = None) -> DeviceView | None:
         """The best of those named, or of all; None where none of them is there."""

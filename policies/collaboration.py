@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
@@ -49,7 +49,6 @@ class CollaborationState:
     prompt_tokens, max_tokens: tokens of the prompt, and of the answer at most.
     reader_rate: tokens/s, 0: nobody reads along.
     budget: of this request, the share of prompt tokens that the constrained endpoint may take in; None: its account's.
-    up: replicas by pool.
     """
 
     mode: str | None
@@ -60,7 +59,6 @@ class CollaborationState:
     max_tokens: int = 256
     reader_rate: float = 0.0
     budget: float | None = None
-    up: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

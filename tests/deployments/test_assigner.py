@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.registry import DeviceRecord
-from deployments.assigner import Assigner
+from deployments.assigner import ASSIGNED_S, Assigner
 from deployments.directory import Snapshot
 from deployments.modes.speculative import PairBriefing
 from deployments.request.assignment import Assignment, EndpointInfo, NoEndpoint, RoutingRequest
@@ -83,6 +83,23 @@ def test_news_of_a_device_forgets_no_burst_at_the_replicas() -> None:
     first = router.assign(RoutingRequest("cloud")).endpoints["target"][0]
     router.see(Snapshot(2, FULL.pools, {"near": device("near", sessions=1)}, (), 1))
     assert router.assign(RoutingRequest("cloud")).endpoints["target"][0] != first
+
+
+def test_what_was_assigned_but_never_opened_does_not_count_for_ever() -> None:
+    router = assigner()
+    for _ in range(5):
+        assert router.assign(RoutingRequest("device", "near"), now_s=1.0).device == "near"
+    assert router.assign(RoutingRequest("device"), now_s=1.0).device == "far"
+    assert router.assign(RoutingRequest("device"), now_s=1.1 + ASSIGNED_S).device == "near"
+
+
+@pytest.mark.parametrize("mode", ["device", "speculative", "race"])
+def test_an_answer_under_way_does_without_a_device_that_was_forgotten(mode: str) -> None:
+    router = assigner()
+    wanted = RoutingRequest(mode, "gone", sent=3)
+    assert router.assign(wanted).device is None
+    with pytest.raises(NoSuchDevice):
+        router.assign(RoutingRequest(mode, "gone"))
 
 
 DRAFTERS = (replica("drafter", 3), replica("drafter", 4))

@@ -25,7 +25,16 @@ from simulator.network import LinkedSession
 from simulator.workload import Request
 from tests.simulator.configurations import TARGET, config
 
-SEEDS = [906, 1480, 2593, 4101, 5567, *range(1000, 1150)]  # the first ones have broken promises once
+SEEDS = [
+    906,
+    1480,
+    2593,
+    2944,
+    3475,
+    4101,
+    5567,
+    *range(1000, 1150),
+]  # the first ones have broken promises once
 BLIND_SEEDS = range(2000, 2040)
 KINDS = {
     "kill", "restart", "cut", "stall", "late", "router", "scheduler", "drain", "leave", "drafter", "silence",

@@ -3,6 +3,7 @@
 import io
 import itertools
 import json
+import re
 import subprocess
 import sys
 
@@ -186,7 +187,9 @@ def test_bench_counts_connections_that_break(backend):
         result = run(cli, ["bench", "--url", address, "--requests", "4", "--concurrency", "2"])
     assert result.exit_code == 0, result.stderr
     assert "2 answers" in result.stdout
-    assert "2 failed: the connection to" in result.stdout
+    # how a connection breaks off is not always seen in the same way
+    failed = re.findall(r"(\d+) failed: the connection to", result.stdout)
+    assert sum(map(int, failed)) == 2
 
 
 def test_down_without_up(tmp_path, monkeypatch):
