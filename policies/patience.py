@@ -43,16 +43,22 @@ def next_token_s(longest_s: float, step_s: float, dry_s: float | None) -> float:
 
 
 class Patience:
-    """Of one request. step_s: the longest that is waited in any case; reader_rate: tokens/s, 0: nobody reads along."""
+    """Of one request.
 
-    __slots__ = ("_reader", "_stalls", "_step_s")
+    step_s: the longest that is waited in any case.
+    reader_rate: tokens/s, 0: nobody reads along.
+    begun: the reader has got some of the answer.
+    """
+
+    __slots__ = ("_reader", "_stalls", "_step_s", "begun")
 
     def __init__(self, step_s: float, reader_rate: float = 0.0) -> None:
-        self._step_s, self._stalls = step_s, 0
+        self._step_s, self._stalls, self.begun = step_s, 0, False
         self._reader = Reader(reader_rate) if reader_rate else None
 
     def delivered(self, tokens: int, now_s: float) -> None:
         """So many more tokens of the answer are on their way to the reader."""
+        self.begun = True
         if self._reader is not None:
             self._reader.deliver(tokens, now_s)
 
@@ -61,13 +67,14 @@ class Patience:
         this request waits for twice as long."""
         self._stalls += 1
 
-    def next_s(self, pace: Pace, replaceable: bool, now_s: float) -> float:
-        """How long to wait for the next tokens of an endpoint that has given some at this pace.
+    def next_s(self, longest_s: float, replaceable: bool, now_s: float) -> float:
+        """How long to wait for an endpoint's next tokens.
 
+        longest_s: as its pace has it, or what its first ones are expected to take.
         replaceable: somebody else could go on; where nobody could, there is no reason to hurry.
         """
         if not replaceable:
             return self._step_s
         dry_s = None if self._reader is None else self._reader.dry_s(now_s)
-        limit_s = next_token_s(pace.longest_s, self._step_s, dry_s)
+        limit_s = next_token_s(longest_s, self._step_s, dry_s)
         return min(self._step_s, limit_s * 2**self._stalls) if self._stalls else limit_s

@@ -211,10 +211,17 @@ class EndpointSession:
             raise UnknownSession("this session is not open")
         return self._session
 
+    @property
+    def _hurried(self) -> bool:
+        """Whether it is given up when it is late: once it has answered; and at once where it only helps with an answer
+        that its reader has begun."""
+        return self._answered or (self._expendable and self._context.patience.begun)
+
     def _limit_s(self) -> float:
         context = self._context
-        if self._answered:
-            return context.patience.next_s(self._pace, self._replaceable, self._now())
+        if self._hurried:
+            longest_s = max(self._pace.longest_s, self._unbilled * self.endpoint.prefill_token_s)
+            return context.patience.next_s(longest_s, self._replaceable, self._now())
         return context.timeouts.step_s if self._expendable else context.timeouts.first_s
 
     async def _call(self, stage: str, limit_s: float, answer: Awaitable[T]) -> T:
@@ -227,7 +234,7 @@ class EndpointSession:
             late = deadline.stop()
             self._took(stage, began_s)
             if late:
-                if self._answered:
+                if self._hurried:
                     self._context.patience.stalled()
                 raise self._lose(f"no answer to {stage} within {limit_s:g} s", gone=True) from error
             if isinstance(error, self._losses):

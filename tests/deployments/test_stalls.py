@@ -123,6 +123,18 @@ def test_a_stall_is_noticed_before_the_reader_has_waited_for_long(
     run(main())
 
 
+@pytest.mark.parametrize("silent", ["phone", "drafter"])
+def test_a_helper_that_never_gives_a_draft_holds_no_reader_up(silent: str) -> None:
+    async def main() -> None:
+        drafter, phone = (Pausing(after=0) if silent == name else good() for name in ("drafter", "phone"))
+        world = World([good()], [drafter], {"phone": phone}, limits=Limits())
+        answer = await ask(world, job("speculative", "phone" if silent == "phone" else None))
+        assert answer.ids == EXPECTED
+        assert 1.0 < answer.longest_gap_s < FLOOR_S + 2.0 < Timeouts().step_s
+
+    run(main())
+
+
 def test_where_nobody_else_could_go_on_there_is_no_hurry() -> None:
     async def main() -> None:
         answer = await ask(World([Pausing(pause_s=29.0)], limits=Limits()), job("cloud", None))

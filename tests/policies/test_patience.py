@@ -48,15 +48,15 @@ def test_a_stall_is_noticed_long_before_the_limit() -> None:
         pace.note(0.1)
         patience.delivered(1, now_s)
     unread_s = 20 / 5 - 1.9
-    assert math.isclose(patience.next_s(pace, True, now_s), FLOOR_S)
-    assert patience.next_s(pace, True, now_s) < unread_s + 2.0
-    assert patience.next_s(pace, False, now_s) == 30.0, "nobody else could go on"
+    assert math.isclose(patience.next_s(pace.longest_s, True, now_s), FLOOR_S)
+    assert patience.next_s(pace.longest_s, True, now_s) < unread_s + 2.0
+    assert patience.next_s(pace.longest_s, False, now_s) == 30.0, "nobody else could go on"
 
 
 def test_whoever_was_given_up_in_vain_makes_it_wait_longer() -> None:
     patience, pace = Patience(30.0), Pace()
     limits = []
     for _ in range(5):
-        limits.append(patience.next_s(pace, True, 0.0))
+        limits.append(patience.next_s(pace.longest_s, True, 0.0))
         patience.stalled()
     assert limits == [FLOOR_S, 2 * FLOOR_S, 4 * FLOOR_S, 30.0, 30.0]
