@@ -6,6 +6,7 @@ import asyncio
 import logging
 import queue
 import threading
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -21,7 +22,9 @@ _Outcome = tuple[Receive, Any]
 class ThreadDriver:
     """Drives a core for as long as the process lives, or until `stop`.
 
-    Commands go to the thread in a queue; the outcomes of a step go to the event loop in one call.
+    Commands go to the thread in a queue; the outcomes of a step go to the event loop in one call. The loop is called
+    once until it comes: asyncio empties the pipe that wakes it until nothing is left, so a thread that writes at every
+    short step would keep it there.
     """
 
     def __init__(self, core: Core, name: str, prepare: Callable[[], None] = lambda: None) -> None:
@@ -30,8 +33,9 @@ class ThreadDriver:
         """
         self._core, self._name, self._prepare = core, name, prepare
         self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
-        self._outcomes: list[_Outcome] = []
+        self._outcomes: deque[_Outcome] = deque()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._called = False  # the loop, which has not come yet
         self._stopping = False
         self._broke: Receive = lambda _: None
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -90,16 +94,18 @@ class ThreadDriver:
             self._commands.get_nowait()()
 
     def _flush(self) -> None:
-        """Hand the outcomes so far to the event loop, all in one call."""
-        if not self._outcomes or self._loop is None:
+        """Have the event loop take the outcomes so far."""
+        if not self._outcomes or self._called or self._loop is None:
             return
-        outcomes, self._outcomes = self._outcomes, []
+        self._called = True
         try:
-            self._loop.call_soon_threadsafe(_receive, outcomes)
+            self._loop.call_soon_threadsafe(self._receive)
         except RuntimeError:  # the loop was closed first: nobody waits any more
             self._stopping = True
 
-
-def _receive(outcomes: list[_Outcome]) -> None:
-    for receive, outcome in outcomes:
-        receive(outcome)
+    def _receive(self) -> None:
+        """On the event loop."""
+        self._called = False  # first: what comes from here on is another call's
+        for _ in range(len(self._outcomes)):
+            receive, outcome = self._outcomes.popleft()
+            receive(outcome)

@@ -14,10 +14,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
 from deployments.request.job import Job
+from engine.base import Sampling
+from engine.core.engine import CoreEngine, CoreSession
 from policies.base import Registry
 from policies.batching import batching
 from policies.collaboration import collaboration
@@ -105,6 +108,8 @@ CASES: dict[str, dict[str, Any]] = {
     },
 }
 
+KNOWING = config(mode="cloud", **_with(CROWDED, "engine", scheduling={"name": "buffer_aware"}))
+
 
 @pytest.mark.parametrize("case", CASES)
 def test_4_what_comes_later_changes_no_earlier_decision(case: str) -> None:
@@ -116,14 +121,36 @@ def test_4_what_comes_later_changes_no_earlier_decision(case: str) -> None:
 FAMILIES = ("scheduling", "batching", "window", "dispatch", "migration", "routing", "collaboration")
 
 
-def test_4_an_engine_that_knew_the_length_would_be_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_4_a_client_that_knew_the_length_would_be_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     def told(self: Clients, request: Request, mode: str | None, device: int) -> Job:
         return ask(self, replace(request, max_tokens=request.output_tokens), mode, device)
 
     ask = Clients._job
     monkeypatch.setattr(Clients, "_job", told)
-    with pytest.raises(AssertionError, match="scheduling"):
-        _check(config(mode="cloud", **_with(CROWDED, "engine", scheduling={"name": "buffer_aware"})))
+    with pytest.raises(AssertionError, match="^collaboration"):
+        _check(KNOWING)
+
+
+def test_4_an_engine_that_knew_the_length_would_be_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    lengths: dict[int, int] = {}
+
+    def noted(self: Script, request: Request) -> tuple[int, ...]:
+        prompt = add(self, request)
+        lengths[prompt[0]] = request.output_tokens
+        return prompt
+
+    async def told(
+        self: CoreEngine, prompt: Sequence[int], sampling: Sampling, log: Sequence[int] = ()
+    ) -> CoreSession:
+        return await opened(
+            self, prompt, msgspec.structs.replace(sampling, max_tokens=lengths[prompt[0]]), log
+        )
+
+    add, opened = Script.add, CoreEngine.open
+    monkeypatch.setattr(Script, "add", noted)
+    monkeypatch.setattr(CoreEngine, "open", told)
+    with pytest.raises(AssertionError, match="^scheduling"):
+        _check(KNOWING)
 
 
 def _check(made: Config) -> set[str]:

@@ -16,10 +16,11 @@ from tests.engine.core.plain_runner import PlainRunner
 from tests.engine_contract import CHECKS, close_stops_it
 
 PROMPT = [3, 4, 5]
+KV_BLOCKS = 8192  # so large a context that no answer as long as it ends within a test
 CONFIGS = {
-    "first-come": EngineConfig(kv_blocks=64, block_size=4, token_budget=64),
+    "first-come": EngineConfig(kv_blocks=KV_BLOCKS, block_size=4, token_budget=64),
     "buffer-aware": EngineConfig(
-        kv_blocks=64,
+        kv_blocks=KV_BLOCKS,
         block_size=4,
         scheduling=PolicyChoice(name="buffer_aware"),
         max_running=2,
