@@ -6,7 +6,6 @@ It runs the code of the tree that the benchmark lies in, wherever Tandem is inst
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -49,7 +48,7 @@ def application(settings: dict[str, Any]) -> Iterator[tuple[str, int]]:
             _wait_until_ready(f"http://127.0.0.1:{port}/readyz", process)
             yield "127.0.0.1", port
         finally:
-            process.send_signal(signal.SIGINT)
+            process.terminate()  # SIGINT may be ignored where this runs in the background
             process.wait(60)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from engine.base import EngineInfo
 from engine.config import EngineConfig, HostMemory
 from engine.core.engine import Command, CoreEngine, Receive
-from engine.core.host_memory import Copy, EmulatedLink, HostCopies
+from engine.core.host_memory import EmulatedBus, HostCopies
 from engine.core.runner import Outcome, Work
 from engine.core.sequence import Sequence as CoreSequence
 from engine.core.step import Core
@@ -103,32 +103,7 @@ class TimedRunner:
         """Nothing: there are no keys and values."""
 
     def host_copies(self, settings: HostMemory, clock: Callable[[], float]) -> HostCopies:
-        return _Copies(settings, self._block_bytes, clock)
-
-
-class _Copies:
-    """The bus to host memory."""
-
-    def __init__(self, settings: HostMemory, block_bytes: float, clock: Callable[[], float]) -> None:
-        assert settings.copy_mb_per_s is not None  # `simulator.config.Engine` has seen to that
-        bytes_per_s = settings.copy_mb_per_s * 1e6
-        self._out = EmulatedLink(bytes_per_s, clock)
-        self._back = EmulatedLink(bytes_per_s, clock) if settings.overlap else self._out
-        self._block_bytes = block_bytes
-
-    def save(self, blocks: Sequence[int], hosts: Sequence[int]) -> Copy:
-        return self._out.carry(len(blocks) * self._block_bytes)
-
-    def load(self, hosts: Sequence[int], blocks: Sequence[int], after: Copy | None = None) -> Copy:
-        return self._back.carry(len(blocks) * self._block_bytes, after)
-
-    @property
-    def queue_s(self) -> float:
-        return self._back.queue_s
-
-    @property
-    def block_s(self) -> float:
-        return self._block_bytes / self._back.bytes_per_s
+        return EmulatedBus(self._block_bytes, settings, clock)
 
 
 class TimedDriver:

@@ -16,10 +16,10 @@ from cluster.latency import LogNormal
 from cluster.link import Link, LinkProfile
 from deployments.assigner import Assigner
 from deployments.directory import Directory
-from deployments.experience import Experience, Report
+from deployments.experience import Experience
 from deployments.modes import MODES
 from deployments.modes.base import DEVICE, DRAFTER, VERIFIER, Tools
-from deployments.reports import Outbox
+from deployments.reports import Outbox, Report
 from deployments.request.assignment import Assignment, EndpointInfo, RoutingRequest
 from deployments.request.executor import Executor
 from deployments.request.session import Dial

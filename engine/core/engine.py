@@ -94,7 +94,7 @@ class CoreEngine:
         return len(self._sessions)
 
     @property
-    def leftover(self) -> int:
+    def blocks_used(self) -> int:
         """Blocks that sessions hold."""
         pool = self._core.memory.pool
         return pool.num_blocks - pool.available

@@ -96,6 +96,31 @@ class EmulatedLink:
         return max(0.0, self._busy_until - self._clock())
 
 
+class EmulatedBus:
+    """Both directions of a bus, as configured, in emulated time. It moves no data."""
+
+    def __init__(self, block_bytes: float, settings: HostMemory, clock: Callable[[], float]) -> None:
+        """clock: seconds."""
+        bytes_per_s = float("inf") if settings.copy_mb_per_s is None else settings.copy_mb_per_s * 1e6
+        self._out = EmulatedLink(bytes_per_s, clock)
+        self._back = EmulatedLink(bytes_per_s, clock) if settings.overlap else self._out
+        self._block_bytes = block_bytes
+
+    def save(self, blocks: Sequence[int], hosts: Sequence[int]) -> Copy:
+        return self._out.carry(len(blocks) * self._block_bytes)
+
+    def load(self, hosts: Sequence[int], blocks: Sequence[int], after: Copy | None = None) -> Copy:
+        return self._back.carry(len(blocks) * self._block_bytes, after)
+
+    @property
+    def queue_s(self) -> float:
+        return self._back.queue_s
+
+    @property
+    def block_s(self) -> float:
+        return self._block_bytes / self._back.bytes_per_s
+
+
 class _Emulated:
     __slots__ = ("_clock", "_done_at")
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 
@@ -19,6 +21,8 @@ from engine.tokenizer import Tokenizer
 from engine.torch import weights
 from engine.torch.model import Model
 from engine.torch.runner import TorchRunner
+
+T = TypeVar("T")
 
 
 def load(
@@ -41,15 +45,7 @@ def load(
     folder = Path(folder)
     place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     dtype = torch.float32 if place.type == "cpu" else torch.bfloat16
-    with _threads(threads):  # they are laid out for as many
-        if grow == 1:
-            loaded = weights.load(folder, place, dtype)
-        else:
-            from engine.family.grow import grow as write_grown  # needs transformers: for experiments only
-
-            with tempfile.TemporaryDirectory() as grown:
-                write_grown(folder, grow, Path(grown))
-                loaded = weights.load(Path(grown), place, dtype)
+    loaded = _apart(lambda: _weights(folder, place, dtype, grow), threads)  # laid out for as many threads
     tokenizer = Tokenizer.load(folder)
     info = EngineInfo(
         model=name or folder.name,
@@ -61,15 +57,14 @@ def load(
     return start(Model(loaded), info, config, tokenizer, threads)
 
 
-@contextmanager
-def _threads(count: int | None) -> Iterator[None]:
-    """Torch has so many threads in this one; None: as many as it had."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count or before)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+def _weights(folder: Path, device: torch.device, dtype: torch.dtype, grow: int) -> weights.Weights:
+    if grow == 1:
+        return weights.load(folder, device, dtype)
+    from engine.family.grow import grow as write_grown  # needs transformers: for experiments only
+
+    with tempfile.TemporaryDirectory() as grown:
+        write_grown(folder, grow, Path(grown))
+        return weights.load(Path(grown), device, dtype)
 
 
 def start(
@@ -80,9 +75,36 @@ def start(
     threads: int | None = None,
 ) -> CoreEngine:
     """An engine over a model that is loaded. threads: see `load`."""
-    core = Core(TorchRunner(model, config.kv_blocks, config.block_size), config)
+    core = _apart(lambda: Core(TorchRunner(model, config.kv_blocks, config.block_size), config), threads)
     prepare = (lambda: None) if threads is None else partial(torch.set_num_threads, threads)
     driver = ThreadDriver(core, f"engine-{info.model}", prepare)
     engine = CoreEngine(core, driver, info, tokenizer)
     driver.start(engine.fail)
     return engine
+
+
+def _apart(work: Callable[[], T], threads: int | None) -> T:
+    """What it gives, in a thread that ends with it. threads: of torch there.
+
+    OpenMP keeps a team for each thread that ever computed in parallel, as long as that lives. Once all teams together
+    are more threads than there are CPUs, their members sleep at every barrier instead of spinning, and the engine's
+    steps take twice as long. So the engine's thread shall be the only one that has a team.
+    """
+
+    def run() -> T:
+        with _threads(threads):
+            return work()
+
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(run).result()
+
+
+@contextmanager
+def _threads(count: int | None) -> Iterator[None]:
+    """Torch has so many threads in this one; None: as many as it had."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

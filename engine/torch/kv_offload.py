@@ -7,39 +7,56 @@ for a large one's bus (emulated time; null: no emulation).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 
 from engine.config import HostMemory
-from engine.core.host_memory import Copy, EmulatedLink
+from engine.core.host_memory import Copy, EmulatedBus, HostCopies
 from engine.torch.model import KVPool
 
 
-class TensorCopies:
-    """`settings.blocks` host blocks beside the device's pool."""
+def tensor_copies(kv: KVPool, settings: HostMemory, clock: Callable[[], float]) -> HostCopies:
+    """`settings.blocks` host blocks beside the device's pool. clock: seconds."""
+    return GPUCopies(kv, settings) if kv.blocks.is_cuda else CPUCopies(kv, settings, clock)
+
+
+class CPUCopies(EmulatedBus):
+    """Copies that are made when they are submitted, over an emulated bus."""
 
     def __init__(self, kv: KVPool, settings: HostMemory, clock: Callable[[], float]) -> None:
-        """clock: seconds."""
-        self._kv = kv
-        layers, _, width = kv.blocks.shape
-        on_gpu = kv.blocks.is_cuda
-        self.host = torch.empty(layers, settings.blocks, width, dtype=kv.blocks.dtype, pin_memory=on_gpu)
-        self.block_bytes = layers * width * kv.blocks.element_size()
-        bytes_per_s = float("inf") if settings.copy_mb_per_s is None else settings.copy_mb_per_s * 1e6
-        out, back = (
-            (_Stream(kv.blocks.device), _Stream(kv.blocks.device))
-            if on_gpu
-            else (_MemoryLink(bytes_per_s, clock), _MemoryLink(bytes_per_s, clock))
-        )
-        self._out, self._back = out, back if settings.overlap else out
+        super().__init__(_block_bytes(kv), settings, clock)
+        self._kv, self.host = kv, _host_blocks(kv, settings.blocks)
 
     def save(self, blocks: Sequence[int], hosts: Sequence[int]) -> Copy:
-        return self._out.copy(self._kv.blocks, blocks, self.host, hosts, len(blocks) * self.block_bytes)
+        _move(self._kv.blocks, blocks, self.host, hosts)
+        return super().save(blocks, hosts)
 
     def load(self, hosts: Sequence[int], blocks: Sequence[int], after: Copy | None = None) -> Copy:
-        size = len(blocks) * self.block_bytes
-        return self._back.copy(self.host, hosts, self._kv.blocks, blocks, size, after)
+        _move(self.host, hosts, self._kv.blocks, blocks)
+        return super().load(hosts, blocks, after)
+
+
+class GPUCopies:
+    """Copies in CUDA streams, over pinned memory."""
+
+    def __init__(self, kv: KVPool, settings: HostMemory) -> None:
+        device = kv.blocks.device
+        self._kv, self.host = kv, _host_blocks(kv, settings.blocks)
+        self._block_bytes = _block_bytes(kv)
+        self._out = _Stream(device)
+        self._back = _Stream(device) if settings.overlap else self._out
+
+    def save(self, blocks: Sequence[int], hosts: Sequence[int]) -> Copy:
+        with self._out.copying(len(blocks) * self._block_bytes) as copy:
+            _move(self._kv.blocks, blocks, self.host, hosts)
+        return copy
+
+    def load(self, hosts: Sequence[int], blocks: Sequence[int], after: Copy | None = None) -> Copy:
+        with self._back.copying(len(blocks) * self._block_bytes, after) as copy:
+            _move(self.host, hosts, self._kv.blocks, blocks)
+        return copy
 
     @property
     def queue_s(self) -> float:
@@ -47,24 +64,22 @@ class TensorCopies:
 
     @property
     def block_s(self) -> float:
-        return self.block_bytes / self._back.bytes_per_s
+        return self._block_bytes / self._back.bytes_per_s
 
 
-class _MemoryLink(EmulatedLink):
-    """One direction of an emulated bus."""
+def _host_blocks(kv: KVPool, count: int) -> torch.Tensor:
+    layers, _, width = kv.blocks.shape
+    return torch.empty(layers, count, width, dtype=kv.blocks.dtype, pin_memory=kv.blocks.is_cuda)
 
-    def copy(
-        self,
-        source: torch.Tensor,
-        rows: Sequence[int],
-        target: torch.Tensor,
-        places: Sequence[int],
-        size: int,
-        after: Copy | None = None,
-    ) -> Copy:
-        for row, place in zip(rows, places, strict=True):  # far faster than one indexed assignment
-            target[:, place].copy_(source[:, row])
-        return self.carry(size, after)
+
+def _block_bytes(kv: KVPool) -> int:
+    layers, _, width = kv.blocks.shape
+    return layers * width * kv.blocks.element_size()
+
+
+def _move(source: torch.Tensor, rows: Sequence[int], target: torch.Tensor, places: Sequence[int]) -> None:
+    for row, place in zip(rows, places, strict=True):  # far faster than one indexed assignment
+        target[:, place].copy_(source[:, row], non_blocking=True)
 
 
 class _Stream:
@@ -75,15 +90,9 @@ class _Stream:
         self.bytes_per_s = 10e9  # of a first guess, until something was carried
         self._under_way: list[tuple[torch.cuda.Event, torch.cuda.Event, int]] = []
 
-    def copy(
-        self,
-        source: torch.Tensor,
-        rows: Sequence[int],
-        target: torch.Tensor,
-        places: Sequence[int],
-        size: int,
-        after: Copy | None = None,
-    ) -> Copy:
+    @contextmanager
+    def copying(self, size_bytes: int, after: Copy | None = None) -> Iterator[Copy]:
+        """What is copied meanwhile is one copy in this stream; after: one of the other direction to wait for."""
         self._measure()
         self._stream.wait_stream(torch.cuda.current_stream(self._stream.device))
         if isinstance(after, _Recorded):
@@ -91,11 +100,9 @@ class _Stream:
         begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         with torch.cuda.stream(self._stream):
             begin.record(self._stream)
-            for row, place in zip(rows, places, strict=True):
-                target[:, place].copy_(source[:, row], non_blocking=True)
+            yield _Recorded(end)
             end.record(self._stream)
-        self._under_way.append((begin, end, size))
-        return _Recorded(end)
+        self._under_way.append((begin, end, size_bytes))
 
     @property
     def queue_s(self) -> float:

@@ -13,7 +13,7 @@ from engine.core.runner import Outcome, Work
 from engine.core.sequence import Sequence as Session
 from engine.core.tasks import DraftTask, VerifyTask
 from engine.torch.batch import Piece
-from engine.torch.kv_offload import TensorCopies
+from engine.torch.kv_offload import tensor_copies
 from engine.torch.model import KVPool, Model
 from engine.torch.rng import Purpose, uniforms
 from engine.torch.sampling import distributions, draw, logprobs, penalise, sparse
@@ -29,7 +29,7 @@ class TorchRunner:
         self.copy_block = self.kv.copy_block
 
     def host_copies(self, settings: HostMemory, clock: Callable[[], float]) -> HostCopies:
-        return TensorCopies(self.kv, settings, clock)
+        return tensor_copies(self.kv, settings, clock)
 
     def run(self, work: Work, complete: Sequence[Session]) -> list[Outcome]:
         windows = set(complete)

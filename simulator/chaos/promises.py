@@ -74,7 +74,7 @@ def check(outcome: Outcome, world: FragileWorld) -> None:
     for server in (*world.servers, *world.drafters):
         if server.alive and server.open_sessions:
             broken.append(f"{server.endpoint.name} is left with {server.open_sessions} sessions")
-        if server.alive and (memory := server.core.leftover):
+        if server.alive and (memory := server.core.blocks_used):
             broken.append(f"{server.endpoint.name} is left with {memory} blocks in use")
     for index in range(len(world.devices)):
         if sessions := world.devices[index].device.sessions:

@@ -13,7 +13,7 @@ import numpy as np
 
 from engine.base import Sampling
 from engine.config import HostMemory
-from engine.core.host_memory import Copy, EmulatedLink, HostCopies
+from engine.core.host_memory import Copy, EmulatedBus, HostCopies
 from engine.core.runner import Outcome, Work
 from engine.core.sequence import Sequence as Session
 from engine.core.tasks import DraftTask, VerifyTask
@@ -120,24 +120,22 @@ class PlainCopies:
     ) -> None:
         self._device, self._size, self._clock = cells, block_size, clock
         self._host: Cells = [(0, -1)] * (settings.blocks * block_size)
-        bytes_per_s = float("inf") if settings.copy_mb_per_s is None else settings.copy_mb_per_s * 1e6
-        self._out = EmulatedLink(bytes_per_s, clock)
-        self._back = EmulatedLink(bytes_per_s, clock) if settings.overlap else self._out
+        self._bus = EmulatedBus(BLOCK_BYTES, settings, clock)
         self._under_way: list[_Moving] = []
 
     def save(self, blocks: Sequence[int], hosts: Sequence[int]) -> Copy:
-        return self._begin(self._out.carry(len(blocks) * BLOCK_BYTES), True, blocks, hosts)
+        return self._begin(self._bus.save(blocks, hosts), True, blocks, hosts)
 
     def load(self, hosts: Sequence[int], blocks: Sequence[int], after: Copy | None = None) -> Copy:
-        return self._begin(self._back.carry(len(blocks) * BLOCK_BYTES, after), False, hosts, blocks)
+        return self._begin(self._bus.load(hosts, blocks, after), False, hosts, blocks)
 
     @property
     def queue_s(self) -> float:
-        return self._back.queue_s
+        return self._bus.queue_s
 
     @property
     def block_s(self) -> float:
-        return BLOCK_BYTES / self._back.bytes_per_s
+        return self._bus.block_s
 
     def _begin(self, timed: Copy, saves: bool, sources: Sequence[int], targets: Sequence[int]) -> Copy:
         done_at = self._clock() + timed.left_s

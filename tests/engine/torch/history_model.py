@@ -13,7 +13,7 @@ from engine.base import Sampling
 from engine.config import HostMemory
 from engine.core.host_memory import HostCopies
 from engine.torch.batch import Piece
-from engine.torch.kv_offload import TensorCopies
+from engine.torch.kv_offload import CPUCopies
 from engine.torch.model import KVPool
 from engine.torch.rng import Purpose, uniforms
 from engine.torch.runner import TorchRunner
@@ -28,7 +28,7 @@ class HistoryRunner(TorchRunner):
 
     def __init__(self, num_blocks: int, block_size: int) -> None:
         super().__init__(cast(Any, HistoryModel()), num_blocks, block_size)
-        self._copies: TensorCopies | None = None
+        self._copies: CPUCopies | None = None
 
     def verdict(
         self, prompt: list[int], output: list[int], sampling: Sampling, drafts: list[int], q: Q | None
@@ -49,7 +49,7 @@ class HistoryRunner(TorchRunner):
         return int(ids[0, int(draw(probs, chance))]), (ids[0].tolist(), probs[0].tolist())
 
     def host_copies(self, settings: HostMemory, clock: Callable[[], float]) -> HostCopies:
-        self._copies = TensorCopies(self.kv, settings, clock)
+        self._copies = CPUCopies(self.kv, settings, clock)
         return self._copies
 
     def cells(self) -> list[tuple[int, int]]:
