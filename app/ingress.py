@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any
 
 import msgspec
@@ -16,6 +17,9 @@ from starlette.types import ASGIApp
 from app.api.backend import ModelCard
 from app.api.errors import NotReady
 from app.api.routes import create_api
+from app.api.settings import ApiSettings
+from app.callers import Callers
+from app.entrance import Entrance
 from app.settings import Settings
 from app.vocabularies import Vocabularies
 from cluster.peers import Peers
@@ -24,8 +28,10 @@ from cluster.wire import WireSettings
 from deployments.accounts import Statement
 from deployments.directory import Snapshot
 from deployments.engines import context_of
+from deployments.gate import Entry, Passage
+from deployments.keys import Caller, Key, Role
 from deployments.modes.base import POOLS, Tools
-from deployments.reports import Outbox
+from deployments.reports import Outbox, Report
 from deployments.request.assignment import Assignment, EndpointInfo, RoutingRequest
 from deployments.request.executor import Executor
 from deployments.request.job import Delta, Job
@@ -48,7 +54,9 @@ class Ingress:
         vocabulary = self._vocabularies.target.vocabulary
         self._card = ModelCard(settings.model, context_of(settings.verifier.engine), vocabulary)
         self._peers = Peers(token=settings.endpoint.token, settings=_wire(settings.limits))
-        self._outbox = Outbox(lambda reports: self._router.report.remote(reports))
+        self._outbox = Outbox[Report](lambda reports: self._router.report.remote(reports))
+        self._entrance = Entrance(self._ask, lambda method, *args: getattr(router, method).remote(*args))
+        self._callers = Callers(self._ask)
         self._executor = Executor(
             self._assign,
             self._dial,
@@ -60,6 +68,10 @@ class Ingress:
 
     def __serve_build_asgi_app__(self) -> ASGIApp:
         return create_api(self)
+
+    @property
+    def api(self) -> ApiSettings:
+        return self._settings.api
 
     @property
     def default_reader_rate(self) -> float:
@@ -74,12 +86,42 @@ class Ingress:
     def run(self, job: Job) -> AsyncGenerator[Delta, None]:
         return self._executor.run(job)
 
+    def enter(self, caller: Caller, entry: Entry) -> AbstractAsyncContextManager[Passage]:
+        return self._entrance.pass_through(entry) if caller.keyed else nullcontext(Passage())
+
+    async def caller(self, hashed: str | None) -> Caller | None:
+        return await self._callers.of(hashed)
+
     async def account(self, key: str) -> Statement:
         self._outbox.flush()
         return await self._soon("account", key)
 
-    async def change_account(self, key: str, budget: float | None, exchange_rate: float | None) -> Statement:
-        return await self._soon("settle", key, budget, exchange_rate)
+    async def settle(self, key: str, changes: Mapping[str, Any]) -> Statement:
+        return await self._soon("settle", key, changes)
+
+    async def keys(self) -> list[Key]:
+        return await self._soon("keys")
+
+    async def make_key(self, name: str, role: Role, changes: Mapping[str, Any]) -> tuple[Key, str]:
+        return await self._changing("make_key", name, role, changes)
+
+    async def rotate_key(self, id: str, grace_s: float) -> tuple[Key, str]:
+        return await self._changing("rotate_key", id, grace_s)
+
+    async def change_key(
+        self, id: str, name: str | None, role: Role | None, changes: Mapping[str, Any]
+    ) -> Key:
+        return await self._changing("change_key", id, name, role, changes)
+
+    async def revoke_key(self, id: str) -> Key:
+        return await self._changing("revoke_key", id)
+
+    async def _changing(self, method: str, *args: object) -> Any:
+        """A change of keys, which this replica heeds at once, and others soon."""
+        try:
+            return await self._soon(method, *args)
+        finally:
+            self._callers.forget()
 
     async def devices(self) -> list[dict[str, Any]]:
         return [_shown(device) for device in (await self._snapshot()).devices.values()]
@@ -138,6 +180,7 @@ class Ingress:
     async def __del__(self) -> None:
         await self._executor.settled()
         self._outbox.flush()
+        self._entrance.close()
         await self._peers.close()
 
 

@@ -41,7 +41,10 @@ def build(args: Settings) -> Application:
         if settings.replicas
     }
     scheduler = _control(Scheduler).bind(pools, args.hosts, args.scheduler, args.endpoint)
-    router = _control(Router).bind(scheduler, args.router, args.racing, args.verifier.engine.batch_limit)
+    engine = args.verifier.engine
+    router = _control(Router).bind(
+        scheduler, args.router, args.racing, args.ledger, engine.batch_limit, engine.places
+    )
     return _control(Ingress, args.ingress_replicas).bind(router, args)
 
 

@@ -4,18 +4,29 @@ from __future__ import annotations
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
+from app.api.settings import ApiSettings
 from deployments.edge import HostSettings
 from deployments.endpoint import EndpointSettings
 from deployments.engines import EngineSettings, TorchSettings
 from deployments.scheduler import SchedulerSettings
-from deployments.settings import LimitSettings, PolicyChoice, RacingSettings, RouterSettings, Strict
+from deployments.settings import (
+    LedgerSettings,
+    LimitSettings,
+    PolicyChoice,
+    RacingSettings,
+    RouterSettings,
+    Strict,
+)
 from policies.rounds import FUSED_WINDOW
 from policies.window import window
 
 
 class PoolSettings(Strict):
-    """A pool of replicas that serve one engine each. replicas: 0 leaves the pool empty; cpus: what Ray
-    sets aside for a replica (its real use is up to its threads)."""
+    """A pool of replicas that serve one engine each.
+
+    replicas: how many; 0 leaves the pool empty.
+    cpus: what Ray sets aside for a replica (its real use is up to its threads).
+    """
 
     replicas: int = Field(1, ge=0, le=1000)
     cpus: float = Field(0.1, ge=0)
@@ -27,6 +38,7 @@ class Settings(Strict):
 
     model: the name by which clients ask for the model.
     tokenizer: the family model or folder whose tokenizer turns text into the target's tokens; null: the verifier's.
+    ingress_replicas: of the API.
     default_reader_rate: tokens/s that a chat's reader takes in where the client does not say (0: nobody reads along).
     verifier, drafter, expander: the pools; no mode uses the expander yet.
     racing: policies, prices and budgets of races.
@@ -50,6 +62,8 @@ class Settings(Strict):
     window: PolicyChoice = PolicyChoice(name="static", parameters={"size": 4})
     fused_window: int = Field(FUSED_WINDOW, ge=0)
     limits: LimitSettings = LimitSettings()
+    api: ApiSettings = ApiSettings()
+    ledger: LedgerSettings = LedgerSettings()
     endpoint: EndpointSettings = EndpointSettings()
 
     @property
@@ -75,10 +89,3 @@ class Settings(Strict):
             if twice := {name for name in names if names.count(name) > 1}:
                 raise ValueError(f"hosts: {what} names must differ, but {sorted(twice)} occur twice")
         return self
-
-
-if __name__ == "__main__":
-    import yaml
-
-    print(f"# {Settings.__doc__}".replace("\n", "\n# ").rstrip("# \n"))
-    print(yaml.safe_dump(Settings().model_dump(mode="json"), sort_keys=False), end="")

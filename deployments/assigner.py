@@ -77,6 +77,10 @@ class Assigner:
         """All that is up."""
         return Snapshot(self._version, dict(self._pools), dict(self._devices.records))
 
+    def count(self, pool: str) -> int:
+        """Replicas that are up."""
+        return len(self._pools.get(pool, ()))
+
     def see(self, snapshot: Snapshot) -> None:
         """Take over a new snapshot, or the difference to the last one."""
         # A pool that is listed anew knows of what was assigned before.
@@ -133,7 +137,7 @@ class Assigner:
         self.experience.take_in(report)
         for mode, taught in report.taught.items():
             if mode in MODES:  # the replica of the API may be newer than this router
-                MODES[mode].learn(self.experience, taught, report.used)
+                MODES[mode].learn(self.experience, taught, report.bill.used)
 
     def _choose(self, wanted: RoutingRequest) -> Collaboration:
         if wanted.mode is not None and wanted.mode not in MODES:
@@ -146,8 +150,12 @@ class Assigner:
             CollaborationState(
                 mode=wanted.mode,
                 device=wanted.device,
-                modes={name: device_part(mode) for name, mode in MODES.items()},
-                best_device=self._devices.best,
+                modes={
+                    name: device_part(mode)
+                    for name, mode in MODES.items()
+                    if wanted.modes is None or name in wanted.modes
+                },
+                best_device=lambda among: self._devices.best(wanted.devices if among is None else among),
                 prompt_tokens=wanted.prompt_tokens,
                 max_tokens=wanted.max_tokens,
                 reader_rate=wanted.reader_rate,

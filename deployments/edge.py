@@ -30,7 +30,11 @@ EVERY_S = 2.0
 
 
 class DeviceSettings(Strict):
-    """A device. profile: "native" for this machine's own speed, or the profile of what it is slowed to."""
+    """A device.
+
+    name: by which requests ask for it.
+    profile: "native" for this machine's own speed, or the profile of what it is slowed to.
+    """
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
     profile: str = "native"
@@ -56,7 +60,11 @@ class DeviceSettings(Strict):
 
 
 class HostSettings(Strict):
-    """A device host: one process with the devices it lists, which share its engine."""
+    """A device host: one process with the devices it lists, which share its engine.
+
+    name: tells it from other hosts.
+    cpus: what Ray sets aside for it.
+    """
 
     name: str = Field("edge", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
     cpus: float = Field(0.1, ge=0)

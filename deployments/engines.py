@@ -21,6 +21,7 @@ logger = logging.getLogger("ray.serve")
 class TorchSettings(EngineConfig):
     """The batched torch engine.
 
+    kind: which engine.
     model: a model of the embedded family ("target", "small" ...) or a local Hugging Face folder.
     grow: repeat the network's depth this many times without changing its outputs (for experiments).
     threads: of torch, null for torch's own choice.
@@ -38,6 +39,7 @@ class TorchSettings(EngineConfig):
 class NullSettings(Strict):
     """The engine without a model, for tests and benchmarks of everything around an engine.
 
+    kind: which engine.
     tokens_per_s: pace of a session, null for as fast as it goes.
     mistake_every: every n-th draft is wrong; 0: none.
     vocab_size, context: tokens.
@@ -50,6 +52,11 @@ class NullSettings(Strict):
     vocab_size: int = Field(2048, ge=32)
     context: int = Field(512, ge=16)
     capacity: int = Field(1024, ge=1)
+
+    @property
+    def places(self) -> int:
+        """Sessions that it holds at once."""
+        return self.capacity
 
     @property
     def batch_limit(self) -> int:

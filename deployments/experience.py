@@ -57,9 +57,8 @@ class Experience:
 
     def take_in(self, report: Report) -> None:
         """An answer is over: its tokens are paid for. What modes have learnt is theirs to take in (`Mode.learn`)."""
-        ledger = self.accounts.of(report.account).ledger
-        ledger.add(report.used, report.server_usd, report.joules, report.device_usd)
-        if report.tokens:
+        self.accounts.of(report.account).charge(report.device, report.bill)
+        if report.whole:
             self.rivals.outputs.note(report.tokens)
 
     def _new_payer(self) -> RaceAccount:

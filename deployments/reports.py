@@ -9,45 +9,47 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
-from policies.cost import Used
+from deployments.accounts import Bill
+
+T = TypeVar("T")
 
 DELAY_S = 0.1
-"""How long a report may wait for others."""
+"""How long one may wait for others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
     """What an answer has taught and cost, told to the router once it is over, however it ended.
 
-    tokens: of a complete answer; 0 of one that was broken off.
-    used: tokens taken in and given out, whatever became of them.
-    server_usd: dollars that the server asks for them.
-    joules: that they cost the device.
-    device_usd: what those are worth.
+    account: who pays.
+    device: that took part; "" if none did.
+    tokens: of the answer.
+    whole: it came to its end.
+    bill: what it has cost, whatever became of it.
     taught: by mode, what its `ModeRun.report` says.
     """
 
     account: str
+    device: str
     tokens: int
-    used: Used
-    server_usd: float
-    joules: float
-    device_usd: float
+    whole: bool
+    bill: Bill
     taught: Mapping[str, object] = field(default_factory=dict)
 
 
-class Outbox:
-    """Reports that were not sent yet. send: sends them."""
+class Outbox(Generic[T]):
+    """What was not sent yet. send: sends it."""
 
-    def __init__(self, send: Callable[[Sequence[Report]], object]) -> None:
+    def __init__(self, send: Callable[[Sequence[T]], object]) -> None:
         self._send = send
-        self._kept: list[Report] = []
+        self._kept: list[T] = []
         self._timer: asyncio.TimerHandle | None = None
 
-    def add(self, report: Report) -> None:
+    def add(self, item: T) -> None:
         """Send it soon."""
-        self._kept.append(report)
+        self._kept.append(item)
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(DELAY_S, self.flush)
 

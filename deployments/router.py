@@ -1,15 +1,15 @@
 """The router: decides where a request goes, by policy, and learns from what becomes of it.
 
 One for all replicas of the API. It follows the scheduler's snapshot, keeps the experience of all requests, and is the
-one writer of accounts; what their owners have settled, the scheduler keeps a copy of, in case the router dies.
+one who knows keys, terms and bills and writes them down (`deployments.treasury`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ray import serve
 from ray.serve.handle import DeploymentHandle
@@ -18,10 +18,14 @@ from deployments.accounts import Statement
 from deployments.assigner import Assigner
 from deployments.directory import Snapshot
 from deployments.experience import Experience
+from deployments.gate import Entry, Gate, Passage
+from deployments.keys import Caller, Key, Role
+from deployments.modes.base import VERIFIER
 from deployments.reports import Report
 from deployments.request.assignment import Assignment, RoutingRequest
 from deployments.routing import Routing
-from deployments.settings import RacingSettings, RouterSettings
+from deployments.settings import LedgerSettings, RacingSettings, RouterSettings
+from deployments.treasury import Treasury
 from policies.collaboration import collaboration
 from policies.routing import routing
 
@@ -33,10 +37,20 @@ ANSWER_S = 10.0
 
 @serve.deployment
 class Router:
-    """Assigns endpoints to requests. batch_limit: sessions a verifier's step takes."""
+    """Assigns endpoints to requests.
+
+    batch_limit: sessions that a verifier's step takes.
+    places: sessions that a verifier holds at once.
+    """
 
     async def __init__(  # type: ignore[misc]  # Ray Serve awaits it
-        self, scheduler: DeploymentHandle, settings: RouterSettings, racing: RacingSettings, batch_limit: int
+        self,
+        scheduler: DeploymentHandle,
+        settings: RouterSettings,
+        racing: RacingSettings,
+        ledger: LedgerSettings,
+        batch_limit: int,
+        places: int,
     ) -> None:
         self._scheduler = scheduler
         self._assigner = Assigner(
@@ -46,8 +60,9 @@ class Router:
             Experience(racing),
         )
         self._routing = Routing(self._assigner, settings)
-        self._accounts = self._assigner.experience.accounts
-        self._informed = asyncio.Event()
+        self._treasury = Treasury(ledger, self._assigner.experience.accounts)
+        await self._treasury.open()
+        self._gate = Gate(lambda: self._assigner.count(VERIFIER) * places, settings.queue_s, settings.queue)
         self._following = asyncio.get_running_loop().create_task(self._follow())
 
     async def assign(self, wanted: RoutingRequest) -> Assignment:
@@ -57,26 +72,59 @@ class Router:
     async def report(self, reports: Sequence[Report]) -> None:
         """Answers are over."""
         for report in reports:
+            self._gate.used(report.account, report.tokens)
             try:
                 self._assigner.take_in(report)
             except Exception:  # a bug in one mode's learning must not cost the others' reports
                 logger.exception("cannot learn from a report")
+        self._treasury.charge([(r.account, r.device, r.bill) for r in reports])
+
+    async def caller(self, hashed: str | None) -> Caller | None:
+        """As Treasury.caller."""
+        return self._treasury.caller(hashed)
+
+    async def enter(self, replica: str, entry: Entry) -> Passage:
+        """Return when a request may begin; raises as Gate.enter."""
+        return await self._gate.enter(replica, entry, self._treasury.terms(entry.account))
+
+    async def left(self, replica: str, requests: Sequence[int]) -> None:
+        """They are over, or wait no longer."""
+        for request in requests:
+            self._gate.leave(replica, request)
+
+    async def under_way(self, replica: str, entries: Sequence[Entry]) -> None:
+        """All that a replica of the API has under way."""
+        self._gate.under_way(replica, {entry.request: entry for entry in entries})
 
     async def account(self, key: str) -> Statement:
         """The account of that key."""
-        await _happened(self._informed, ANSWER_S)
-        return self._accounts.statement(key)
+        return self._treasury.statement(key)
 
-    async def settle(self, key: str, budget: float | None, exchange_rate: float | None) -> Statement:
-        """The same, after what is not None was set."""
-        await _happened(self._informed, ANSWER_S)
-        account = self._accounts.settle(key, budget, exchange_rate)
-        try:
-            async with asyncio.timeout(ANSWER_S):
-                await self._scheduler.keep_terms.remote({key: account.terms})
-        except Exception as error:  # its successor will be told
-            logger.warning("the scheduler does not keep an account's terms: %s", type(error).__name__)
-        return account.statement()
+    async def settle(self, key: str, changes: Mapping[str, Any]) -> Statement:
+        """The same, after its terms were changed; raises as Treasury.settle."""
+        return await self._treasury.settle(key, changes)
+
+    async def keys(self) -> list[Key]:
+        """All of them, the oldest first."""
+        return self._treasury.keys()
+
+    async def make_key(self, name: str, role: Role, changes: Mapping[str, Any]) -> tuple[Key, str]:
+        """A new one and its secret. Raises KeyRefused."""
+        return await self._treasury.make(name, role, changes)
+
+    async def rotate_key(self, id: str, grace_s: float) -> tuple[Key, str]:
+        """A new secret for it; the old one holds so long. Raises KeyRefused."""
+        return await self._treasury.rotate(id, grace_s)
+
+    async def change_key(
+        self, id: str, name: str | None, role: Role | None, changes: Mapping[str, Any]
+    ) -> Key:
+        """Set what is not None. Raises KeyRefused."""
+        return await self._treasury.change(id, name, role, changes)
+
+    async def revoke_key(self, id: str) -> Key:
+        """It opens nothing any more. Raises KeyRefused."""
+        return await self._treasury.revoke(id)
 
     async def lost(self, address: str) -> None:
         """Devices at this address did not answer somebody."""
@@ -91,15 +139,11 @@ class Router:
             try:
                 async with asyncio.timeout(ANSWER_S):
                     snapshot = await self._scheduler.snapshot.remote(self._assigner.version, wait_s=5.0)
-                    if snapshot.since is None:  # it does not know this router, or is new itself
-                        await self._scheduler.keep_terms.remote(self._accounts.settled())
-                        self._accounts.restore(await self._scheduler.terms.remote())
             except Exception as error:  # the scheduler restarts: go on with what is known
                 logger.warning("no news from the scheduler: %s", type(error).__name__)
                 await asyncio.sleep(0.5)
                 continue
             self._routing.see(snapshot)
-            self._informed.set()
 
     async def check_health(self) -> None:
         """Serve restarts the router when it no longer follows the scheduler."""
@@ -108,12 +152,4 @@ class Router:
 
     async def __del__(self) -> None:
         self._following.cancel()
-
-
-async def _happened(event: asyncio.Event, within_s: float) -> None:
-    """Wait until it has, or that is over."""
-    if event.is_set():
-        return
-    with suppress(TimeoutError):
-        async with asyncio.timeout(within_s):
-            await event.wait()
+        await self._treasury.close()

@@ -13,11 +13,9 @@ from ray import serve
 from ray.serve.handle import DeploymentHandle
 
 from cluster.registry import DeviceRecord
-from deployments.accounts import KEPT, Terms
 from deployments.directory import Directory, Snapshot
 from deployments.edge import Edge, HostSettings
 from deployments.endpoint import EndpointSettings
-from deployments.kept import Kept
 from deployments.request.assignment import EndpointInfo
 from deployments.settings import Strict
 
@@ -36,7 +34,7 @@ class SchedulerSettings(Strict):
 @serve.deployment
 class Scheduler:
     """Keeps the directory and hands out snapshots of it. Sees to it that the device hosts that the settings list are
-    there. Keeps what owners of accounts have settled, for a router that has to begin anew."""
+    there."""
 
     async def __init__(  # type: ignore[misc]  # Ray Serve awaits it
         self,
@@ -48,7 +46,6 @@ class Scheduler:
         self._pools, self._settings = dict(pools), settings
         # Versions that no predecessor can have reached: whoever followed that one is told everything.
         self._directory = Directory(settings.expiry_s, version=time.time_ns() // 1000)
-        self._terms: Kept[str, Terms] = Kept(KEPT)
         self._news = asyncio.Event()
         context = serve.get_replica_context()
         myself = serve.get_deployment_handle(context.deployment, context.app_name)
@@ -77,14 +74,6 @@ class Scheduler:
                 while self._directory.version == after:
                     await self._news.wait()
         return self._directory.since(after)
-
-    async def keep_terms(self, settled: Mapping[str, Terms]) -> None:
-        """What owners of accounts have settled, by key."""
-        self._terms.update(settled)
-
-    async def terms(self) -> dict[str, Terms]:
-        """All that was settled, the latest last."""
-        return dict(self._terms)
 
     async def _refresh(self) -> None:
         while True:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from cluster.link import LinkProfile
@@ -74,7 +76,16 @@ _LIMITS = Limits()
 
 
 class LimitSettings(Strict):
-    """A request's limits, all of them finite; what they mean, `Timeouts` and `Limits` say."""
+    """A request's limits, all of them finite.
+
+    connect_s, open_s: to reach an endpoint and be admitted, before it counts as lost.
+    first_s: for its first answer, prefill and queue included.
+    step_s: for every later one at most, and for the first of an endpoint that the request can do without; where
+        somebody else could go on it may be given up sooner, as the reader's buffer allows.
+    assign_s: how long to wait for an assignment; with half an answer, for room where all are full, and for anybody who
+        can go on where all are lost.
+    replans: how often a request may go on elsewhere, after it has lost an endpoint, without a token in between.
+    """
 
     model_config = ConfigDict(allow_inf_nan=False)
 
@@ -98,18 +109,31 @@ class RouterSettings(Strict):
     routing: chooses the replica.
     wait_s: how long a request waits for an endpoint that is not up.
     retry_lost_s: after so long it also takes one that has failed it before, if that is still listed.
+    queue_s: how long a request with a key waits for its turn when all verifiers are full.
+    queue: how many such requests wait at once.
     """
 
     collaboration: PolicyChoice = PolicyChoice(name="explicit")
     routing: PolicyChoice = PolicyChoice(name="jsq")
     wait_s: float = Field(45.0, ge=0)
     retry_lost_s: float = Field(3.0, ge=0)
+    queue_s: float = Field(30.0, ge=0)
+    queue: int = Field(1024, ge=0)
 
     @model_validator(mode="after")
     def _policies_exist(self) -> RouterSettings:
         self.collaboration.create(collaboration)
         self.routing.create(routing)
         return self
+
+
+class LedgerSettings(Strict):
+    """Keys, terms and bills.
+
+    path: of the SQLite file, on the machine where the router runs; null: in memory, and then no keys can be made.
+    """
+
+    path: Path | None = None
 
 
 class RacingSettings(Strict):

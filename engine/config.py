@@ -83,6 +83,11 @@ class EngineConfig(Strict):
         return self.kv_blocks * self.block_size
 
     @property
+    def places(self) -> int:
+        """Sessions that it holds at once."""
+        return self.max_sessions
+
+    @property
     def batch_limit(self) -> int:
         """Sessions that a step takes at most."""
         limits = (self.max_sessions, self.max_running, self.batching.create(batching).size)

@@ -43,9 +43,9 @@ class CollaborationState:
     """What is known when a request arrives.
 
     mode, device: as the client wishes; None where it left them open. device: several names where it owns several.
-    modes: those that are served, and whether a device takes part.
-    best_device: the device that the policy prefers, of those named or of all; None where none of them is there. It
-        takes no longer for many devices than for few.
+    modes: those that it may be served in, at least one, and whether a device takes part.
+    best_device: the device that the policy prefers, of those named or of all that it may use; None where none of them
+        is there. It takes no longer for many devices than for few.
     prompt_tokens, max_tokens: tokens of the prompt, and of the answer at most.
     reader_rate: tokens/s, 0: nobody reads along.
     budget: of this request, the share of prompt tokens that the constrained endpoint may take in; None: its account's.
@@ -84,7 +84,8 @@ collaboration: Registry[CollaborationPolicy] = Registry("collaboration")
 
 @collaboration.register("explicit")
 class ExplicitElseCloud:
-    """Do what the client asks; where it leaves the mode open: speculative with its device, else cloud.
+    """Do what the client asks; where it leaves the mode open: speculative with its device, else cloud; where it may not
+    have that, the first that it may.
 
     A mode that can do without a device does, where the client names none (speculation is then fused). Where one must
     take part and none is named, or by the name "any", it is the least busy one, the quickest and nearest among equals;
@@ -96,6 +97,8 @@ class ExplicitElseCloud:
 
     def choose(self, state: CollaborationState) -> Collaboration:
         mode = state.mode or ("speculative" if state.device else "cloud")
+        if mode not in state.modes:
+            mode = next(iter(state.modes))
         wanted, part = state.device, state.modes[mode]
         if part is DevicePart.NEVER or (part is DevicePart.MAY and wanted is None):
             return Collaboration(mode, None)

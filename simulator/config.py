@@ -15,13 +15,14 @@ import yaml
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from cluster.profile import load_profile
+from deployments.mistakes import explain
 from deployments.modes import MODES
 from deployments.settings import LatencySettings, LimitSettings, LinkSettings, RacingSettings, RouterSettings
 from engine.config import EngineConfig, PolicyChoice, Strict
 from policies.batching import ChunkedPrefill, batching
 from policies.window import window
 from simulator import hardware
-from simulator.errors import ConfigError, explain, renamed
+from simulator.errors import ConfigError, renamed
 from simulator.hardware import MeasuredTimer, RateTimer, StepTimer
 from simulator.workload import WorkloadSettings
 

@@ -1,15 +1,9 @@
-"""What is wrong with a configuration, in one line: file, key, complaint, and what is allowed."""
+"""Configurations of earlier versions, and what took their keys' place."""
 
 from __future__ import annotations
 
-import dataclasses
-import types
-import typing
 from collections.abc import Iterator, Mapping, Sequence
-from difflib import get_close_matches
 from typing import Any
-
-from pydantic import BaseModel, ValidationError
 
 _SERVERS = ("targets", "auto_topology.target_mix")
 _DEVICES = ("devices", "auto_topology.device_mix", "drafters", "auto_topology.drafter_mix")
@@ -62,27 +56,6 @@ def renamed(raw: Any) -> str | None:
     return None
 
 
-def explain(error: ValidationError, model: type[BaseModel]) -> str:
-    """The first complaint about raw data that is no `model`."""
-    first = error.errors()[0]
-    keys = [str(key) for key in first["loc"]]
-    path = ".".join(keys)
-    if first["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
-        allowed = _keys(_at(model, keys[:-1]))
-        near = get_close_matches(keys[-1], allowed, 1)
-        meant = f", did you mean {near[0]}?" if near else ""
-        return f"{path}: no such key{meant} (allowed: {', '.join(allowed)})"
-    if first["type"] == "missing":
-        return f"{path}: is missing (allowed: {', '.join(_keys(_at(model, keys[:-1])))})"
-    message = first["msg"].removeprefix("Value error, ").replace("Input should be", "should be")
-    given = first["input"]
-    if first["type"] == "literal_error":
-        message = f"cannot be {given!r} (allowed: {first['ctx']['expected']})"
-    elif first["type"] != "value_error" and isinstance(given, (str, int, float, type(None))):
-        message += f", not {given!r}"
-    return f"{path}: {message}" if path else message
-
-
 def _paths(raw: Any, above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
     """The keys of nested data from the top, those within before those around them."""
     if isinstance(raw, Mapping):
@@ -94,22 +67,3 @@ def _paths(raw: Any, above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
     for key, value in items:
         yield from _paths(value, (*above, key))
         yield (*above, key)
-
-
-def _at(model: Any, keys: Sequence[str]) -> Any:
-    """The type of what lies below these keys."""
-    for key in keys:
-        hints = typing.get_type_hints(model)
-        if key in hints:
-            model = hints[key]
-        while (arguments := typing.get_args(model)) and not isinstance(model, type):
-            model = next(a for a in arguments if a is not types.NoneType)
-        if typing.get_origin(model) is tuple:
-            model = typing.get_args(model)[0]
-    return model
-
-
-def _keys(model: Any) -> list[str]:
-    if isinstance(model, type) and issubclass(model, BaseModel):
-        return list(model.model_fields)
-    return [field.name for field in dataclasses.fields(model)]

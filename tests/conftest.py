@@ -48,7 +48,7 @@ def cluster() -> Iterator[LocalRay]:
 
 
 @pytest.fixture(scope="session")
-def application(cluster: LocalRay) -> Running:
+def application(cluster: LocalRay, tmp_path_factory: pytest.TempPathFactory) -> Running:
     """The application as `make up` deploys it, on a free port, with the embedded models and a second replica of the
     API."""
     from app.cli.up import CONFIG, deploy, wait_until_ready
@@ -58,6 +58,7 @@ def application(cluster: LocalRay) -> Running:
     arguments = deployment["applications"][0]["args"]
     arguments["endpoint"] = {"token": WIRE_TOKEN}
     arguments["ingress_replicas"] = 2
+    arguments["ledger"] = {"path": str(tmp_path_factory.mktemp("ledger") / "ledger.sqlite")}
     deploy(deployment, cluster.dashboard)
     address = f"http://127.0.0.1:{port}"
     wait_until_ready(address, cluster.dashboard, print)

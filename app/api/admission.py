@@ -4,75 +4,64 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TypeVar
+from dataclasses import dataclass, replace
+from typing import Any
 
 import msgspec
-from fastapi import Request
-from starlette.requests import ClientDisconnect
 
 from app.api.backend import Backend, ModelCard
 from app.api.choice import Choice
 from app.api.errors import (
-    body_too_large,
-    body_too_slow,
-    client_gone,
     context_overflow,
     model_not_found,
+    not_allowed,
     paced_for_nobody,
+    too_many_answers,
 )
 from app.api.schema import ChatRequest, CompletionRequest
+from deployments.gate import Entry
+from deployments.keys import Caller
 from deployments.modes import MODES
 from deployments.request.job import Job, UnknownMode
+from engine.base import Sampling
 from engine.tokenizer import Tokenizer
 from engine.validation import check_ids
+from policies.collaboration import ANY_DEVICE
 
-T = TypeVar("T")
-
-LONG_TEXT = 20_000
-"""Characters from which on a prompt is encoded beside the event loop rather than on it."""
+LONG = 2_000
+"""Characters from which on a request's prompts are encoded beside the event loop rather than on it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """A request that can be run: a job and a choice for each answer. prompt_tokens: each prompt once."""
+    """A request that can be run: a job and a choice for each answer.
+
+    prompt_tokens: each prompt once.
+    caller: who pays.
+    """
 
     model: str
     tokenizer: Tokenizer
     jobs: list[Job]
     choices: list[Choice]
     prompt_tokens: int
+    caller: Caller
+
+    @property
+    def entry(self) -> Entry:
+        """For the gate."""
+        return Entry(self.jobs[0].id, self.caller.account, len(self.jobs), self.prompt_tokens)
 
 
-async def read_body(request: Request, limit: int, within_s: float) -> bytes:
-    """The whole body. Raises ApiError: as soon as it exceeds `limit` bytes, when it takes longer than `within_s`
-    seconds, or the client leaves."""
-    if int(request.headers.get("content-length", 0)) > limit:
-        raise body_too_large(limit)
-    body = bytearray()
-    try:
-        async with asyncio.timeout(within_s):
-            async for part in request.stream():
-                body += part
-                if len(body) > limit:
-                    raise body_too_large(limit)
-    except TimeoutError:
-        raise body_too_slow(within_s) from None
-    except ClientDisconnect:
-        raise client_gone() from None
-    return bytes(body)
-
-
-async def admit(request: ChatRequest | CompletionRequest, backend: Backend, account: str = "") -> Admitted:
-    """account: who pays. Raises ApiError (no such model, no room in the context), InvalidRequest, UnknownMode."""
-    if request.tandem.mode is not None and request.tandem.mode not in MODES:
-        raise UnknownMode(f"mode {request.tandem.mode!r} is not served here; there is {', '.join(MODES)}")
+async def admit(request: ChatRequest | CompletionRequest, backend: Backend, caller: Caller) -> Admitted:
+    """caller: who pays. Raises ApiError (no such model, no room in the context, not allowed), InvalidRequest,
+    UnknownMode."""
+    wishes = _wishes(request, caller)
     rate = _reader_rate(request, backend)
     card = _card(request.model, backend)
     tokenizer = backend.tokenizer(card.id)
     jobs, choices = [], []
-    prompts = await _prompts(request, tokenizer)
+    prompts = await _prompts(request, tokenizer, backend.api.sessions)
     for text, prompt in prompts:
         wanted, room = request.wanted_tokens(), card.context - len(prompt)
         if room < (wanted or 1):
@@ -80,24 +69,53 @@ async def admit(request: ChatRequest | CompletionRequest, backend: Backend, acco
         sampling = msgspec.structs.replace(request.sampling(room), reader_rate=rate)
         sampling.check()
         for i in range(request.n):
+            seed = (sampling.seed + i) % 2**63
             jobs.append(
-                Job(
+                replace(
+                    wishes,
                     id=secrets.randbits(63),
                     prompt=prompt,
-                    sampling=msgspec.structs.replace(sampling, seed=(sampling.seed + i) % 2**63),
-                    mode=request.tandem.mode,
-                    device=request.tandem.named,
-                    window=request.tandem.window,
-                    account=account,
-                    budget=request.tandem.budget,
-                    exchange_rate=request.tandem.exchange_rate,
+                    sampling=msgspec.structs.replace(sampling, seed=seed),
                 )
             )
-            choice = Choice(tokenizer, sampling.stop, request.tandem.mode, rate)
+            choice = Choice(
+                tokenizer, sampling.stop, request.tandem.mode, rate, isinstance(request, ChatRequest)
+            )
             if isinstance(request, CompletionRequest) and request.echo:
                 choice.prepend(text)
             choices.append(choice)
-    return Admitted(card.id, tokenizer, jobs, choices, sum(len(prompt) for _, prompt in prompts))
+    return Admitted(card.id, tokenizer, jobs, choices, sum(len(prompt) for _, prompt in prompts), caller)
+
+
+def _wishes(request: ChatRequest | CompletionRequest, caller: Caller) -> Job:
+    """The job but for its tokens: what the request asks for, within its caller's terms."""
+    asked, terms = request.tandem, caller.terms
+    if asked.mode is not None and asked.mode not in MODES:
+        raise UnknownMode(f"mode {asked.mode!r} is not served here; there is {', '.join(MODES)}")
+    if asked.mode is not None and terms.modes is not None and asked.mode not in terms.modes:
+        raise not_allowed("mode", asked.mode, terms.modes)
+    device = asked.named
+    if terms.devices is not None and device is not None:
+        named = (device,) if isinstance(device, str) else device
+        if others := [name for name in named if name not in (*terms.devices, ANY_DEVICE)]:
+            raise not_allowed("device", others[0], terms.devices)
+    budget, rate = asked.budget, asked.exchange_rate
+    if caller.keyed:  # it pays with somebody's money
+        budget = terms.budget if budget is None else min(budget, terms.budget)
+        rate = terms.exchange_rate if rate is None else min(rate, terms.exchange_rate)
+    return Job(
+        id=0,
+        prompt=(),
+        sampling=Sampling(),
+        mode=asked.mode,
+        device=device,
+        window=asked.window,
+        account=caller.account,
+        budget=budget,
+        exchange_rate=rate,
+        modes=terms.modes,
+        devices=terms.devices,
+    )
 
 
 def _reader_rate(request: ChatRequest | CompletionRequest, backend: Backend) -> float:
@@ -118,21 +136,28 @@ def _card(model: str, backend: Backend) -> ModelCard:
 
 
 async def _prompts(
-    request: ChatRequest | CompletionRequest, tokenizer: Tokenizer
+    request: ChatRequest | CompletionRequest, tokenizer: Tokenizer, most: int
 ) -> list[tuple[str, tuple[int, ...]]]:
-    """Each prompt as (text, tokens); of tokens the text only where it will be echoed."""
-    if isinstance(request, ChatRequest):
-        length = sum(len(m.content) for m in request.messages)
-        return [("", tuple(await _beside(length, tokenizer.render_chat, request.chat())))]
-    prompts = []
-    for prompt in request.prompt:
+    """Each prompt as (text, tokens); of tokens the text only where it will be echoed. most: answers in all."""
+    prompts: list[Any] = [request.chat()] if isinstance(request, ChatRequest) else request.prompt
+    if len(prompts) * request.n > most:
+        raise too_many_answers(most)
+
+    def encoded(prompt: Any) -> tuple[str, tuple[int, ...]]:
+        if isinstance(request, ChatRequest):
+            return "", tuple(tokenizer.render_chat(prompt))
         if isinstance(prompt, str):
-            prompts.append((prompt, tuple(await _beside(len(prompt), tokenizer.encode, prompt))))
-        else:
-            check_ids(prompt, tokenizer.vocab_size)
-            prompts.append((tokenizer.decode(prompt) if request.echo else "", tuple(prompt)))
-    return prompts
+            return prompt, tuple(tokenizer.encode(prompt))
+        check_ids(prompt, tokenizer.vocab_size)
+        return (tokenizer.decode(prompt) if request.echo else ""), tuple(prompt)
+
+    if _size(request) < LONG:
+        return [encoded(prompt) for prompt in prompts]
+    return await asyncio.to_thread(lambda: [encoded(prompt) for prompt in prompts])
 
 
-async def _beside(length: int, encode: Callable[[T], list[int]], text: T) -> list[int]:
-    return encode(text) if length < LONG_TEXT else await asyncio.to_thread(encode, text)
+def _size(request: ChatRequest | CompletionRequest) -> int:
+    """Characters, or tokens, of all its prompts."""
+    if isinstance(request, ChatRequest):
+        return sum(len(m.content) for m in request.messages)
+    return sum(len(prompt) for prompt in request.prompt)

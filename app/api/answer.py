@@ -6,6 +6,7 @@ import asyncio
 import secrets
 import time
 from abc import abstractmethod
+from functools import partial
 from typing import Any
 
 from fastapi import Response
@@ -13,9 +14,11 @@ from starlette.types import Receive, Scope, Send
 
 from app.api import metrics
 from app.api.admission import Admitted
+from app.api.backend import Backend
 from app.api.choice import Piece, Run, ScoredToken
 from app.api.errors import DISCONNECTED, ApiError, api_error
-from app.api.gather import ChunkCoalescer, Gather, RunJob
+from app.api.gather import ChunkCoalescer, Gather
+from app.api.limits import Headers, rate_limit_headers
 from app.api.logprobs import chat_logprobs, completion_logprobs
 from app.api.reading import Reading
 from app.api.responses import (
@@ -45,7 +48,7 @@ class Answer(Response):
         self,
         request: ChatRequest | CompletionRequest,
         admitted: Admitted,
-        run: RunJob,
+        backend: Backend,
         coalescer: ChunkCoalescer,
     ) -> None:
         super().__init__()
@@ -53,7 +56,9 @@ class Answer(Response):
         self.chat = isinstance(request, ChatRequest)
         self.id = ("chatcmpl-" if self.chat else "cmpl-") + secrets.token_hex(12)
         self.created = int(time.time())
-        self._gather = Gather(run, admitted.jobs, admitted.choices, coalescer, request.tandem.paced)
+        self._enter = partial(backend.enter, admitted.caller, admitted.entry)
+        self._gather = Gather(backend.run, admitted.jobs, admitted.choices, coalescer, request.tandem.paced)
+        self.limits: Headers = []
         self._came_s = time.monotonic()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -80,7 +85,8 @@ class Answer(Response):
         ttft_s = None
         jobs: list[JobStats] = []
         readings: list[Reading] = []
-        async with self._gather as gather:
+        async with self._enter() as passage, self._gather as gather:
+            self.limits = rate_limit_headers(passage)
             async for batch in gather.batches():
                 await self.take(batch, send)
                 ttft_s = ttft_s or time.monotonic() - self._came_s
@@ -118,10 +124,10 @@ class StreamedAnswer(Answer):
         self,
         request: ChatRequest | CompletionRequest,
         admitted: Admitted,
-        run: RunJob,
+        backend: Backend,
         coalescer: ChunkCoalescer,
     ) -> None:
-        super().__init__(request, admitted, run, coalescer)
+        super().__init__(request, admitted, backend, coalescer)
         self._writer = EventWriter(
             self.chat,
             {"id": self.id, "created": self.created, "model": admitted.model},
@@ -134,7 +140,8 @@ class StreamedAnswer(Answer):
     async def take(self, batch: list[tuple[int, Piece]], send: Send) -> None:
         if not self._begun:
             self._begun = True
-            await send({"type": "http.response.start", "status": 200, "headers": EVENT_STREAM})
+            headers = [*EVENT_STREAM, *self.limits]
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
         events = b"".join([self._writer.chunk(index, piece) for index, piece in batch])
         await send({"type": "http.response.body", "body": events, "more_body": True})
 
@@ -156,10 +163,10 @@ class WholeAnswer(Answer):
         self,
         request: ChatRequest | CompletionRequest,
         admitted: Admitted,
-        run: RunJob,
+        backend: Backend,
         coalescer: ChunkCoalescer,
     ) -> None:
-        super().__init__(request, admitted, run, coalescer)
+        super().__init__(request, admitted, backend, coalescer)
         self._pieces: list[list[Piece]] = [[] for _ in admitted.choices]
 
     async def take(self, batch: list[tuple[int, Piece]], send: Send) -> None:
@@ -168,7 +175,9 @@ class WholeAnswer(Answer):
 
     async def end(self, scope: Scope, receive: Receive, send: Send) -> None:
         reply = self._reply().model_dump_json().encode()
-        await Response(reply, media_type="application/json")(scope, receive, send)
+        response = Response(reply, media_type="application/json")
+        response.raw_headers += self.limits
+        await response(scope, receive, send)
 
     def _reply(self) -> ChatCompletion | Completion:
         runs: list[Run] = [run for pieces in self._pieces for piece in pieces for run in piece.runs]

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from app.api.settings import ApiSettings
 from deployments.accounts import Statement
+from deployments.gate import Entry, Passage
+from deployments.keys import Caller, Key, Role
 from deployments.request.job import Delta, Job
 from engine.tokenizer import Tokenizer
 
@@ -24,6 +28,11 @@ class Backend(Protocol):
     """All of it is called on the API's event loop and must not block it."""
 
     @property
+    def api(self) -> ApiSettings:
+        """What anybody is allowed."""
+        ...
+
+    @property
     def default_reader_rate(self) -> float:
         """Tokens/s that a chat's reader takes in where the client does not say; 0: nobody reads along."""
         ...
@@ -38,12 +47,42 @@ class Backend(Protocol):
         """The job's tokens; closing the generator stops the work everywhere. Raises EngineError."""
         ...
 
+    def enter(self, caller: Caller, entry: Entry) -> AbstractAsyncContextManager[Passage]:
+        """Entered when the request may begin, left when it is over. Raises LimitReached."""
+        ...
+
+    async def caller(self, hashed: str | None) -> Caller | None:
+        """Who has the key with that hash; None: nobody. As long as there are no keys, it is anybody."""
+        ...
+
     async def account(self, key: str) -> Statement:
         """The account of that key; asking does not open one."""
         ...
 
-    async def change_account(self, key: str, budget: float | None, exchange_rate: float | None) -> Statement:
-        """The same, after what is not None was set."""
+    async def settle(self, key: str, changes: Mapping[str, Any]) -> Statement:
+        """The same, after its terms were changed; 0 or an empty list lifts a limit. Raises KeyRefused."""
+        ...
+
+    async def keys(self) -> list[Key]:
+        """The oldest first."""
+        ...
+
+    async def make_key(self, name: str, role: Role, changes: Mapping[str, Any]) -> tuple[Key, str]:
+        """A new one and its secret. Raises KeyRefused."""
+        ...
+
+    async def rotate_key(self, id: str, grace_s: float) -> tuple[Key, str]:
+        """A new secret for it; the old one holds so long. Raises KeyRefused."""
+        ...
+
+    async def change_key(
+        self, id: str, name: str | None, role: Role | None, changes: Mapping[str, Any]
+    ) -> Key:
+        """Set what is not None. Raises KeyRefused."""
+        ...
+
+    async def revoke_key(self, id: str) -> Key:
+        """It opens nothing any more. Raises KeyRefused."""
         ...
 
     async def devices(self) -> list[dict[str, Any]]:

@@ -59,6 +59,7 @@ class Choice:
     tokens: output tokens used so far, up to and including one that completed a stop string.
     finish: None, "stop" or "length"; once it is set, what the job still says is of no use.
     arrivals: when the tokens came; whoever runs the job notes it there. rate: the reader's tokens/s, 0: nobody.
+    chat: the answer begins a message, without the space that its first token is spelt with.
     """
 
     def __init__(
@@ -67,7 +68,9 @@ class Choice:
         stop: tuple[str, ...] = (),
         mode: str | None = None,
         rate: float = 0.0,
+        chat: bool = False,
     ) -> None:
+        self._at_beginning = chat
         self._detokenizer = Detokenizer(tokenizer)
         self._stops = StopStrings(stop) if stop else None
         self._stats, self._ttft_s = JobStats(mode=mode or ""), 0.0
@@ -162,6 +165,11 @@ class Choice:
                 self._held.popleft()
 
     def _say(self, text: str, origin: Origin) -> None:
+        if self._at_beginning:
+            self._at_beginning = False
+            text = text.removeprefix(" ")
+            if not text:
+                return
         self._text.append(text)
         if self._runs and self._runs[-1][0] == origin:
             self._runs[-1] = (origin, self._runs[-1][1] + len(text))

@@ -16,6 +16,8 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import ValidationError
 
+from deployments.keys import KeyRefused, NoSuchKey
+from deployments.ledger import LedgerError
 from engine.base import EngineError
 
 log = logging.getLogger(__name__)
@@ -67,6 +69,7 @@ _ENGINE_ERRORS: dict[str, tuple[int, str, str | None]] = {
     "unknown_mode": (400, INVALID, "tandem.mode"),
     "device_not_found": (404, INVALID, "tandem.device"),
     "overloaded": (429, "rate_limit_error", None),
+    "rate_limit_exceeded": (429, "rate_limit_error", None),
     "engine_stopped": (503, "service_unavailable", None),
 }
 
@@ -78,6 +81,19 @@ def api_error(error: Exception) -> ApiError:
             return error
         case NotReady():
             return ApiError(503, str(error), "service_unavailable", "not_ready", retry_after_s=RETRY_AFTER_S)
+        case NoSuchKey():
+            return ApiError(404, str(error), code="key_not_found")
+        case LedgerError():
+            log.error("%s", error)
+            return ApiError(
+                503,
+                "the ledger cannot be written",
+                "service_unavailable",
+                "ledger_failed",
+                retry_after_s=RETRY_AFTER_S,
+            )
+        case KeyRefused():
+            return ApiError(409, str(error), code="key_refused")
         case ValidationError():
             first = error.errors(include_url=False, include_context=False)[0]
             return _invalid_field(first["loc"], first["type"], first["msg"])
@@ -105,6 +121,17 @@ def context_overflow(context: int, prompt: int, wanted: int | None, param: str) 
     answer = f"{wanted} output tokens" if wanted else "an answer"
     message = f"the model's context is {context} tokens: a prompt of {prompt} leaves no room for {answer}"
     return ApiError(400, message, code="context_length_exceeded", param=param)
+
+
+def not_allowed(what: str, name: str, allowed: Sequence[str]) -> ApiError:
+    """The account's terms do not include it."""
+    message = f"this key may not use {what} {name!r}, but {', '.join(allowed)}"
+    return ApiError(403, message, "permission_error", f"{what}_not_allowed", f"tandem.{what}")
+
+
+def too_many_answers(most: int) -> ApiError:
+    message = f"at most {most} answers to one request: n, times the number of prompts"
+    return ApiError(400, message, code="invalid_value", param="n")
 
 
 def paced_for_nobody() -> ApiError:

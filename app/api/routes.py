@@ -4,31 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from importlib import metadata
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 
 from app.api import metrics
-from app.api.account import AccountChange, AccountView, account_key
-from app.api.admission import admit, read_body
+from app.api.access import authenticate, operator
+from app.api.account import AccountChange, AccountView
+from app.api.admission import admit
 from app.api.answer import StreamedAnswer, WholeAnswer
 from app.api.backend import Backend
+from app.api.bodies import REFERENCE, body_of, described
 from app.api.errors import ApiError, NotReady, api_error, model_not_found
 from app.api.gather import ChunkCoalescer
+from app.api.keys import KeyChange, KeyForm, Rotation, add_keys
 from app.api.responses import ChatCompletion, Completion, Model, ModelList
 from app.api.schema import ChatRequest, CompletionRequest, DeviceName
+from deployments.keys import KeyRefused
+from deployments.ledger import LedgerError
 from engine.base import EngineError
+from policies.collaboration import ANY_DEVICE
 
-REFERENCE = "#/components/schemas/{model}"
-MAX_BODY = 2**20
-"""Bytes of a request's body; a longer one is refused."""
-BODY_S = 30.0
-"""Seconds in which it must have come."""
+VERSION = metadata.version("tandem")
 
 
 def create_api(backend: Backend, coalescer: ChunkCoalescer | None = None) -> FastAPI:
@@ -36,11 +40,25 @@ def create_api(backend: Backend, coalescer: ChunkCoalescer | None = None) -> Fas
 
     With Ray Serve: `@serve.ingress()` on a class whose `__serve_build_asgi_app__` returns `create_api(self)`.
     """
-    api = FastAPI(title="Tandem", version="0.1.0", description=__doc__)
+    api = FastAPI(title="Tandem", version=VERSION, description=__doc__)
     _add_openai_endpoints(api, backend, coalescer or ChunkCoalescer())
     _add_own_endpoints(api, backend)
+    add_keys(api, backend)
+    if origins := backend.api.cors_origins:
+        api.add_middleware(
+            CORSMiddleware, allow_origins=list(origins), allow_methods=["*"], allow_headers=["*"]
+        )
     invalid = (ValidationError, RequestValidationError)
-    for kind in (Exception, ApiError, NotReady, EngineError, HTTPException, *invalid):
+    for kind in (
+        Exception,
+        ApiError,
+        NotReady,
+        EngineError,
+        KeyRefused,
+        LedgerError,
+        HTTPException,
+        *invalid,
+    ):
         api.exception_handler(kind)(_answer_error)
     api.openapi = partial(_documentation, api.openapi)  # type: ignore[method-assign]
     return api
@@ -50,30 +68,34 @@ def _add_openai_endpoints(api: FastAPI, backend: Backend, coalescer: ChunkCoales
     async def complete(request: Request, form: type[ChatRequest] | type[CompletionRequest]) -> Response:
         mode = None
         try:
-            wanted = form.model_validate_json(await read_body(request, MAX_BODY, BODY_S))
-            mode = wanted.tandem.mode
-            admitted = await admit(wanted, backend, account_key(request, wanted.tandem.named))
+            caller = await authenticate(request, backend)
+            wanted = await body_of(request, form, backend.api)
+            mode, named = wanted.tandem.mode, wanted.tandem.named
+            device = named if isinstance(named, str) and named != ANY_DEVICE else None
+            admitted = await admit(wanted, backend, caller.at(device))
         except Exception as failure:
             error = api_error(failure)
             metrics.request_done(mode if error.code != "unknown_mode" else None, error.status)
             return error.response()
         kind = StreamedAnswer if wanted.stream else WholeAnswer
-        return kind(wanted, admitted, backend.run, coalescer)
+        return kind(wanted, admitted, backend, coalescer)
 
-    @api.post("/v1/chat/completions", response_model=ChatCompletion, openapi_extra=_body(ChatRequest))
+    @api.post("/v1/chat/completions", response_model=ChatCompletion, openapi_extra=described(ChatRequest))
     async def chat_completions(request: Request) -> Response:
         return await complete(request, ChatRequest)
 
-    @api.post("/v1/completions", response_model=Completion, openapi_extra=_body(CompletionRequest))
+    @api.post("/v1/completions", response_model=Completion, openapi_extra=described(CompletionRequest))
     async def completions(request: Request) -> Response:
         return await complete(request, CompletionRequest)
 
     @api.get("/v1/models")
-    async def models() -> ModelList:
+    async def models(request: Request) -> ModelList:
+        await authenticate(request, backend)
         return ModelList(data=_models(backend))
 
     @api.get("/v1/models/{model:path}")
-    async def model(model: str) -> Model:
+    async def model(request: Request, model: str) -> Model:
+        await authenticate(request, backend)
         known = {card.id: card for card in _models(backend)}
         if model not in known:
             raise model_not_found(model, list(known))
@@ -82,29 +104,42 @@ def _add_openai_endpoints(api: FastAPI, backend: Backend, coalescer: ChunkCoales
 
 def _add_own_endpoints(api: FastAPI, backend: Backend) -> None:
     @api.get("/v1/devices")
-    async def devices() -> dict[str, Any]:
-        return {"object": "list", "data": await backend.devices()}
+    async def devices(request: Request) -> dict[str, Any]:
+        """Those that the key may use."""
+        caller = await authenticate(request, backend)
+        allowed = caller.terms.devices
+        found = await backend.devices()
+        return {"object": "list", "data": [d for d in found if allowed is None or d["name"] in allowed]}
 
     @api.get("/v1/account")
-    async def account(request: Request, device: DeviceName | None = None) -> AccountView:
-        """Of the API key, or without one of a device."""
-        key = account_key(request, device)
-        return AccountView.of(key, await backend.account(key))
+    async def account(
+        request: Request, device: DeviceName | None = None, account: str | None = None
+    ) -> AccountView:
+        """Of the API key; of another account, for an operator; without keys, of a device."""
+        key = (await authenticate(request, backend)).at(device).account
+        if account is not None and account != key:
+            await operator(request, backend)
+            key = account
+        return AccountView.about(key, await backend.account(key))
 
-    @api.patch("/v1/account", openapi_extra=_body(AccountChange))
-    async def change_account(request: Request, device: DeviceName | None = None) -> AccountView:
-        """Set the budget and the exchange rate."""
-        wanted = AccountChange.model_validate_json(await read_body(request, MAX_BODY, BODY_S))
-        key = account_key(request, device)
-        changed = await backend.change_account(key, wanted.budget, wanted.exchange_rate)
-        return AccountView.of(key, changed)
+    @api.patch("/v1/account", openapi_extra=described(AccountChange))
+    async def change_account(
+        request: Request, device: DeviceName | None = None, account: str | None = None
+    ) -> AccountView:
+        """Change an account's terms, as an operator."""
+        caller = await operator(request, backend)
+        key = account or caller.at(device).account
+        changes = (await body_of(request, AccountChange, backend.api)).changes()
+        return AccountView.about(key, await backend.settle(key, changes))
 
-    @api.get("/healthz")
     async def alive() -> dict[str, str]:
         """This process answers; whether the rest is up, /readyz says."""
         return {"status": "ok"}
 
-    @api.get("/readyz")
+    @api.get("/version")
+    async def version() -> dict[str, str]:
+        return {"version": VERSION}
+
     async def ready() -> JSONResponse:
         """200 with what is up, or 503 with the reasons."""
         try:
@@ -112,16 +147,17 @@ def _add_own_endpoints(api: FastAPI, backend: Backend) -> None:
         except NotReady as error:
             return JSONResponse({"status": "not ready", "reasons": error.reasons}, 503)
 
+    # vLLM calls the first one /health, and load balancers ask by HEAD
+    for path, asked in (("/healthz", alive), ("/health", alive), ("/readyz", ready)):
+        api.get(path)(asked)
+        api.head(path, include_in_schema=False)(asked)
+
     @api.get("/metrics")
-    async def prometheus() -> Response:
-        """Of this replica."""
+    async def prometheus(request: Request) -> Response:
+        """Of this replica. For operators, where there are keys."""
+        if (await backend.caller(None)) is None:
+            await operator(request, backend)
         return Response(metrics.exposition(), media_type=metrics.CONTENT_TYPE)
-
-
-def _body(form: type[BaseModel]) -> dict[str, Any]:
-    """For the documentation: the endpoints read their bodies themselves, to refuse them as OpenAI does."""
-    schema = {"$ref": REFERENCE.format(model=form.__name__)}
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
 
 
 def _documentation(generated: Callable[[], dict[str, Any]]) -> dict[str, Any]:
@@ -130,6 +166,9 @@ def _documentation(generated: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         (ChatRequest, "validation"),
         (CompletionRequest, "validation"),
         (AccountChange, "validation"),
+        (KeyForm, "validation"),
+        (KeyChange, "validation"),
+        (Rotation, "validation"),
     ]
     _, definitions = models_json_schema(forms, ref_template=REFERENCE)
     documentation = generated()

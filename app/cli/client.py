@@ -78,11 +78,21 @@ class Client:
         """Change what is at a path; returns what it is then."""
         return self._ask("PATCH", path, changes)
 
+    def post(self, path: str, form: Json) -> Json:
+        """Make something; returns it."""
+        return self._ask("POST", path, form)
+
+    def delete(self, path: str) -> None:
+        """What is at a path is no more."""
+        self._ask("DELETE", path)
+
     def _ask(self, method: str, path: str, body: Json | None = None) -> Json:
         with explained(self.url):
             reply = self._http.request(method, path, json=body)
             if reply.is_error:
                 raise refusal(reply)
+            if reply.status_code == httpx.codes.NO_CONTENT:
+                return {}
             try:
                 found: Json = reply.json()
             except ValueError:

@@ -1,24 +1,22 @@
-"""The command line: `tandem up | down | chat | devices | account | bench | simulate | sweep`."""
+"""The command line: `tandem up | down | chat | devices | account | keys | bench | simulate | sweep`."""
 
 from __future__ import annotations
 
 import json
-import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import urlencode
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
+from app.cli import keys
 from app.cli.client import Client, ClientError
+from app.cli.common import Url, failures, server
+from app.cli.render import DEVICE_COLUMNS, device_row, show_table
 from deployments.modes import MODES
 
-DEFAULT_URL = "http://127.0.0.1:8000"
 HELP = """Language models served from the edge and the cloud together.
 
 Exit status: 0 when all went well, 1 when something failed (the reason is on stderr), 2 for wrong usage,
@@ -32,12 +30,8 @@ cli = typer.Typer(
     rich_markup_mode=None,
 )
 
-Url = Annotated[
-    str | None,
-    typer.Option(
-        envvar="TANDEM_URL", help=f"The server; otherwise what `tandem up` runs here, or {DEFAULT_URL}."
-    ),
-]
+cli.add_typer(keys.cli, name="keys")
+
 Mode = Annotated[str | None, typer.Option(help=f"{', '.join(MODES)}; otherwise the server chooses.")]
 Device = Annotated[str | None, typer.Option(help='A name of `tandem devices`, or "any".')]
 Window = Annotated[int | None, typer.Option(min=1, max=64, help="Tokens drafted in a round.")]
@@ -77,7 +71,7 @@ def chat(
     """
     from app.cli.conversation import Conversation
 
-    with _failures(), Client(_server(url)) as client:
+    with failures(), Client(server(url)) as client:
         request = _request(mode, device, window, max_tokens, temperature, seed)
         request["tandem"] |= {"budget": budget, "exchange_rate": exchange_rate}
         request["model"] = model or client.model()
@@ -95,21 +89,15 @@ def devices(
     url: Url = None, as_json: Annotated[bool, typer.Option("--json", help="As JSON, for programs.")] = False
 ) -> None:
     """List the devices that are registered."""
-    with _failures(), Client(_server(url)) as client:
+    with failures(), Client(server(url)) as client:
         found = client.get("/v1/devices")["data"]
         console = Console(highlight=False)
         if as_json:
             print(json.dumps(found))
         elif not found:
             console.print("No device is registered.")
-        elif console.is_terminal:
-            table = Table(*found[0])
-            for device in found:
-                table.add_row(*("–" if value is None else str(value) for value in device.values()))
-            console.print(table)
         else:
-            for device in [{column: column for column in found[0]}, *found]:
-                print("\t".join(map(str, device.values())))
+            show_table(console, DEVICE_COLUMNS, map(device_row, found))
 
 
 @cli.command()
@@ -124,7 +112,7 @@ def account(
     TANDEM_API_KEY."""
     changes = {"budget": budget, "exchange_rate": exchange_rate}
     path = "/v1/account" if device is None else f"/v1/account?{urlencode({'device': device})}"
-    with _failures(), Client(_server(url)) as client:
+    with failures(), Client(server(url)) as client:
         changed = any(value is not None for value in changes.values())
         found = client.patch(path, changes) if changed else client.get(path)
         if as_json:
@@ -149,14 +137,15 @@ def bench(
         str | None, typer.Option(help="One question for all; otherwise some of our own.")
     ] = None,
     model: Model = None,
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON, for programs.")] = False,
 ) -> None:
     """Load a server with streams, and report TTFT, TPOT and throughput."""
     from app.cli.bench import run_bench
 
-    with _failures(), Client(_server(url)) as client:
+    with failures(), Client(server(url)) as client:
         request = _request(mode, device, window, max_tokens, temperature, seed)
         request["model"] = model or client.model()
-        run_bench(client.url, request, requests, concurrency, (prompt,) if prompt else None)
+        run_bench(client.url, request, requests, concurrency, (prompt,) if prompt else None, as_json)
 
 
 @cli.command()
@@ -172,7 +161,7 @@ def simulate(
     plot: Annotated[Path | None, typer.Option(help="Draw a picture there: .png, .svg or .pdf.")] = None,
 ) -> None:
     """Simulate a deployment under a workload: TTFT, TPOT and throughput without the hardware."""
-    with _failures():
+    with failures():
         from app.cli.simulate import run_simulation
 
         try:
@@ -195,7 +184,7 @@ def sweep(
     ),
 ) -> None:
     """Simulate every combination of settings, on all cores; an interrupted sweep goes on where it stopped."""
-    with _failures():
+    with failures():
         from app.cli.simulate import run_sweep
 
         try:
@@ -205,12 +194,42 @@ def sweep(
 
 
 @cli.command()
+def config(
+    explain: Annotated[
+        bool,
+        typer.Option("--explain", help="With meaning, unit, what each may be, and the names of policies."),
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON, for programs.")] = False,
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="As docs/settings.md has it.")] = False,
+) -> None:
+    """Show every setting of the application, `args` of the Serve YAML, with its default."""
+    with failures():
+        from app.cli.config import markdown, settings
+        from app.settings import Settings
+
+        found = settings(Settings)
+        if as_json:
+            print(json.dumps([setting._asdict() for setting in found]))
+        elif as_markdown:
+            print(markdown(found), end="")
+        else:
+            for setting in found:
+                if not setting.allowed:
+                    print(f"{setting.key}: {setting.meaning}")
+                    continue
+                print(f"{setting.key}: {setting.default or '(must be given)'}")
+                if explain:
+                    unit = f", {setting.unit}" if setting.unit else ""
+                    print(f"    {setting.meaning}\n    ({setting.allowed}{unit})")
+
+
+@cli.command()
 def up(
     port: Annotated[int | None, typer.Option(min=1, max=65535, help="Instead of the configured one.")] = None,
     config: Annotated[Path | None, typer.Option(exists=True, dir_okay=False, help="A Serve YAML.")] = None,
 ) -> None:
     """Start the application on this machine, and stay until Ctrl-C."""
-    with _failures():
+    with failures():
         from app.cli import up as local
 
         try:
@@ -222,21 +241,13 @@ def up(
 @cli.command()
 def down() -> None:
     """Stop what `tandem up` has started in this folder."""
-    with _failures():
+    with failures():
         from app.cli import up as local
 
         try:
             print("Stopped." if local.down() else "Nothing was running.")
         except local.UpError as error:
             raise ClientError(str(error)) from None
-
-
-def _server(url: str | None) -> str:
-    if url is None:
-        from app.cli.up import running
-
-        url = running() or DEFAULT_URL
-    return url
 
 
 def _request(
@@ -250,26 +261,6 @@ def _request(
     """The body of a chat request, without model and messages; null is "not given"."""
     tandem = {"mode": mode, "device": device, "window": window}
     return {"max_tokens": max_tokens, "temperature": temperature, "seed": seed, "tandem": tandem}
-
-
-@contextmanager
-def _failures() -> Iterator[None]:
-    """Says what failed in one line on stderr, and exits accordingly; TANDEM_DEBUG=1 shows the trace."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        raise typer.Exit(130) from None
-    except BrokenPipeError:  # `tandem chat … | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise typer.Exit(1) from None
-    except Exception as error:
-        if os.environ.get("TANDEM_DEBUG") or isinstance(error, typer.Exit):
-            raise
-        unexpected = (
-            "" if isinstance(error, ClientError) else f"{type(error).__name__}, TANDEM_DEBUG=1 shows where: "
-        )
-        print(f"tandem: {unexpected}{error}", file=sys.stderr)
-        raise typer.Exit(1) from None
 
 
 def main() -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from app.cli.client import Json
@@ -32,8 +33,7 @@ def pieces(chunk: Json) -> Iterator[tuple[str, str]]:
 
 
 def show(chunks: Iterable[Json], console: Console) -> str:
-    """Print an answer while it comes, then the legend and what it cost; returns its text,
-    without space at the beginning.
+    """Print an answer while it comes, then the legend and what it cost; returns its text.
 
     On anything but a terminal: the bare text.
     """
@@ -41,10 +41,8 @@ def show(chunks: Iterable[Json], console: Console) -> str:
     stats: Json = {}
     for chunk in chunks:
         for text, origin in pieces(chunk):
-            text = text if said else text.lstrip()  # models like to begin with a space
-            if text:
-                said.append(text)
-                console.print(Text(text, ORIGINS.get(origin, ("", ""))[0]), end="", soft_wrap=True)
+            said.append(text)
+            console.print(Text(text, ORIGINS.get(origin, ("", ""))[0]), end="", soft_wrap=True)
         stats = chunk.get("tandem", {}).get("stats", stats)
     console.print()
     if console.is_terminal and stats:
@@ -52,6 +50,33 @@ def show(chunks: Iterable[Json], console: Console) -> str:
         console.print(legend(stats["by_origin"]), soft_wrap=True)
         console.print(Text(summary(stats), "dim"), soft_wrap=True)
     return "".join(said)
+
+
+DEVICE_COLUMNS = ("name", "hardware", "RTT ms", "busy", "battery")
+
+
+def device_row(device: Json) -> tuple[str, ...]:
+    """A device of the API in the columns that fit everywhere; --json has all of it."""
+    battery = device.get("battery")
+    return (
+        device["name"],
+        device.get("profile", "?") + (" (emulated)" if device.get("emulated") else ""),
+        f"{device.get('rtt_s', 0.0) * 1e3:.1f}",
+        f"{device.get('sessions', 0)} of {device.get('capacity', 1)}",
+        "mains" if battery is None else f"{battery:.0%}",
+    )
+
+
+def show_table(console: Console, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """A table on a terminal, tab-separated lines otherwise."""
+    if not console.is_terminal:
+        for row in (columns, *rows):
+            print("\t".join(row))
+        return
+    table = Table(*columns)
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
 
 
 def legend(by_origin: dict[str, int]) -> Text:

@@ -26,6 +26,9 @@ LOOPBACK = {"host": "127.0.0.1", "port": 8000}
 """Where the Serve YAML does not say it: Serve's own default is every interface."""
 CONFIG = Path(__file__).parents[1] / "tandem.yaml"
 RECORD = Path(".tandem") / "up.json"
+LOGS = RECORD.with_name("logs")
+LEDGER = RECORD.with_name("ledger.sqlite")
+"""Keys and bills of what is started in this folder, where the Serve YAML names no other file."""
 READY_WITHIN_S = 180.0
 QUESTION = "Tell me about the town of Marworth."
 
@@ -80,9 +83,12 @@ def up(port: int | None = None, config: Path = CONFIG) -> None:
                 with console.status("Deploying") as status:
                     deploy(plan.deployment, ray.dashboard)
                     _record(address, ray.folder)
-                    wait_until_ready(address, ray.dashboard, status.update)
+                    try:
+                        wait_until_ready(address, ray.dashboard, status.update)
+                    except UpError as error:
+                        raise UpError(f"{error}\nLogs: {_keep_logs(ray.folder)}") from None
                     _record(address, ray.folder)
-                explain(console, plan, time.monotonic() - began)
+                explain(console, plan, time.monotonic() - began, _is_open(address))
                 _stay()
             finally:
                 signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not stop the stopping
@@ -128,19 +134,38 @@ def read(config: Path, port: int | None = None) -> Plan:
     from pydantic import ValidationError
     from ray.serve.schema import ServeDeploySchema
 
+    from app.preflight import check
     from app.settings import Settings
+    from deployments.mistakes import explain as explained
 
     try:
         deployment = yaml.safe_load(config.read_text())
-        applications = ServeDeploySchema.model_validate(deployment).applications
-        ours = [Settings(**each.args) for each in applications if each.import_path == IMPORT_PATH]
-    except (yaml.YAMLError, ValidationError) as error:
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise UpError(f"{config}: {error}") from None
+    try:
+        applications = ServeDeploySchema.model_validate(deployment).applications
+    except ValidationError as error:
+        raise UpError(f"{config}: {explained(error, ServeDeploySchema)}") from None
+    try:
+        ours = [
+            Settings.model_validate(each.args) for each in applications if each.import_path == IMPORT_PATH
+        ]
+    except ValidationError as error:
+        raise UpError(f"{config}: args: {explained(error, Settings)}") from None
     if not ours:
         raise UpError(f"{config}: no application has the import_path {IMPORT_PATH}")
+    for settings in ours:
+        try:
+            check(settings)
+        except ValueError as error:
+            raise UpError(f"{config}: args: {error}") from None
     deployment["http_options"] = LOOPBACK | deployment.get("http_options", {})
     if port is not None:
         deployment["http_options"]["port"] = port
+    for each in deployment["applications"]:
+        if each["import_path"] == IMPORT_PATH:
+            arguments = each.setdefault("args", {})
+            arguments["ledger"] = {"path": str(LEDGER.absolute())} | (arguments.get("ledger") or {})
     return Plan(deployment, ours[0].model)
 
 
@@ -167,12 +192,13 @@ def wait_until_ready(address: str, dashboard: str, tell: Callable[[str], None]) 
     from ray.dashboard.modules.serve.sdk import ServeSubmissionClient
 
     serve = ServeSubmissionClient(dashboard)
+    application: dict[str, Any] = {"deployments": {}}
     deadline = time.monotonic() + READY_WITHIN_S
     with httpx.Client(timeout=2.0, trust_env=False) as client:
         while time.monotonic() < deadline:
             for application in serve.get_serve_details()["applications"].values():
                 if application["status"] == "DEPLOY_FAILED":
-                    raise UpError(f"the application failed to start:\n{application['message']}")
+                    raise UpError(f"the application failed to start: {_reason(application)}")
                 tell(f"Starting {_progress(application)}")
             try:
                 if client.get(f"{address}/readyz").status_code == 200:
@@ -180,7 +206,22 @@ def wait_until_ready(address: str, dashboard: str, tell: Callable[[str], None]) 
             except httpx.TransportError:
                 pass
             time.sleep(0.2)
-    raise UpError(f"not ready within {READY_WITHIN_S:g} s; Ray's logs may say why")
+    raise UpError(f"not ready within {READY_WITHIN_S:g} s: {_reason(application)}")
+
+
+def _keep_logs(folder: Path) -> Path:
+    """Where the logs of a start that failed can be read; those of the one before are gone."""
+    shutil.rmtree(LOGS, ignore_errors=True)
+    shutil.copytree(folder / "session_latest" / "logs", LOGS, ignore_dangling_symlinks=True)
+    return LOGS
+
+
+def _reason(application: dict[str, Any]) -> str:
+    """The last line of what the first deployment that is not well has said."""
+    for name, deployment in application["deployments"].items():
+        if deployment["status"] != "HEALTHY" and (said := deployment.get("message", "").strip()):
+            return f"{name}: {said.splitlines()[-1].strip()}"
+    return str(application.get("message") or "it does not say why").strip().splitlines()[-1]
 
 
 def _progress(application: dict[str, Any]) -> str:
@@ -199,8 +240,8 @@ def _record(address: str, folder: Path | None = None) -> None:
     RECORD.write_text(json.dumps(record))
 
 
-def explain(console: Console, plan: Plan, seconds: float) -> None:
-    """Say how to use what has taken so many seconds to start."""
+def explain(console: Console, plan: Plan, seconds: float, is_open: bool = False) -> None:
+    """Say how to use what has taken so many seconds to start. is_open: there are no keys."""
     address = plan.address
     command = Path(sys.executable).with_name("tandem")
     command = command.relative_to(Path.cwd()) if command.is_relative_to(Path.cwd()) else command
@@ -212,7 +253,18 @@ def explain(console: Console, plan: Plan, seconds: float) -> None:
         f'{command} chat "{QUESTION}" --url {address} --mode speculative',
     ):
         console.print(f"  {line}\n", soft_wrap=True, highlight=False, markup=False)
+    if is_open:
+        console.print(
+            "No API key has been made: only this machine is answered. `tandem keys make NAME --role operator` "
+            "makes the first one.\n",
+            highlight=False,
+        )
     console.print("Ctrl-C here, or [bold]make down[/] elsewhere, stops it.")
+
+
+def _is_open(address: str) -> bool:
+    """Whether it answers without a key."""
+    return httpx.get(f"{address}/v1/keys", timeout=10.0, trust_env=False).status_code == 200
 
 
 def _stay() -> NoReturn:

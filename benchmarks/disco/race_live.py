@@ -57,6 +57,9 @@ POLICIES = {
 }
 
 
+Headers = dict[str, str]
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """ttft_s: as the client saw it.
@@ -95,9 +98,10 @@ class Case:
         return {"mode": "race", "budget": self.budget, "exchange_rate": rate}
 
     @property
-    def account(self) -> str:
-        """Who asks."""
-        return f"{self.policy}-{self.constrained}-{self.budget:g}"
+    def key(self) -> dict[str, object]:
+        """What the API is asked to make for it: nobody learns from another's answers."""
+        form: dict[str, object] = {"name": f"{self.policy}-{self.constrained}-{self.budget:g}", "budget": 1.0}
+        return form | ({"exchange_rate": DEAR_JOULE} if self.constrained == "device" else {})
 
 
 ENDPOINTS = (Case("server only"), Case("device only"))
@@ -169,8 +173,7 @@ async def ask(http: httpx.AsyncClient, case: Case, device: str, prompt: str) -> 
         | ({} if case.policy == "server only" else {"device": device}),
     }
     began, times_s, stats = time.perf_counter(), list[float](), dict[str, Any]()
-    headers = {"Authorization": f"Bearer {case.account}"}
-    async with http.stream("POST", "/v1/chat/completions", json=body, headers=headers) as reply:
+    async with http.stream("POST", "/v1/chat/completions", json=body) as reply:
         reply.raise_for_status()
         async for line in reply.aiter_lines():
             if not line.startswith("data: {"):
@@ -190,13 +193,15 @@ async def ask(http: httpx.AsyncClient, case: Case, device: str, prompt: str) -> 
     )
 
 
-async def run(address: tuple[str, int], case: Case, devices: int, requests: int, seed: int) -> list[Answer]:
-    """Every device's questions, one after the other, all devices at once."""
+async def run(
+    address: tuple[str, int], case: Case, headers: Headers, devices: int, requests: int, seed: int
+) -> list[Answer]:
+    """Every device's questions, one after the other, all devices at once. headers: with the case's key."""
     names = [f"{profile}-{i}" for profile in PROFILES for i in range(devices)]
     texts = prompts(len(names) * requests, seed)
     limits = httpx.Limits(max_connections=len(names))
     async with httpx.AsyncClient(
-        base_url="http://{}:{}".format(*address), timeout=120.0, limits=limits
+        base_url="http://{}:{}".format(*address), timeout=120.0, limits=limits, headers=headers
     ) as http:
 
         async def one(number: int) -> list[Answer]:
@@ -206,9 +211,20 @@ async def run(address: tuple[str, int], case: Case, devices: int, requests: int,
         return [a for found in await asyncio.gather(*map(one, range(len(names)))) for a in found]
 
 
-def spent(address: tuple[str, int], case: Case) -> float:
+def keys(address: tuple[str, int], asking: Sequence[Case]) -> dict[Case, Headers]:
+    """One for each case, as requests show it."""
+    with httpx.Client(base_url="http://{}:{}".format(*address), timeout=30.0) as http:
+
+        def made(form: dict[str, object]) -> Headers:
+            key = http.post("/v1/keys", json=form).raise_for_status().json()
+            return {"Authorization": f"Bearer {key['secret']}"}
+
+        http.headers.update(made({"name": "operator", "role": "operator"}))
+        return {case: made(case.key) for case in asking}
+
+
+def spent(address: tuple[str, int], case: Case, headers: Headers) -> float:
     """The share of the prompts' tokens that the constrained endpoint took in, over the budget; unplanned ones count."""
-    headers = {"Authorization": f"Bearer {case.account}"}
     reply = httpx.get("http://{}:{}/v1/account".format(*address), headers=headers)
     share: float = reply.raise_for_status().json()["budget_used"][case.constrained]
     return share / case.budget
@@ -232,13 +248,13 @@ def main(arguments: Sequence[str] = ()) -> None:
     for turn, policy in report.progress(turns, "policies"):
         seed = options.seed + 2 * turn
         with application(settings(policy, options.devices, options.service)) as address:
-            for case in cases(policy):
+            for case, key in keys(address, cases(policy)).items():
                 if case.constrained:
-                    asyncio.run(run(address, case, options.devices, 1, seed + 1))
-                answers = asyncio.run(run(address, case, options.devices, options.requests, seed))
+                    asyncio.run(run(address, case, key, options.devices, 1, seed + 1))
+                answers = asyncio.run(run(address, case, key, options.devices, options.requests, seed))
                 found.setdefault(case, []).extend(answers)
                 if case.constrained:
-                    of_budget.setdefault(case, []).append(spent(address, case))
+                    of_budget.setdefault(case, []).append(spent(address, case, key))
     count = 3 * options.devices * options.requests * options.rounds
     report.table(
         f"{options.service}'s latency (σ = {SERVICES[options.service].sigma:.3f}) and three phones, emulated; "

@@ -11,6 +11,7 @@ from statistics import median
 from typing import NamedTuple
 
 from cluster.registry import DeviceRecord
+from deployments.accounts import Bill
 from deployments.assigner import Assigner
 from deployments.directory import Directory, Snapshot
 from deployments.experience import Experience
@@ -68,7 +69,7 @@ def router_costs(devices: int) -> RouterCosts:
         for mode in MODES
         for wish, device in wishes.items()
     }
-    report = Report("key-1", 100, Used(39, 100), 1e-4, 0.0, 0.0)
+    report = Report("key-1", "", 100, True, Bill(1, Used(39, 100), 1e-5, 9e-5))
 
     def reports() -> None:
         for _ in range(REQUESTS):

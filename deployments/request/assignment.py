@@ -87,6 +87,7 @@ class RoutingRequest:
     reader_rate: tokens/s, 0: nobody reads along.
     account: who pays.
     budget, exchange_rate: of this request, in place of its account's.
+    modes, devices: that the account may use; None: all.
     """
 
     mode: str | None = None
@@ -101,6 +102,8 @@ class RoutingRequest:
     account: str = ""
     budget: float | None = None
     exchange_rate: float | None = None
+    modes: tuple[str, ...] | None = None
+    devices: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

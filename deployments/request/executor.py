@@ -191,11 +191,10 @@ class _Request:
         self._executor._report(
             Report(
                 account=self._job.account,
-                tokens=stats.tokens,
-                used=stats.used,
-                server_usd=stats.server_usd,
-                joules=stats.joules,
-                device_usd=stats.device_usd,
+                device=stats.device or "",
+                tokens=len(self.log),
+                whole=stats.tokens > 0,
+                bill=stats.bill(),
                 taught=taught,
             )
         )
@@ -215,6 +214,8 @@ class _Request:
             account=job.account,
             budget=job.budget,
             exchange_rate=job.exchange_rate,
+            modes=job.modes,
+            devices=job.devices,
         )
         deadline = Deadline(self._loop)
         deadline.start(began_s, self._limits.assign_s)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import ClassVar, Self
 
+from deployments.accounts import Bill
 from deployments.request.assignment import Prices
 from deployments.request.tokenlog import Origin
 from engine.base import EngineError, Sampling, TokenLogprob
@@ -33,6 +34,7 @@ class Job:
         pick from.
     account: who pays.
     budget, exchange_rate: as the account has them where None.
+    modes, devices: that the account may use; None: all.
     """
 
     id: int
@@ -44,6 +46,8 @@ class Job:
     account: str = ""
     budget: float | None = None
     exchange_rate: float | None = None
+    modes: tuple[str, ...] | None = None
+    devices: tuple[str, ...] | None = None
 
 
 @dataclass(slots=True)
@@ -103,20 +107,23 @@ class JobStats:
     prices: Prices = field(default_factory=Prices)
     figures: dict[str, Figures] = field(default_factory=dict)
 
-    @property
-    def server_usd(self) -> float:
-        """Dollars that the server asks for its tokens."""
-        return self.prices.server.of(self.used.server_in, self.used.server_out)
-
-    @property
-    def device_usd(self) -> float:
-        """Dollars that the joules are worth."""
-        return self.joules * self.prices.exchange_rate
+    def bill(self) -> Bill:
+        """What it costs."""
+        used, server = self.used, self.prices.server
+        return Bill(
+            requests=1,
+            used=used,
+            server_usd_in=server.of(used.server_in, 0),
+            server_usd_out=server.of(0, used.server_out),
+            joules=self.joules,
+            device_usd=self.joules * self.prices.exchange_rate,
+        )
 
     @property
     def usd(self) -> float:
         """Dollars that it costs altogether."""
-        return self.server_usd + self.device_usd
+        bill = self.bill()
+        return bill.server_usd + bill.device_usd
 
 
 @dataclass(slots=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,14 +9,9 @@ from pathlib import Path
 import torch
 from safetensors import safe_open
 
+from engine.model_folder import UnsupportedModel, read_config
 from engine.torch.linear import Linear
 from engine.torch.norm import RMSNorm
-
-ARCHITECTURES = ("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
-
-
-class UnsupportedModel(ValueError):
-    """The folder holds a model that this engine cannot run, or no model at all."""
 
 
 @dataclass(frozen=True)
@@ -62,14 +56,12 @@ class Weights:
 
 def load(folder: Path, device: torch.device, dtype: torch.dtype) -> Weights:
     """Read config.json and *.safetensors of `folder`; raises UnsupportedModel saying what is the matter."""
-    raw = _read_config(folder)
+    raw = read_config(folder)
     try:
         config = _model_config(raw)
     except KeyError as missing:
         raise UnsupportedModel(f"config.json of {folder} has no {missing}") from None
     files = sorted(folder.glob("*.safetensors"))
-    if not files:
-        raise UnsupportedModel(f"{folder} holds no *.safetensors file")
     tensors: dict[str, torch.Tensor] = {}
     for file in files:
         with safe_open(file, framework="pt") as f:
@@ -96,23 +88,6 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype) -> Weights:
             f"{folder} has tensors that this engine does not know: {', '.join(unused[:4])}"
         )
     return loaded
-
-
-def _read_config(folder: Path) -> dict:
-    try:
-        raw = json.loads((folder / "config.json").read_text())
-    except FileNotFoundError:
-        raise UnsupportedModel(f"{folder} is no model folder: it has no config.json") from None
-    except json.JSONDecodeError as error:
-        raise UnsupportedModel(f"config.json of {folder} is no JSON: {error}") from None
-    architecture = (raw.get("architectures") or ["?"])[0]
-    if architecture not in ARCHITECTURES:
-        raise UnsupportedModel(f"{folder} is a {architecture}; this engine runs {', '.join(ARCHITECTURES)}")
-    if (activation := raw.get("hidden_act", "silu")) != "silu":
-        raise UnsupportedModel(f"{folder} has the activation {activation!r}; this engine has silu")
-    if raw.get("use_sliding_window"):
-        raise UnsupportedModel(f"{folder} uses sliding-window attention, which this engine does not")
-    return raw
 
 
 def _model_config(raw: dict) -> ModelConfig:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -121,10 +119,3 @@ def test_a_model_is_a_family_name_or_a_folder(tmp_path: Any) -> None:
     assert model_folder(str(tmp_path)) == tmp_path
     with pytest.raises(ValueError, match="target, small"):
         model_folder("gpt-9")
-
-
-def test_the_listing_is_a_settings_file() -> None:
-    listing = subprocess.run(
-        [sys.executable, "-m", "app.settings"], capture_output=True, text=True, check=True
-    )
-    assert Settings(**yaml.safe_load(listing.stdout)) == Settings()

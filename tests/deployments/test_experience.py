@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from deployments.accounts import Bill
 from deployments.assigner import Assigner
 from deployments.experience import Experience, RacingSettings
 from deployments.modes.base import Tools
@@ -90,17 +91,17 @@ async def test_a_router_that_begins_anew_fails_no_request(mode: str) -> None:
             there.executor._report = successor.take_in
             there.assigner = successor
     assert ids == reference(PROMPT, TOKENS)
-    assert there.experience.accounts.of("me").ledger.requests == 1
+    assert there.experience.accounts.of("me").statement().total.requests == 1
     assert there.experience.rivals.outputs.seen == 1
     assert (await answer(there, job(mode, 2)))[0] == ids
-    assert there.experience.accounts.of("me").ledger.requests == 2
+    assert there.experience.accounts.of("me").statement().total.requests == 2
     assert not there.experience.races, "no race is waited for"
 
 
 async def test_a_report_of_a_mode_that_is_not_served_here_is_paid_for_all_the_same() -> None:
     there = world()
-    there.assigner.take_in(Report("me", 7, Used(3, 7), 0.5, 0.0, 0.0, {"telepathy": object()}))
-    assert there.experience.accounts.of("me").ledger.server_usd == 0.5
+    there.assigner.take_in(Report("me", "", 7, True, Bill(1, Used(3, 7), 0.5), {"telepathy": object()}))
+    assert there.experience.accounts.of("me").statement().total.server_usd == 0.5
 
 
 async def test_first_tokens_of_either_side_are_learnt() -> None:

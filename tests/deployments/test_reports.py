@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from deployments.accounts import Bill
 from deployments.reports import DELAY_S, Outbox, Report
-from policies.cost import Used
 from tests.virtual import in_virtual_time, now_s
 
 
 def report(tokens: int) -> Report:
-    return Report("me", tokens, Used(), 0.0, 0.0, 0.0)
+    return Report("me", "", tokens, True, Bill())
 
 
 @in_virtual_time

@@ -1,6 +1,7 @@
 """A fresh backend and a client of the API over a socket for each test."""
 
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import httpx
 import pytest
@@ -11,8 +12,11 @@ from tests.app.api.null_backend import NullBackend, served
 
 
 @pytest.fixture
-async def backend() -> NullBackend:
-    return NullBackend()
+async def backend(tmp_path: Path) -> AsyncIterator[NullBackend]:
+    backend = NullBackend(ledger=tmp_path / "ledger.sqlite")
+    await backend.treasury.open()
+    yield backend
+    await backend.treasury.close()
 
 
 @pytest.fixture

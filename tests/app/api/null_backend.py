@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager
 from itertools import cycle
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import uvicorn
@@ -15,11 +17,16 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from app.api.backend import ModelCard
 from app.api.errors import NotReady
+from app.api.settings import ApiSettings
 from deployments.accounts import Statement
 from deployments.experience import Experience
+from deployments.gate import Entry, Gate, Passage
+from deployments.keys import Caller, Key, Role
 from deployments.modes.speculative import Speculation
 from deployments.request.job import Delta, Job, JobStats, NoSuchDevice
 from deployments.request.tokenlog import Origin
+from deployments.settings import LedgerSettings
+from deployments.treasury import Treasury
 from engine.base import Session, TokenLogprob
 from engine.null_engine import NullEngine
 from engine.tokenizer import Tokenizer
@@ -57,10 +64,18 @@ class NullBackend:
     says: the answer's text (the engine then only sets the pace); burst: tokens of one delta.
     hold_after: tokens after which every job waits for `go`; held: released by each that begins to wait.
     fail_after: (tokens, error) of every job.
+    ledger: where keys are kept; capacity: sessions that the gate lets through at once.
     jobs: what was asked for; closed: released once for each job that has ended in whatever way.
     """
 
-    def __init__(self, says: str | None = None, burst: int = 1, context: int = 512) -> None:
+    def __init__(
+        self,
+        says: str | None = None,
+        burst: int = 1,
+        context: int = 512,
+        ledger: Path | None = None,
+        capacity: int = 64,
+    ) -> None:
         self.engine = NullEngine(vocab_size=TOKENIZER.vocab_size, context=context)
         self.says = [*TOKENIZER.encode(says), EOS] if says is not None else None
         self.burst = burst
@@ -69,7 +84,10 @@ class NullBackend:
         self.held = asyncio.Semaphore(0)
         self.fail_after: tuple[int, Exception] | None = None
         self.default_reader_rate = 5.0
+        self.api = ApiSettings()
         self.accounts = Experience().accounts
+        self.treasury = Treasury(LedgerSettings(path=ledger), self.accounts)
+        self.gate = Gate(lambda: capacity, queue_s=0.2, queue=8)
         self.missing: list[str] = []
         self.jobs: list[Job] = []
         self.closed = asyncio.Semaphore(0)
@@ -80,14 +98,54 @@ class NullBackend:
     def tokenizer(self, model: str) -> Tokenizer:
         return TOKENIZER
 
-    async def account(self, key: str) -> Statement:
-        return self.accounts.statement(key)
+    async def caller(self, hashed: str | None) -> Caller | None:
+        return self.treasury.caller(hashed)
 
-    async def change_account(self, key: str, budget: float | None, exchange_rate: float | None) -> Statement:
-        return self.accounts.settle(key, budget, exchange_rate).statement()
+    @asynccontextmanager
+    async def enter(self, caller: Caller, entry: Entry) -> AsyncIterator[Passage]:
+        if not caller.keyed:
+            yield Passage()
+            return
+        try:
+            yield await self.gate.enter("here", entry, self.treasury.terms(entry.account))
+        finally:
+            self.gate.leave("here", entry.request)
+
+    async def account(self, key: str) -> Statement:
+        return self.treasury.statement(key)
+
+    async def settle(self, key: str, changes: Mapping[str, Any]) -> Statement:
+        return await self.treasury.settle(key, changes)
+
+    async def keys(self) -> list[Key]:
+        return self.treasury.keys()
+
+    async def make_key(self, name: str, role: Role, changes: Mapping[str, Any]) -> tuple[Key, str]:
+        return await self.treasury.make(name, role, changes)
+
+    async def rotate_key(self, id: str, grace_s: float) -> tuple[Key, str]:
+        return await self.treasury.rotate(id, grace_s)
+
+    async def change_key(
+        self, id: str, name: str | None, role: Role | None, changes: Mapping[str, Any]
+    ) -> Key:
+        return await self.treasury.change(id, name, role, changes)
+
+    async def revoke_key(self, id: str) -> Key:
+        return await self.treasury.revoke(id)
 
     async def devices(self) -> list[dict[str, object]]:
-        return [{"name": "pixel-1", "rtt_ms": 10.0, "sessions": 0}]
+        return [
+            {
+                "name": "pixel-1",
+                "profile": "pixel7pro-bloom560m",
+                "emulated": True,
+                "rtt_s": 0.01,
+                "sessions": 1,
+                "capacity": 4,
+                "battery": 0.5,
+            }
+        ]
 
     async def ready(self) -> dict[str, object]:
         if self.missing:

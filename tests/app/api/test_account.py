@@ -1,33 +1,52 @@
-"""Accounts over HTTP: whose they are, what may be set, and that keys are never shown."""
+"""Accounts over HTTP, where there are no keys: a device's or nobody's."""
 
 from __future__ import annotations
 
 import pytest
 
+from deployments.accounts import Bill
+from policies.cost import Used
+
 ASK = {"model": "null", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4}
 
 
-async def test_a_request_is_its_keys_or_its_devices(backend, http):
-    await http.post("/v1/chat/completions", json=ASK, headers={"Authorization": "Bearer sesame"})
+async def test_a_request_is_its_devices(backend, http):
     await http.post("/v1/chat/completions", json=ASK | {"tandem": {"device": "pixel-1"}})
     await http.post("/v1/chat/completions", json=ASK)
-    keys = [job.account for job in backend.jobs]
-    assert keys[0].startswith("key-")
-    assert "sesame" not in keys[0]
-    assert keys[1:] == ["device-pixel-1", "anonymous"]
+    assert [job.account for job in backend.jobs] == ["device-pixel-1", "anonymous"]
 
 
 async def test_budget_and_exchange_rate_are_settable_live(http):
-    headers = {"Authorization": "Bearer sesame"}
-    set_ = await http.patch("/v1/account", json={"budget": 0.25, "exchange_rate": 2e-7}, headers=headers)
-    got = await http.get("/v1/account", headers=headers)
+    phone = {"device": "pixel-1"}
+    set_ = await http.patch("/v1/account", json={"budget": 0.25, "exchange_rate": 2e-7}, params=phone)
+    got = await http.get("/v1/account", params=phone)
     assert set_.json() == got.json()
-    assert (got.json()["budget"], got.json()["exchange_rate"]) == (0.25, 2e-7)
-    other = (await http.get("/v1/account", params={"device": "pixel-1"})).json()
-    assert (other["account"], other["budget"]) == ("device-pixel-1", 0.5)
-    await http.patch("/v1/account", json={"exchange_rate": 1.0}, headers=headers)
-    assert (await http.get("/v1/account", headers=headers)).json()["budget"] == 0.25, "what is left out stays"
-    assert "sesame" not in got.text
+    assert (got.json()["account"], got.json()["budget"], got.json()["exchange_rate"]) == (
+        "device-pixel-1",
+        0.25,
+        2e-7,
+    )
+    other = (await http.get("/v1/account")).json()
+    assert (other["account"], other["budget"]) == ("anonymous", 0.5)
+    await http.patch("/v1/account", json={"exchange_rate": 1.0}, params=phone)
+    assert (await http.get("/v1/account", params=phone)).json()["budget"] == 0.25, "what is left out stays"
+
+
+async def test_what_it_has_cost(backend, http):
+    account = backend.accounts.of("anonymous")
+    account.charge("", Bill(1, Used(10, 20, 0, 0), 0.5, 0.25))
+    account.charge("pixel-1", Bill(2, Used(1, 2, 3, 4), 0.0, 0.0, 6.0, 0.125))
+    shown = (await http.get("/v1/account")).json()
+    assert (shown["requests"], shown["server_tokens_in"], shown["device_tokens_out"]) == (3, 11, 4)
+    assert (shown["server_usd"], shown["server_usd_in"], shown["server_usd_out"]) == (0.75, 0.5, 0.25)
+    assert shown["devices"]["pixel-1"]["device_joules"] == 6.0
+    assert set(shown["devices"]) == {"pixel-1"}
+
+
+async def test_asking_opens_no_account(backend, http):
+    for number in range(20):
+        await http.get("/v1/account", params={"device": f"invented-{number}"})
+    assert not backend.accounts._accounts
 
 
 @pytest.mark.parametrize(

@@ -164,3 +164,17 @@ def test_fused_rounds_do_not_count_towards_the_mean_window():
     both = reply.stats([mixed, alone])
     assert (both.rounds, both.fused_rounds, both.switches, both.mean_window) == (8, 6, 2, 5.0)
     assert reply.stats([alone]).mean_window == 0.0
+
+
+@pytest.mark.parametrize(("chat", "said"), [(True, "Hello  there"), (False, " Hello  there")])
+def test_a_message_begins_without_the_space_of_its_first_token(chat: bool, said: str) -> None:
+    choice = Choice(TOKENIZER, chat=chat)
+    ids = TOKENIZER.encode(" Hello  there")
+    for token in ids:
+        choice.push(Delta([token], [Origin.CLOUD]))
+    choice.push(Delta([], [], "stop"))
+    pieces = []
+    while (piece := choice.take()) is not None:
+        pieces.append(piece)
+    assert "".join(piece.text for piece in pieces) == said
+    assert sum(characters for piece in pieces for _, characters in piece.runs) == len(said)

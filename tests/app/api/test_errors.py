@@ -10,7 +10,7 @@ import openai as sdk
 import pytest
 from starlette.requests import Request
 
-from app.api.routes import MAX_BODY
+from app.api.settings import ApiSettings
 from engine.base import EngineError, EngineStopped, NoCapacity
 
 HELLO = [{"role": "user", "content": "Hello?"}]
@@ -18,8 +18,12 @@ CHAT = {"model": "null", "messages": HELLO}
 TEXT = {"model": "null", "prompt": "x"}
 
 
+JSON = {"Content-Type": "application/json"}
+
+
 async def refused(http: httpx.AsyncClient, body: object, path: str = "/v1/chat/completions") -> tuple:
-    reply = await http.post(path, content=body if isinstance(body, bytes | str) else json.dumps(body))
+    content = body if isinstance(body, bytes | str) else json.dumps(body)
+    reply = await http.post(path, content=content, headers=JSON)
     error = reply.json()["error"]
     assert error.keys() == {"message", "type", "param", "code"}
     assert error["message"]
@@ -142,7 +146,7 @@ async def test_fields_that_ask_for_nothing_are_accepted(http, extra):
 
 
 async def test_a_body_that_is_too_large(http):
-    assert await refused(http, b" " * (MAX_BODY + 1)) == (413, "body_too_large", None)
+    assert await refused(http, b" " * (ApiSettings().body_bytes + 1)) == (413, "body_too_large", None)
 
 
 async def test_a_body_of_unknown_length_that_is_too_large(http):
@@ -150,7 +154,7 @@ async def test_a_body_of_unknown_length_that_is_too_large(http):
         for _ in range(20):
             yield b" " * 65536
 
-    reply = await http.post("/v1/completions", content=parts())
+    reply = await http.post("/v1/completions", content=parts(), headers=JSON)
     assert (reply.status_code, reply.json()["error"]["code"]) == (413, "body_too_large")
 
 
@@ -158,13 +162,16 @@ async def test_a_body_of_unknown_length_that_is_too_large(http):
 async def uploading(address: str) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
     """A connection on which the beginning of a chat's body was sent."""
     reader, writer = await asyncio.open_connection("127.0.0.1", int(address.rsplit(":", 1)[1]))
-    writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 99\r\n\r\n{")
+    writer.write(
+        b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    )
+    writer.write(b"Content-Length: 99\r\n\r\n{")
     yield reader, writer
     writer.close()
 
 
-async def test_a_body_that_does_not_come(address, monkeypatch):
-    monkeypatch.setattr("app.api.routes.BODY_S", 0.05)
+async def test_a_body_that_does_not_come(address, backend):
+    backend.api = ApiSettings(body_s=0.05)
     async with uploading(address) as (reader, _), asyncio.timeout(5):
         assert await reader.readline() == b"HTTP/1.1 408 Request Timeout\r\n"
         assert b"did not come within 0.05 s" in await reader.readuntil(b'"body_too_slow"}}')

@@ -20,7 +20,14 @@ async def samples(http) -> dict:
 
 
 async def test_health(http):
-    assert (await http.get("/healthz")).json() == {"status": "ok"}
+    for path in ("/healthz", "/health"):
+        assert (await http.get(path)).json() == {"status": "ok"}
+        head = await http.head(path)
+        assert (head.status_code, head.content) == (200, b"")
+
+
+async def test_version(http):
+    assert re.fullmatch(r"\d+\.\d+\.\d+", (await http.get("/version")).json()["version"])
 
 
 async def test_readiness_says_what_is_missing(http, backend):

@@ -189,8 +189,8 @@ async def test_the_work_stops_when_the_client_leaves(address, backend, stream, t
     backend.hold_after = tokens
     reader, writer = await asyncio.open_connection("127.0.0.1", int(address.rsplit(":", 1)[1]))
     body = json.dumps(CHAT | {"stream": stream, "n": 2})
-    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
-    writer.write((head + body).encode())
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
+    writer.write(f"{head}Content-Type: application/json\r\n\r\n{body}".encode())
     await times(2, backend.held)
     if stream:
         await reader.readuntil(b"data: ")

@@ -24,23 +24,25 @@ run = CliRunner().invoke
 
 
 @pytest.fixture
-def backend() -> NullBackend:
-    return NullBackend(says=SAYS)
+def backend(tmp_path) -> NullBackend:
+    return NullBackend(says=SAYS, ledger=tmp_path / "ledger.sqlite")
 
 
 @pytest.fixture
 def url(backend):
-    with (
-        start_blocking_portal() as portal,
-        portal.wrap_async_context_manager(served(create_api(backend))) as address,
-    ):
-        yield address
+    with start_blocking_portal() as portal:
+        portal.call(backend.treasury.open)
+        with portal.wrap_async_context_manager(served(create_api(backend))) as address:
+            yield address
+        portal.call(backend.treasury.close)
 
 
 def test_help_for_everything():
     assert run(cli, ["--help"]).exit_code == 0
-    for command in ("chat", "devices", "account", "bench", "up", "down"):
+    for command in ("chat", "devices", "account", "keys", "bench", "config", "up", "down"):
         assert run(cli, [command, "--help"]).exit_code == 0
+    for command in ("list", "make", "change", "rotate", "revoke"):
+        assert run(cli, ["keys", command, "--help"]).exit_code == 0
     assert run(cli, ["sing"]).exit_code == 2
 
 
@@ -60,12 +62,11 @@ def test_chat_passes_the_wishes_on(url, backend):
 
 
 def test_an_account_is_shown_and_set(url, backend):
-    key = {"TANDEM_API_KEY": "sesame", "TANDEM_URL": url}
+    key = {"TANDEM_URL": url}
     chat = ["chat", "Hello?", "--mode", "race", "--budget", "0.25", "--exchange-rate", "2e-6"]
     assert run(cli, chat, env=key).exit_code == 0
     (job,) = backend.jobs
-    assert (job.budget, job.exchange_rate) == (0.25, 2e-6)
-    assert job.account.startswith("key-")
+    assert (job.budget, job.exchange_rate, job.account) == (0.25, 2e-6, "anonymous")
     changed = run(cli, ["account", "--budget", "0.125"], env=key)
     assert changed.exit_code == 0
     assert f"account\t{job.account}" in changed.stdout
@@ -130,7 +131,10 @@ def test_wrong_usage():
 
 def test_devices(url):
     result = run(cli, ["devices", "--url", url])
-    assert result.stdout.splitlines() == ["name\trtt_ms\tsessions", "pixel-1\t10.0\t0"]
+    assert result.stdout.splitlines() == [
+        "name\thardware\tRTT ms\tbusy\tbattery",
+        "pixel-1\tpixel7pro-bloom560m (emulated)\t10.0\t1 of 4\t50%",
+    ]
     assert json.loads(run(cli, ["devices", "--json", "--url", url]).stdout)[0]["name"] == "pixel-1"
 
 
@@ -154,6 +158,14 @@ def test_bench(url, backend):
     assert {job.mode for job in backend.jobs} == {"device"}
 
 
+def test_bench_for_programs(url):
+    result = run(cli, ["bench", "--url", url, "--requests", "4", "--json"])
+    found = json.loads(result.stdout)
+    assert (found["answers"], found["failures"]) == (4, {})
+    assert found["ttft_s"].keys() == {"p50", "p90", "p99"}
+    assert found["tokens_per_s"] == pytest.approx(found["tokens"] / found["wall_s"])
+
+
 def test_bench_counts_failures(url, backend):
     backend.fail_after = (3, RuntimeError("odd"))
     result = run(cli, ["bench", "--url", url, "--requests", "2", "--max-tokens", "3"])
@@ -164,10 +176,49 @@ def test_bench_counts_failures(url, backend):
 
 
 def test_bench_is_of_the_keys_account(url, backend):
-    assert (
-        run(cli, ["bench", "--url", url, "--requests", "2"], env={"TANDEM_API_KEY": "sesame"}).exit_code == 0
-    )
-    assert all(job.account.startswith("key-") for job in backend.jobs)
+    made = json.loads(run(cli, ["keys", "make", "me", "--role", "operator", "--url", url, "--json"]).stdout)
+    bench = ["bench", "--url", url, "--requests", "2"]
+    assert run(cli, bench, env={"TANDEM_API_KEY": made["secret"]}).exit_code == 0
+    assert [job.account for job in backend.jobs] == [made["id"]] * 2
+    refused = run(cli, bench, env={"TANDEM_API_KEY": ""})
+    assert (refused.exit_code, "an API key is needed" in refused.stderr) == (1, True)
+
+
+def test_keys(url, monkeypatch):
+    """As docs/operations.md shows them."""
+    monkeypatch.setenv("TANDEM_URL", url)
+    assert "this machine alone" in run(cli, ["keys", "list"]).stdout
+    refused = run(cli, ["keys", "make", "web-app"])
+    assert (refused.exit_code, "operator" in refused.stderr) == (1, True)
+    made = run(cli, ["keys", "make", "ada", "--role", "operator"])
+    secret = made.stdout.splitlines()[1]
+    assert secret.startswith("tandem-")
+    monkeypatch.setenv("TANDEM_API_KEY", secret)
+
+    terms = "--requests 600 --tokens 200000 --concurrent 16 --budget 0.3 --days 90 --mode cloud --mode race"
+    user = json.loads(run(cli, ["keys", "make", "web-app", *terms.split(), "--json"]).stdout)
+    assert user["terms"]["requests_per_minute"] == 600
+    assert user["terms"]["modes"] == ["cloud", "race"]
+    listed = run(cli, ["keys", "list"], env={"COLUMNS": "200"}).stdout
+    assert "600 requests/min" in listed
+    assert user["secret"] not in listed
+    assert [key["name"] for key in json.loads(run(cli, ["keys", "list", "--json"]).stdout)] == [
+        "ada",
+        "web-app",
+    ]
+
+    change = ["keys", "change", user["id"], "--concurrent", "0", "--mode", "all", "--name", "app", "--json"]
+    changed = json.loads(run(cli, change).stdout)
+    assert (changed["name"], changed["terms"]["concurrent"], changed["terms"]["modes"]) == ("app", None, None)
+    assert changed["terms"]["requests_per_minute"] == 600, "what is left out stays"
+    rotated = json.loads(run(cli, ["keys", "rotate", user["id"], "--grace", "60", "--json"]).stdout)
+    assert rotated["secret"] != user["secret"]
+    for key in (user["secret"], rotated["secret"]):
+        assert run(cli, ["account"], env={"TANDEM_API_KEY": key}).exit_code == 0
+    assert run(cli, ["keys", "revoke", user["id"]]).stdout == f"{user['id']} is revoked.\n"
+    assert run(cli, ["account"], env={"TANDEM_API_KEY": rotated["secret"]}).exit_code == 1
+    unknown = run(cli, ["keys", "revoke", "key-none"])
+    assert (unknown.exit_code, "there is no key 'key-none'" in unknown.stderr) == (1, True)
 
 
 def test_bench_counts_connections_that_break(backend):
@@ -237,16 +288,6 @@ def test_the_figures_of_any_mode_are_summed_up():
         "race with pixel-1 · 1 tokens · first after 0.10 s · migrations 1"
     )
     assert live.summary(stats | {"mode": "of a newer server"}).endswith("0.10 s")
-
-
-def test_an_answer_begins_without_space():
-    chunks = [
-        {"choices": [{"delta": {"content": t}}], "tandem": {"origins": [["cloud", 3]]}}
-        for t in ("   ", " ab", " cd")
-    ]
-    console = Console(file=io.StringIO())
-    assert live.show(chunks, console) == "ab cd"
-    assert console.file.getvalue() == "ab cd\n"
 
 
 def test_every_origin_has_a_colour():

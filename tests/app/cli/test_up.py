@@ -22,7 +22,7 @@ from rich.console import Console
 
 from app.cli.local_ray import free_port
 from app.cli.processes import Process, alive
-from app.cli.up import CONFIG, RECORD, UpError, down, explain, read, running, up
+from app.cli.up import CONFIG, LEDGER, RECORD, UpError, down, explain, read, running, up
 
 pytestmark = [pytest.mark.timeout(180), pytest.mark.xdist_group("ray")]
 
@@ -111,6 +111,21 @@ def test_after_a_kill_nothing_lives_on(folder: Path, config: Path) -> None:
     assert not ray_folder.exists()
 
 
+def test_a_start_that_fails_says_why_and_keeps_its_logs(folder: Path, config: Path) -> None:
+    deployment = yaml.safe_load(config.read_text())
+    deployment["applications"][0]["args"]["ledger"] = {"path": "/dev/null/ledger.sqlite"}
+    config.write_text(yaml.safe_dump(deployment))
+    command = [Path(sys.executable).with_name("tandem"), "up", "--config", config]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 1
+    reason, logs = done.stderr.splitlines()[-2:]
+    assert "Router: " in reason
+    assert "/dev/null/ledger.sqlite" in reason
+    assert logs == "Logs: .tandem/logs"
+    assert list((folder / ".tandem" / "logs" / "serve").glob("replica_tandem_Router_*"))
+    assert running() is None
+
+
 def test_a_port_that_is_taken_is_named(config: Path) -> None:
     import socket
 
@@ -155,8 +170,10 @@ def test_the_least_that_a_serve_yaml_may_say(tmp_path: Path) -> None:
     path.write_text(yaml.safe_dump({"applications": applications}))
     plan = read(path)
     assert (plan.address, plan.model) == ("http://127.0.0.1:8000", "tandem")
+    other, ours = applications
+    kept = {"ledger": {"path": str(LEDGER.absolute())}}
     assert plan.deployment == {
-        "applications": applications,
+        "applications": [other, ours | {"args": kept}],
         "http_options": {"host": "127.0.0.1", "port": 8000},
     }
     assert read(path, port=8123).address == "http://127.0.0.1:8123"

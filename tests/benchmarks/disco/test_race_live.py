@@ -7,6 +7,7 @@ import math
 import httpx
 import pytest
 
+from app.api.keys import KeyForm
 from app.settings import Settings
 from benchmarks.disco.data import sigma_of
 from benchmarks.disco.race_live import BUDGETS, POLICIES, SERVICES, Case, cases, settings, spent
@@ -42,18 +43,27 @@ def test_every_policy_is_asked_for_the_same_at_several_budgets() -> None:
         assert [case.wishes["mode"] for case in races] == ["race"] * len(pairs)
         alone = [case.wishes for case in found if not case.constrained]
         assert alone == ([{"mode": "cloud"}, {"mode": "device"}] if policy == "chance" else [])
-    accounts = [case.account for found in asked.values() for case in found]
-    assert len(set(accounts)) == len(accounts)  # nobody learns from another's answers
+    names = [case.key["name"] for found in asked.values() for case in found]
+    assert len(set(names)) == len(names)  # nobody learns from another's answers
+    for found in asked.values():
+        for case in found:
+            KeyForm.model_validate(case.key)
+            terms = {"exchange_rate": None, **case.key}
+            assert case.wishes.get("exchange_rate") == terms["exchange_rate"], (
+                "a request cannot raise its key's"
+            )
 
 
 def test_what_was_spent_is_told_by_the_budget_that_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     def get(url: str, headers: dict[str, str]) -> httpx.Response:
         assert (url, headers) == (
             "http://host:1/v1/account",
-            {"Authorization": "Bearer race-device-0.25"},
+            {"Authorization": "Bearer x"},
         )
         used = {"server": 0.9, "device": 0.3}
         return httpx.Response(200, json={"budget_used": used}, request=httpx.Request("GET", url))
 
     monkeypatch.setattr(httpx, "get", get)
-    assert spent(("host", 1), Case("race", "device", 0.25)) == pytest.approx(1.2)
+    assert spent(("host", 1), Case("race", "device", 0.25), {"Authorization": "Bearer x"}) == pytest.approx(
+        1.2
+    )

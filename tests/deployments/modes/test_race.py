@@ -362,9 +362,10 @@ async def test_tokens_are_paid_for():
     assert stats.joules == known + 2 * stats.used.device_out
     server_usd = len(PROMPT) + 2 * stats.used.server_out
     assert stats.usd == pytest.approx(server_usd + 0.25 * stats.joules)
-    ledger = world.experience.accounts.of("me").ledger
-    assert (ledger.requests, ledger.server_usd, ledger.joules) == (1, server_usd, stats.joules)
-    assert ledger.device_usd == pytest.approx(0.25 * stats.joules)
+    (bill,) = world.experience.accounts.of("me").statement().devices.values()
+    assert (bill.requests, bill.server_usd_in, bill.server_usd) == (1, len(PROMPT), server_usd)
+    assert bill.joules == stats.joules
+    assert bill.device_usd == pytest.approx(0.25 * stats.joules)
 
 
 async def test_a_client_that_leaves_pays_for_what_it_had():
@@ -373,10 +374,10 @@ async def test_a_client_that_leaves_pays_for_what_it_had():
     await anext(stream)
     await stream.aclose()
     await world.executor.settled()
-    ledger = world.experience.accounts.of("me").ledger
-    assert ledger.requests == 1
-    assert ledger.used.server_in == len(PROMPT)
-    assert ledger.used.server_out >= 1
+    bill = world.experience.accounts.of("me").statement().total
+    assert bill.requests == 1
+    assert bill.used.server_in == len(PROMPT)
+    assert bill.used.server_out >= 1
 
 
 @pytest.mark.parametrize("rate", [1e-12, 1e3])  # the server is constrained, or the device is

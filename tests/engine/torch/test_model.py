@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from engine.model_folder import UnsupportedModel
 from engine.torch import model as model_module
 from engine.torch import weights
 from engine.torch.batch import Piece
@@ -71,8 +72,8 @@ def test_logits_only_where_wanted(tmp_path: Path) -> None:
 
 
 def test_foreign_folder_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(weights.UnsupportedModel, match="no config.json"):
+    with pytest.raises(UnsupportedModel, match="no config.json"):
         weights.load(tmp_path, torch.device("cpu"), torch.float32)
     (tmp_path / "config.json").write_text('{"architectures": ["GPT2LMHeadModel"]}')
-    with pytest.raises(weights.UnsupportedModel, match="GPT2LMHeadModel.*LlamaForCausalLM"):
+    with pytest.raises(UnsupportedModel, match="GPT2LMHeadModel.*LlamaForCausalLM"):
         weights.load(tmp_path, torch.device("cpu"), torch.float32)

@@ -13,7 +13,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from engine.torch.weights import UnsupportedModel, Weights, load
+from engine.model_folder import UnsupportedModel
+from engine.torch.weights import Weights, load
 from tests.engine.torch import tiny_weights
 
 

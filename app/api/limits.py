@@ -1,0 +1,21 @@
+"""What is left of a key's limits, in OpenAI's headers."""
+
+from __future__ import annotations
+
+from deployments.gate import Allowance, Passage
+
+Headers = list[tuple[bytes, bytes]]
+
+
+def rate_limit_headers(passage: Passage) -> Headers:
+    """Of those limits that there are."""
+    headers: Headers = []
+    for what, left in (("requests", passage.requests), ("tokens", passage.tokens)):
+        if left is not None:
+            headers += _of(what, left)
+    return headers
+
+
+def _of(what: str, left: Allowance) -> Headers:
+    said = {"limit": left.limit, "remaining": left.remaining, "reset": f"{left.reset_s:.3f}s"}
+    return [(f"x-ratelimit-{name}-{what}".encode(), str(value).encode()) for name, value in said.items()]

@@ -1,0 +1,45 @@
+"""Who holds which key, as the router told it a moment ago: otherwise each request would ask it once more."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+
+from deployments.kept import Kept
+from deployments.keys import Caller
+
+KNOWN_S = 2.0
+"""How long what the router said holds: a key that was revoked opens nothing after so long."""
+KEPT = 10_000
+
+
+class Callers:
+    """ask: calls a method of the router."""
+
+    def __init__(
+        self, ask: Callable[..., Awaitable[Caller | None]], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._ask, self._clock = ask, clock
+        self._known: Kept[str | None, tuple[float, asyncio.Task[Caller | None]]] = Kept(KEPT)
+
+    async def of(self, hashed: str | None) -> Caller | None:
+        """Who has the key with that hash; None: nobody."""
+        now_s = self._clock()
+        found = self._known.get(hashed)
+        if found is None or now_s >= found[0] or _failed(found[1]):
+            asked = asyncio.get_running_loop().create_task(_answer(self._ask("caller", hashed)))
+            found = self._known[hashed] = now_s + KNOWN_S, asked
+        return await asyncio.shield(found[1])
+
+    def forget(self) -> None:
+        """Something has changed."""
+        self._known.clear()
+
+
+async def _answer(asked: Awaitable[Caller | None]) -> Caller | None:
+    return await asked
+
+
+def _failed(asked: asyncio.Task[Caller | None]) -> bool:
+    return asked.done() and (asked.cancelled() or asked.exception() is not None)

@@ -1,0 +1,51 @@
+"""What all commands share: the server they talk to, and failures in one line."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated
+
+import typer
+
+from app.cli.client import ClientError
+
+DEFAULT_URL = "http://127.0.0.1:8000"
+
+Url = Annotated[
+    str | None,
+    typer.Option(
+        envvar="TANDEM_URL", help=f"The server; otherwise what `tandem up` runs here, or {DEFAULT_URL}."
+    ),
+]
+
+
+def server(url: str | None) -> str:
+    """The address to talk to."""
+    if url is None:
+        from app.cli.up import running
+
+        url = running() or DEFAULT_URL
+    return url
+
+
+@contextmanager
+def failures() -> Iterator[None]:
+    """Says what failed in one line on stderr, and exits accordingly; TANDEM_DEBUG=1 shows the trace."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+    except BrokenPipeError:  # `tandem chat … | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(1) from None
+    except Exception as error:
+        if os.environ.get("TANDEM_DEBUG") or isinstance(error, typer.Exit):
+            raise
+        unexpected = (
+            "" if isinstance(error, ClientError) else f"{type(error).__name__}, TANDEM_DEBUG=1 shows where: "
+        )
+        print(f"tandem: {unexpected}{error}", file=sys.stderr)
+        raise typer.Exit(1) from None

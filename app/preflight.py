@@ -1,0 +1,35 @@
+"""What can be found wrong with an application before anything is started."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from app.settings import Settings
+from app.vocabularies import Vocabularies
+from deployments.engines import EngineSettings, TorchSettings, model_folder
+from deployments.modes.base import POOLS
+from engine.model_folder import read_config
+
+
+def check(settings: Settings) -> None:
+    """Raises ValueError, whose message says where and what, if a model or its tokenizer cannot be used."""
+    for where, engine in _engines(settings):
+        if isinstance(engine, TorchSettings):
+            try:
+                read_config(model_folder(engine.model))
+            except (ValueError, OSError) as error:
+                raise ValueError(f"{where}.engine.model: {error}") from None
+    try:
+        Vocabularies(settings)
+    except (ValueError, OSError) as error:
+        raise ValueError(f"tokenizer: {error}") from None
+
+
+def _engines(settings: Settings) -> Iterator[tuple[str, EngineSettings]]:
+    """Those that will run, and where the settings have them."""
+    for pool in POOLS:
+        of_pool = getattr(settings, pool)
+        if of_pool.replicas:
+            yield pool, of_pool.engine
+    for number, host in enumerate(settings.hosts):
+        yield f"hosts[{number}]", host.engine

@@ -1,0 +1,173 @@
+"""API keys: who may ask, as what, and on which terms. What a key says is known to its holder alone; kept is a hash."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import NamedTuple
+
+from deployments.accounts import Terms
+
+PREFIX = "tandem-"
+SECRET_BYTES = 32
+"""Of chance in a secret: too many to be guessed, so one round of SHA-256 hides it."""
+
+
+class Role(StrEnum):
+    """user: asks for answers, and sees its own account. operator: sees everything, and makes keys and terms."""
+
+    USER = "user"
+    OPERATOR = "operator"
+
+
+class KeyRefused(ValueError):
+    """What was asked for would leave nobody in charge, or cannot be kept."""
+
+
+class NoSuchKey(KeyRefused):
+    """It is about a key that is not there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """id: by which it is called, and its account.
+    name: whose it is, for people.
+    hint: the end of its secret.
+    made_s: when, seconds since the epoch.
+    """
+
+    id: str
+    name: str
+    role: Role
+    terms: Terms
+    hint: str
+    made_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asks.
+
+    account: who pays.
+    keyed: it has shown a key; otherwise there are none, and it must be on this machine.
+    """
+
+    account: str
+    role: Role
+    terms: Terms
+    keyed: bool
+
+    def at(self, device: str | None) -> Caller:
+        """Without a key, the account is that of the device."""
+        return self if self.keyed or device is None else replace(self, account=f"device-{device}")
+
+
+class Secret(NamedTuple):
+    """A hash that opens a key.
+
+    until_s: how long, seconds since the epoch; None: until the key is revoked.
+    """
+
+    digest: str
+    key: str
+    until_s: float | None = None
+
+
+def digest(secret: str) -> str:
+    """SHA-256, in hexadecimal."""
+    return hashlib.sha256(secret.encode()).hexdigest()
+
+
+class Keyring:
+    """All keys. Times are seconds since the epoch."""
+
+    def __init__(self, keys: Iterable[Key] = (), known: Iterable[Secret] = ()) -> None:
+        self._keys = {key.id: key for key in keys}
+        self._secrets = {secret.digest: secret for secret in known}
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    @property
+    def keys(self) -> Mapping[str, Key]:
+        """By id."""
+        return self._keys
+
+    def copy(self) -> Keyring:
+        """One that may be changed before the change is known to last."""
+        return Keyring(self._keys.values(), self._secrets.values())
+
+    def key(self, id: str) -> Key:
+        """Raises KeyRefused."""
+        if id not in self._keys:
+            raise NoSuchKey(f"there is no key {id!r}")
+        return self._keys[id]
+
+    def holder(self, hashed: str, now_s: float) -> Key | None:
+        """Whose secret has that hash; None: nobody's, or of a key that has expired."""
+        known = self._secrets.get(hashed)
+        if known is None or not hmac.compare_digest(known.digest, hashed):
+            return None
+        if known.until_s is not None and known.until_s <= now_s:
+            return None
+        key = self._keys[known.key]
+        expires_s = key.terms.expires_s
+        return key if expires_s is None or now_s < expires_s else None
+
+    def make(self, name: str, role: Role, terms: Terms, now_s: float) -> tuple[Key, Secret, str]:
+        """A new key: what is kept of it, and its secret. Raises KeyRefused for a first one that is no operator's."""
+        if role is not Role.OPERATOR and not self._operators():
+            raise KeyRefused(
+                "the first key must be an operator's: with it, everybody without one is turned away"
+            )
+        said = PREFIX + secrets.token_urlsafe(SECRET_BYTES)
+        key = Key(f"key-{secrets.token_hex(6)}", name, role, terms, said[-4:], now_s)
+        self._keys[key.id] = key
+        return key, self._opens(key, said), said
+
+    def rotate(self, id: str, now_s: float, grace_s: float = 0.0) -> tuple[Key, list[Secret], str]:
+        """A new secret for a key; the old ones hold for `grace_s` seconds more. Raises KeyRefused."""
+        key = self.key(id)
+        said = PREFIX + secrets.token_urlsafe(SECRET_BYTES)
+        until_s = now_s + grace_s
+        changed = [
+            old._replace(until_s=until_s if old.until_s is None else min(old.until_s, until_s))
+            for old in self._secrets.values()
+            if old.key == id
+        ]
+        self._secrets.update((old.digest, old) for old in changed)
+        key = self._keys[id] = replace(key, hint=said[-4:])
+        return key, [*changed, self._opens(key, said)], said
+
+    def change(self, id: str, name: str, role: Role, terms: Terms) -> Key:
+        """Set what it is. Raises KeyRefused."""
+        key = replace(self.key(id), name=name, role=role, terms=terms)
+        if key.role is not Role.OPERATOR:
+            self._not_last(id)
+        self._keys[id] = key
+        return key
+
+    def revoke(self, id: str) -> Key:
+        """It opens nothing any more. Raises KeyRefused."""
+        key = self.key(id)
+        if len(self._keys) > 1:  # with the last one gone, everything is open again, on this machine
+            self._not_last(id)
+        del self._keys[id]
+        self._secrets = {hashed: known for hashed, known in self._secrets.items() if known.key != id}
+        return key
+
+    def _opens(self, key: Key, said: str) -> Secret:
+        known = Secret(digest(said), key.id)
+        self._secrets[known.digest] = known
+        return known
+
+    def _operators(self) -> list[str]:
+        return [key.id for key in self._keys.values() if key.role is Role.OPERATOR]
+
+    def _not_last(self, id: str) -> None:
+        if self._operators() == [id]:
+            raise KeyRefused("it is the only operator's key: make another one first")

@@ -1,0 +1,64 @@
+"""What is wrong with settings, in one line: the key, the complaint, and what is allowed."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Sequence
+from difflib import get_close_matches
+from itertools import zip_longest
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+SECRET = "token"
+"""What a key is called whose value is not shown."""
+
+
+def explain(error: ValidationError, model: type[BaseModel]) -> str:
+    """The first complaint about raw data that is no `model`."""
+    first = error.errors()[0]
+    keys = [str(key) for key in first["loc"]]
+    path = ".".join(keys)
+    if first["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
+        allowed = _keys(_at(model, keys[:-1]))
+        near = get_close_matches(keys[-1], allowed, 1)
+        meant = f", did you mean {near[0]}?" if near else ""
+        return f"{path}: no such key{meant} (allowed: {', '.join(allowed)})"
+    if first["type"] == "missing":
+        return f"{path}: is missing (allowed: {', '.join(_keys(_at(model, keys[:-1])))})"
+    message = first["msg"].removeprefix("Value error, ").replace("Input should be", "should be")
+    given = first["input"]
+    if first["type"] == "literal_error":
+        message = f"cannot be {given!r} (allowed: {first['ctx']['expected']})"
+    elif path.endswith(SECRET):
+        pass
+    elif first["type"] != "value_error" and isinstance(given, (str, int, float, type(None))):
+        message += f", not {given!r}"
+    return f"{path}: {message}" if path else message
+
+
+def _at(model: Any, keys: Sequence[str]) -> Any:
+    """The type of what lies below these keys; where there are several kinds, pydantic names the one that it took."""
+    for key, kind in zip_longest(keys, keys[1:]):
+        hints = typing.get_type_hints(model)
+        if key in hints:
+            model = hints[key]
+        while (arguments := typing.get_args(model)) and not isinstance(model, type):
+            models = [a for a in arguments if a is not types.NoneType]
+            model = next((a for a in models if _is_kind(a, kind)), models[0])
+        if typing.get_origin(model) is tuple:
+            model = typing.get_args(model)[0]
+    return model
+
+
+def _keys(model: Any) -> list[str]:
+    if isinstance(model, type) and issubclass(model, BaseModel):
+        return list(model.model_fields)
+    return [field.name for field in dataclasses.fields(model)]
+
+
+def _is_kind(model: Any, kind: str | None) -> bool:
+    fields = getattr(model, "model_fields", {})
+    return "kind" in fields and kind in typing.get_args(fields["kind"].annotation)

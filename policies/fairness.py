@@ -1,0 +1,106 @@
+"""Max-min fairness between accounts: who begins next where there is not room for all.
+
+Whoever has the least under way goes first. So an account alone may fill everything, and as soon as another one waits,
+it gets each place that comes free until both have as much. Requests of one account keep their order.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from dataclasses import dataclass, field
+
+
+@dataclass(eq=False, slots=True)
+class Place:
+    """What a request asks for, and then has. size: sessions."""
+
+    account: str
+    size: int
+    arrival: int
+    admitted: bool = False
+
+
+@dataclass(slots=True)
+class _Account:
+    under_way: int = 0
+    waiting: deque[Place] = field(default_factory=deque)
+
+
+class FairQueue:
+    """capacity: sessions under way at most; may be set at any time. One request may exceed it where it is alone."""
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self._under_way = self._waiting = self._arrivals = 0
+        self._accounts: dict[str, _Account] = {}
+        # (sessions under way, arrival of the first that waits, account); outdated entries are left until they come up
+        self._next: list[tuple[int, int, str]] = []
+
+    @property
+    def under_way(self) -> int:
+        """Sessions, of all accounts."""
+        return self._under_way
+
+    @property
+    def waiting(self) -> int:
+        """Requests that have not been admitted."""
+        return self._waiting
+
+    def of(self, account: str) -> int:
+        """Sessions that it has under way or waiting."""
+        known = self._accounts.get(account)
+        return 0 if known is None else known.under_way + sum(place.size for place in known.waiting)
+
+    def join(self, account: str, size: int) -> Place:
+        """A request comes. `admit` says when it may begin."""
+        self._arrivals += 1
+        place = Place(account, size, self._arrivals)
+        self._accounts.setdefault(account, _Account()).waiting.append(place)
+        self._waiting += 1
+        self._rank(account)
+        return place
+
+    def leave(self, place: Place) -> None:
+        """It is over, or waits no longer."""
+        known = self._accounts[place.account]
+        if place.admitted:
+            known.under_way -= place.size
+            self._under_way -= place.size
+        else:
+            known.waiting.remove(place)
+            self._waiting -= 1
+        if known.waiting:
+            self._rank(place.account)
+        elif not known.under_way:
+            del self._accounts[place.account]
+
+    def admit(self) -> list[Place]:
+        """Those that may begin now, of those that waited."""
+        begun = []
+        while self._next:
+            account = self._next[0][2]
+            known = self._accounts.get(account)
+            if known is None or not known.waiting or self._next[0] != self._rank_of(account, known):
+                heapq.heappop(self._next)
+                continue
+            place = known.waiting[0]
+            if self._under_way and self._under_way + place.size > self.capacity:
+                break  # nor may smaller ones overtake it
+            known.waiting.popleft()
+            self._waiting -= 1
+            place.admitted = True
+            known.under_way += place.size
+            self._under_way += place.size
+            begun.append(place)
+            heapq.heappop(self._next)
+            if known.waiting:
+                self._rank(account)
+        return begun
+
+    def _rank(self, account: str) -> None:
+        heapq.heappush(self._next, self._rank_of(account, self._accounts[account]))
+
+    @staticmethod
+    def _rank_of(account: str, known: _Account) -> tuple[int, int, str]:
+        return known.under_way, known.waiting[0].arrival, account

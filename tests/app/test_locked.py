@@ -1,0 +1,145 @@
+"""Keys on a real application with two replicas of the API: who is let in, and what outlives a router."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import ray
+from ray import serve
+
+from app.callers import KNOWN_S
+from app.main import build
+from app.settings import Settings
+from deployments.ledger import Ledger
+from tests.conftest import Running
+
+pytestmark = pytest.mark.timeout(240)  # the first test that needs Ray starts it
+
+APP = "locked"
+ASK: dict[str, Any] = {
+    "model": "tandem",
+    "messages": [{"role": "user", "content": "Hi"}],
+    "max_tokens": 8,
+    "temperature": 0,
+}
+CHAT = "/v1/chat/completions"
+NULL: dict[str, Any] = {"kind": "null", "capacity": 2, "tokens_per_s": 50}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "ledger.sqlite"
+
+
+@pytest.fixture
+def address(application: Running, path: Path) -> Iterator[str]:
+    """An application without models, whose verifier has two places."""
+    settings = Settings.model_validate(
+        {
+            "verifier": {"engine": NULL},
+            "drafter": {"replicas": 0},
+            "ingress_replicas": 2,
+            "ledger": {"path": path},
+            "endpoint": {"token": application.token},
+        }
+    )
+    serve.run(build(settings), name=APP, route_prefix=f"/{APP}")
+    yield f"{application.address}/{APP}"
+    serve.delete(APP)
+
+
+@pytest.fixture
+async def http(address: str) -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(base_url=address, timeout=60) as client:
+        await until(lambda: status(client, "/readyz"), 200, within_s=60)
+        yield client
+
+
+async def status(client: httpx.AsyncClient, path: str, headers: dict[str, str] | None = None) -> int:
+    return (await client.get(path, headers=headers)).status_code
+
+
+async def everywhere(client: httpx.AsyncClient, headers: dict[str, str]) -> set[int]:
+    """What all replicas of the API say: so many requests reach each of the two for all but certain."""
+    replies = await asyncio.gather(*(status(client, "/v1/models", headers) for _ in range(12)))
+    return set(replies)
+
+
+async def until(ask: Callable[[], Awaitable[object]], expected: object, within_s: float) -> None:
+    """Ask again and again. The limit is the promise that is tested."""
+    deadline = time.monotonic() + within_s
+    while (found := await ask()) != expected:
+        assert time.monotonic() < deadline, found
+        await asyncio.sleep(0.05)
+
+
+async def made(
+    http: httpx.AsyncClient, form: dict[str, Any], headers: dict[str, str]
+) -> tuple[str, dict[str, str]]:
+    reply = (await http.post("/v1/keys", json=form, headers=headers)).raise_for_status().json()
+    return reply["id"], {"Authorization": f"Bearer {reply['secret']}"}
+
+
+async def test_keys_and_bills_outlive_the_router(http: httpx.AsyncClient, path: Path) -> None:
+    assert (await http.post(CHAT, json=ASK)).status_code == 200, "from this machine, before there are keys"
+    _, operator = await made(http, {"name": "boss", "role": "operator"}, {})
+    id, user = await made(http, {"name": "app", "requests_per_minute": 100}, operator)
+    await until(lambda: everywhere(http, {}), {401}, within_s=KNOWN_S + 1)
+    for _ in range(8):
+        reply = await http.post(CHAT, json=ASK, headers=user)
+        assert reply.status_code == 200
+        assert reply.headers["x-ratelimit-limit-requests"] == "100"
+
+    async def booked() -> int:
+        return (await http.get("/v1/account", headers=user)).json()["requests"]
+
+    async def written() -> int:
+        ledger = Ledger(path)
+        requests = sum(bill.requests for account, _, bill in ledger.bills() if account == id)
+        ledger.close()
+        return requests
+
+    await until(booked, 8, within_s=5)
+    await until(written, 8, within_s=5)
+
+    (router,) = (
+        actor
+        for actor in ray.util.list_named_actors(all_namespaces=True)
+        if actor["name"].startswith(f"SERVE_REPLICA::{APP}#Router")
+    )
+    ray.kill(ray.get_actor(router["name"], namespace=router["namespace"]))
+    assert (await http.post(CHAT, json=ASK, headers=user)).status_code == 200
+    assert (await http.post(CHAT, json=ASK, headers={"Authorization": "Bearer invented"})).status_code == 401
+    account = (await http.get("/v1/account", headers=user)).json()
+    assert account["account"] == id
+    await until(booked, 9, within_s=5)
+
+    assert (await http.delete(f"/v1/keys/{id}", headers=operator)).status_code == 204
+    await until(lambda: everywhere(http, user), {401}, within_s=KNOWN_S + 1)
+
+
+async def test_a_key_that_waits_gets_its_turn(http: httpx.AsyncClient) -> None:
+    """One key asks for far more than there is room for; another one, who comes last, is not last."""
+    _, operator = await made(http, {"name": "boss", "role": "operator"}, {})
+    _, greedy = await made(http, {"name": "greedy"}, operator)
+    _, modest = await made(http, {"name": "modest"}, operator)
+    await until(lambda: everywhere(http, modest), {200}, within_s=KNOWN_S + 1)
+    order: list[str] = []
+
+    async def ask(name: str, key: dict[str, str]) -> None:
+        reply = await http.post(CHAT, json=ASK | {"max_tokens": 50, "ignore_eos": True}, headers=key)
+        assert reply.status_code == 200, reply.text
+        order.append(name)
+
+    crowd = [asyncio.create_task(ask("greedy", greedy)) for _ in range(12)]
+    await asyncio.wait(crowd, return_when=asyncio.FIRST_COMPLETED)
+    await ask("modest", modest)
+    behind = sum(not task.done() for task in crowd)
+    await asyncio.gather(*crowd)
+    assert behind >= 6, f"{order}"

@@ -1,0 +1,125 @@
+"""The treasury: what is told holds after a restart, bills are written soon, and a failed write changes nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from deployments.accounts import ANONYMOUS, Bill, Terms
+from deployments.experience import Experience
+from deployments.keys import KeyRefused, Role, digest
+from deployments.ledger import Ledger, LedgerError
+from deployments.settings import LedgerSettings
+from deployments.treasury import Treasury, changed
+from policies.cost import Used
+
+
+async def opened(path: Path | None) -> Treasury:
+    treasury = Treasury(LedgerSettings(path=path), Experience().accounts, now_s=lambda: 1000.0)
+    await treasury.open()
+    return treasury
+
+
+def _names(treasury: Treasury) -> list[str]:
+    return [key.name for key in treasury.keys()]  # noqa: SIM118
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "ledger.sqlite"
+
+
+async def test_without_keys_anybody_is_an_operator(path: Path) -> None:
+    treasury = await opened(path)
+    for hashed in (None, digest("anything")):
+        caller = treasury.caller(hashed)
+        assert caller is not None
+        assert (caller.account, caller.role, caller.keyed) == (ANONYMOUS, Role.OPERATOR, False)
+        assert caller.at("phone").account == "device-phone"
+    await treasury.close()
+
+
+async def test_keys_terms_and_bills_survive_a_restart(path: Path) -> None:
+    first = await opened(path)
+    _, operator = await first.make("boss", Role.OPERATOR, {})
+    key, secret = await first.make("app", Role.USER, {"budget": 0.1, "concurrent": 3})
+    await first.settle("device-phone", {"exchange_rate": 1e-6})
+    first._accounts.of(key.id).charge("phone", bill := Bill(1, Used(5, 6, 0, 0), 0.5, 0.25))
+    first.charge([(key.id, "phone", bill)])
+    await first.close()
+
+    second = await opened(path)
+    assert _names(second) == ["boss", "app"]
+    caller = second.caller(digest(secret))
+    assert caller is not None
+    assert (caller.account, caller.role, caller.keyed) == (key.id, Role.USER, True)
+    assert caller.at("phone") == caller, "a key pays for itself"
+    assert (caller.terms.budget, caller.terms.concurrent) == (0.1, 3)
+    assert second.statement("device-phone").terms.exchange_rate == 1e-6
+    statement = second.statement(key.id)
+    assert statement.devices == {"phone": bill}
+    assert statement.total == bill
+    assert {budget.share for budget in second._accounts.of(key.id).payer.budgets.values()} == {0.1}
+    assert second.caller(None) is None
+    assert second.caller(digest("invented")) is None
+    assert second.caller(digest(operator)) is not None
+    await second.close()
+
+
+async def test_a_bill_is_written_though_nobody_closes(path: Path) -> None:
+    treasury = await opened(path)
+    treasury.charge([(ANONYMOUS, "", Bill(requests=1))])
+    assert treasury._writing is not None
+    await treasury._writing
+    beside = Ledger(path)
+    assert [bill.requests for *_, bill in beside.bills()] == [1]
+    beside.close()
+    await treasury.close()
+
+
+async def test_what_cannot_be_written_is_not_told(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    treasury = await opened(path)
+    await treasury.make("boss", Role.OPERATOR, {})
+
+    def full(*_: object) -> None:
+        raise LedgerError("the disk is full")
+
+    monkeypatch.setattr(treasury._ledger, "keep_key", full)
+    with pytest.raises(LedgerError):
+        await treasury.make("app", Role.USER, {})
+    assert _names(treasury) == ["boss"]
+    await treasury.close()
+
+
+async def test_keys_need_a_file() -> None:
+    treasury = await opened(None)
+    with pytest.raises(KeyRefused, match=r"ledger\.path"):
+        await treasury.make("boss", Role.OPERATOR, {})
+    await treasury.close()
+
+
+async def test_a_revoked_key_has_no_account(path: Path) -> None:
+    treasury = await opened(path)
+    await treasury.make("boss", Role.OPERATOR, {})
+    key, secret = await treasury.make("app", Role.USER, {})
+    await treasury.revoke(key.id)
+    assert treasury.caller(digest(secret)) is None
+    assert key.id not in treasury._accounts._accounts
+    await treasury.close()
+
+
+async def test_a_keys_terms_change_with_its_account(path: Path) -> None:
+    treasury = await opened(path)
+    await treasury.make("boss", Role.OPERATOR, {})
+    key, _ = await treasury.make("app", Role.USER, {"concurrent": 2})
+    statement = await treasury.settle(key.id, {"budget": 0.125, "concurrent": 0})
+    assert statement.terms == treasury.terms(key.id)
+    assert (statement.terms.budget, statement.terms.concurrent) == (0.125, None)
+    await treasury.close()
+
+
+def test_nothing_lifts_a_limit_but_no_price() -> None:
+    terms = Terms(0.5, 1e-7, requests_per_minute=5, modes=("cloud",), expires_s=9.0)
+    lifted = changed(terms, {"requests_per_minute": 0, "modes": (), "expires_s": 0, "budget": 0.0})
+    assert lifted == Terms(0.0, 1e-7)
