@@ -207,6 +207,9 @@ class Assigner:
         up: Sequence[EndpointInfo] = self._pools.get(role.pool, ())
         if wanted.lost and (role.expendable or not retry_lost):
             up = [e for e in up if e.key not in wanted.lost]
+        elif wanted.lost and up:  # those that failed it least often
+            fewest = min(wanted.lost.count(e.key) for e in up)
+            up = [e for e in up if wanted.lost.count(e.key) == fewest]
         if wanted.full:
             up = [e for e in up if e.key not in wanted.full] or up
         elif self._kept_until_s and not wanted.sent and not role.expendable:

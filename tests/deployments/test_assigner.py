@@ -166,6 +166,16 @@ def test_a_lost_verifier_is_avoided_until_it_may_be_tried_again() -> None:
     assert router.assign(both, retry_lost=True).endpoints["target"][0].key in (first.key, other.key)
 
 
+def test_of_those_that_failed_it_whoever_did_least_often_is_tried() -> None:
+    """An unreachable replica has the fewest sessions of all."""
+    keys = [e.key for e in FULL.pools["verifier"]]
+    assert len(keys) > 1
+    for spared in keys:
+        lost = tuple(keys) + tuple(key for key in keys if key != spared)
+        made = assigner().assign(RoutingRequest("cloud", lost=lost), retry_lost=True)
+        assert made.endpoints["target"][0].key == spared
+
+
 @pytest.mark.parametrize("wishes", [RoutingRequest("device", "near"), RoutingRequest("speculative", "near")])
 @pytest.mark.parametrize("snapshot", [FULL, Snapshot(1, FULL.pools, {})])
 def test_without_its_helper_the_cloud_goes_on_alone(wishes: RoutingRequest, snapshot: Snapshot) -> None:
