@@ -166,12 +166,16 @@ class Ingress:
         """
         while True:
             try:
-                return await getattr(self._router, method).remote(*args)
+                answer = await getattr(self._router, method).remote(*args)
             except RayTaskError as error:
                 raise error.cause from None
             except RayActorError as error:
                 logger.warning("the router died: %s", type(error).__name__)
                 await asyncio.sleep(0.1)
+                continue
+            if isinstance(answer, Exception):  # a refusal, see `deployments.router.told`
+                raise answer
+            return answer
 
     async def _dial(self, endpoint: EndpointInfo) -> Engine:
         engine = await self._peers.engine(endpoint.address, endpoint.engine)

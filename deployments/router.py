@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 from ray import serve
 from ray.serve.handle import DeploymentHandle
@@ -19,13 +20,14 @@ from deployments.assigner import Assigner
 from deployments.directory import Snapshot
 from deployments.experience import Experience
 from deployments.gate import Entry, Gate, Passage
-from deployments.keys import Caller, Key, Role
+from deployments.keys import Caller, Key, KeyRefused, Role
 from deployments.modes.base import VERIFIER
 from deployments.reports import Report
 from deployments.request.assignment import Assignment, RoutingRequest
 from deployments.routing import Routing
 from deployments.settings import LedgerSettings, RacingSettings, RouterSettings
 from deployments.treasury import Treasury
+from engine.base import EngineError
 from policies.collaboration import collaboration
 from policies.routing import routing
 
@@ -33,6 +35,26 @@ logger = logging.getLogger("ray.serve")
 
 ANSWER_S = 10.0
 """The scheduler answers within that, or is not there."""
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def told(
+    method: Callable[P, Coroutine[Any, Any, T]],
+) -> Callable[P, Coroutine[Any, Any, T | EngineError | KeyRefused]]:
+    """A method whose refusals are answers, for the caller to raise: Serve would log them as failures of the router,
+    with a stack trace for every mistake of a client."""
+
+    @wraps(method)
+    async def answered(*args: P.args, **kwargs: P.kwargs) -> T | EngineError | KeyRefused:
+        try:
+            return await method(*args, **kwargs)
+        except (EngineError, KeyRefused) as refusal:
+            return refusal
+
+    return answered
 
 
 @serve.deployment
@@ -65,6 +87,7 @@ class Router:
         self._gate = Gate(lambda: self._assigner.count(VERIFIER) * places, settings.queue_s, settings.queue)
         self._following = asyncio.get_running_loop().create_task(self._follow())
 
+    @told
     async def assign(self, wanted: RoutingRequest) -> Assignment:
         """Mode and endpoints for a request; raises as Routing.assign."""
         return await self._routing.assign(wanted)
@@ -83,6 +106,7 @@ class Router:
         """As Treasury.caller."""
         return self._treasury.caller(hashed)
 
+    @told
     async def enter(self, replica: str, entry: Entry) -> Passage:
         """Return when a request may begin; raises as Gate.enter."""
         return await self._gate.enter(replica, entry, self._treasury.terms(entry.account))
@@ -100,6 +124,7 @@ class Router:
         """The account of that key."""
         return self._treasury.statement(key)
 
+    @told
     async def settle(self, key: str, changes: Mapping[str, Any]) -> Statement:
         """The same, after its terms were changed; raises as Treasury.settle."""
         return await self._treasury.settle(key, changes)
@@ -108,20 +133,24 @@ class Router:
         """All of them, the oldest first."""
         return self._treasury.keys()
 
+    @told
     async def make_key(self, name: str, role: Role, changes: Mapping[str, Any]) -> tuple[Key, str]:
         """A new one and its secret. Raises KeyRefused."""
         return await self._treasury.make(name, role, changes)
 
+    @told
     async def rotate_key(self, id: str, grace_s: float) -> tuple[Key, str]:
         """A new secret for it; the old one holds so long. Raises KeyRefused."""
         return await self._treasury.rotate(id, grace_s)
 
+    @told
     async def change_key(
         self, id: str, name: str | None, role: Role | None, changes: Mapping[str, Any]
     ) -> Key:
         """Set what is not None. Raises KeyRefused."""
         return await self._treasury.change(id, name, role, changes)
 
+    @told
     async def revoke_key(self, id: str) -> Key:
         """It opens nothing any more. Raises KeyRefused."""
         return await self._treasury.revoke(id)

@@ -13,6 +13,8 @@ from ray import serve
 from app.main import build
 from app.settings import Settings
 from cluster.peers import Peers
+from deployments.request.job import NoSuchDevice
+from deployments.router import told
 from engine.base import EngineStats
 from tests.conftest import Running
 
@@ -75,3 +77,19 @@ async def test_sessions_go_to_both_replicas_and_stay(address: str, application: 
     for pool in ("verifier", "drafter"):
         assert [stats.opened for stats in counters[pool]] == [4, 4], "once each, and in turn"
     assert [stats.tokens_generated for stats in counters["verifier"]] == [400, 400]
+
+
+async def test_a_refusal_is_an_answer() -> None:
+    """A failure is none."""
+
+    @told
+    async def asked(error: Exception | None) -> int:
+        if error is not None:
+            raise error
+        return 1
+
+    refusal = NoSuchDevice("no device 'toaster'")
+    assert await asked(None) == 1
+    assert await asked(refusal) is refusal
+    with pytest.raises(ZeroDivisionError):
+        await asked(ZeroDivisionError())
