@@ -37,9 +37,10 @@ class BlockPool:
     def __init__(self, num_blocks: int, block_size: int, copy_block: Callable[[int, int], None]) -> None:
         self.num_blocks, self.block_size = num_blocks, block_size
         self._copy_block = copy_block
-        self._free = list(range(num_blocks - 1, -1, -1))
+        self._untouched = 0  # the first block that was never used; nor were those after it
+        self._free: list[int] = []  # of those before it
         self._cached: OrderedDict[int, None] = OrderedDict()
-        self._references = [0] * num_blocks
+        self._references: dict[int, int] = {}  # of used blocks
         self._by_key: dict[_Key, int] = {}  # registered content → block
         self._key_of: dict[int, _Key] = {}
         self._name_of: dict[int, int] = {}  # block → the name its children use as parent
@@ -48,7 +49,7 @@ class BlockPool:
     @property
     def available(self) -> int:
         """Blocks that an allocation can get."""
-        return len(self._free) + len(self._cached)
+        return self.num_blocks - len(self._references)
 
     def blocks_for(self, tokens: int) -> int:
         return -(-tokens // self.block_size)
@@ -142,6 +143,9 @@ class BlockPool:
     def _take(self) -> int:
         if self._free:
             block = self._free.pop()
+        elif self._untouched < self.num_blocks:
+            block = self._untouched
+            self._untouched += 1
         else:
             block, _ = self._cached.popitem(last=False)
             self._forget(block)
@@ -149,13 +153,17 @@ class BlockPool:
         return block
 
     def _hold(self, block: int) -> None:
-        if self._references[block] == 0:
+        references = self._references.get(block, 0)
+        if not references:
             del self._cached[block]
-        self._references[block] += 1
+        self._references[block] = references + 1
 
     def _release(self, block: int) -> None:
-        self._references[block] -= 1
-        if self._references[block] == 0:
+        references = self._references[block] - 1
+        if references:
+            self._references[block] = references
+        else:
+            del self._references[block]
             if block in self._key_of:
                 self._cached[block] = None
             else:

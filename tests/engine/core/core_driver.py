@@ -269,7 +269,7 @@ class Driver:
         memory, pool = self.core.memory, self.core.memory.pool
         leaving = [block for _, table in memory._leaving for block in table.blocks]
         held = Counter([b for s in memory.sequences.values() for b in s.table.blocks] + leaving)
-        assert [held[b] for b in range(pool.num_blocks)] == pool._references
+        assert held == pool._references
         assert pool.available + len(held) == pool.num_blocks
         assert list(memory.sequences.values()) == [c.sequence for c in self.clients]
         waiting = [s.number for s in memory.waiting]

@@ -52,7 +52,8 @@ class BlockPoolMachine(RuleBasedStateMachine):
         return (
             list(pool._free),
             list(pool._cached),
-            list(pool._references),
+            dict(pool._references),
+            pool._untouched,
             dict(pool._by_key),
             [(list(s.table.blocks), s.table.shared, s.table.tail) for s in self.held],
         )
@@ -125,9 +126,10 @@ class BlockPoolMachine(RuleBasedStateMachine):
     def every_block_is_counted_once(self) -> None:
         pool = self.pool
         references = Counter(block for s in self.held for block in s.table.blocks)
-        assert [references[b] for b in range(BLOCKS)] == pool._references
-        free, cached, used = set(pool._free), set(pool._cached), set(references)
-        assert len(pool._free) == len(free)
+        assert references == pool._references
+        free = {*pool._free, *range(pool._untouched, BLOCKS)}
+        cached, used = set(pool._cached), set(references)
+        assert len(pool._free) == len(set(pool._free))
         assert sorted([*free, *cached, *used]) == list(range(BLOCKS))
         assert pool.available == len(free) + len(cached)
         assert cached <= set(pool._key_of), "only what can be found again is cached"
