@@ -24,6 +24,8 @@ from app.cli.processes import Process, alive, descendants, end, myself
 IMPORT_PATH = "app.main:build"
 LOOPBACK = {"host": "127.0.0.1", "port": 8000}
 """Where the Serve YAML does not say it: Serve's own default is every interface."""
+EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}
+"""What to dial where something listens on every interface."""
 CONFIG = Path(__file__).parents[1] / "tandem.yaml"
 RECORD = Path(".tandem") / "up.json"
 LOGS = RECORD.with_name("logs")
@@ -58,8 +60,8 @@ class Plan:
 
     @property
     def address(self) -> str:
-        """Of the API."""
-        return f"http://{self.host}:{self.port}"
+        """Of the API, for this machine."""
+        return f"http://{EVERYWHERE.get(self.host, self.host)}:{self.port}"
 
 
 def up(port: int | None = None, config: Path = CONFIG) -> None:
@@ -258,6 +260,7 @@ def explain(console: Console, plan: Plan, seconds: float, is_open: bool = False)
             "No API key has been made: only this machine is answered. `tandem keys make NAME --role operator` "
             "makes the first one.\n",
             highlight=False,
+            soft_wrap=True,
         )
     console.print("Ctrl-C here, or [bold]make down[/] elsewhere, stops it.")
 

@@ -179,6 +179,18 @@ def test_the_least_that_a_serve_yaml_may_say(tmp_path: Path) -> None:
     assert read(path, port=8123).address == "http://127.0.0.1:8123"
 
 
+@pytest.mark.parametrize(
+    ("host", "dialled"), [("0.0.0.0", "127.0.0.1"), ("::", "[::1]"), ("10.1.2.3", "10.1.2.3")]
+)
+def test_where_it_listens_everywhere_it_is_dialled_on_this_machine(
+    config: Path, host: str, dialled: str
+) -> None:
+    deployment = yaml.safe_load(config.read_text())
+    deployment["http_options"] = {"host": host, "port": 8123}
+    config.write_text(yaml.safe_dump(deployment))
+    assert read(config).address == f"http://{dialled}:8123"
+
+
 def test_the_model_is_called_as_in_the_settings(config: Path) -> None:
     """In the command that is printed to try it."""
     config.write_text(config.read_text().replace("model: tandem", "model: my-model"))
