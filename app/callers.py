@@ -21,15 +21,14 @@ class Callers:
         self, ask: Callable[..., Awaitable[Caller | None]], clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._ask, self._clock = ask, clock
-        self._known: Kept[str | None, tuple[float, asyncio.Task[Caller | None]]] = Kept(KEPT)
+        self._known: Kept[str | None, tuple[float, asyncio.Future[Caller | None]]] = Kept(KEPT)
 
     async def of(self, hashed: str | None) -> Caller | None:
         """Who has the key with that hash; None: nobody."""
         now_s = self._clock()
         found = self._known.get(hashed)
         if found is None or now_s >= found[0] or _failed(found[1]):
-            asked = asyncio.get_running_loop().create_task(_answer(self._ask("caller", hashed)))
-            found = self._known[hashed] = now_s + KNOWN_S, asked
+            found = self._known[hashed] = now_s + KNOWN_S, asyncio.ensure_future(self._ask("caller", hashed))
         return await asyncio.shield(found[1])
 
     def forget(self) -> None:
@@ -37,9 +36,5 @@ class Callers:
         self._known.clear()
 
 
-async def _answer(asked: Awaitable[Caller | None]) -> Caller | None:
-    return await asked
-
-
-def _failed(asked: asyncio.Task[Caller | None]) -> bool:
+def _failed(asked: asyncio.Future[Caller | None]) -> bool:
     return asked.done() and (asked.cancelled() or asked.exception() is not None)

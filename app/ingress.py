@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -55,8 +56,12 @@ class Ingress:
         self._card = ModelCard(settings.model, context_of(settings.verifier.engine), vocabulary)
         self._peers = Peers(token=settings.endpoint.token, settings=_wire(settings.limits))
         self._outbox = Outbox[Report](lambda reports: self._router.report.remote(reports))
-        self._entrance = Entrance(self._ask, lambda method, *args: getattr(router, method).remote(*args))
-        self._callers = Callers(self._ask)
+        limits = settings.limits
+        queued_s = settings.gate.queue_s + limits.assign_s
+        self._entrance = Entrance(
+            partial(self._within, queued_s), lambda method, *args: getattr(router, method).remote(*args)
+        )
+        self._callers = Callers(partial(self._within, limits.assign_s))
         self._executor = Executor(
             self._assign,
             self._dial,
@@ -145,9 +150,13 @@ class Ingress:
         return await self._soon("snapshot")
 
     async def _soon(self, method: str, *args: object) -> Any:
-        """What the router answers; raises NotReady if it takes too long."""
+        """What the router answers, to people who wait for nothing else."""
+        return await self._within(self._settings.limits.open_s, method, *args)
+
+    async def _within(self, limit_s: float, method: str, *args: object) -> Any:
+        """What the router answers; raises NotReady if it takes longer."""
         try:
-            async with asyncio.timeout(self._settings.limits.open_s):
+            async with asyncio.timeout(limit_s):
                 return await self._ask(method, *args)
         except TimeoutError:
             raise NotReady(["the router does not answer"]) from None

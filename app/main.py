@@ -43,7 +43,7 @@ def build(args: Settings) -> Application:
     scheduler = _control(Scheduler).bind(pools, args.hosts, args.scheduler, args.endpoint)
     engine = args.verifier.engine
     router = _control(Router).bind(
-        scheduler, args.router, args.racing, args.ledger, engine.batch_limit, engine.places
+        scheduler, args.router, args.racing, args.ledger, args.gate, engine.batch_limit, engine.places
     )
     return _control(Ingress, args.ingress_replicas).bind(router, args)
 

@@ -10,6 +10,7 @@ from deployments.endpoint import EndpointSettings
 from deployments.engines import EngineSettings, TorchSettings
 from deployments.scheduler import SchedulerSettings
 from deployments.settings import (
+    GateSettings,
     LedgerSettings,
     LimitSettings,
     PolicyChoice,
@@ -63,6 +64,7 @@ class Settings(Strict):
     fused_window: int = Field(FUSED_WINDOW, ge=0)
     limits: LimitSettings = LimitSettings()
     api: ApiSettings = ApiSettings()
+    gate: GateSettings = GateSettings()
     ledger: LedgerSettings = LedgerSettings()
     endpoint: EndpointSettings = EndpointSettings()
 

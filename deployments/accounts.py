@@ -10,6 +10,17 @@ from policies.dispatch import Side
 from policies.race import RaceAccount
 
 ANONYMOUS = "anonymous"
+_DEVICE = "device-"
+
+
+def account_of(device: str) -> str:
+    """The account of a device's requests, where there are no keys."""
+    return _DEVICE + device
+
+
+def device_of(account: str) -> str | None:
+    """Whose account it is; None: no device's."""
+    return account.removeprefix(_DEVICE) if account.startswith(_DEVICE) else None
 
 
 @dataclass(slots=True)

@@ -195,10 +195,12 @@ class Gate:
     def _forget_silent(self) -> None:
         now_s = self._clock()
         for replica in [r for r, heard_s in self._heard_s.items() if heard_s < now_s - SILENT_S]:
-            del self._heard_s[replica]
-            for request in list(self._under_way.get(replica, {})):
-                self._leave(replica, request)
-            self._under_way.pop(replica, None)
+            requests = self._under_way[replica]
+            for request, (_, place) in list(requests.items()):
+                if place not in self._waiting:  # one that waits has nothing under way to tell of
+                    self._leave(replica, request)
+            if not requests:
+                del self._heard_s[replica], self._under_way[replica]
 
 
 def _allowance(limit: RateLimit | None, now_s: float) -> Allowance | None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import NamedTuple
 
-from deployments.accounts import Terms
+from deployments.accounts import Terms, account_of
 
 PREFIX = "tandem-"
 SECRET_BYTES = 32
@@ -63,7 +63,7 @@ class Caller:
 
     def at(self, device: str | None) -> Caller:
         """Without a key, the account is that of the device."""
-        return self if self.keyed or device is None else replace(self, account=f"device-{device}")
+        return self if self.keyed or device is None else replace(self, account=account_of(device))
 
 
 class Secret(NamedTuple):
@@ -120,9 +120,10 @@ class Keyring:
 
     def make(self, name: str, role: Role, terms: Terms, now_s: float) -> tuple[Key, Secret, str]:
         """A new key: what is kept of it, and its secret. Raises KeyRefused for a first one that is no operator's."""
-        if role is not Role.OPERATOR and not self._operators():
+        if not (_rules(role, terms) or self._rulers()):
             raise KeyRefused(
-                "the first key must be an operator's: with it, everybody without one is turned away"
+                "the first key must be an operator's that does not expire: with it, everybody without one is turned "
+                "away"
             )
         said = PREFIX + secrets.token_urlsafe(SECRET_BYTES)
         key = Key(f"key-{secrets.token_hex(6)}", name, role, terms, said[-4:], now_s)
@@ -146,7 +147,7 @@ class Keyring:
     def change(self, id: str, name: str, role: Role, terms: Terms) -> Key:
         """Set what it is. Raises KeyRefused."""
         key = replace(self.key(id), name=name, role=role, terms=terms)
-        if key.role is not Role.OPERATOR:
+        if not _rules(role, terms):
             self._not_last(id)
         self._keys[id] = key
         return key
@@ -165,9 +166,15 @@ class Keyring:
         self._secrets[known.digest] = known
         return known
 
-    def _operators(self) -> list[str]:
-        return [key.id for key in self._keys.values() if key.role is Role.OPERATOR]
+    def _rulers(self) -> list[str]:
+        """Operators that will still be there tomorrow."""
+        return [key.id for key in self._keys.values() if _rules(key.role, key.terms)]
 
     def _not_last(self, id: str) -> None:
-        if self._operators() == [id]:
-            raise KeyRefused("it is the only operator's key: make another one first")
+        if self._rulers() == [id]:
+            raise KeyRefused("it is the only operator's key that does not expire: make another one first")
+
+
+def _rules(role: Role, terms: Terms) -> bool:
+    """Whether it is enough to stay in charge."""
+    return role is Role.OPERATOR and terms.expires_s is None

@@ -15,7 +15,7 @@ from typing import Any, ParamSpec, TypeVar
 from ray import serve
 from ray.serve.handle import DeploymentHandle
 
-from deployments.accounts import Statement
+from deployments.accounts import Statement, device_of
 from deployments.assigner import Assigner
 from deployments.directory import Snapshot
 from deployments.experience import Experience
@@ -24,8 +24,9 @@ from deployments.keys import Caller, Key, KeyRefused, Role
 from deployments.modes.base import VERIFIER
 from deployments.reports import Report
 from deployments.request.assignment import Assignment, RoutingRequest
+from deployments.request.job import NoSuchDevice
 from deployments.routing import Routing
-from deployments.settings import LedgerSettings, RacingSettings, RouterSettings
+from deployments.settings import GateSettings, LedgerSettings, RacingSettings, RouterSettings
 from deployments.treasury import Treasury
 from engine.base import EngineError
 from policies.collaboration import collaboration
@@ -71,6 +72,7 @@ class Router:
         settings: RouterSettings,
         racing: RacingSettings,
         ledger: LedgerSettings,
+        gate: GateSettings,
         batch_limit: int,
         places: int,
     ) -> None:
@@ -84,7 +86,7 @@ class Router:
         self._routing = Routing(self._assigner, settings)
         self._treasury = Treasury(ledger, self._assigner.experience.accounts)
         await self._treasury.open()
-        self._gate = Gate(lambda: self._assigner.count(VERIFIER) * places, settings.queue_s, settings.queue)
+        self._gate = Gate(lambda: self._assigner.count(VERIFIER) * places, gate.queue_s, gate.queue)
         self._following = asyncio.get_running_loop().create_task(self._follow())
 
     @told
@@ -126,7 +128,10 @@ class Router:
 
     @told
     async def settle(self, key: str, changes: Mapping[str, Any]) -> Statement:
-        """The same, after its terms were changed; raises as Treasury.settle."""
+        """The same, after its terms were changed; raises NoSuchDevice, and as Treasury.settle."""
+        device = device_of(key)
+        if device is not None and device not in self._assigner.snapshot.devices:
+            raise NoSuchDevice(f"no device {device!r} is registered")
         return await self._treasury.settle(key, changes)
 
     async def keys(self) -> list[Key]:

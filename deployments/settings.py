@@ -109,22 +109,29 @@ class RouterSettings(Strict):
     routing: chooses the replica.
     wait_s: how long a request waits for an endpoint that is not up.
     retry_lost_s: after so long it also takes one that has failed it before, if that is still listed.
-    queue_s: how long a request with a key waits for its turn when all verifiers are full.
-    queue: how many such requests wait at once.
     """
 
     collaboration: PolicyChoice = PolicyChoice(name="explicit")
     routing: PolicyChoice = PolicyChoice(name="jsq")
     wait_s: float = Field(45.0, ge=0)
     retry_lost_s: float = Field(3.0, ge=0)
-    queue_s: float = Field(30.0, ge=0)
-    queue: int = Field(1024, ge=0)
 
     @model_validator(mode="after")
     def _policies_exist(self) -> RouterSettings:
         self.collaboration.create(collaboration)
         self.routing.create(routing)
         return self
+
+
+class GateSettings(Strict):
+    """Requests with a key, when all verifiers are full.
+
+    queue_s: how long one waits for its turn.
+    queue: how many wait at once.
+    """
+
+    queue_s: float = Field(30.0, ge=0)
+    queue: int = Field(1024, ge=0)
 
 
 class LedgerSettings(Strict):

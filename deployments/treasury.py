@@ -13,8 +13,8 @@ from dataclasses import fields, replace
 from functools import partial
 from typing import Any, TypeVar
 
-from deployments.accounts import ANONYMOUS, Accounts, Statement, Terms
-from deployments.keys import Caller, Key, KeyRefused, Keyring, Role
+from deployments.accounts import ANONYMOUS, Accounts, Statement, Terms, device_of
+from deployments.keys import Caller, Key, KeyRefused, Keyring, NoSuchKey, Role
 from deployments.ledger import Charge, Ledger, LedgerError
 from deployments.settings import LedgerSettings
 
@@ -57,8 +57,8 @@ class Treasury:
 
     async def close(self) -> None:
         """Write what was not written yet."""
-        if self._writing is not None:
-            self._writing.cancel()
+        if self._writing is not None:  # what is being written must not be broken off, nor written twice
+            await self._writing
         await self._write()
         await self._aside(self._ledger.close)
         self._thread.shutdown()
@@ -90,6 +90,8 @@ class Treasury:
         """Change an account's terms. Raises KeyRefused, LedgerError."""
         if account in self._ring.keys:
             await self.change(account, None, None, changes)
+        elif account != ANONYMOUS and device_of(account) is None:
+            raise NoSuchKey(f"there is no account {account!r}")
         else:
             async with self._lock:
                 terms = changed(self._accounts.statement(account).terms, changes)

@@ -58,8 +58,9 @@ def _check_local(request: Request) -> None:
             "permission_error",
             "local_only",
         )
-    name = request.headers.get("host", LOCAL).rpartition(":")
-    host = name[0] if name[2].isdigit() else request.headers.get("host", LOCAL)
+    said = request.headers.get("host", LOCAL)
+    name, _, port = said.rpartition(":")
+    host = name if port.isdigit() else said
     if host != LOCAL and not _is_loopback(host.strip("[]")):
         raise ApiError(
             403,

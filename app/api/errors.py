@@ -56,7 +56,7 @@ class ApiError(Exception):
         return {"error": fields}
 
     def response(self) -> JSONResponse:
-        headers = {}
+        headers = {"WWW-Authenticate": "Bearer"} if self.status == 401 else {}
         if self.retry_after_s is not None:
             headers["Retry-After"] = str(max(1, math.ceil(self.retry_after_s)))
         return JSONResponse(self.body(), self.status, headers)

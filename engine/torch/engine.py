@@ -87,8 +87,8 @@ def _apart(work: Callable[[], T], threads: int | None) -> T:
     """What it gives, in a thread that ends with it. threads: of torch there.
 
     OpenMP keeps a team for each thread that ever computed in parallel, as long as that lives. Once all teams together
-    are more threads than there are CPUs, their members sleep at every barrier instead of spinning, and the engine's
-    steps take twice as long. So the engine's thread shall be the only one that has a team.
+    are more threads than there are CPUs, their members sleep at every barrier instead of spinning, which a step of many
+    small operations cannot afford. So the engine's thread shall be the only one that has a team.
     """
 
     def run() -> T:

@@ -157,6 +157,22 @@ async def test_a_silent_replica_of_the_api_has_nothing_under_way(clock: Clock) -
         await there.enter("alive", entry(5), FREE)
 
 
+async def test_one_that_only_waits_is_not_taken_for_silent(clock: Clock) -> None:
+    there = gate(clock, capacity=1)
+    await there.enter("busy", entry(1), FREE)
+    waiting = asyncio.create_task(there.enter("idle", entry(2), FREE))
+    await asyncio.sleep(0)
+    clock.now_s = SILENT_S + 1
+    there.under_way("busy", {1: entry(1)})
+    later = asyncio.create_task(there.enter("busy", entry(3, "b"), FREE))
+    await asyncio.sleep(0)
+    assert there.waiting == 2
+    there.leave("busy", 1)
+    await waiting
+    there.leave("idle", 2)
+    await later
+
+
 async def test_a_sign_of_life_says_what_is_under_way(clock: Clock) -> None:
     """To a new router, which knows of none of them, and to an old one, which was not told of an end."""
     there = gate(clock, capacity=2, queue_s=0.01)

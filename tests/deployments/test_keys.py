@@ -36,6 +36,20 @@ def test_the_first_key_is_an_operators() -> None:
         Keyring().make("app", Role.USER, TERMS, 0.0)
 
 
+def test_an_operator_whose_key_expires_is_not_in_charge_for_long() -> None:
+    passing = Terms(0.5, 1e-7, expires_s=100.0)
+    with pytest.raises(KeyRefused, match="expire"):
+        Keyring().make("guest", Role.OPERATOR, passing, 0.0)
+    made, operator, _ = ring()
+    made.make("guest", Role.OPERATOR, passing, 3.0)
+    boss = made.holder(digest(operator), 3.0)
+    assert boss is not None
+    with pytest.raises(KeyRefused):
+        made.revoke(boss.id)
+    with pytest.raises(KeyRefused):
+        made.change(boss.id, "boss", Role.OPERATOR, passing)
+
+
 def test_the_last_operator_stays() -> None:
     made, operator, _ = ring()
     boss = made.holder(digest(operator), 3.0)

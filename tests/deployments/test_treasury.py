@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
 from deployments.accounts import ANONYMOUS, Bill, Terms
 from deployments.experience import Experience
-from deployments.keys import KeyRefused, Role, digest
-from deployments.ledger import Ledger, LedgerError
+from deployments.keys import KeyRefused, NoSuchKey, Role, digest
+from deployments.ledger import Charge, Ledger, LedgerError
 from deployments.settings import LedgerSettings
 from deployments.treasury import Treasury, changed
 from policies.cost import Used
@@ -75,6 +78,36 @@ async def test_a_bill_is_written_though_nobody_closes(path: Path) -> None:
     beside = Ledger(path)
     assert [bill.requests for *_, bill in beside.bills()] == [1]
     beside.close()
+    await treasury.close()
+
+
+async def test_what_is_being_written_when_it_closes_is_written_once(path: Path) -> None:
+    treasury = await opened(path)
+    write, begun, go = treasury._ledger.charge, threading.Event(), threading.Event()
+
+    def slow(charges: Iterable[Charge]) -> None:
+        begun.set()
+        assert go.wait(10)
+        write(charges)
+
+    treasury._ledger.charge = slow  # type: ignore[method-assign]
+    treasury.charge([(ANONYMOUS, "", Bill(requests=1))])
+    await asyncio.to_thread(begun.wait, 10)
+    treasury.charge([(ANONYMOUS, "", Bill(requests=10))])
+    closing = asyncio.create_task(treasury.close())
+    await asyncio.sleep(0)
+    go.set()
+    await closing
+    beside = Ledger(path)
+    assert [bill.requests for *_, bill in beside.bills()] == [11]
+    beside.close()
+
+
+async def test_an_invented_account_is_not_opened(path: Path) -> None:
+    treasury = await opened(path)
+    with pytest.raises(NoSuchKey, match="nobody"):
+        await treasury.settle("nobody", {"budget": 0.1})
+    assert not treasury._accounts._accounts
     await treasury.close()
 
 

@@ -79,7 +79,9 @@ async def test_everybody_needs_one_then(
     for headers in ({}, bearer("invented"), {"Authorization": "Basic eDp5"}, {"Authorization": "Bearer"}):
         for path in ("/v1/models", "/v1/models/null", "/v1/devices", "/v1/account", "/v1/keys", "/metrics"):
             assert error(await http.get(path, headers=headers)) == (401, "invalid_api_key")
-        assert error(await http.post(CHAT, json=ASK, headers=headers)) == (401, "invalid_api_key")
+        refused = await http.post(CHAT, json=ASK, headers=headers)
+        assert error(refused) == (401, "invalid_api_key")
+        assert refused.headers["www-authenticate"] == "Bearer"
     assert not backend.jobs
     assert (await http.get("/healthz")).status_code == 200
     assert (await http.get("/readyz")).status_code == 200
