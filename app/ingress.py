@@ -7,9 +7,10 @@ import logging
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
+from pydantic import Field, field_validator
 from ray import serve
 from ray.exceptions import RayActorError, RayTaskError
 from ray.serve.handle import DeploymentHandle
@@ -27,21 +28,43 @@ from cluster.peers import Peers
 from cluster.registry import DeviceRecord
 from cluster.wire import WireSettings
 from deployments.accounts import Statement
+from deployments.changes import in_place
 from deployments.directory import Snapshot
 from deployments.engines import context_of
 from deployments.gate import Entry, Passage
 from deployments.keys import Caller, Key, Role
-from deployments.modes.base import POOLS, Tools
+from deployments.modes.base import Tools
 from deployments.reports import Outbox, Report
 from deployments.request.assignment import Assignment, EndpointInfo, RoutingRequest
 from deployments.request.executor import Executor
 from deployments.request.job import Delta, Job
-from deployments.settings import LimitSettings
+from deployments.settings import LimitSettings, PolicyChoice, Strict
 from engine.base import Engine
 from engine.tokenizer import Tokenizer
 from policies.window import window
 
 logger = logging.getLogger("ray.serve")
+
+
+T = TypeVar("T")
+
+
+class IngressChanges(Strict):
+    """What a replica of the API takes over while it runs; null: as it was started with.
+
+    window, fused_window, default_reader_rate: as in Settings.
+    """
+
+    window: PolicyChoice | None = None
+    fused_window: int | None = Field(None, ge=0)
+    default_reader_rate: float | None = Field(None, ge=0, le=10_000, allow_inf_nan=False)
+
+    @field_validator("window")
+    @classmethod
+    def _window_exists(cls, choice: PolicyChoice | None) -> PolicyChoice | None:
+        if choice is not None:
+            choice.create(window)
+        return choice
 
 
 @serve.deployment
@@ -50,7 +73,7 @@ class Ingress:
     """The API's backend (`app.api.backend.Backend`), and the hub of the data plane."""
 
     async def __init__(self, router: DeploymentHandle, settings: Settings) -> None:  # type: ignore[misc]  # Serve awaits
-        self._router, self._settings = router, settings
+        self._router, self._settings, self._changes = router, settings, IngressChanges()
         self._vocabularies = await asyncio.to_thread(Vocabularies, settings)
         vocabulary = self._vocabularies.target.vocabulary
         self._card = ModelCard(settings.model, context_of(settings.verifier.engine), vocabulary)
@@ -65,11 +88,22 @@ class Ingress:
         self._executor = Executor(
             self._assign,
             self._dial,
-            Tools(window=lambda: settings.window.create(window), fused_window=settings.fused_window),
+            self._tools(),
             settings.limits.limits(),
             self._outbox.add,
             self._lost,
         )
+
+    def reconfigure(self, config: dict[str, Any]) -> None:
+        """Serve's `user_config`, as IngressChanges."""
+        if (changes := in_place(IngressChanges, config)) is not None:
+            self._changes = changes
+            self._executor.follow(self._tools())
+
+    def _tools(self) -> Tools:
+        choice = self._changes.window or self._settings.window
+        fused_window = _first(self._changes.fused_window, self._settings.fused_window)
+        return Tools(window=lambda: choice.create(window), fused_window=fused_window)
 
     def __serve_build_asgi_app__(self) -> ASGIApp:
         return create_api(self)
@@ -80,7 +114,7 @@ class Ingress:
 
     @property
     def default_reader_rate(self) -> float:
-        return self._settings.default_reader_rate
+        return _first(self._changes.default_reader_rate, self._settings.default_reader_rate)
 
     def models(self) -> Sequence[ModelCard]:
         return (self._card,)
@@ -132,19 +166,15 @@ class Ingress:
         return [_shown(device) for device in (await self._snapshot()).devices.values()]
 
     async def ready(self) -> dict[str, Any]:
-        """Replicas by pool and the number of devices, once everything the settings ask for is up."""
+        """Replicas by pool and the number of devices, once every pool has a replica; "missing" names the devices that
+        should be there and are not."""
         snapshot = await self._snapshot()
-        wanted = {
-            pool: settings.replicas for pool in POOLS if (settings := getattr(self._settings, pool)).replicas
-        }
-        up = {pool: len(snapshot.pools.get(pool, ())) for pool in wanted}
-        missing = [f"{pool}: {up[pool]} of {n} replicas" for pool, n in wanted.items() if up[pool] < n]
-        devices = sum(len(host.devices) for host in self._settings.hosts)
-        if len(snapshot.devices) < devices:
-            missing.append(f"devices: {len(snapshot.devices)} of {devices}")
-        if missing:
+        if not snapshot.version:
+            raise NotReady(["the router does not know yet what is up"])
+        if missing := [f"no {pool} is up" for pool, up in snapshot.pools.items() if not up]:
             raise NotReady(missing)
-        return {**up, "devices": len(snapshot.devices)}
+        up = {pool: len(replicas) for pool, replicas in snapshot.pools.items()}
+        return {**up, "devices": len(snapshot.devices), "missing": sorted(snapshot.awaited)}
 
     async def _snapshot(self) -> Snapshot:
         return await self._soon("snapshot")
@@ -195,6 +225,10 @@ class Ingress:
         self._outbox.flush()
         self._entrance.close()
         await self._peers.close()
+
+
+def _first(change: T | None, setting: T) -> T:
+    return setting if change is None else change
 
 
 def _wire(limits: LimitSettings) -> WireSettings:

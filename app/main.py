@@ -13,22 +13,25 @@ Arrows in brackets are Serve handles, a few calls a request; the wire carries ev
 import secrets
 from typing import Any
 
+import ray
+from ray.experimental import internal_kv
 from ray.serve import Application, Deployment
 
-from app.ingress import Ingress
+from app.ingress import Ingress, IngressChanges
 from app.settings import PoolSettings, Settings
 from deployments.drafter import Drafter
 from deployments.expander import Expander
 from deployments.modes.base import DRAFTER, EXPANDER, VERIFIER
-from deployments.router import Router
-from deployments.scheduler import Scheduler
+from deployments.router import Router, RouterChanges
+from deployments.scheduler import Scheduler, SchedulerChanges
+from deployments.settings import Strict
 from deployments.verifier import Verifier
 
 
 def build(args: Settings) -> Application:
     """The application that the settings describe; `app.main:build` in a Serve YAML."""
-    if args.endpoint.token is None:  # every application has a secret of its own
-        endpoint = args.endpoint.model_copy(update={"token": secrets.token_urlsafe(24)})
+    if args.endpoint.token is None:
+        endpoint = args.endpoint.model_copy(update={"token": _secret()})
         args = args.model_copy(update={"endpoint": endpoint})
 
     pools = {
@@ -45,7 +48,18 @@ def build(args: Settings) -> Application:
     router = _control(Router).bind(
         scheduler, args.router, args.racing, args.ledger, args.gate, engine.batch_limit, engine.places
     )
-    return _control(Ingress, args.ingress_replicas).bind(router, args)
+    ingress = _control(Ingress, args.ingress_replicas, drain_s=args.api.drain_s)
+    return ingress.bind(router, args)
+
+
+def _secret() -> str:
+    """What connections between replicas and devices present: the same one for whatever this cluster ever runs, as an
+    application's next version and its devices go on with answers that the last one began."""
+    new = secrets.token_urlsafe(24)
+    if not ray.is_initialized():
+        return new
+    internal_kv._internal_kv_put(SECRET, new.encode(), overwrite=False)
+    return str(internal_kv._internal_kv_get(SECRET).decode())
 
 
 # `Any` in these two: mypy takes a decorated class for the class (python/mypy#3135).
@@ -55,19 +69,31 @@ def _pool(deployment: Any, pool: PoolSettings, args: Settings) -> Deployment:
         num_replicas=pool.replicas,
         ray_actor_options={"num_cpus": pool.cpus},
         graceful_shutdown_timeout_s=args.endpoint.drain_s + 5.0,
+        max_surge_percent=pool.surge_percent,
         **WATCHED,
     )
 
 
-def _control(deployment: Any, replicas: int = 1) -> Deployment:
-    """Replicas that mostly wait for others: any number of requests at once."""
+def _control(deployment: Any, replicas: int = 1, drain_s: float = 20.0) -> Deployment:
+    """Replicas that mostly wait for others: any number of requests at once. drain_s: for those under way when a replica
+    is replaced."""
     return deployment.options(
         num_replicas=replicas,
         ray_actor_options={"num_cpus": 0.1},
         max_ongoing_requests=10_000,
+        graceful_shutdown_timeout_s=drain_s,
+        max_surge_percent=100,  # a successor answers before its predecessor goes
         **WATCHED,
     )
 
 
 # A replica that died is noticed at its next health check, and only then replaced.
-WATCHED = {"health_check_period_s": 1.0, "health_check_timeout_s": 10.0, "graceful_shutdown_wait_loop_s": 0.1}
+WATCHED = {"health_check_period_s": 1.0, "health_check_timeout_s": 10.0, "graceful_shutdown_wait_loop_s": 0.5}
+CHANGES: dict[str, type[Strict]] = {
+    "Ingress": IngressChanges,
+    "Router": RouterChanges,
+    "Scheduler": SchedulerChanges,
+}
+"""What deployments take over while they run, as `user_config` in the Serve YAML."""
+SECRET = b"tandem secret"
+"""Where the cluster keeps it."""

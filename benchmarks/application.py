@@ -5,13 +5,14 @@ It runs the code of the tree that the benchmark lies in, wherever Tandem is inst
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -25,22 +26,28 @@ from benchmarks.paths import ROOT
 READY_WITHIN_S = 120.0
 
 
-@contextmanager
-def application(settings: dict[str, Any]) -> Iterator[tuple[str, int]]:
-    """The application with these settings (`app.settings.Settings`) until the context is left; host and port.
+TANDEM = [sys.executable, "-c", "from app.cli.main import main; main()"]
 
-    Raises RuntimeError if it does not come up.
-    """
-    config = yaml.safe_load(CONFIG.read_text())
+
+def configured(settings: dict[str, Any]) -> dict[str, Any]:
+    """The checked-in Serve YAML with these settings (`app.settings.Settings`)."""
+    config: dict[str, Any] = yaml.safe_load(CONFIG.read_text())
     config["applications"][0]["args"] = settings
+    return config
+
+
+@contextmanager
+def application(settings: dict[str, Any], folder: Path | None = None) -> Iterator[tuple[str, int]]:
+    """The application with these settings until the context is left; host and port.
+
+    folder: in which it is started. Raises RuntimeError if it does not come up.
+    """
     port = free_port()
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "application.yaml"
-        path.write_text(yaml.safe_dump(config))
-        tandem = [sys.executable, "-c", "from app.cli.main import main; main()"]
+    with nullcontext(folder) if folder else tempfile.TemporaryDirectory() as where:
+        path = _written(configured(settings), Path(where))
         process = subprocess.Popen(
-            [*tandem, "up", "--port", str(port), "--config", str(path)],
-            cwd=folder,
+            [*TANDEM, "up", "--port", str(port), "--config", str(path)],
+            cwd=where,
             env=os.environ | {"PYTHONPATH": str(ROOT)},
             stdout=sys.stderr,
         )
@@ -52,11 +59,34 @@ def application(settings: dict[str, Any]) -> Iterator[tuple[str, int]]:
             process.wait(60)
 
 
+async def change(config: dict[str, Any], folder: Path) -> None:
+    """Deploy this Serve YAML in place of what was started in the folder. Raises RuntimeError if that fails."""
+    path = _written(config, folder)
+    process = await asyncio.create_subprocess_exec(
+        *TANDEM,
+        "deploy",
+        "--config",
+        str(path),
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stdout=sys.stderr,
+    )
+    if await process.wait():
+        raise RuntimeError("the change failed")
+
+
+def _written(config: dict[str, Any], folder: Path) -> Path:
+    path = folder / "application.yaml"
+    path.write_text(yaml.safe_dump(config))
+    return path
+
+
 def _wait_until_ready(url: str, process: subprocess.Popen[bytes]) -> None:
     deadline = time.monotonic() + READY_WITHIN_S
     while time.monotonic() < deadline and process.poll() is None:
         try:
-            if httpx.get(url, timeout=2.0).status_code == 200:
+            reply = httpx.get(url, timeout=2.0)
+            if reply.status_code == 200 and not reply.json().get("missing"):
                 return
         except httpx.TransportError:
             pass

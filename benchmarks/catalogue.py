@@ -39,6 +39,7 @@ BENCHMARKS = {
     "calibration": Benchmark("calibration.compare", 15),
     "hardware": Benchmark("calibration.hardware", 0.1),
     "chaos": Benchmark("robustness.chaos", 6),
+    "redeploy": Benchmark("robustness.redeploy", 4),
     "engine": Benchmark("speed.engine", 2),
     "gateway": Benchmark("speed.gateway", 8),
     "policies": Benchmark("speed.policies", 0.5),

@@ -7,6 +7,7 @@ import logging
 import os
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -57,6 +58,16 @@ class Host:
         self._engine, self._register = engine, register
         self._host, self._token, self._tls = host, token, tls
         self._heartbeat_s = heartbeat_s
+        self._leaving = False
+
+    def leave(self) -> None:
+        """Register no more."""
+        self._leaving = True
+
+    async def idle(self) -> None:
+        """Return when no device has a session."""
+        while any(device.sessions for device in self._devices.values()):  # noqa: ASYNC110 (devices have no such event)
+            await asyncio.sleep(0.05)
 
     async def run(self) -> None:
         """Serve and register until cancelled."""
@@ -67,11 +78,12 @@ class Host:
             address = reachable(endpoint.address)
             while True:
                 await self._engine.stats()  # raises if it has broken down: then the host is better dead
-                try:
-                    async with asyncio.timeout(5.0):
-                        await self._register([self._record(name, address) for name in self._devices])
-                except Exception as error:
-                    log.warning("registering devices failed, trying again: %s", error)
+                if not self._leaving:
+                    try:
+                        async with asyncio.timeout(5.0):
+                            await self._register([self._record(name, address) for name in self._devices])
+                    except Exception as error:
+                        log.warning("registering devices failed, trying again: %s", error)
                 await asyncio.sleep(self._heartbeat_s)
 
     def _record(self, name: str, address: str) -> DeviceRecord:
@@ -119,9 +131,16 @@ class DeviceHost:
         **options: Any,
     ) -> None:
         # Ray restarts an actor by calling this alone, so this must start the work, not a method.
-        host = Host(make_engine(), devices, register, **options)
-        self._running = asyncio.get_running_loop().create_task(host.run())
+        self._host = Host(make_engine(), devices, register, **options)
+        self._running = asyncio.get_running_loop().create_task(self._host.run())
         self._running.add_done_callback(_die)
 
     async def ping(self) -> None:
-        """For Ray, which gives an event loop only to actors with an async method."""
+        """Returns when the engine is there."""
+
+    async def drain(self, within_s: float) -> None:
+        """Register no more, and return when no session is left, or after so long."""
+        self._host.leave()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                await self._host.idle()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from policies.cost import MAINS_USD_PER_J, Used
@@ -151,10 +151,20 @@ class Accounts:
             account = self._accounts[key] = self._new()
         return account
 
+    def __iter__(self) -> Iterator[Account]:
+        return iter(self._accounts.values())
+
     def statement(self, key: str) -> Statement:
         """Of that key's account; asking does not open one."""
         known = self._accounts.get(key)
         return (known or self._new()).statement()
+
+    def replace_bills(self, charges: Iterable[tuple[str, str, Bill]]) -> None:
+        """This is what everything has cost so far: (account, device or "", bill)."""
+        for account in self._accounts.values():
+            account.bills.clear()
+        for key, device, bill in charges:
+            self.of(key).charge(device, bill)
 
     def close(self, key: str) -> None:
         """It is no more, nor is what it has cost."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import NoReturn
 
 from deployments.devices import DeviceIndex
 from deployments.directory import Snapshot
@@ -64,6 +65,7 @@ class Assigner:
         self._version = 0
         self._pools: dict[str, tuple[EndpointInfo, ...]] = {}
         self._devices = DeviceIndex(collaboration.preference)
+        self._awaited: frozenset[str] = frozenset()  # devices that should be there and are not
         self._assigned: Counter[str] = Counter()  # sessions at replicas, by key, since they were last listed
         self._kept_until_s: dict[str, float] = {}  # endpoints that begun answers found full, by key
 
@@ -75,11 +77,18 @@ class Assigner:
     @property
     def snapshot(self) -> Snapshot:
         """All that is up."""
-        return Snapshot(self._version, dict(self._pools), dict(self._devices.records))
+        return Snapshot(self._version, dict(self._pools), dict(self._devices.records), awaited=self._awaited)
 
     def count(self, pool: str) -> int:
         """Replicas that are up."""
         return len(self._pools.get(pool, ()))
+
+    def follow(self, collaboration: CollaborationPolicy, routing: Callable[[], RoutingPolicy]) -> None:
+        """Other policies, from now on."""
+        devices = DeviceIndex(collaboration.preference)
+        devices.replace(self._devices.records)
+        self._collaboration, self._devices = collaboration, devices
+        self._new_routing, self._routing = routing, {}
 
     def see(self, snapshot: Snapshot) -> None:
         """Take over a new snapshot, or the difference to the last one."""
@@ -88,6 +97,7 @@ class Assigner:
         unchanged = {endpoint.key for listed in old for endpoint in listed}
         self._assigned = Counter({key: n for key, n in self._assigned.items() if key in unchanged})
         self._version, self._pools = snapshot.version, dict(snapshot.pools)
+        self._awaited = snapshot.awaited
         if snapshot.since is None:
             self._devices.replace(snapshot.devices)
         else:
@@ -145,7 +155,7 @@ class Assigner:
         named = (wanted.device,) if isinstance(wanted.device, str) else wanted.device
         known = self._devices.records
         if named and not any(name == ANY_DEVICE or name in known for name in named) and not _begun(wanted):
-            raise NoSuchDevice(f"no device {' or '.join(map(repr, named))} is registered")
+            self._refuse(*named)
         return self._collaboration.choose(
             CollaborationState(
                 mode=wanted.mode,
@@ -185,6 +195,14 @@ class Assigner:
                 raise NoEndpoint(f"no {role.pool} is up")
         return cast
 
+    def _refuse(self, *devices: str) -> NoReturn:
+        """None of these is there: one that is to come back is worth waiting for."""
+        if self._awaited and (ANY_DEVICE in devices or not self._awaited.isdisjoint(devices)):
+            raise NoEndpoint("a device that should be there is not up")
+        if ANY_DEVICE in devices:
+            raise NoSuchDevice("no device is registered")
+        raise NoSuchDevice(f"no device {' or '.join(map(repr, devices))} is registered")
+
     def _is_forgotten(self, device: str | None) -> bool:
         """Whether it was there and is not now: answers under way do without it."""
         return device is not None and device not in self._devices.records
@@ -192,9 +210,7 @@ class Assigner:
     def _device(self, role: Role, name: str | None) -> tuple[EndpointInfo, ...]:
         device = self._devices.records.get(name or "")
         if device is None:
-            raise NoSuchDevice(
-                "no device is registered" if name in (None, ANY_DEVICE) else f"no device {name!r}"
-            )
+            self._refuse(name or ANY_DEVICE)
         for verifier in self._pools.get(VERIFIER, ()):
             if device.vocabulary != verifier.vocabulary and not role.translated:
                 raise InvalidRequest(f"device {name!r} has another vocabulary than {verifier.model!r}")

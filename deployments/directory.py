@@ -22,6 +22,7 @@ class Snapshot:
     devices: by device name; those that have come or changed since.
     gone: names of devices that have gone since.
     since: the version that this is the difference to; None: it is whole.
+    awaited: names of devices that should be there and are not, always all of them.
     """
 
     version: int = 0
@@ -29,6 +30,7 @@ class Snapshot:
     devices: Mapping[str, DeviceRecord] = field(default_factory=dict)
     gone: tuple[str, ...] = ()
     since: int | None = None
+    awaited: frozenset[str] = frozenset()
 
 
 class Directory:
@@ -40,6 +42,8 @@ class Directory:
     """
 
     def __init__(self, expiry_s: float, version: int = 0) -> None:
+        self._expected: frozenset[str] = frozenset()
+        self._awaited: frozenset[str] = frozenset()
         self._expiry_s, self._first, self.version = expiry_s, version, version
         self._pools: dict[str, tuple[EndpointInfo, ...]] = {}
         self._devices: dict[str, DeviceRecord] = {}
@@ -50,7 +54,13 @@ class Directory:
     @property
     def snapshot(self) -> Snapshot:
         """All that is up."""
-        return Snapshot(self.version, dict(self._pools), dict(self._devices))
+        return Snapshot(self.version, dict(self._pools), dict(self._devices), awaited=self._awaited)
+
+    def expect(self, devices: Iterable[str]) -> None:
+        """These, and no others, are to come back when they go, from the next update on."""
+        self._expected = frozenset(devices)
+        self._awaited = self._expected - self._devices.keys()
+        self._news = True
 
     def since(self, version: int) -> Snapshot:
         """What has changed since that version; all that is up where that is not known."""
@@ -64,13 +74,15 @@ class Directory:
                 gone.append(name)
             else:
                 devices[name] = record
-        return Snapshot(self.version, dict(self._pools), devices, tuple(gone), version)
+        return Snapshot(self.version, dict(self._pools), devices, tuple(gone), version, self._awaited)
 
     def register(self, records: Iterable[DeviceRecord], now_s: float) -> bool:
         """Devices announce themselves, or that they are still there; says whether that is news."""
         for record in records:
             self._heard_s[record.name] = now_s
             self._heard_s.move_to_end(record.name)
+            if record.name in self._awaited:
+                self._awaited -= {record.name}
             if self._devices.get(record.name) != record:
                 self._devices[record.name] = record
                 self._note(record.name)
@@ -102,6 +114,8 @@ class Directory:
 
     def _forget(self, name: str) -> None:
         del self._devices[name], self._heard_s[name]
+        if name in self._expected:
+            self._awaited |= {name}
         self._note(name)
 
     def _note(self, name: str) -> None:

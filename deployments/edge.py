@@ -6,9 +6,10 @@ import asyncio
 import hashlib
 import logging
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import partial
+from typing import Any
 
 import ray
 import ray.util
@@ -77,7 +78,8 @@ class Edge:
 
     A host whose settings have changed is another actor. Whose hosts they are, the cluster knows: the scheduler that
     began last owns them. It starts those that are not there, takes over those that are, and ends those of its
-    predecessors that it does not want; a predecessor that ends later leaves them alone.
+    predecessors that it does not want, once its own are up and answers under way have had time to finish; a predecessor
+    that ends later leaves them alone.
 
     app: its name.
     owner: tells this scheduler from all others.
@@ -93,8 +95,13 @@ class Edge:
     ) -> None:
         self._app, self._owner = app, owner.encode()
         self._register, self._endpoint = register, endpoint
-        self._hosts = {self._actor_name(host): host for host in hosts}
+        self._draining: dict[str, ray.ObjectRef[None]] = {}
+        self.want(hosts)
         internal_kv._internal_kv_put(self._key, self._owner, overwrite=True)
+
+    def want(self, hosts: Sequence[HostSettings]) -> None:
+        """These, and no others, from the next look on."""
+        self._hosts = {self._actor_name(host): host for host in hosts}
 
     async def tend(self) -> None:
         """See to it, again and again, that the hosts that are wanted are there, and no others."""
@@ -108,17 +115,19 @@ class Edge:
         await asyncio.Event().wait()  # a successor does
 
     def tend_once(self) -> bool:
-        """Start the hosts that are not there, and end those that are not wanted. Returns before they are up; False if
-        another scheduler has taken over."""
+        """Start the hosts that are not there, and end those that are not wanted. Returns before they are up, or gone;
+        False if another scheduler has taken over."""
         if not self.owned:
             return False
+        wanted = self._hosts
         there = {name for name in ray.util.list_named_actors() if name.rpartition("/")[0] == self._prefix}
-        for name, host in self._hosts.items():
+        for name, host in wanted.items():
             if name not in there:
                 self._start(name, host)
-        for name in sorted(there - set(self._hosts)):
-            logger.info("ending %s, which is not wanted any more", name)
-            _kill(name)
+        unwanted = sorted(there - set(wanted))
+        if unwanted and _are_up(wanted):
+            for name in unwanted:
+                self._end(name)
         return True
 
     @property
@@ -130,7 +139,7 @@ class Edge:
         """End the hosts for good, unless a successor has taken them over."""
         if self.owned:
             internal_kv._internal_kv_del(self._key)
-            for name in self._hosts:
+            for name in {*self._hosts, *self._draining}:
                 _kill(name)
 
     @property
@@ -156,6 +165,25 @@ class Edge:
             host=self._endpoint.host,
             token=self._endpoint.token,
         )
+
+    def _end(self, name: str) -> None:
+        """Let the host drain, and kill it once it has."""
+        if name not in self._draining:
+            logger.info("ending %s, which is not wanted any more", name)
+            with suppress(ValueError):  # it is gone already
+                self._draining[name] = ray.get_actor(name).drain.remote(self._endpoint.drain_s)
+        elif ray.wait([self._draining[name]], timeout=0)[0]:
+            del self._draining[name]
+            _kill(name)
+
+
+def _are_up(hosts: Iterable[str]) -> bool:
+    """Whether they all have an engine."""
+    try:
+        pings: list[Any] = [ray.get_actor(name).ping.remote() for name in hosts]
+    except ValueError:
+        return False
+    return len(ray.wait(pings, num_returns=len(pings), timeout=EVERY_S)[0]) == len(pings) if pings else True
 
 
 def _kill(name: str) -> None:

@@ -40,7 +40,6 @@ class Experience:
         accounts: Accounts | None = None,
     ) -> None:
         self._settings, self.random = settings or RacingSettings(), random or Random()
-        self._server_price = per_million(self._settings.price_in, self._settings.price_out)
         if accounts is None:
             accounts = Accounts(self._new_payer, self._settings.budget, self._settings.exchange_rate)
         self.accounts = accounts
@@ -48,12 +47,20 @@ class Experience:
         self.rivals = Rivals()
         self.races: Kept[int, Race] = Kept(RACES_KEPT)
 
+    def follow(self, settings: RacingSettings) -> None:
+        """Other prices and policies, from now on; accounts that there are keep their terms."""
+        self._settings = settings
+        for account in self.accounts:
+            account.payer.dispatch = settings.dispatch.create(dispatch)
+            account.payer.migration = settings.migration.create(migration)
+
     def prices(self, wanted: RoutingRequest) -> Prices:
         """What that request's tokens cost."""
         rate = wanted.exchange_rate
         if rate is None:
             rate = self.accounts.of(wanted.account).terms.exchange_rate
-        return Prices(self._server_price, rate)
+        settings = self._settings
+        return Prices(per_million(settings.price_in, settings.price_out), rate)
 
     def take_in(self, report: Report) -> None:
         """An answer is over: its tokens are paid for. What modes have learnt is theirs to take in (`Mode.learn`)."""

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from deployments.accounts import Terms
+from deployments.settings import GateSettings
 from engine.base import EngineError
 from policies.fairness import FairQueue, Place
 from policies.rate import RateLimit
@@ -84,18 +85,16 @@ def _limit(now: RateLimit | None, per_minute: int | None) -> RateLimit | None:
 
 class Gate:
     """capacity: sessions that can be under way at once, as far as is known.
-    queue_s: how long a request waits for room.
-    queue: requests that wait at once, at most.
+    settings: of who waits when all is full.
     """
 
     def __init__(
         self,
         capacity: Callable[[], int],
-        queue_s: float,
-        queue: int,
+        settings: GateSettings,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._capacity, self._queue_s, self._queue, self._clock = capacity, queue_s, queue, clock
+        self._capacity, self.settings, self._clock = capacity, settings, clock
         self._fair = FairQueue(capacity())
         self._limits: dict[str, _Limits] = {}
         self._waiting: dict[Place, asyncio.Future[None]] = {}
@@ -162,7 +161,7 @@ class Gate:
         ):
             if limit is not None and (wait_s := limit.wait_s(amount, now_s)) > 0:
                 raise LimitReached(f"at most {limit.limit:g} {what} a minute", wait_s)
-        if self._fair.waiting >= self._queue:
+        if self._fair.waiting >= self.settings.queue:
             raise LimitReached(f"{self._fair.waiting} requests wait already", 1.0)
 
     async def _admitted(self, place: Place) -> None:
@@ -170,12 +169,13 @@ class Gate:
         self._admit()
         if place.admitted:
             return
+        queue_s = self.settings.queue_s
         admitted = self._waiting[place] = asyncio.get_running_loop().create_future()
         try:
-            async with asyncio.timeout(self._queue_s):
+            async with asyncio.timeout(queue_s):
                 await admitted
         except TimeoutError:
-            raise LimitReached(f"no room within {self._queue_s:g} s", 1.0) from None
+            raise LimitReached(f"no room within {queue_s:g} s", 1.0) from None
         finally:
             del self._waiting[place]
 

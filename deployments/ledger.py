@@ -10,6 +10,7 @@ import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -50,6 +51,15 @@ Charge = tuple[str, str, Bill]
 """(account, device or "", what it has cost)"""
 
 
+class Books(NamedTuple):
+    """All that a ledger has at one moment."""
+
+    keys: list[Key]
+    secrets: list[Secret]
+    terms: dict[str, Terms]
+    bills: list[Charge]
+
+
 class LedgerError(Exception):
     """The file is no ledger, or cannot be written."""
 
@@ -71,8 +81,15 @@ class Ledger:
                 self._file.executescript(f"BEGIN; {_TABLES} PRAGMA user_version = {VERSION}; COMMIT;")
             elif version != VERSION:
                 raise LedgerError(f"{path} is a ledger of version {version}; this is for version {VERSION}")
+            self._seen = self._data_version()
         except (OSError, sqlite3.Error) as error:
             raise LedgerError(f"{path}: {error}") from None
+
+    def read(self) -> Books:
+        """All of it."""
+        with self._commit():
+            self._file.execute("BEGIN")
+            return Books(self.keys(), self.secrets(), self.terms(), self.bills())
 
     def keys(self) -> list[Key]:
         """All that were made and not revoked."""
@@ -124,8 +141,17 @@ class Ledger:
         with self._commit() as file:
             file.executemany(_CHARGE, [_row(*charge) for charge in charges])
 
+    def changed_elsewhere(self) -> bool:
+        """Whether another connection has written since this was asked last."""
+        before, self._seen = self._seen, self._data_version()
+        return self._seen != before
+
     def close(self) -> None:
         self._file.close()
+
+    def _data_version(self) -> int:
+        (version,) = self._file.execute("PRAGMA data_version").fetchone()
+        return int(version)
 
     @contextmanager
     def _commit(self) -> Iterator[sqlite3.Connection]:

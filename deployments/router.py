@@ -17,6 +17,7 @@ from ray.serve.handle import DeploymentHandle
 
 from deployments.accounts import Statement, device_of
 from deployments.assigner import Assigner
+from deployments.changes import in_place
 from deployments.directory import Snapshot
 from deployments.experience import Experience
 from deployments.gate import Entry, Gate, Passage
@@ -26,7 +27,7 @@ from deployments.reports import Report
 from deployments.request.assignment import Assignment, RoutingRequest
 from deployments.request.job import NoSuchDevice
 from deployments.routing import Routing
-from deployments.settings import GateSettings, LedgerSettings, RacingSettings, RouterSettings
+from deployments.settings import GateSettings, LedgerSettings, RacingSettings, RouterSettings, Strict
 from deployments.treasury import Treasury
 from engine.base import EngineError
 from policies.collaboration import collaboration
@@ -58,6 +59,19 @@ def told(
     return answered
 
 
+class RouterChanges(Strict):
+    """What a router takes over while it runs; null: as it was started with.
+
+    router: how requests find mode and endpoints.
+    racing: budget and exchange_rate only for new accounts.
+    gate: when all verifiers are full.
+    """
+
+    router: RouterSettings | None = None
+    racing: RacingSettings | None = None
+    gate: GateSettings | None = None
+
+
 @serve.deployment
 class Router:
     """Assigns endpoints to requests.
@@ -77,6 +91,7 @@ class Router:
         places: int,
     ) -> None:
         self._scheduler = scheduler
+        self._started = RouterChanges(router=settings, racing=racing, gate=gate)
         self._assigner = Assigner(
             settings.collaboration.create(collaboration),
             lambda: settings.routing.create(routing),
@@ -86,8 +101,23 @@ class Router:
         self._routing = Routing(self._assigner, settings)
         self._treasury = Treasury(ledger, self._assigner.experience.accounts)
         await self._treasury.open()
-        self._gate = Gate(lambda: self._assigner.count(VERIFIER) * places, gate.queue_s, gate.queue)
+        self._gate = Gate(lambda: self._assigner.count(VERIFIER) * places, gate)
         self._following = asyncio.get_running_loop().create_task(self._follow())
+
+    def reconfigure(self, config: dict[str, Any]) -> None:
+        """Serve's `user_config`, as RouterChanges."""
+        if (changes := in_place(RouterChanges, config)) is None:
+            return
+        started = self._started
+        if (router := changes.router or started.router) is not None:
+            self._assigner.follow(
+                router.collaboration.create(collaboration), lambda: router.routing.create(routing)
+            )
+            self._routing.settings = router
+        if (racing := changes.racing or started.racing) is not None:
+            self._assigner.experience.follow(racing)
+        if (gate := changes.gate or started.gate) is not None:
+            self._gate.settings = gate
 
     @told
     async def assign(self, wanted: RoutingRequest) -> Assignment:
@@ -130,7 +160,8 @@ class Router:
     async def settle(self, key: str, changes: Mapping[str, Any]) -> Statement:
         """The same, after its terms were changed; raises NoSuchDevice, and as Treasury.settle."""
         device = device_of(key)
-        if device is not None and device not in self._assigner.snapshot.devices:
+        snapshot = self._assigner.snapshot
+        if device is not None and device not in snapshot.devices and device not in snapshot.awaited:
             raise NoSuchDevice(f"no device {device!r} is registered")
         return await self._treasury.settle(key, changes)
 

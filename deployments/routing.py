@@ -18,7 +18,7 @@ class Routing:
 
     def __init__(self, assigner: Assigner, settings: RouterSettings) -> None:
         self.assigner = assigner
-        self._settings = settings
+        self.settings = settings
         self._news = asyncio.Event()
         self._informed = False
 
@@ -38,10 +38,10 @@ class Routing:
             try:
                 if not self._informed:  # a new router: what it has not heard of may well be there
                     raise NoEndpoint("the router does not know yet what is up")
-                retry_lost = now_s - began_s >= self._settings.retry_lost_s
+                retry_lost = now_s - began_s >= self.settings.retry_lost_s
                 return self.assigner.assign(wanted, retry_lost, now_s)
             except NoEndpoint:
-                left_s = began_s + self._settings.wait_s - now_s
+                left_s = began_s + self.settings.wait_s - now_s
                 if left_s <= 0:
                     raise
             with suppress(TimeoutError):

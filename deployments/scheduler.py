@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from typing import Any
 
 from pydantic import Field
 from ray import serve
 from ray.serve.handle import DeploymentHandle
 
 from cluster.registry import DeviceRecord
+from deployments.changes import in_place
 from deployments.directory import Directory, Snapshot
 from deployments.edge import Edge, HostSettings
 from deployments.endpoint import EndpointSettings
@@ -31,6 +33,15 @@ class SchedulerSettings(Strict):
     expiry_s: float = Field(4.0, gt=1)
 
 
+class SchedulerChanges(Strict):
+    """What a scheduler takes over while it runs; null: as it was started with.
+
+    hosts: device hosts, all of them.
+    """
+
+    hosts: tuple[HostSettings, ...] | None = None
+
+
 @serve.deployment
 class Scheduler:
     """Keeps the directory and hands out snapshots of it. Sees to it that the device hosts that the settings list are
@@ -43,10 +54,11 @@ class Scheduler:
         settings: SchedulerSettings,
         endpoint: EndpointSettings,
     ) -> None:
-        self._pools, self._settings = dict(pools), settings
+        self._pools, self._settings, self._hosts = dict(pools), settings, tuple(hosts)
         # Versions that no predecessor can have reached: whoever followed that one is told everything.
         self._directory = Directory(settings.expiry_s, version=time.time_ns() // 1000)
-        self._news = asyncio.Event()
+        self._directory.expect(_names(hosts))
+        self._news, self._listed = asyncio.Event(), asyncio.Event()
         context = serve.get_replica_context()
         myself = serve.get_deployment_handle(context.deployment, context.app_name)
         self._edge = Edge(
@@ -55,6 +67,13 @@ class Scheduler:
         loop = asyncio.get_running_loop()
         self._refreshing = loop.create_task(self._refresh())
         self._tending = loop.create_task(self._edge.tend())
+
+    def reconfigure(self, config: dict[str, Any]) -> None:
+        """Serve's `user_config`, as SchedulerChanges."""
+        if (changes := in_place(SchedulerChanges, config)) is not None:
+            hosts = self._hosts if changes.hosts is None else changes.hosts
+            self._edge.want(hosts)
+            self._directory.expect(_names(hosts))
 
     async def register(self, records: Sequence[DeviceRecord]) -> None:
         """Called by device hosts, again and again: it is also their sign of life."""
@@ -68,7 +87,8 @@ class Scheduler:
 
     async def snapshot(self, after: int = -1, wait_s: float = 0.0) -> Snapshot:
         """What has changed since version `after`, or all where that is not known; waits up to `wait_s` seconds for a
-        change."""
+        change. Never before replicas were listed once."""
+        await self._listed.wait()
         with suppress(TimeoutError):
             async with asyncio.timeout(wait_s):
                 while self._directory.version == after:
@@ -80,6 +100,7 @@ class Scheduler:
             await asyncio.gather(*(self._list(pool, handle) for pool, handle in self._pools.items()))
             if self._directory.update(time.monotonic()):
                 self._tell()
+            self._listed.set()
             await asyncio.sleep(self._settings.refresh_s)
 
     async def _list(self, pool: str, handle: DeploymentHandle) -> None:
@@ -108,3 +129,7 @@ class Scheduler:
         self._refreshing.cancel()
         self._tending.cancel()
         self._edge.stop()
+
+
+def _names(hosts: Iterable[HostSettings]) -> list[str]:
+    return [device.name for host in hosts for device in host.devices]

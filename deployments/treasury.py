@@ -24,6 +24,8 @@ T = TypeVar("T")
 
 WRITE_S = 0.2
 """How long a bill may wait for others."""
+WATCH_S = 1.0
+"""Between two looks at whether another router has written: while one replaces the other, both are there."""
 
 LIMITS = tuple(f.name for f in fields(Terms) if f.name not in ("budget", "exchange_rate"))
 
@@ -39,24 +41,21 @@ class Treasury:
         self._ring = Keyring()
         self._charges: list[Charge] = []
         self._writing: asyncio.Task[None] | None = None
-        self._lock = asyncio.Lock()  # a change is written before the next one is made
+        self._lock = (
+            asyncio.Lock()
+        )  # a change is written before the next one is made, and before anything is read
 
     async def open(self) -> None:
         """Raises LedgerError."""
         path = None if self._path is None else self._path.expanduser()
         self._ledger = await self._aside(Ledger, path)
-        keys, secrets = await self._aside(self._ledger.keys), await self._aside(self._ledger.secrets)
-        self._ring = Keyring(keys, secrets)
-        for account, terms in (await self._aside(self._ledger.terms)).items():
-            self._accounts.of(account).terms = terms
-        for key in keys:
-            self._accounts.of(key.id).terms = key.terms
-        for account, device, bill in await self._aside(self._ledger.bills):
-            self._accounts.of(account).charge(device, bill)
-        logger.info("ledger %s: %d keys", path or "in memory", len(keys))
+        await self._read()
+        self._watching = asyncio.get_running_loop().create_task(self._watch())
+        logger.info("ledger %s: %d keys", path or "in memory", len(self._ring))
 
     async def close(self) -> None:
         """Write what was not written yet."""
+        self._watching.cancel()
         if self._writing is not None:  # what is being written must not be broken off, nor written twice
             await self._writing
         await self._write()
@@ -90,7 +89,7 @@ class Treasury:
         """Change an account's terms. Raises KeyRefused, LedgerError."""
         if account in self._ring.keys:
             await self.change(account, None, None, changes)
-        elif account != ANONYMOUS and device_of(account) is None:
+        elif not self._is_open(account):
             raise NoSuchKey(f"there is no account {account!r}")
         else:
             async with self._lock:
@@ -98,6 +97,10 @@ class Treasury:
                 await self._aside(self._ledger.keep_terms, account, terms)
                 self._accounts.of(account).terms = terms
         return self.statement(account)
+
+    def _is_open(self, account: str) -> bool:
+        """Whether it is anybody's: a key's that was not revoked, a device's, or that of those who show no key."""
+        return account in self._ring.keys or account == ANONYMOUS or device_of(account) is not None
 
     # -- keys -------------------------------------------------------------------------------------------
 
@@ -150,6 +153,32 @@ class Treasury:
         self._ring = ring
         self._accounts.of(key.id).terms = key.terms
 
+    # -- reading ----------------------------------------------------------------------------------------
+
+    async def _read(self) -> None:
+        """Take over all that the ledger knows."""
+        async with self._lock:
+            written = await self._aside(self._ledger.read)
+            for gone in self._ring.keys.keys() - {key.id for key in written.keys}:
+                self._accounts.close(gone)
+            self._ring = Keyring(written.keys, written.secrets)
+            for account, terms in written.terms.items():
+                self._accounts.of(account).terms = terms
+            for key in written.keys:
+                self._accounts.of(key.id).terms = key.terms
+            self._accounts.replace_bills(
+                charge for charge in [*written.bills, *self._charges] if self._is_open(charge[0])
+            )
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(WATCH_S)
+            try:
+                if await self._aside(self._ledger.changed_elsewhere):
+                    await self._read()
+            except LedgerError as error:
+                logger.error("%s", error)
+
     # -- writing ----------------------------------------------------------------------------------------
 
     async def _write_soon(self) -> None:
@@ -162,14 +191,15 @@ class Treasury:
                 return
 
     async def _write(self) -> None:
-        charges, self._charges = self._charges, []
-        if not charges:
-            return
-        try:
-            await self._aside(self._ledger.charge, charges)
-        except LedgerError:
-            self._charges = charges + self._charges
-            raise
+        async with self._lock:
+            charges, self._charges = self._charges, []
+            if not charges:
+                return
+            try:
+                await self._aside(self._ledger.charge, charges)
+            except LedgerError:
+                self._charges = charges + self._charges
+                raise
 
     async def _aside(self, call: Callable[..., T], *args: object) -> T:
         """In the ledger's thread."""

@@ -299,7 +299,8 @@ async def test_the_control_plane_dies_and_comes_back(openai: AsyncOpenAI, http: 
         assert account["budget"] == 0.125
 
     async def ready() -> bool:
-        return (await http.get("/readyz")).status_code == 200
+        reply = await http.get("/readyz")
+        return reply.status_code == 200 and not reply.json()["missing"]
 
     await until(ready, within_s=30)
     _, stats = await ask(openai, tandem={"mode": "device", "device": "laptop"})

@@ -29,6 +29,10 @@ ENVIRONMENT = {
 """Ray and Serve read these when they are imported: set them before."""
 
 
+TOKEN = "token"
+"""The file with which a cluster's own processes, and whoever may talk to it, tell themselves from others."""
+
+
 class StillRunning(RuntimeError):
     """Processes that could not be stopped."""
 
@@ -50,10 +54,10 @@ def local_ray() -> Iterator[LocalRay]:
     """
     os.environ.update(ENVIRONMENT)
     folder = Path(tempfile.mkdtemp(prefix="tandem-"))  # short: Ray makes socket paths below it
-    token = folder / "token"
+    token = folder / TOKEN
     token.touch(mode=0o600)
     token.write_text(secrets.token_hex(32))
-    os.environ["RAY_AUTH_TOKEN_PATH"] = str(token)
+    os.environ.update(token_of(folder))
     adopt_orphans()
     before = set(descendants())
     import ray
@@ -81,6 +85,11 @@ def local_ray() -> Iterator[LocalRay]:
         shutil.rmtree(folder, ignore_errors=True)
         if stubborn:
             raise StillRunning(f"these processes live on: {', '.join(str(p.pid) for p in stubborn)}")
+
+
+def token_of(folder: Path) -> dict[str, str]:
+    """Where Ray finds the token of the cluster that writes to this folder, as environment variables."""
+    return {"RAY_AUTH_TOKEN_PATH": str(folder / TOKEN)}
 
 
 def free_port() -> int:

@@ -1,4 +1,4 @@
-"""The command line: `tandem up | down | chat | devices | account | keys | bench | simulate | sweep`."""
+"""The command line: `tandem up | deploy | down | chat | devices | account | keys | bench | simulate | sweep`."""
 
 from __future__ import annotations
 
@@ -234,6 +234,20 @@ def up(
 
         try:
             local.up(port, config or local.CONFIG)
+        except local.UpError as error:
+            raise ClientError(str(error)) from None
+
+
+@cli.command()
+def deploy(
+    config: Annotated[Path | None, typer.Option(exists=True, dir_okay=False, help="A Serve YAML.")] = None,
+) -> None:
+    """Change what `tandem up` has started in this folder to what a Serve YAML says; no request fails over it."""
+    with failures():
+        from app.cli import up as local
+
+        try:
+            local.change(config or local.CONFIG)
         except local.UpError as error:
             raise ClientError(str(error)) from None
 

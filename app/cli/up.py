@@ -1,4 +1,4 @@
-"""`tandem up` and `tandem down`: a Ray of its own on this machine with the application on it, and its end."""
+"""`tandem up`, `deploy` and `down`: a Ray of its own on this machine with the application on it, changes, end."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
+from urllib.parse import urlsplit
 
 import httpx
 import yaml
 from rich.console import Console
 
-from app.cli.local_ray import ENVIRONMENT, StillRunning, local_ray
+from app.cli.local_ray import ENVIRONMENT, LocalRay, StillRunning, local_ray, token_of
 from app.cli.processes import Process, alive, descendants, end, myself
 
 IMPORT_PATH = "app.main:build"
@@ -84,12 +85,12 @@ def up(port: int | None = None, config: Path = CONFIG) -> None:
             try:
                 with console.status("Deploying") as status:
                     deploy(plan.deployment, ray.dashboard)
-                    _record(address, ray.folder)
+                    _record(address, ray)
                     try:
                         wait_until_ready(address, ray.dashboard, status.update)
                     except UpError as error:
                         raise UpError(f"{error}\nLogs: {_keep_logs(ray.folder)}") from None
-                    _record(address, ray.folder)
+                    _record(address, ray)
                 explain(console, plan, time.monotonic() - began, _is_open(address))
                 _stay()
             finally:
@@ -101,6 +102,27 @@ def up(port: int | None = None, config: Path = CONFIG) -> None:
         raise UpError(str(error)) from None
     finally:
         RECORD.unlink(missing_ok=True)
+
+
+def change(config: Path = CONFIG) -> None:
+    """What `up` has started from this folder becomes what the Serve YAML `config` says, without a request failing: what
+    can changes in place, the rest is replaced one by one. Returns when that is done.
+
+    Raises UpError; what ran before then still does.
+    """
+    console = Console()
+    address, began = running(), time.monotonic()
+    if address is None:
+        raise UpError("nothing runs that was started in this folder; `tandem up` starts it")
+    record = json.loads(RECORD.read_text())
+    if record["folder"] is None:
+        raise UpError("it is still starting")
+    os.environ.update(ENVIRONMENT | token_of(Path(record["folder"])))
+    plan = read(config, urlsplit(address).port)
+    with console.status("Deploying") as status:
+        deploy(plan.deployment, record["dashboard"])
+        wait_until_ready(address, record["dashboard"], status.update)
+    console.print(f"[bold green]Changed[/] after {time.monotonic() - began:.0f} s")
 
 
 def down() -> bool:
@@ -136,6 +158,7 @@ def read(config: Path, port: int | None = None) -> Plan:
     from pydantic import ValidationError
     from ray.serve.schema import ServeDeploySchema
 
+    from app.main import CHANGES
     from app.preflight import check
     from app.settings import Settings
     from deployments.mistakes import explain as explained
@@ -156,6 +179,15 @@ def read(config: Path, port: int | None = None) -> Plan:
         raise UpError(f"{config}: args: {explained(error, Settings)}") from None
     if not ours:
         raise UpError(f"{config}: no application has the import_path {IMPORT_PATH}")
+    for each in applications:
+        for deployed in each.deployments if each.import_path == IMPORT_PATH else ():
+            kind = CHANGES.get(deployed.name)
+            if kind is not None and isinstance(deployed.user_config, dict):
+                try:
+                    kind.model_validate(deployed.user_config)
+                except ValidationError as error:
+                    why = explained(error, kind)
+                    raise UpError(f"{config}: {deployed.name}.user_config: {why}") from None
     for settings in ours:
         try:
             check(settings)
@@ -198,17 +230,24 @@ def wait_until_ready(address: str, dashboard: str, tell: Callable[[str], None]) 
     deadline = time.monotonic() + READY_WITHIN_S
     with httpx.Client(timeout=2.0, trust_env=False) as client:
         while time.monotonic() < deadline:
-            for application in serve.get_serve_details()["applications"].values():
+            applications = serve.get_serve_details()["applications"].values()
+            for application in applications:
                 if application["status"] == "DEPLOY_FAILED":
                     raise UpError(f"the application failed to start: {_reason(application)}")
                 tell(f"Starting {_progress(application)}")
-            try:
-                if client.get(f"{address}/readyz").status_code == 200:
-                    return
-            except httpx.TransportError:
-                pass
+            if all(a["status"] == "RUNNING" for a in applications) and _all_there(client, address):
+                return
             time.sleep(0.2)
     raise UpError(f"not ready within {READY_WITHIN_S:g} s: {_reason(application)}")
+
+
+def _all_there(client: httpx.Client, address: str) -> bool:
+    """Whether the API answers, and no device is missing."""
+    try:
+        reply = client.get(f"{address}/readyz")
+    except httpx.TransportError:
+        return False
+    return reply.status_code == 200 and not reply.json()["missing"]
 
 
 def _keep_logs(folder: Path) -> Path:
@@ -234,11 +273,13 @@ def _progress(application: dict[str, Any]) -> str:
     )
 
 
-def _record(address: str, folder: Path | None = None) -> None:
+def _record(address: str, ray: LocalRay | None = None) -> None:
     """Write down what was started, so that `down` ends exactly that, even if this process was killed."""
     RECORD.parent.mkdir(exist_ok=True)
     processes = [myself(), *descendants()]
-    record = {"address": address, "folder": folder and str(folder), "processes": processes}
+    record = {"address": address, "folder": None, "dashboard": None, "processes": processes}
+    if ray is not None:
+        record |= {"folder": str(ray.folder), "dashboard": ray.dashboard}
     RECORD.write_text(json.dumps(record))
 
 

@@ -72,6 +72,10 @@ class Executor:
         finally:
             request.end()
 
+    def follow(self, tools: Tools) -> None:
+        """Other tools, for jobs from now on."""
+        self._tools, self._modes = tools, {}
+
     async def settled(self) -> None:
         """Return when no cancellation is on its way any more."""
         while self._leaving:

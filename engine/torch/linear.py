@@ -47,15 +47,15 @@ class Linear:
 
     def __call__(self, x: torch.Tensor, residual: torch.Tensor | None = None) -> torch.Tensor:
         """[T, in] → [T, out], plus `residual` [T, out]."""
-        rows = len(x)
-        if rows >= self._packed_from:
+        rows, plain = len(x), self._plain
+        if (
+            plain is None or rows >= self._packed_from
+        ):  # a step in which nobody wants logits has no row of them
             padding = 0 if rows <= 32 else -rows % (8 if rows <= 128 else 32)
             y = _packed_product(F.pad(x, (0, 0, 0, padding)) if padding else x, self._packed, self._bias)
             if padding:
                 y = y[:rows]
             return y if residual is None else y.add_(residual)
-        plain = self._plain
-        assert plain is not None
         if residual is not None:
             y = torch.addmm(residual, x, plain)
             return y if self._bias is None else y.add_(self._bias)

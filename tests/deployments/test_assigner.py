@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -200,6 +202,36 @@ def test_impossible_wishes_are_refused() -> None:
             nothing.assign(wishes)
     with pytest.raises(NoEndpoint, match="no drafter"):
         assigner(Snapshot(1, {"verifier": FULL.pools["verifier"]})).assign(RoutingRequest("speculative"))
+
+
+@pytest.mark.parametrize("wishes", [("device", "late"), ("speculative", "any"), ("race", None)])
+def test_a_device_that_is_to_come_back_is_worth_waiting_for(wishes: tuple[str, str | None]) -> None:
+    restarting = assigner(Snapshot(1, FULL.pools, {}, awaited=frozenset({"late"})))
+    with pytest.raises(NoEndpoint, match="should be there"):
+        restarting.assign(RoutingRequest(*wishes))
+    with pytest.raises(NoSuchDevice, match="'toaster'"):
+        restarting.assign(RoutingRequest("device", "toaster"))
+    begun = restarting.assign(RoutingRequest("device", "late", sent=3))
+    assert begun.mode == "cloud", "half an answer does without it"
+
+
+def test_other_policies_hold_from_the_next_request_on() -> None:
+    router = assigner()
+    assert [_first_verifier(router) for _ in range(2)] == ["verifier 1", "verifier 2"], "the shortest queue"
+    router.follow(collaboration.create("explicit"), _Last)
+    assert [_first_verifier(router) for _ in range(3)] == ["verifier 2"] * 3
+    assert router.assign(RoutingRequest("device")).device == "near", "it still knows the devices"
+
+
+def _first_verifier(router: Assigner) -> str:
+    return router.assign(RoutingRequest("cloud")).endpoints["target"][0].name
+
+
+class _Last:
+    """A routing policy."""
+
+    def choose(self, loads: Sequence[int]) -> int:
+        return len(loads) - 1
 
 
 def test_a_device_must_speak_the_models_vocabulary() -> None:

@@ -61,7 +61,7 @@ def apply(known: Snapshot, news: Snapshot) -> Snapshot:
         return news
     assert news.since == known.version
     devices = {name: record for name, record in known.devices.items() if name not in news.gone}
-    return Snapshot(news.version, news.pools, {**devices, **news.devices})
+    return Snapshot(news.version, news.pools, {**devices, **news.devices}, awaited=news.awaited)
 
 
 @given(
@@ -77,6 +77,7 @@ def test_differences_add_up_to_what_is_there(steps: list[tuple[str, int, int]], 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "REMEMBERED", remembered)
         directory, known = Directory(expiry_s=4.0, version=100), Snapshot()
+        directory.expect(["d1", "d3"])
         for now_s, (what, number, load) in enumerate(steps):
             match what:
                 case "register":
@@ -93,8 +94,23 @@ def test_differences_add_up_to_what_is_there(steps: list[tuple[str, int, int]], 
                     directory.update(float(now_s))
                     known = apply(known, directory.since(known.version))
                     assert known == directory.snapshot
+                    assert known.awaited == {"d1", "d3"} - known.devices.keys()
         known = apply(known, directory.since(known.version))
         assert known == directory.snapshot
+
+
+def test_what_is_expected_is_awaited_until_it_registers_and_when_it_has_gone() -> None:
+    directory = Directory(expiry_s=4.0)
+    directory.expect([PHONE.name, "tablet"])
+    assert directory.update(0.0)
+    assert directory.snapshot.awaited == {PHONE.name, "tablet"}
+    directory.register([PHONE], now_s=0.0)
+    assert directory.since(directory.version).awaited == {"tablet"}
+    directory.update(4.1)
+    assert directory.since(directory.version).awaited == {PHONE.name, "tablet"}
+    directory.expect([])
+    assert directory.update(4.2)
+    assert not directory.snapshot.awaited
 
 
 def test_only_what_has_changed_is_told() -> None:

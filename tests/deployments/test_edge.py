@@ -6,14 +6,17 @@ import asyncio
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import aclosing
 
 import pytest
 import ray
 
+from cluster.client import connect
 from cluster.registry import DeviceRecord
 from deployments.edge import DeviceSettings, Edge, HostSettings
 from deployments.endpoint import EndpointSettings
 from deployments.engines import NullSettings
+from engine.base import Sampling
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("cluster")]
 
@@ -63,7 +66,8 @@ def test_a_successor_takes_over_the_hosts_it_wants_and_ends_the_others() -> None
     before = pids()
     new = edge("second", host("kept", "a"), host("changed", "b", "bb"))  # the first was killed
     new.tend_once()
-    until(lambda: len(up()) == 2)
+    assert len(up()) == 4, "those that are not wanted go when the others are up"
+    until(lambda: new.tend_once() and len(up()) == 2)
     after = pids()
     assert [name.split("/")[1].split()[0] for name in after] == ["changed", "kept"]
     (same,) = set(before) & set(after)
@@ -84,6 +88,41 @@ def test_the_old_schedulers_end_leaves_what_its_successor_has_adopted() -> None:
     assert pids() == before
     new.stop()
     until(lambda: not up())
+
+
+@ray.remote(num_cpus=0)
+class Registered:
+    """Where devices register."""
+
+    def __init__(self) -> None:
+        self._there = asyncio.Event()
+
+    async def add(self, records: Sequence[DeviceRecord]) -> None:
+        self._address = records[0].address
+        self._there.set()
+
+    async def address(self) -> str:
+        """Of the first one."""
+        await self._there.wait()
+        return self._address
+
+
+async def test_a_host_that_is_replaced_finishes_what_it_has_begun() -> None:
+    registered = Registered.remote()
+    made = Edge("edges", [host("changed", "a")], registered.add.remote, SAME, "only")
+    await asyncio.to_thread(made.tend_once)
+    connection = await connect(await registered.address.remote(), token=SAME.token)
+    session = await connection.engine("a").open([20], Sampling(max_tokens=4))
+    made.want([host("changed", "a", "b")])
+    await asyncio.to_thread(until, lambda: made.tend_once() and made._draining)
+    assert len(up()) == 2
+    async with aclosing(session.generate()) as stream:
+        tokens = [token async for part in stream for token in part.ids]
+    assert len(tokens) == 4
+    await session.cancel()
+    await asyncio.to_thread(until, lambda: made.tend_once() and len(up()) == 1)
+    await connection.close()
+    made.stop()
 
 
 async def test_a_host_that_somebody_ended_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from deployments.accounts import Terms
 from deployments.gate import SILENT_S, Entry, Gate, LimitReached
+from deployments.settings import GateSettings
 
 FREE = Terms(0.5, 1e-7)
 
@@ -27,7 +28,7 @@ def clock() -> Clock:
 
 
 def gate(clock: Clock, capacity: int = 2, queue_s: float = 30.0, queue: int = 100) -> Gate:
-    return Gate(lambda: capacity, queue_s, queue, clock)
+    return Gate(lambda: capacity, GateSettings(queue_s=queue_s, queue=queue), clock)
 
 
 def entry(number: int, account: str = "a", sessions: int = 1, prompt_tokens: int = 10) -> Entry:

@@ -56,7 +56,7 @@ async def _counters(token: str) -> dict[str, list[EngineStats]]:
 async def test_sessions_go_to_both_replicas_and_stay(address: str, application: Running) -> None:
     async with httpx.AsyncClient(base_url=address, timeout=60) as client:
         deadline = time.monotonic() + 60
-        while (await client.get("/readyz")).status_code != 200:
+        while not {"verifier": 2, "drafter": 2}.items() <= (await client.get("/readyz")).json().items():
             assert time.monotonic() < deadline
             await asyncio.sleep(0.05)
         question = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -101,6 +101,36 @@ async def test_what_is_being_written_when_it_closes_is_written_once(path: Path) 
     beside = Ledger(path)
     assert [bill.requests for *_, bill in beside.bills()] == [11]
     beside.close()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110 (one treasury is not told of the other)
+            await asyncio.sleep(0.01)
+
+
+async def test_a_router_and_its_successor_know_the_same(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While one replaces the other, both are there, and either may be told."""
+    monkeypatch.setattr("deployments.treasury.WATCH_S", 0.01)
+    old = await opened(path)
+    _, operator = await old.make("boss", Role.OPERATOR, {})
+    new = await opened(path)
+    key, secret = await old.make("app", Role.USER, {"budget": 0.1})
+    for treasury, cost in ((old, Bill(requests=1)), (new, Bill(requests=10)), (old, Bill(requests=100))):
+        treasury._accounts.of(key.id).charge("", cost)
+        treasury.charge([(key.id, "", cost)])
+    await new.settle("device-phone", {"budget": 0.25})
+    await until(lambda: new.caller(digest(secret)) is not None)
+    for treasury in (old, new):
+        await until(lambda treasury=treasury: treasury.statement(key.id).total.requests == 111)
+    assert old.statement("device-phone").terms.budget == 0.25
+    await new.revoke(key.id)
+    await until(lambda: old.caller(digest(secret)) is None)
+    assert old.statement(key.id).total.requests == 0, "nor has it an account"
+    assert old.caller(digest(operator)) is not None
+    await old.close()
+    assert [bill.requests for account, _, bill in new._ledger.bills() if account == key.id] == [111]
+    await new.close()
 
 
 async def test_an_invented_account_is_not_opened(path: Path) -> None:

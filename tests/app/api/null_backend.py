@@ -25,7 +25,7 @@ from deployments.keys import Caller, Key, Role
 from deployments.modes.speculative import Speculation
 from deployments.request.job import Delta, Job, JobStats, NoSuchDevice
 from deployments.request.tokenlog import Origin
-from deployments.settings import LedgerSettings
+from deployments.settings import GateSettings, LedgerSettings
 from deployments.treasury import Treasury
 from engine.base import Session, TokenLogprob
 from engine.null_engine import NullEngine
@@ -87,7 +87,7 @@ class NullBackend:
         self.api = ApiSettings()
         self.accounts = Experience().accounts
         self.treasury = Treasury(LedgerSettings(path=ledger), self.accounts)
-        self.gate = Gate(lambda: capacity, queue_s=0.2, queue=8)
+        self.gate = Gate(lambda: capacity, GateSettings(queue_s=0.2, queue=8))
         self.missing: list[str] = []
         self.jobs: list[Job] = []
         self.closed = asyncio.Semaphore(0)

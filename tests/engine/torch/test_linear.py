@@ -10,7 +10,7 @@ from engine.torch.linear import NEVER, ROWS, Linear, crossover, packed_from
 
 
 @pytest.mark.parametrize("first", [1, 8, NEVER], ids=["packed", "both layouts", "plain"])
-@pytest.mark.parametrize("rows", [1, 2, 7, 8, 31, 33, 100, 130])
+@pytest.mark.parametrize("rows", [0, 1, 2, 7, 8, 31, 33, 100, 130])
 @pytest.mark.parametrize("with_bias", [False, True])
 def test_equals_the_definition(
     rows: int, with_bias: bool, first: int, monkeypatch: pytest.MonkeyPatch

@@ -1,0 +1,225 @@
+"""Changes under load: whether requests fail, and streams break, while the application becomes another one.
+
+    python -m benchmarks redeploy [--streams 16]
+
+The application with the embedded models, under streams in all modes, is changed three times as `tandem deploy` does it:
+in place (replicas, policies, a device more), its engines' settings, and all of it for a new version in which nothing is
+new. Whoever has read an answer asks the next question.
+
+failed: requests that got no answer.
+broken_streams: answers that began and did not end well, or were not, token for token, what the target says by itself.
+answers: that were read while something changed.
+longest_wait_s: for the first text of any of them.
+changed_s: of each change, from the command to its end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from benchmarks import report
+from benchmarks.application import application, change, configured
+
+PROMPTS = (
+    "Tell me about the town of Marworth.",
+    "What do people eat there?",
+    "Compare two machines.",
+    "Who lives in Dunmere?",
+)
+DEVICES = ("laptop", "notebook")
+MODES: tuple[dict[str, str], ...] = (
+    {"mode": "cloud"},
+    {"mode": "speculative"},
+    {"mode": "speculative", "device": "laptop"},
+    {"mode": "speculative", "device": "notebook"},
+    {"mode": "device", "device": "laptop"},
+    {"mode": "race", "device": "notebook"},
+)
+LOSSLESS = ("cloud", "speculative")
+"""Modes in which the target decides on every token."""
+TOKENS = 160
+LOAD_S = 3.0  # before the first change, and after the last
+Question = tuple[str, dict[str, str]]
+
+
+def settings(max_sessions: int = 64) -> dict[str, Any]:
+    """Of the application: two devices, one host."""
+    return {
+        "verifier": {"engine": {"kind": "torch", "model": "target", "max_sessions": max_sessions}},
+        "hosts": [{"name": "edge", "devices": [{"name": name, "link": {"rtt_ms": 5}} for name in DEVICES]}],
+    }
+
+
+def changes() -> Iterator[tuple[str, dict[str, Any]]]:
+    """What is deployed one after the other, with a word for each."""
+    in_place = configured(settings())
+    hosts = settings()["hosts"]
+    in_place["applications"][0]["deployments"] = [
+        {"name": "Verifier", "num_replicas": 2},
+        {"name": "Ingress", "num_replicas": 2, "user_config": {"window": {"name": "dynamic"}}},
+        {"name": "Router", "user_config": {"router": {"routing": {"name": "round_robin"}}}},
+        {
+            "name": "Scheduler",
+            "user_config": {"hosts": [*hosts, {"name": "more", "devices": [{"name": "phone"}]}]},
+        },
+    ]
+    yield "in place", in_place
+    yield "engines", configured(settings(max_sessions=48))
+    version = configured(settings(max_sessions=48))
+    version["applications"][0]["runtime_env"] = {"env_vars": {"TANDEM_VERSION": "2"}}
+    yield "a new version", version
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What became of the requests.
+
+    failures, breaks: what was said of requests that got no answer, and of answers that broke.
+    waited_s: for the first text of each answer.
+    """
+
+    failures: list[str] = field(default_factory=list)
+    breaks: list[str] = field(default_factory=list)
+    waited_s: list[float] = field(default_factory=list)
+
+
+class Broken(Exception):
+    """An answer began and did not end as it should."""
+
+
+async def answer(http: httpx.AsyncClient, question: Question) -> tuple[str, float]:
+    """Its text, and the seconds until it began. Raises Broken, and what httpx raises where none began."""
+    prompt, how = question
+    body = {
+        "model": "tandem",
+        "messages": [{"role": "user", "content": prompt}],
+        "max_tokens": TOKENS,
+        "temperature": 0,
+        "stream": True,
+        "tandem": how,
+    }
+    began_s, first_s, text, finish = time.perf_counter(), 0.0, "", None
+    async with http.stream("POST", "/v1/chat/completions", json=body) as reply:
+        if reply.is_error:
+            await reply.aread()
+            raise httpx.HTTPStatusError(
+                f"{reply.status_code} {reply.text}", request=reply.request, response=reply
+            )
+        try:
+            async for line in reply.aiter_lines():
+                if not line.startswith("data: ") or line == "data: [DONE]":
+                    continue
+                event = json.loads(line.removeprefix("data: "))
+                if "error" in event:
+                    raise Broken(f"{how}: {event['error']['message']}")
+                for choice in event["choices"]:
+                    if piece := choice["delta"].get("content"):
+                        first_s = first_s or time.perf_counter() - began_s
+                        text += piece
+                    finish = choice["finish_reason"] or finish
+        except httpx.HTTPError as error:
+            raise Broken(f"{how}: {error!r} after {len(text)} characters") from None
+    if finish is None:
+        raise Broken(f"{how}: it ended without saying why")
+    return text, first_s
+
+
+async def ask_on(
+    http: httpx.AsyncClient, questions: Iterator[Question], right: dict[str, str], outcome: Outcome
+) -> None:
+    """One question after the other, until cancelled."""
+    for question in questions:
+        prompt, how = question
+        try:
+            text, first_s = await answer(http, question)
+        except Broken as broken:
+            outcome.breaks.append(str(broken))
+        except httpx.HTTPError as error:
+            outcome.failures.append(f"{how}: {error or repr(error)}")
+        else:
+            outcome.waited_s.append(first_s)
+            if how["mode"] in LOSSLESS and text != right[prompt]:
+                outcome.breaks.append(f"{how}: another answer: {text!r} for {right[prompt]!r}")
+
+
+async def under_load(
+    http: httpx.AsyncClient, streams: int, right: dict[str, str], during: Callable[[], Awaitable[None]]
+) -> Outcome:
+    """What became of the requests that were asked while something was done."""
+    outcome, questions = Outcome(), itertools.cycle(itertools.product(PROMPTS, MODES))
+    asking = [asyncio.create_task(ask_on(http, questions, right, outcome)) for _ in range(streams)]
+    try:
+        await asyncio.sleep(LOAD_S)
+        await during()
+        await asyncio.sleep(LOAD_S)
+    finally:
+        for task in asking:
+            task.cancel()
+        with suppress(asyncio.CancelledError):
+            await asyncio.gather(*asking)
+    return outcome
+
+
+async def measure(address: tuple[str, int], folder: Path, streams: int) -> dict[str, Any]:
+    """Change after change."""
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
+    url = "http://{}:{}".format(*address)
+    rows, outcomes, changed_s = [], [], []
+    async with httpx.AsyncClient(base_url=url, timeout=120, limits=limits) as http:
+        right = {prompt: (await answer(http, (prompt, {"mode": "cloud"})))[0] for prompt in PROMPTS}
+        for name, config in changes():
+
+            async def deploy(config: dict[str, Any] = config) -> None:
+                began_s = time.perf_counter()
+                await change(config, folder)
+                changed_s.append(time.perf_counter() - began_s)
+
+            outcome = await under_load(http, streams, right, deploy)
+            outcomes.append(outcome)
+            for what in [*outcome.failures, *outcome.breaks]:
+                print(f"{name}: {what}")
+            rows.append(
+                (
+                    name,
+                    f"{changed_s[-1]:.1f}",
+                    str(len(outcome.waited_s)),
+                    str(len(outcome.failures)),
+                    str(len(outcome.breaks)),
+                    f"{max(outcome.waited_s, default=0.0):.2f}",
+                )
+            )
+    columns = ("what changed", "it took, s", "answers", "failed", "broken", "longest wait, s")
+    report.table(f"{streams} streams while the application changes", columns, rows)
+    return {
+        "failed": sum(len(outcome.failures) for outcome in outcomes),
+        "broken_streams": sum(len(outcome.breaks) for outcome in outcomes),
+        "answers": sum(len(outcome.waited_s) for outcome in outcomes),
+        "longest_wait_s": max(waited_s for outcome in outcomes for waited_s in outcome.waited_s),
+        "changed_s": changed_s,
+    }
+
+
+def main() -> None:
+    """The command line."""
+    parser = report.parser("redeploy", __doc__)
+    parser.add_argument("--streams", type=int, default=16, help="at once (%(default)s)")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as where:
+        folder = Path(where)
+        with application(settings(), folder) as address:
+            report.figures("redeploy", asyncio.run(measure(address, folder, options.streams)))
+
+
+if __name__ == "__main__":
+    main()
