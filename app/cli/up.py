@@ -117,7 +117,7 @@ def change(config: Path = CONFIG) -> None:
     record = json.loads(RECORD.read_text())
     if record["folder"] is None:
         raise UpError("it is still starting")
-    os.environ.update(ENVIRONMENT | token_of(Path(record["folder"])))
+    os.environ.update(ENVIRONMENT | token_of(Path(record["folder"])) | {"RAY_AUTH_MODE": "token"})
     plan = read(config, urlsplit(address).port)
     with console.status("Deploying") as status:
         deploy(plan.deployment, record["dashboard"])

@@ -3,8 +3,8 @@
     python -m benchmarks redeploy [--streams 16]
 
 The application with the embedded models, under streams in all modes, is changed three times as `tandem deploy` does it:
-in place (replicas, policies, a device more), its engines' settings, and all of it for a new version in which nothing is
-new. Whoever has read an answer asks the next question.
+in place (replicas, policies, a device more), then with other settings of engines and devices, then to a new version in
+which nothing is new. Whoever has read an answer asks the next question.
 
 failed: requests that got no answer.
 broken_streams: answers that began and did not end well, or were not, token for token, what the target says by itself.
@@ -20,7 +20,7 @@ import itertools
 import json
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,27 +37,28 @@ PROMPTS = (
     "Compare two machines.",
     "Who lives in Dunmere?",
 )
-DEVICES = ("laptop", "notebook")
+DEVICES = ("laptop", "notebook", "tablet")
 MODES: tuple[dict[str, str], ...] = (
     {"mode": "cloud"},
     {"mode": "speculative"},
     {"mode": "speculative", "device": "laptop"},
-    {"mode": "speculative", "device": "notebook"},
-    {"mode": "device", "device": "laptop"},
-    {"mode": "race", "device": "notebook"},
+    {"mode": "device", "device": "notebook"},
+    {"mode": "race", "device": "tablet"},
 )
+"""Of the streams in turn: no device has more than it takes."""
 LOSSLESS = ("cloud", "speculative")
 """Modes in which the target decides on every token."""
 TOKENS = 160
 LOAD_S = 3.0  # before the first change, and after the last
-Question = tuple[str, dict[str, str]]
 
 
-def settings(max_sessions: int = 64) -> dict[str, Any]:
-    """Of the application: two devices, one host."""
+def settings(max_sessions: int = 64, rtt_ms: float = 5.0) -> dict[str, Any]:
+    """Of the application: all devices on one host."""
     return {
         "verifier": {"engine": {"kind": "torch", "model": "target", "max_sessions": max_sessions}},
-        "hosts": [{"name": "edge", "devices": [{"name": name, "link": {"rtt_ms": 5}} for name in DEVICES]}],
+        "hosts": [
+            {"name": "edge", "devices": [{"name": name, "link": {"rtt_ms": rtt_ms}} for name in DEVICES]}
+        ],
     }
 
 
@@ -75,8 +76,8 @@ def changes() -> Iterator[tuple[str, dict[str, Any]]]:
         },
     ]
     yield "in place", in_place
-    yield "engines", configured(settings(max_sessions=48))
-    version = configured(settings(max_sessions=48))
+    yield "engines and devices", configured(settings(max_sessions=48, rtt_ms=6.0))
+    version = configured(settings(max_sessions=48, rtt_ms=6.0))
     version["applications"][0]["runtime_env"] = {"env_vars": {"TANDEM_VERSION": "2"}}
     yield "a new version", version
 
@@ -98,9 +99,8 @@ class Broken(Exception):
     """An answer began and did not end as it should."""
 
 
-async def answer(http: httpx.AsyncClient, question: Question) -> tuple[str, float]:
+async def answer(http: httpx.AsyncClient, prompt: str, how: dict[str, str]) -> tuple[str, float]:
     """Its text, and the seconds until it began. Raises Broken, and what httpx raises where none began."""
-    prompt, how = question
     body = {
         "model": "tandem",
         "messages": [{"role": "user", "content": prompt}],
@@ -136,13 +136,12 @@ async def answer(http: httpx.AsyncClient, question: Question) -> tuple[str, floa
 
 
 async def ask_on(
-    http: httpx.AsyncClient, questions: Iterator[Question], right: dict[str, str], outcome: Outcome
+    http: httpx.AsyncClient, how: dict[str, str], right: dict[str, str], outcome: Outcome
 ) -> None:
     """One question after the other, until cancelled."""
-    for question in questions:
-        prompt, how = question
+    for prompt in itertools.cycle(PROMPTS):
         try:
-            text, first_s = await answer(http, question)
+            text, first_s = await answer(http, prompt, how)
         except Broken as broken:
             outcome.breaks.append(str(broken))
         except httpx.HTTPError as error:
@@ -157,8 +156,8 @@ async def under_load(
     http: httpx.AsyncClient, streams: int, right: dict[str, str], during: Callable[[], Awaitable[None]]
 ) -> Outcome:
     """What became of the requests that were asked while something was done."""
-    outcome, questions = Outcome(), itertools.cycle(itertools.product(PROMPTS, MODES))
-    asking = [asyncio.create_task(ask_on(http, questions, right, outcome)) for _ in range(streams)]
+    outcome, modes = Outcome(), itertools.islice(itertools.cycle(MODES), streams)
+    asking = [asyncio.create_task(ask_on(http, how, right, outcome)) for how in modes]
     try:
         await asyncio.sleep(LOAD_S)
         await during()
@@ -177,7 +176,7 @@ async def measure(address: tuple[str, int], folder: Path, streams: int) -> dict[
     url = "http://{}:{}".format(*address)
     rows, outcomes, changed_s = [], [], []
     async with httpx.AsyncClient(base_url=url, timeout=120, limits=limits) as http:
-        right = {prompt: (await answer(http, (prompt, {"mode": "cloud"})))[0] for prompt in PROMPTS}
+        right = {prompt: (await answer(http, prompt, MODES[0]))[0] for prompt in PROMPTS}
         for name, config in changes():
 
             async def deploy(config: dict[str, Any] = config) -> None:
@@ -210,11 +209,11 @@ async def measure(address: tuple[str, int], folder: Path, streams: int) -> dict[
     }
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """The command line."""
     parser = report.parser("redeploy", __doc__)
     parser.add_argument("--streams", type=int, default=16, help="at once (%(default)s)")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as where:
         folder = Path(where)
         with application(settings(), folder) as address:

@@ -1,17 +1,21 @@
-"""An application that becomes another one under load: nothing fails, nothing breaks.
+"""An application that becomes another one, or loses parts, under load: what can survive does.
 
-`benchmarks redeploy` does it at length.
+`benchmarks redeploy` changes it at length.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
+import time
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+import ray
 from ray import serve
 
 from app.main import build
@@ -22,7 +26,9 @@ pytestmark = pytest.mark.timeout(240)  # the first test that needs Ray starts it
 
 APP = "changing"
 NULL: dict[str, Any] = {"kind": "null", "tokens_per_s": 100, "context": 2048}
-TOKENS = 150  # 1.5 s
+TOKENS, LONG = 150, 500  # 1.5 s and 5 s
+MANY = 32  # streams
+CONTROLLER = "SERVE_CONTROLLER_ACTOR"  # Serve's own
 MODES: tuple[dict[str, str], ...] = ({"mode": "cloud"}, {"mode": "device", "device": "a"})
 
 
@@ -30,6 +36,7 @@ def settings(capacity: int = 1024, *devices: str) -> dict[str, Any]:
     return {
         "verifier": {"engine": NULL | {"capacity": capacity}},
         "drafter": {"replicas": 0},
+        "ingress_replicas": 2,
         "hosts": [{"name": "edge", "engine": NULL, "devices": [{"name": name} for name in ("a", *devices)]}],
     }
 
@@ -52,12 +59,16 @@ async def http(address: str) -> AsyncIterator[httpx.AsyncClient]:
         yield client
 
 
-async def stream(http: httpx.AsyncClient, mode: dict[str, str]) -> int:
-    """Tokens of an answer that came whole; raises otherwise."""
+class Broken(Exception):
+    """An answer that ended with an error, or before its end."""
+
+
+async def stream(http: httpx.AsyncClient, mode: dict[str, str], tokens: int = TOKENS) -> int:
+    """Tokens of an answer that came whole; raises Broken otherwise, or what httpx raises."""
     body = {
         "model": "tandem",
         "messages": [{"role": "user", "content": "Hi"}],
-        "max_tokens": TOKENS,
+        "max_tokens": tokens,
         "temperature": 0,
         "stream": True,
         "stream_options": {"include_usage": True},
@@ -69,7 +80,8 @@ async def stream(http: httpx.AsyncClient, mode: dict[str, str]) -> int:
         async for line in reply.aiter_lines():
             if line.startswith("data: {"):
                 events.append(json.loads(line.removeprefix("data: ")))
-    assert not [event for event in events if "error" in event]
+    if "usage" not in (events or [{}])[-1]:
+        raise Broken(events[-1:])
     return int(events[-1]["usage"]["completion_tokens"])
 
 
@@ -91,6 +103,74 @@ async def test_no_request_fails_and_no_stream_breaks(http: httpx.AsyncClient) ->
         stop.set()
     assert answers == [TOKENS] * len(answers)
     assert len(answers) > 16, "all the while"
+
+
+@pytest.mark.parametrize("part", [CONTROLLER, "Scheduler", "Router"])
+async def test_no_stream_needs_the_control_plane(http: httpx.AsyncClient, part: str) -> None:
+    """With the limits of production; new requests wait until it is back."""
+    await devices(http, {"a"})
+    streams = many_streams(http)
+    await under_way(MANY)
+    victim, *_ = actors(part)
+    pid = pid_of(victim)
+    ray.kill(victim, no_restart=part != CONTROLLER)
+    later = asyncio.gather(*(stream(http, MODES[0]) for _ in range(4)))
+    assert await streams == [LONG] * MANY
+    assert await later == [TOKENS] * 4
+    assert not Path(f"/proc/{pid}").exists(), "it was another one"
+
+
+async def test_a_dead_replica_of_the_api_takes_its_own_streams_along_and_no_others(
+    http: httpx.AsyncClient,
+) -> None:
+    await devices(http, {"a"})
+    streams = many_streams(http)
+    await under_way(MANY)
+    killed_s = time.monotonic()
+    ray.kill(actors("Ingress")[0])
+    outcomes = await streams
+    took_s = time.monotonic() - killed_s
+    whole = [outcome for outcome in outcomes if outcome == LONG]
+    broken = [outcome for outcome in outcomes if isinstance(outcome, (httpx.HTTPError, Broken))]
+    assert len(whole) + len(broken) == MANY, outcomes
+    assert whole
+    assert broken, "nothing was on the one that died"
+    assert took_s < 30, "whoever has lost it is told"
+    assert await asyncio.gather(*(stream(http, MODES[0]) for _ in range(8))) == [TOKENS] * 8
+    await under_way(0)  # the engines have heard of it
+
+
+def many_streams(http: httpx.AsyncClient) -> asyncio.Future[list[int | BaseException]]:
+    """Four of them on the device, which takes no more."""
+    modes = (MODES[n % (MANY // 4) == 0] for n in range(MANY))
+    return asyncio.gather(*(stream(http, mode, LONG) for mode in modes), return_exceptions=True)
+
+
+async def under_way(sessions: int) -> None:
+    """Return when there are as many at verifiers and devices."""
+    scheduler = serve.get_deployment_handle("Scheduler", APP)
+    async with asyncio.timeout(30):
+        while True:
+            snapshot = await scheduler.snapshot.remote()
+            found = [e.sessions for pool in snapshot.pools.values() for e in pool]
+            if sum(found) + sum(device.sessions for device in snapshot.devices.values()) == sessions:
+                return
+            await asyncio.sleep(0.05)
+
+
+def actors(part: str) -> list[Any]:
+    """The controller, or the application's replicas of a deployment."""
+    wanted = part if part == CONTROLLER else f"SERVE_REPLICA::{APP}#{part}#"
+    named = ray.util.list_named_actors(all_namespaces=True)
+    return [
+        ray.get_actor(actor["name"], namespace=actor["namespace"])
+        for actor in named
+        if actor["name"].startswith(wanted)
+    ]
+
+
+def pid_of(actor: Any) -> int:
+    return int(ray.get(actor.__ray_call__.remote(lambda _: os.getpid())))
 
 
 async def devices(http: httpx.AsyncClient, names: set[str]) -> None:
