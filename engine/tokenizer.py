@@ -8,7 +8,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -80,16 +81,17 @@ class Tokenizer:
             return ids[1:]
         return ids if ids[:1] == self._prepended else self._prepended + ids
 
-    def render_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+    def render_chat(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
         """The prompt of a chat, up to where the assistant's answer begins.
 
-        messages: {"role", "content"} each. A special token written inside a content stays ordinary text.
+        messages: {"role", "content"} each, and what else the template knows of. A special token written inside any of
+        it stays ordinary text.
         Raises InvalidRequest where the template refuses the messages or the model has no template.
         """
         if self._template is None:
             raise InvalidRequest("this model has no chat template; use /v1/completions")
         mark = _unused_character(messages)
-        escaped = [{**m, "content": self._escape(m["content"], mark)} for m in messages]
+        escaped = _in_texts(messages, lambda text: self._escape(text, mark))
         try:
             prompt = self._template.render(messages=escaped, add_generation_prompt=True, **self._variables)
         except jinja2.TemplateError as error:
@@ -219,9 +221,29 @@ _WORD = re.compile(r"\s*\S+|\s+")
 _BROKEN = re.compile("([\udc80-\udcff]+)")  # bytes that are no UTF-8, as Python's surrogateescape writes them
 
 
-def _unused_character(messages: Sequence[Mapping[str, str]]) -> str:
+def _in_texts(value: Any, change: Callable[[str], str]) -> Any:
+    """The same value, with every text in it changed."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {change(key): _in_texts(item, change) for key, item in value.items()}
+    if isinstance(value, Sequence):
+        return [_in_texts(item, change) for item in value]
+    return value
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Every text in a value."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, (Mapping, Sequence)):
+        for item in [*value, *value.values()] if isinstance(value, Mapping) else value:
+            yield from _texts(item)
+
+
+def _unused_character(messages: Sequence[Mapping[str, Any]]) -> str:
     """Of Unicode's private use area. Raises InvalidRequest where the messages have all of it."""
-    used = set().union(*(m["content"] for m in messages))
+    used: set[str] = set().union(*_texts(messages))
     unused = next((c for c in map(chr, range(0xE000, 0xF900)) if c not in used), None)
     if unused is None:
         raise InvalidRequest("the messages use every character of Unicode's private use area")
@@ -255,4 +277,5 @@ def _environment() -> jinja2.Environment:
         trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
     )
     environment.globals["raise_exception"] = raise_exception
+    environment.filters["tojson"] = partial(json.dumps, ensure_ascii=False)
     return environment

@@ -159,5 +159,5 @@ async def _prompts(
 def _size(request: ChatRequest | CompletionRequest) -> int:
     """Characters, or tokens, of all its prompts."""
     if isinstance(request, ChatRequest):
-        return sum(len(m.content) for m in request.messages)
+        return sum(len(m.model_dump_json()) for m in request.messages)
     return sum(len(prompt) for prompt in request.prompt)

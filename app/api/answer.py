@@ -133,7 +133,7 @@ class StreamedAnswer(Answer):
             {"id": self.id, "created": self.created, "model": admitted.model},
             admitted.tokenizer,
             self.scored,
-            request.include_usage,
+            request.streaming,
         )
         self._begun = False
 
@@ -142,12 +142,13 @@ class StreamedAnswer(Answer):
             self._begun = True
             headers = [*EVENT_STREAM, *self.limits]
             await send({"type": "http.response.start", "status": 200, "headers": headers})
-        events = b"".join([self._writer.chunk(index, piece) for index, piece in batch])
+        used = usage(self.admitted.prompt_tokens, self.used())
+        events = b"".join([self._writer.chunk(index, piece, used) for index, piece in batch])
         await send({"type": "http.response.body", "body": events, "more_body": True})
 
     async def end(self, scope: Scope, receive: Receive, send: Send) -> None:
         total = self._writer.usage(usage(self.admitted.prompt_tokens, self.used()))
-        last = total + DONE if self.request.include_usage else DONE
+        last = total + DONE if self.request.streaming.include_usage else DONE
         await send({"type": "http.response.body", "body": last, "more_body": False})
 
     async def send_error(self, error: ApiError, scope: Scope, receive: Receive, send: Send) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from deployments.keys import KeyRefused, NoSuchKey
 from deployments.ledger import LedgerError
@@ -23,9 +23,36 @@ from engine.base import EngineError
 log = logging.getLogger(__name__)
 
 INVALID = "invalid_request_error"
+FAILURES = {
+    400: "the request makes no sense, or does not fit",
+    401: "no valid API key",
+    403: "not allowed with this key, or without one from elsewhere",
+    404: "no such model, device, key or path",
+    408: "the body did not come in time",
+    409: "the keys do not allow this change",
+    413: "the body is too large",
+    415: "the body is no JSON",
+    429: "beyond a limit, or no room: Retry-After says when to come again",
+    500: "a failure here",
+    503: "something is not up: Retry-After says when to come again",
+}
+"""What may be answered in place of what was asked for, by HTTP status."""
 RETRY_AFTER_S = 2.0
 DISCONNECTED = 499
 """The status of a request whose client went away (nginx' convention); only the metrics get to see it."""
+
+
+class ErrorObject(BaseModel):
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorReply(BaseModel):
+    """The body of every failure."""
+
+    error: ErrorObject
 
 
 class NotReady(Exception):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import FastAPI, Request, Response
-from pydantic import BaseModel, BeforeValidator, Field
+from pydantic import AfterValidator, BaseModel, Field
 
 from app.api.access import operator
 from app.api.backend import Backend
@@ -18,10 +18,10 @@ from deployments.modes import MODES
 YEAR_S = 366 * 24 * 3600.0
 
 
-def _known_modes(value: Any) -> Any:
-    if isinstance(value, (list, tuple)) and (unknown := [name for name in value if name not in MODES]):
+def _known_modes(names: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    if unknown := [name for name in names or () if name not in MODES]:
         raise ValueError(f"there is no mode {unknown[0]!r}, but {', '.join(MODES)}")
-    return value
+    return names
 
 
 class TermsForm(Strict):
@@ -40,7 +40,7 @@ class TermsForm(Strict):
     requests_per_minute: int | None = Field(None, ge=0, le=10**9)
     tokens_per_minute: int | None = Field(None, ge=0, le=10**12)
     concurrent: int | None = Field(None, ge=0, le=10**6)
-    modes: Annotated[tuple[str, ...] | None, BeforeValidator(_known_modes)] = Field(None, strict=False)
+    modes: Annotated[tuple[str, ...] | None, AfterValidator(_known_modes)] = Field(None, strict=False)
     devices: tuple[DeviceName, ...] | None = Field(None, max_length=256, strict=False)
     expires_s: float | None = Field(None, ge=0, allow_inf_nan=False)
 

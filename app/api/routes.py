@@ -9,7 +9,8 @@ from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from fastapi.responses import HTMLResponse, JSONResponse
+from fastapi_offline import FastAPIOffline
 from pydantic import ValidationError
 from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
@@ -22,7 +23,8 @@ from app.api.admission import admit
 from app.api.answer import StreamedAnswer, WholeAnswer
 from app.api.backend import Backend
 from app.api.bodies import REFERENCE, body_of, described
-from app.api.errors import ApiError, NotReady, api_error, model_not_found
+from app.api.errors import FAILURES, ApiError, ErrorReply, NotReady, api_error, model_not_found
+from app.api.front_page import front_page
 from app.api.gather import ChunkCoalescer
 from app.api.keys import KeyChange, KeyForm, Rotation, add_keys
 from app.api.responses import ChatCompletion, Completion, Model, ModelList
@@ -40,7 +42,13 @@ def create_api(backend: Backend, coalescer: ChunkCoalescer | None = None) -> Fas
 
     With Ray Serve: `@serve.ingress()` on a class whose `__serve_build_asgi_app__` returns `create_api(self)`.
     """
-    api = FastAPI(title="Tandem", version=VERSION, description=__doc__)
+    api = FastAPIOffline(
+        title="Tandem",
+        version=VERSION,
+        description=__doc__,
+        redoc_url=None,
+        responses={status: {"model": ErrorReply, "description": why} for status, why in FAILURES.items()},
+    )
     _add_openai_endpoints(api, backend, coalescer or ChunkCoalescer())
     _add_own_endpoints(api, backend)
     add_keys(api, backend)
@@ -80,11 +88,25 @@ def _add_openai_endpoints(api: FastAPI, backend: Backend, coalescer: ChunkCoales
         kind = StreamedAnswer if wanted.stream else WholeAnswer
         return kind(wanted, admitted, backend, coalescer)
 
-    @api.post("/v1/chat/completions", response_model=ChatCompletion, openapi_extra=described(ChatRequest))
+    streamed: dict[int | str, dict[str, Any]] = {
+        200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}
+    }
+
+    @api.post(
+        "/v1/chat/completions",
+        response_model=ChatCompletion,
+        responses=streamed,
+        openapi_extra=described(ChatRequest),
+    )
     async def chat_completions(request: Request) -> Response:
         return await complete(request, ChatRequest)
 
-    @api.post("/v1/completions", response_model=Completion, openapi_extra=described(CompletionRequest))
+    @api.post(
+        "/v1/completions",
+        response_model=Completion,
+        responses=streamed,
+        openapi_extra=described(CompletionRequest),
+    )
     async def completions(request: Request) -> Response:
         return await complete(request, CompletionRequest)
 
@@ -136,6 +158,10 @@ def _add_own_endpoints(api: FastAPI, backend: Backend) -> None:
         """This process answers; whether the rest is up, /readyz says."""
         return {"status": "ok"}
 
+    @api.get("/", include_in_schema=False)
+    async def front(request: Request) -> HTMLResponse:
+        return HTMLResponse(front_page(backend.models(), str(request.base_url)))
+
     @api.get("/version")
     async def version() -> dict[str, str]:
         return {"version": VERSION}
@@ -173,6 +199,9 @@ def _documentation(generated: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     _, definitions = models_json_schema(forms, ref_template=REFERENCE)
     documentation = generated()
     documentation["components"]["schemas"].update(definitions["$defs"])
+    for operations in documentation["paths"].values():
+        for operation in operations.values():
+            operation["responses"].pop("422", None)  # FastAPI's own form of what is a 400 here
     return documentation
 
 

@@ -5,6 +5,7 @@ A field that would change the answer and is not implemented is refused, never ig
 
 from __future__ import annotations
 
+import json
 import secrets
 from abc import abstractmethod
 from typing import Annotated, Any, ClassVar, Literal
@@ -76,14 +77,77 @@ def _is_ids(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and all(type(i) is int and i >= 0 for i in value)
 
 
+class FunctionCall(Strict):
+    name: str
+    arguments: str
+
+
+class ToolCall(Strict):
+    id: str
+    type: Literal["function"] = "function"
+    function: FunctionCall
+
+
 class Message(Strict):
-    role: Literal["system", "developer", "user", "assistant"]
-    content: Annotated[str, BeforeValidator(_content)]
+    """tool_calls, refusal: of an assistant's earlier answer, perhaps another model's."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: Annotated[str, BeforeValidator(_content)] | None = None
     name: str | None = None
+    refusal: str | None = None
+    tool_calls: list[ToolCall] = []
+    tool_call_id: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_annotations(cls, data: Any) -> Any:
+        """They are about the text, for people."""
+        return {k: v for k, v in data.items() if k != "annotations"} if isinstance(data, dict) else data
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Message:
+        if self.content is None and not (self.role == "assistant" and (self.tool_calls or self.refusal)):
+            raise ValueError("content may only be null where an assistant has tool_calls or a refusal")
+        if self.role == "tool" and self.tool_call_id is None:
+            raise ValueError("a tool's message needs tool_call_id")
+        return self
+
+    def for_template(self) -> dict[str, Any]:
+        """As chat templates know messages: OpenAI's newer name for "system" is the usual one, and the arguments of a
+        call are an object."""
+        message: dict[str, Any] = {
+            "role": "system" if self.role == "developer" else self.role,
+            "content": self.content or self.refusal or "",
+        }
+        if self.tool_calls:
+            message["tool_calls"] = [
+                call.model_dump() | {"function": {"name": f.name, "arguments": _object(f.arguments)}}
+                for call in self.tool_calls
+                for f in [call.function]
+            ]
+        if self.role == "tool":
+            message["tool_call_id"] = self.tool_call_id
+        return message
+
+
+def _object(arguments: str) -> Any:
+    """What a model wrote as JSON; its own words where it is none."""
+    try:
+        read = json.loads(arguments)
+    except ValueError:
+        return arguments
+    return read if isinstance(read, dict) else arguments
 
 
 class StreamOptions(Strict):
+    """include_usage: a last chunk with it.
+    continuous_usage_stats: each chunk has it as well (as vLLM means it: together with include_usage).
+    include_obfuscation: chunks are padded, so that their sizes tell nobody what they say.
+    """
+
     include_usage: bool = False
+    continuous_usage_stats: bool = False
+    include_obfuscation: bool = False
 
 
 DeviceName = Annotated[str, Field(min_length=1, max_length=128)]
@@ -156,8 +220,9 @@ class Generation(Strict):
         return self
 
     @property
-    def include_usage(self) -> bool:
-        return self.stream_options is not None and self.stream_options.include_usage
+    def streaming(self) -> StreamOptions:
+        """The options of a stream."""
+        return self.stream_options or StreamOptions()
 
     def wanted_tokens(self) -> int | None:
         """The most output tokens a choice may have, where the client said so."""
@@ -206,12 +271,9 @@ class ChatRequest(Generation):
     def wanted_logprobs(self) -> int:
         return (self.top_logprobs or 0) if self.logprobs else -1
 
-    def chat(self) -> list[dict[str, str]]:
-        """Messages for the chat template; OpenAI's newer name for "system" becomes the usual one."""
-        return [
-            {"role": "system" if m.role == "developer" else m.role, "content": m.content}
-            for m in self.messages
-        ]
+    def chat(self) -> list[dict[str, Any]]:
+        """Messages for the chat template."""
+        return [message.for_template() for message in self.messages]
 
 
 class CompletionRequest(Generation):

@@ -14,8 +14,11 @@ from app.api.choice import Piece
 from app.api.errors import ApiError
 from app.api.logprobs import chat_logprobs, completion_logprobs
 from app.api.responses import Usage, stats
+from app.api.schema import StreamOptions
 from engine.tokenizer import Tokenizer
 
+PADDED = 64
+"""Bytes of text to whose multiples chunks are padded."""
 DONE = b"data: [DONE]\n\n"
 _encode = msgspec.json.Encoder().encode
 
@@ -26,23 +29,33 @@ class EventWriter:
     chat: its kind.
     common: id, created and model.
     scored: with log-probabilities.
-    usage: there will be a usage chunk.
+    options: of the stream.
     """
 
     def __init__(
-        self, chat: bool, common: dict[str, str | int], tokenizer: Tokenizer, scored: bool, usage: bool
+        self,
+        chat: bool,
+        common: dict[str, str | int],
+        tokenizer: Tokenizer,
+        scored: bool,
+        options: StreamOptions,
     ) -> None:
         kind = "chat.completion.chunk" if chat else "text_completion"
         self._head = b"data: " + _encode({"object": kind, **common})[:-1] + b',"choices":['
-        self._nothing_yet = b',"usage":null' if usage else b""
+        self._nothing_yet = b',"usage":null' if options.include_usage else b""
+        self._counted = options.include_usage and options.continuous_usage_stats
+        self._padded = options.include_obfuscation
         self._chat, self._tokenizer, self._scored = chat, tokenizer, scored
         self._begun: set[int] = set()
 
-    def chunk(self, index: int, piece: Piece) -> bytes:
-        """A piece of choice `index`; the first of a chat carries the role as well."""
+    def chunk(self, index: int, piece: Piece, used: Usage) -> bytes:
+        """A piece of choice `index`; the first of a chat carries the role as well. used: so far."""
         parts = [self._head, b'{"index":%d,' % index, self._text(index, piece.text)]
         parts += [b',"logprobs":', self._logprobs(piece), b',"finish_reason":', _encode(piece.finish), b"}]"]
-        parts += [self._nothing_yet, b',"tandem":{"origins":', _encode(piece.runs)]
+        parts.append(b',"usage":' + used.model_dump_json().encode() if self._counted else self._nothing_yet)
+        if self._padded:
+            parts.append(b',"obfuscation":"' + b"x" * (-len(piece.text.encode()) % PADDED) + b'"')
+        parts += [b',"tandem":{"origins":', _encode(piece.runs)]
         if piece.stats and piece.reading:
             parts += [b',"stats":', stats([piece.stats], [piece.reading]).model_dump_json().encode()]
         parts.append(b"}}\n\n")

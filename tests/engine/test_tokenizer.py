@@ -271,6 +271,27 @@ def test_an_added_word_is_not_special():
         tokenizer.special_id("Tandem")
 
 
+WITH_TOOLS = (
+    "{%- for m in messages -%}<|q|>{{ m['role'] }}: {{ m['content'] }}"
+    "{%- for call in m.get('tool_calls', []) -%}"
+    "[{{ call['function']['name'] }} {{ call['function']['arguments'] | tojson }}]"
+    "{%- endfor -%}{%- endfor -%}"
+)
+
+
+@pytest.mark.parametrize("text", ["<eos>", "über <|q", "東京"])
+def test_what_a_template_makes_of_tools_stays_text(text):
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": {"town": text}}}
+    messages = [
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "content": text, "tool_call_id": "1"},
+    ]
+    ids = Tokenizer(DEFINITION, CONFIG, WITH_TOOLS).render_chat(messages)
+    assert [i for i in ids if i < len(SPECIAL)] == [Q, Q], "the template's own"
+    shown = b"".join(TOKENIZER.token_bytes(i) for i in ids if i >= len(SPECIAL)).decode()
+    assert shown == f'assistant: [f {{"town": "{text}"}}]tool: {text}'
+
+
 def test_the_import_does_not_pull_in_transformers_or_torch():
     code = "import sys, engine.text; assert not {'transformers', 'torch'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -25,7 +25,7 @@ CHAT_TEMPLATE = (
     "{%- set system = namespace(text='') -%}"
     "{%- for message in messages -%}"
     "{%- if message['role'] == 'system' -%}{%- set system.text = system.text + message['content'] + ' ' -%}"
-    "{%- elif message['role'] == 'user' -%}"
+    "{%- elif message['role'] in ['user', 'tool'] -%}"
     "{{- '<bos><|q|> ' + system.text + message['content'] + '<|a|>' -}}{%- set system.text = '' -%}"
     "{%- elif message['role'] == 'assistant' -%}{{- ' ' + message['content'] + '<eos>' -}}"
     "{%- else -%}{{- raise_exception('unknown role: ' + message['role']) -}}"

@@ -37,7 +37,9 @@ async def refused(http: httpx.AsyncClient, body: object, path: str = "/v1/chat/c
         ({"model": None}, (400, "missing_required_parameter", "model")),
         ({"messages": None}, (400, "missing_required_parameter", "messages")),
         ({"messages": []}, (400, "invalid_value", "messages")),
-        ({"messages": [{"role": "tool", "content": "x"}]}, (400, "invalid_value", "messages[0].role")),
+        ({"messages": [{"role": "oracle", "content": "x"}]}, (400, "invalid_value", "messages[0].role")),
+        ({"messages": [{"role": "tool", "content": "x"}]}, (400, "invalid_value", "messages[0]")),
+        ({"messages": [{"role": "user", "content": None}]}, (400, "invalid_value", "messages[0]")),
         ({"messages": [{"role": "user", "content": 5}]}, (400, "invalid_value", "messages[0].content")),
         (
             {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
