@@ -70,6 +70,7 @@ class Sampling(msgspec.Struct, frozen=True, array_like=True):
     logprobs: -1 for none; n ≥ 0 for the chosen token's and the n best alternatives'
         (of the model's own distribution, before temperature and filters).
     reader_rate: tokens/s that whoever waits for the output takes in, for scheduling; 0: nobody reads along.
+    forced: drafts stand, whatever the model thinks of them: with logprobs, a given text is scored.
     """
 
     max_tokens: int = 256
@@ -85,6 +86,7 @@ class Sampling(msgspec.Struct, frozen=True, array_like=True):
     ignore_eos: bool = False
     logprobs: int = -1
     reader_rate: float = 0.0
+    forced: bool = False
 
     @property
     def greedy(self) -> bool:

@@ -18,7 +18,7 @@ from app.api.errors import (
     paced_for_nobody,
     too_many_answers,
 )
-from app.api.schema import ChatRequest, CompletionRequest
+from app.api.schema import SCORING, ChatRequest, CompletionRequest
 from deployments.gate import Entry
 from deployments.keys import Caller
 from deployments.modes import MODES
@@ -83,6 +83,8 @@ async def admit(request: ChatRequest | CompletionRequest, backend: Backend, call
             )
             if isinstance(request, CompletionRequest) and request.echo:
                 choice.prepend(text)
+                if request.scored:
+                    choice.expect_scores(prompt)
             choices.append(choice)
     return Admitted(card.id, tokenizer, jobs, choices, sum(len(prompt) for _, prompt in prompts), caller)
 
@@ -90,10 +92,12 @@ async def admit(request: ChatRequest | CompletionRequest, backend: Backend, call
 def _wishes(request: ChatRequest | CompletionRequest, caller: Caller) -> Job:
     """The job but for its tokens: what the request asks for, within its caller's terms."""
     asked, terms = request.tandem, caller.terms
-    if asked.mode is not None and asked.mode not in MODES:
-        raise UnknownMode(f"mode {asked.mode!r} is not served here; there is {', '.join(MODES)}")
-    if asked.mode is not None and terms.modes is not None and asked.mode not in terms.modes:
-        raise not_allowed("mode", asked.mode, terms.modes)
+    scored = isinstance(request, CompletionRequest) and request.scored
+    mode = SCORING if scored else asked.mode
+    if mode is not None and mode not in MODES:
+        raise UnknownMode(f"mode {mode!r} is not served here; there is {', '.join(MODES)}")
+    if mode is not None and terms.modes is not None and mode not in terms.modes:
+        raise not_allowed("mode", mode, terms.modes)
     device = asked.named
     if terms.devices is not None and device is not None:
         named = (device,) if isinstance(device, str) else device
@@ -107,7 +111,7 @@ def _wishes(request: ChatRequest | CompletionRequest, caller: Caller) -> Job:
         id=0,
         prompt=(),
         sampling=Sampling(),
-        mode=asked.mode,
+        mode=mode,
         device=device,
         window=asked.window,
         account=caller.account,
@@ -115,6 +119,7 @@ def _wishes(request: ChatRequest | CompletionRequest, caller: Caller) -> Job:
         exchange_rate=rate,
         modes=terms.modes,
         devices=terms.devices,
+        scored=scored,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, repeat
 from operator import itemgetter
@@ -21,11 +21,12 @@ Run = tuple[str, int]  # (origin, characters)
 
 @dataclass(slots=True)
 class ScoredToken:
-    """A token with its log-probabilities. offset: the character of the choice's text at which it begins."""
+    """A token with its log-probabilities; a prompt's first has none. offset: the character of the choice's text
+    at which it begins."""
 
     token: int
     offset: int
-    scores: TokenLogprob
+    scores: TokenLogprob | None
 
 
 @dataclass(slots=True)
@@ -71,7 +72,8 @@ class Choice:
         chat: bool = False,
     ) -> None:
         self._at_beginning = chat
-        self._detokenizer = Detokenizer(tokenizer)
+        self._tokenizer, self._detokenizer = tokenizer, Detokenizer(tokenizer)
+        self._unscored: deque[tuple[int, int]] = deque()  # tokens of the prompt, and where they begin
         self._stops = StopStrings(stop) if stop else None
         self._stats, self._ttft_s = JobStats(mode=mode or ""), 0.0
         self._by_origin: dict[str, int] = {}
@@ -93,10 +95,20 @@ class Choice:
         self._runs.append(("prompt", len(text)))
         self._taken_in = len(text)
 
+    def expect_scores(self, prompt: Sequence[int]) -> None:
+        """The prompt that it begins with will be scored."""
+        offset, detokenizer = 0, Detokenizer(self._tokenizer)
+        for token in prompt:
+            self._unscored.append((token, offset))
+            offset += len(detokenizer.push([token]))
+        self._scored.append(ScoredToken(*self._unscored.popleft(), None))
+
     def push(self, delta: Delta) -> None:
         """Take in what the job said; after `finish` nothing more."""
         if self.finish:
             return
+        for score in delta.prompt_logprobs or ():
+            self._scored.append(ScoredToken(*self._unscored.popleft(), score))
         if delta.ids and not self.tokens:
             self._ttft_s = time.monotonic() - self._started
         if self._stops is None and delta.logprobs is None:

@@ -23,6 +23,7 @@ def chat_logprobs(scored: Sequence[ScoredToken], tokenizer: Tokenizer) -> dict[s
     content = [
         entry(s.token, s.scores.logprob) | {"top_logprobs": [entry(*pair) for pair in s.scores.top]}
         for s in scored
+        if s.scores is not None
     ]
     return {"content": content, "refusal": None}
 
@@ -31,7 +32,9 @@ def completion_logprobs(scored: Sequence[ScoredToken], tokenizer: Tokenizer) -> 
     """choices[].logprobs of a text completion. The best alternatives are keyed by their text; where two
     read the same, the likelier stands."""
 
-    def top(s: ScoredToken) -> dict[str, float]:
+    def top(s: ScoredToken) -> dict[str, float] | None:
+        if s.scores is None:
+            return None
         texts: dict[str, float] = {}
         for token, logprob in s.scores.top:
             texts.setdefault(tokenizer.token_text(token), max(logprob, IMPOSSIBLE))
@@ -39,7 +42,7 @@ def completion_logprobs(scored: Sequence[ScoredToken], tokenizer: Tokenizer) -> 
 
     return {
         "tokens": [tokenizer.token_text(s.token) for s in scored],
-        "token_logprobs": [max(s.scores.logprob, IMPOSSIBLE) for s in scored],
+        "token_logprobs": [s.scores and max(s.scores.logprob, IMPOSSIBLE) for s in scored],
         "top_logprobs": [top(s) for s in scored],
         "text_offset": [s.offset for s in scored],
     }

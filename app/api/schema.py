@@ -42,6 +42,10 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
 }
 
 
+SCORING = "cloud"
+"""The mode that scores prompts."""
+
+
 class Strict(BaseModel):
     """null means "not given"; what is not known is refused."""
 
@@ -285,11 +289,16 @@ class CompletionRequest(Generation):
 
     @model_validator(mode="after")
     def _possible_together(self) -> CompletionRequest:
-        if self.echo and self.logprobs is not None:
-            raise ValueError("echo with logprobs is not supported: prompts are not scored")
+        if self.scored and self.tandem.mode not in (None, SCORING):
+            raise ValueError(f"echo with logprobs: prompts are scored in mode {SCORING} only")
         if len(self.prompt) * self.n > 128:
             raise ValueError("prompts times n must not exceed 128")
         return self
+
+    @property
+    def scored(self) -> bool:
+        """Whether the prompt's tokens get log-probabilities, too."""
+        return self.echo and self.logprobs is not None
 
     def wanted_logprobs(self) -> int:
         return -1 if self.logprobs is None else self.logprobs

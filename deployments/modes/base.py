@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import ClassVar
@@ -13,12 +13,15 @@ from deployments.request.assignment import EndpointInfo, Endpoints, RoutingReque
 from deployments.request.job import Delta, Figures, Job
 from deployments.request.session import EndpointSession, EndpointSessions
 from deployments.request.tokenlog import Origin, TokenLog
+from engine.base import Sampling
 from policies.cost import Used
 from policies.rounds import FUSED_WINDOW
 from policies.window import StaticWindow, WindowPolicy
 
 VERIFIER, DRAFTER, EXPANDER = "verifier", "drafter", "expander"
 POOLS = (VERIFIER, DRAFTER, EXPANDER)
+SCORED_AT_ONCE = 64
+"""Tokens of a prompt whose log-probabilities are computed in one step."""
 DEVICE = "device"
 """In place of a pool: the device that takes part."""
 
@@ -136,6 +139,19 @@ class Mode(ABC):
     def device_role(cls) -> Role | None:
         """The part that a device has, if any."""
         return next((role for role in cls.roles if role.pool == DEVICE), None)
+
+
+async def score(
+    session: EndpointSession, prompt: Sequence[int], known: int, alternatives: int
+) -> AsyncGenerator[Delta, None]:
+    """Log-probabilities of the prompt's tokens after its first `known`, some at a time. alternatives: to each."""
+    room = len(prompt) - known + 1  # for the rest, and a token of the target's own
+    forced = Sampling(max_tokens=room, ignore_eos=True, logprobs=alternatives, forced=True)
+    await session.open(prompt[:known], forced)
+    for at in range(known, len(prompt), SCORED_AT_ONCE):
+        scores = await session.score(at - known, prompt[at : at + SCORED_AT_ONCE])
+        yield Delta([], [], prompt_logprobs=scores)
+    await session.cancel()
 
 
 async def decode(

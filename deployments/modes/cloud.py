@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 
-from deployments.modes.base import VERIFIER, Mode, ModeRun, Role, decode
+from deployments.modes.base import VERIFIER, Mode, ModeRun, Role, decode, score
 from deployments.request.job import Delta, Job
-from deployments.request.session import EndpointSessions
+from deployments.request.session import EndpointSession, EndpointSessions
 from deployments.request.tokenlog import Origin, TokenLog
 
 
@@ -24,6 +25,20 @@ class _CloudRun(ModeRun):
     def __init__(self, job: Job) -> None:
         super().__init__()
         self._job = job
+        self._scored = 1 if job.scored else len(job.prompt)  # tokens of the prompt; its first has no score
 
     def run(self, sessions: EndpointSessions, log: TokenLog, briefing: object) -> AsyncGenerator[Delta, None]:
-        return decode(sessions["target"], Origin.CLOUD, self._job, log)
+        target = sessions["target"]
+        if self._scored < len(self._job.prompt):
+            return self._score_and_decode(target, log)
+        return decode(target, Origin.CLOUD, self._job, log)
+
+    async def _score_and_decode(self, target: EndpointSession, log: TokenLog) -> AsyncGenerator[Delta, None]:
+        job = self._job
+        async with aclosing(score(target, job.prompt, self._scored, job.sampling.logprobs)) as deltas:
+            async for delta in deltas:
+                self._scored += len(delta.prompt_logprobs or ())
+                yield delta
+        async with aclosing(decode(target, Origin.CLOUD, job, log)) as deltas:
+            async for delta in deltas:
+                yield delta

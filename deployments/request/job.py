@@ -35,6 +35,7 @@ class Job:
     account: who pays.
     budget, exchange_rate: as the account has them where None.
     modes, devices: that the account may use; None: all.
+    scored: the prompt's tokens get log-probabilities, too.
     """
 
     id: int
@@ -48,6 +49,7 @@ class Job:
     exchange_rate: float | None = None
     modes: tuple[str, ...] | None = None
     devices: tuple[str, ...] | None = None
+    scored: bool = False
 
 
 @dataclass(slots=True)
@@ -133,6 +135,7 @@ class Delta:
     finish: "stop" or "length" with the last ones.
     stats: what the request has cost so far, in an object that is kept up to date; the executor adds it.
     position: where in the output they begin.
+    prompt_logprobs: of the prompt's next tokens; its first has none.
     """
 
     ids: list[int]
@@ -141,3 +144,4 @@ class Delta:
     logprobs: list[TokenLogprob] | None = None
     stats: JobStats | None = None
     position: int = 0
+    prompt_logprobs: list[TokenLogprob] | None = None

@@ -22,6 +22,7 @@ from engine.base import (
     Sampling,
     Session,
     SessionCancelled,
+    TokenLogprob,
     Tokens,
     UnknownSession,
     Verdict,
@@ -143,6 +144,14 @@ class EndpointSession:
         verdict = await self._call("verify", self._limit_s(), self._opened.verify(drafts, probs))
         self._gave(len(verdict.ids))
         return verdict
+
+    async def score(self, position: int, tokens: Sequence[int]) -> list[TokenLogprob]:
+        """Set a forced session's output from `position` on; the log-probabilities that these tokens had."""
+        self._ask(self._unbilled + len(tokens))
+        verdict = await self._call("score", self._limit_s(), self._opened.verify(tokens))
+        self._gave(0)
+        await self.extend(position + len(tokens), ())  # without the target's own token
+        return (verdict.logprobs or [])[: len(tokens)]
 
     async def draft(self, position: int, tokens: Sequence[int], window: int) -> Draft:
         draft = await self._call("draft", self._limit_s(), self._opened.draft(position, tokens, window))

@@ -4,7 +4,7 @@ Greedy: a draft stands while it equals the target's best token. Otherwise reject
 et al. 2023): draft d with probability q(d) stands with probability min(1, p(d)/q(d)); after the first
 rejection the target's own token is drawn from max(p − q, 0), normalised; after a full accept from p. The
 output is then distributed as the target's own, whatever drafted. Without q the draft counts as a point
-mass: accept with p(d), else draw from p without d.
+mass: accept with p(d), else draw from p without d. Drafts of a forced session all stand.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _verify_greedy(logits: torch.Tensor, windows: Sequence[Window]) -> list[tupl
     best = logits.argmax(dim=-1).tolist()
     verdicts, row = [], 0
     for window in windows:
-        accepted = 0
+        accepted = len(window.drafts) if window.sampling.forced else 0
         while accepted < len(window.drafts) and window.drafts[accepted] == best[row + accepted]:
             accepted += 1
         verdicts.append((accepted, best[row + accepted]))
@@ -94,7 +94,7 @@ def _accepted(probs: torch.Tensor, windows: Sequence[Window], first_rows: np.nda
     at = 0
     for i, window in enumerate(windows):
         kept = stands[at : at + len(window.drafts)]
-        accepted[i] = len(kept) if kept.all() else int(kept.argmin())
+        accepted[i] = len(kept) if window.sampling.forced or kept.all() else int(kept.argmin())
         at += len(window.drafts)
     return accepted
 

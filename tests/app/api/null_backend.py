@@ -176,6 +176,8 @@ class NullBackend:
         origins = cycle(ORIGINS[job.mode or "cloud"])
         stats = JobStats(mode=job.mode or "cloud", device=job.device, ttft_s=0.001, total_s=0.002)
         stats.figures[Speculation.mode] = Speculation(rounds=2)
+        if job.scored:
+            yield Delta([], [], prompt_logprobs=[TokenLogprob(-float(token)) for token in job.prompt[1:]])
         delta = Delta([], [], None, [] if job.sampling.logprobs >= 0 else None)
         async for tokens in session.generate():
             token, finish = tokens.ids[0], tokens.finish

@@ -1,5 +1,7 @@
 """Text completions and models through the official client."""
 
+import json
+
 import pytest
 from openai import NotFoundError
 
@@ -66,6 +68,41 @@ async def test_logprobs(openai):
     assert (scores.tokens, scores.token_logprobs) == (["a", "n", "d"], [-0.25] * 3)
     assert scores.top_logprobs[0] == {"a": -0.25, "`": -1.25}
     assert scores.text_offset == [0, 1, 2]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("prompt", ["né", list(TOKENIZER.encode("né"))])
+async def test_an_echoed_prompt_is_scored(http, backend, prompt, stream):
+    """As lm-eval asks for it, to compare continuations."""
+    asked = {
+        "model": "null",
+        "prompt": prompt,
+        "max_tokens": 1,
+        "logprobs": 1,
+        "echo": True,
+        "stream": stream,
+    }
+    reply = await http.post("/v1/completions", json=asked)
+    if stream:
+        events = [json.loads(line[6:]) for line in reply.text.splitlines() if line.startswith("data: {")]
+        choices = [event["choices"][0] for event in events]
+    else:
+        choices = reply.json()["choices"]
+    assert "".join(choice["text"] for choice in choices) == "néa"
+    scores = {name: [x for c in choices for x in c["logprobs"][name]] for name in choices[0]["logprobs"]}
+    ids = TOKENIZER.encode("né")
+    assert scores["tokens"] == [*map(TOKENIZER.token_text, ids), "a"]
+    assert scores["token_logprobs"] == [None, *(-float(i) for i in ids[1:]), -0.25]
+    assert scores["top_logprobs"][0] is None
+    assert scores["text_offset"] == [0, 1, 1, 2], "é is two tokens, and the second completes it"
+    (job,) = backend.jobs
+    assert (job.mode, job.scored) == ("cloud", True)
+
+
+async def test_prompts_are_scored_in_the_cloud_only(http):
+    asked = {"model": "null", "prompt": "x", "logprobs": 1, "echo": True, "tandem": {"mode": "speculative"}}
+    reply = await http.post("/v1/completions", json=asked)
+    assert (reply.status_code, reply.json()["error"]["code"]) == (400, "invalid_value")
 
 
 async def test_logprobs_in_a_stream_are_those_of_the_whole(openai):

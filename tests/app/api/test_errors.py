@@ -106,7 +106,6 @@ async def test_a_chat_that_is_refused(http, backend, extra, expected):
         ({"prompt": "x" * 30_000}, (400, "context_length_exceeded", "prompt")),
         ({"prompt": ["x"] * 65, "n": 2}, (400, "invalid_value", None)),
         ({"logprobs": 6}, (400, "invalid_value", "logprobs")),
-        ({"logprobs": 1, "echo": True}, (400, "invalid_value", None)),
         ({"suffix": "!"}, (400, "unsupported_parameter", "suffix")),
         ({"best_of": 3}, (400, "unsupported_parameter", "best_of")),
         (

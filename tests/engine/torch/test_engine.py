@@ -162,6 +162,28 @@ async def test_logprobs_are_the_models_own(engines: Engines) -> None:
         assert [p for _, p in score.top] == pytest.approx(best.values.tolist(), abs=1e-4)
 
 
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+async def test_a_forced_session_scores_a_given_text(engines: Engines, temperature: float) -> None:
+    """Beside one that is not forced."""
+    engine = engines.start()
+    given = [7, 3, VOCAB - 1, 3, 9, 9]
+    forced = Sampling(max_tokens=7, ignore_eos=True, logprobs=2, forced=True, temperature=temperature)
+    session, free = await engine.open(PROMPT, forced), await engine.open(PROMPT, Sampling(max_tokens=7))
+    scores = []
+    for at in (0, 4):
+        part = given[at : at + 4]
+        verdict, other = await asyncio.gather(session.verify(part), free.verify(part))
+        assert (verdict.accepted, verdict.ids[:-1]) == (len(part), part)
+        assert other.accepted < len(part), "the model would say something else"
+        scores += verdict.logprobs[: len(part)]
+        await session.extend(at + len(part), [])
+        await free.extend(at, part)
+    for position, (token, score) in enumerate(zip(given, scores, strict=True)):
+        own = engines.models[0].logits((*PROMPT, *given[:position])).log_softmax(-1)
+        assert score.logprob == pytest.approx(float(own[token]), abs=1e-4)
+        assert len(score.top) == 2
+
+
 # -- stop strings ---------------------------------------------------------------------------------------
 
 

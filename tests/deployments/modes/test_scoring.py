@@ -1,0 +1,86 @@
+"""Prompts that are scored before the answer: every token once, also where an endpoint is lost on the way."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+
+import msgspec
+import pytest
+
+from deployments.modes.base import SCORED_AT_ONCE, Tools
+from deployments.modes.cloud import CloudMode
+from deployments.request.assignment import Assignment, EndpointInfo, EndpointLost
+from deployments.request.job import Job, JobStats
+from deployments.request.session import EndpointSessions, RequestContext
+from deployments.request.tokenlog import TokenLog
+from engine.base import Engine, EngineStopped, Sampling, Session, TokenLogprob, Tokens, Verdict
+from engine.null_engine import NullEngine
+from tests.deployments.faults import reference
+
+PROMPT = tuple(range(20, 20 + 2 * SCORED_AT_ONCE + 5))
+JOB = Job(7, PROMPT, Sampling(max_tokens=6, logprobs=0), scored=True)
+
+
+class Scoring(NullEngine):
+    """Gives token t the log-probability −t. fails_after: chunks, and then it is gone."""
+
+    def __init__(self, fails_after: int = 100) -> None:
+        super().__init__()
+        self.left = fails_after
+
+    async def open(self, prompt: Sequence[int], sampling: Sampling, log: Sequence[int] = ()) -> Session:  # type: ignore[override]
+        if sampling.forced:
+            return Forced(self)
+        return await super().open(prompt, msgspec.structs.replace(sampling, logprobs=-1), log)
+
+
+class Forced(Session):
+    """Of given tokens."""
+
+    def __init__(self, engine: Scoring) -> None:
+        self._engine, self._given = engine, 0
+
+    async def verify(self, drafts: Sequence[int], probs: object = None) -> Verdict:
+        if not self._engine.left:
+            raise EngineStopped("pulled the plug")
+        self._engine.left -= 1
+        assert len(drafts) <= SCORED_AT_ONCE
+        self._given += len(drafts)
+        return Verdict(len(drafts), [*drafts, 3], None, [TokenLogprob(-float(t)) for t in (*drafts, 3)])
+
+    async def extend(self, position: int, tokens: Sequence[int]) -> None:
+        assert (position, tokens) == (self._given, ()), "the token of its own is taken back"
+
+    async def cancel(self) -> None:
+        """There is nothing to free."""
+
+    def generate(self) -> AsyncGenerator[Tokens, None]:
+        raise AssertionError("a forced session decodes nothing")
+
+
+async def test_every_token_is_scored_once() -> None:
+    run, stats = CloudMode(Tools()).start(JOB), JobStats()
+    broken, whole = Scoring(fails_after=1), Scoring()
+    scores: list[TokenLogprob] = []
+    log = TokenLog()
+
+    def sessions(engine: Engine) -> EndpointSessions:
+        async def dial(_: EndpointInfo) -> Engine:
+            return engine
+
+        there = {"target": (EndpointInfo("target", "target", "target"),)}
+        return EndpointSessions(Assignment("cloud", there), RequestContext(dial, stats))
+
+    async def answer(engine: Engine) -> None:
+        async for delta in run.run(sessions(engine), log, None):
+            scores.extend(delta.prompt_logprobs or [])
+            log.append(delta.position, delta.ids, delta.origins)
+
+    with pytest.raises(EndpointLost):
+        await answer(broken)
+    assert len(scores) == SCORED_AT_ONCE
+    await answer(whole)
+    assert [score.logprob for score in scores] == [-float(token) for token in PROMPT[1:]]
+    assert log.ids == reference(PROMPT, 6)
+    assert stats.used.server_out == 6, "scored tokens were taken in, not given out"
+    assert stats.used.server_in >= 2 * len(PROMPT), "once to be scored, once to be continued"
