@@ -77,7 +77,8 @@ class Ingress:
         self._vocabularies = await asyncio.to_thread(Vocabularies, settings)
         vocabulary = self._vocabularies.target.vocabulary
         self._card = ModelCard(settings.model, context_of(settings.verifier.engine), vocabulary)
-        self._peers = Peers(token=settings.endpoint.token, settings=_wire(settings.limits))
+        endpoint = settings.endpoint
+        self._peers = Peers(endpoint.token, endpoint.dialling(), _wire(settings.limits))
         self._outbox = Outbox[Report](lambda reports: self._router.report.remote(reports))
         limits = settings.limits
         queued_s = settings.gate.queue_s + limits.assign_s

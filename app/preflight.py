@@ -12,13 +12,18 @@ from engine.model_folder import read_config
 
 
 def check(settings: Settings) -> None:
-    """Raises ValueError, whose message says where and what, if a model or its tokenizer cannot be used."""
+    """Raises ValueError, whose message says where and what, if a model, its tokenizer or a certificate is of no use."""
     for where, engine in _engines(settings):
         if isinstance(engine, TorchSettings):
             try:
                 read_config(model_folder(engine.model))
             except (ValueError, OSError) as error:
                 raise ValueError(f"{where}.engine.model: {error}") from None
+    if settings.endpoint.tls is not None:
+        try:
+            settings.endpoint.tls.contexts()
+        except (ValueError, OSError) as error:
+            raise ValueError(f"endpoint.tls: {error}") from None
     try:
         Vocabularies(settings)
     except (ValueError, OSError) as error:

@@ -120,6 +120,7 @@ class DeviceHost:
     """A Host as a Ray actor that Ray restarts when it dies; it then registers its devices anew.
 
     make_engine: builds the engine that all devices share; runs in the actor's process.
+    make_tls: what it listens with; likewise.
     The other arguments are Host's; `register` may be a Serve handle's `handle.method.remote`.
     """
 
@@ -128,10 +129,11 @@ class DeviceHost:
         make_engine: Callable[[], Engine],
         devices: Sequence[DeviceSettings],
         register: Register,
+        make_tls: Callable[[], ssl.SSLContext | None] = lambda: None,
         **options: Any,
     ) -> None:
         # Ray restarts an actor by calling this alone, so this must start the work, not a method.
-        self._host = Host(make_engine(), devices, register, **options)
+        self._host = Host(make_engine(), devices, register, tls=make_tls(), **options)
         self._running = asyncio.get_running_loop().create_task(self._host.run())
         self._running.add_done_callback(_die)
 

@@ -152,7 +152,8 @@ class Edge:
 
     def _actor_name(self, host: HostSettings) -> str:
         """Of this host with these settings."""
-        said = f"{host!r} {self._endpoint.host} {self._endpoint.token}"
+        endpoint = self._endpoint
+        said = f"{host!r} {endpoint.host} {endpoint.tls!r} {endpoint.token}"
         return f"{self._prefix}/{host.name} {hashlib.sha256(said.encode()).hexdigest()[:12]}"
 
     def _start(self, name: str, host: HostSettings) -> None:
@@ -162,6 +163,7 @@ class Edge:
             partial(build_engine, host.engine),
             [device.hosted() for device in host.devices],
             self._register,
+            self._endpoint.listening,
             host=self._endpoint.host,
             token=self._endpoint.token,
         )

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from contextlib import AsyncExitStack
+from pathlib import Path
 
 from pydantic import Field
 
 from cluster.address import reachable
 from cluster.endpoint import serve_engines
+from cluster.tls import contexts
 from deployments.engines import NullSettings, TorchSettings, build_engine
 from deployments.request.assignment import EndpointInfo
 from deployments.settings import Strict
@@ -18,15 +21,41 @@ from engine.base import EngineStopped
 logger = logging.getLogger("ray.serve")
 
 
+class TlsSettings(Strict):
+    """PEM files, on every machine of the application.
+
+    certificate, key: what every process shows, and proves.
+    authority: who must have signed what others show.
+    """
+
+    certificate: Path
+    key: Path
+    authority: Path
+
+    def contexts(self) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+        """As `cluster.tls.contexts`."""
+        return contexts(self.certificate, self.key, self.authority)
+
+
 class EndpointSettings(Strict):
     """host: where endpoints listen; loopback unless devices or replicas are on other machines.
     token: shared secret that a connection must present; nothing prints it.
+    tls: between the API, replicas and devices; null: in clear.
     drain_s: how long a replica that is going down lets its sessions finish before they move elsewhere.
     """
 
     host: str = "127.0.0.1"
     token: str | None = Field(None, repr=False)
+    tls: TlsSettings | None = None
     drain_s: float = 10.0
+
+    def listening(self) -> ssl.SSLContext | None:
+        """For whoever listens."""
+        return None if self.tls is None else self.tls.contexts()[0]
+
+    def dialling(self) -> ssl.SSLContext | None:
+        """For whoever dials."""
+        return None if self.tls is None else self.tls.contexts()[1]
 
 
 class EngineEndpoint:
@@ -44,7 +73,7 @@ class EngineEndpoint:
         self._engine = await asyncio.to_thread(build_engine, engine)
         self._exit.push_async_callback(self._engine.close)
         server = await self._exit.enter_async_context(
-            serve_engines({pool: self._engine}, settings.host, token=settings.token)
+            serve_engines({pool: self._engine}, settings.host, token=settings.token, tls=settings.listening())
         )
         self._address = reachable(server.address)
         self._draining = False

@@ -39,9 +39,13 @@ def test_the_default_may_start() -> None:
         ),
         ({"verifier": {"engine": {"kind": "torch", "model": "other"}}}, r"^tokenizer: .*'small'"),
         ({"tokenizer": "gpt-9"}, r"^tokenizer: .*gpt-9"),
+        (
+            {"endpoint": {"tls": {"certificate": "/nowhere", "key": "/nowhere", "authority": "/nowhere"}}},
+            r"^endpoint\.tls: .*No such file",
+        ),
     ],
 )
-def test_a_model_that_is_not_there(args: dict[str, Any], message: str) -> None:
+def test_what_is_not_there(args: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         check(settings(**args))
 

@@ -21,6 +21,7 @@ from ray import serve
 
 from app.main import build
 from app.settings import Settings
+from tests.cluster.certificate import make_certificate
 from tests.conftest import Running
 
 pytestmark = [
@@ -36,8 +37,9 @@ CONTROLLER = "SERVE_CONTROLLER_ACTOR"  # Serve's own
 MODES: tuple[dict[str, str], ...] = ({"mode": "cloud"}, {"mode": "device", "device": "a"})
 
 
-def settings(capacity: int = 1024, *devices: str) -> dict[str, Any]:
+def settings(tls: dict[str, Path], capacity: int = 1024, *devices: str) -> dict[str, Any]:
     return {
+        "endpoint": {"tls": tls},
         "verifier": {"engine": NULL | {"capacity": capacity}},
         "drafter": {"replicas": 0},
         "ingress_replicas": 2,
@@ -51,8 +53,15 @@ def deploy(changed: dict[str, Any]) -> None:
 
 
 @pytest.fixture(scope="module")
-def address(application: Running) -> Iterator[str]:
-    deploy(settings())
+def tls(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Of the wire, for once."""
+    certificate, key = make_certificate(tmp_path_factory.mktemp("tls"))
+    return {"certificate": certificate, "key": key, "authority": certificate}
+
+
+@pytest.fixture(scope="module")
+def address(application: Running, tls: dict[str, Path]) -> Iterator[str]:
+    deploy(settings(tls))
     yield f"{application.address}/{APP}"
     serve.delete(APP)
 
@@ -89,7 +98,7 @@ async def stream(http: httpx.AsyncClient, mode: dict[str, str], tokens: int = TO
     return int(events[-1]["usage"]["completion_tokens"])
 
 
-async def test_no_request_fails_and_no_stream_breaks(http: httpx.AsyncClient) -> None:
+async def test_no_request_fails_and_no_stream_breaks(http: httpx.AsyncClient, tls: dict[str, Path]) -> None:
     await devices(http, "a")
     answers: list[int] = []
     stop = asyncio.Event()
@@ -101,8 +110,8 @@ async def test_no_request_fails_and_no_stream_breaks(http: httpx.AsyncClient) ->
     async with asyncio.TaskGroup() as asking:
         for number in range(8):
             asking.create_task(ask_on(MODES[number % len(MODES)]))
-        await asyncio.to_thread(deploy, settings(512))
-        await asyncio.to_thread(deploy, settings(512, "b"))
+        await asyncio.to_thread(deploy, settings(tls, 512))
+        await asyncio.to_thread(deploy, settings(tls, 512, "b"))
         await devices(http, "a", "b")
         stop.set()
     assert answers == [TOKENS] * len(answers)

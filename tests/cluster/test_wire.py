@@ -15,8 +15,9 @@ from cluster import frames
 from cluster.client import connect
 from cluster.endpoint import serve_engines
 from cluster.frames import HEADER, VERSION, Frame, Unauthorized, encode, pack_ids
+from cluster.tls import contexts
 from cluster.wire import WireSettings
-from engine.base import EngineStopped, Sampling, Tensor
+from engine.base import EngineError, EngineStopped, Sampling, Tensor
 from engine.null_engine import NullEngine
 from tests.cluster.certificate import make_certificate
 from tests.cluster.raw import raw
@@ -322,9 +323,7 @@ async def test_a_server_that_says_no_hello() -> None:
 
 async def test_tls(tmp_path: Path) -> None:
     certificate, key = make_certificate(tmp_path)
-    server_tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    server_tls.load_cert_chain(certificate, key)
-    client_tls = ssl.create_default_context(cafile=str(certificate))
+    server_tls, client_tls = contexts(certificate, key, certificate)
     async with serve_engines({"null": NullEngine()}, token="t", tls=server_tls) as endpoint:
         connection = await connect(endpoint.address, token="t", tls=client_tls)
         engine = connection.engine("null")
@@ -336,3 +335,16 @@ async def test_tls(tmp_path: Path) -> None:
         await connection.close()
         with pytest.raises(EngineStopped, match="certificate"):
             await connect(endpoint.address, token="t", tls=ssl.create_default_context())
+        nobody = ssl.create_default_context(cafile=str(certificate))  # has none to show
+        with pytest.raises(EngineError):
+            await connect(endpoint.address, token="t", tls=nobody)
+        with pytest.raises(EngineError):
+            await connect(endpoint.address, token="t", settings=WireSettings(hello_s=1.0))  # in clear
+
+
+def test_a_key_of_another_certificate(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    certificate, _ = make_certificate(tmp_path)
+    _, key = make_certificate(tmp_path / "other")
+    with pytest.raises(ValueError, match="no certificate and its key"):
+        contexts(certificate, key, certificate)
