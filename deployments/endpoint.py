@@ -11,7 +11,7 @@ from pydantic import Field
 from cluster.address import reachable
 from cluster.endpoint import serve_engines
 from deployments.engines import NullSettings, TorchSettings, build_engine
-from deployments.request.assignment import EndpointInfo
+from deployments.request.assignment import EndpointInfo, Load
 from deployments.settings import Strict
 from engine.base import EngineStopped
 
@@ -62,6 +62,7 @@ class EngineEndpoint:
             model=info.model,
             vocabulary=info.vocabulary,
             sessions=stats.sessions,
+            load=Load(stats.waiting, stats.blocks_free, stats.blocks_total),
         )
 
     async def check_health(self) -> None:

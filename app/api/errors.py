@@ -20,7 +20,7 @@ from deployments.keys import KeyRefused, NoSuchKey
 from deployments.ledger import LedgerError
 from engine.base import EngineError
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("ray.serve")
 
 INVALID = "invalid_request_error"
 RETRY_AFTER_S = 2.0
