@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-from collections.abc import Iterator
 
 import pytest
 
@@ -13,32 +12,11 @@ CHAT = {"model": "null", "messages": [{"role": "user", "content": "Buzzword?"}],
 PATH = "/v1/chat/completions"
 
 
-class Kept(logging.Handler):
-    def __init__(self) -> None:
-        super().__init__()
-        self.records: list[logging.LogRecord] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.records.append(record)
-
-
-@pytest.fixture
-def log() -> Iterator[list[logging.LogRecord]]:
-    """What goes to Serve's log, at the level that Serve sets."""
-    logger, kept = logging.getLogger("ray.serve"), Kept()
-    level = logger.level
-    logger.addHandler(kept)
-    logger.setLevel(logging.INFO)
-    yield kept.records
-    logger.removeHandler(kept)
-    logger.setLevel(level)
-
-
 @pytest.mark.parametrize("stream", [False, True])
-async def test_one_line_a_request(http, log, stream):
+async def test_one_line_a_request(http, serve_log, stream):
     asked = CHAT | {"stream": stream, "n": 2, "tandem": {"mode": "device", "device": "pixel-1"}}
     reply = await http.post(PATH, json=asked, headers={"x-request-id": "r-1"})
-    (line,) = log
+    (line,) = serve_log
     assert line.levelno == logging.INFO
     assert f'"{line.answer}"' in reply.text.replace(": ", ":"), "the client can say which answer it is about"
     assert (line.request_id, line.key, line.mode, line.device) == ("r-1", "anonymous", "device", "pixel-1")
@@ -52,11 +30,11 @@ async def test_one_line_a_request(http, log, stream):
     assert "Buzzword" not in said + str(vars(line))
 
 
-async def test_a_key_is_named_and_its_secret_is_not(http, log):
+async def test_a_key_is_named_and_its_secret_is_not(http, serve_log):
     made = (await http.post("/v1/keys", json={"name": "boss", "role": "operator"})).json()
     headers = {"Authorization": f"Bearer {made['secret']}"}
     await http.post(PATH, json=CHAT, headers=headers)
-    (line,) = log
+    (line,) = serve_log
     assert line.key == made["id"]
     assert made["secret"] not in str(vars(line))
 
@@ -72,9 +50,9 @@ async def test_a_key_is_named_and_its_secret_is_not(http, log):
         ({"max_tokens": 10_000}, 400, "context_length_exceeded"),
     ],
 )
-async def test_a_clients_mistake_is_no_failure(http, log, caplog, more, status, error):
+async def test_a_clients_mistake_is_no_failure(http, serve_log, caplog, more, status, error):
     await http.post(PATH, json=CHAT | more)
-    (line,) = log
+    (line,) = serve_log
     assert (line.levelno, line.status, line.error) == (logging.INFO, status, error)
     assert line.exc_info is None
     for word in ("toaster", "warp", "gpt-9", "hot", "colour"):
@@ -82,46 +60,46 @@ async def test_a_clients_mistake_is_no_failure(http, log, caplog, more, status, 
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
-async def test_a_wrong_key_is_no_failure(http, log):
+async def test_a_wrong_key_is_no_failure(http, serve_log):
     await http.post("/v1/keys", json={"name": "boss", "role": "operator"})
     await http.post(PATH, json=CHAT, headers={"Authorization": "Bearer guessed"})
-    (line,) = log
+    (line,) = serve_log
     assert (line.levelno, line.status, line.error) == (logging.INFO, 401, "invalid_api_key")
     assert "guessed" not in str(vars(line))
 
 
-async def test_a_body_that_is_no_json(http, log):
+async def test_a_body_that_is_no_json(http, serve_log):
     await http.post(PATH, content=b"Buzzword", headers={"content-type": "application/json"})
-    (line,) = log
+    (line,) = serve_log
     assert (line.levelno, line.status, line.error) == (logging.INFO, 400, "invalid_json")
     assert "Buzzword" not in str(vars(line))
 
 
-async def test_a_client_that_leaves_is_no_failure(http, backend, log):
+async def test_a_client_that_leaves_is_no_failure(http, backend, serve_log):
     backend.hold_after = 3
     request = asyncio.create_task(http.post(PATH, json=CHAT))
     await times(1, backend.held)
     request.cancel()
     await times(1, backend.closed)
-    (line,) = log
+    (line,) = serve_log
     assert (line.levelno, line.status, line.output_tokens) == (logging.INFO, 499, 3)
 
 
-async def test_what_the_server_did_wrong_has_its_trace(http, backend, log):
+async def test_what_the_server_did_wrong_has_its_trace(http, backend, serve_log):
     backend.fail_after = (2, EngineError("odd"))
     await http.post(PATH, json=CHAT)
-    failure, line = log
+    failure, line = serve_log
     assert (failure.levelno, failure.exc_info[1]) == (logging.ERROR, backend.fail_after[1])
     assert (line.status, line.error, line.output_tokens) == (500, "engine_error", 2)
 
 
-async def test_nobody_is_up(http, backend, log):
+async def test_nobody_is_up(http, backend, serve_log):
     backend.fail_after = (2, EngineStopped("no verifier is left"))
     await http.post(PATH, json=CHAT)
-    (line,) = log
+    (line,) = serve_log
     assert (line.levelno, line.status, line.error) == (logging.INFO, 503, "engine_stopped")
 
 
-async def test_a_long_request_id_is_cut(http, log):
+async def test_a_long_request_id_is_cut(http, serve_log):
     await http.post(PATH, json=CHAT, headers={"x-request-id": "r" * 5000})
-    assert log[0].request_id == "r" * 64
+    assert serve_log[0].request_id == "r" * 64
