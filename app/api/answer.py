@@ -77,8 +77,8 @@ class Answer(Response):
             await self._answer(scope, receive, send)
         except Exception as failure:
             error = api_error(failure)
-            self._record.end(error.status, error.code)
             await self.send_error(error, scope, receive, send)
+            self._record.end(error.status, error.code)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with self._enter() as passage, self._gather as gather:

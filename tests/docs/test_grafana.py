@@ -15,7 +15,8 @@ from deployments.directory import Snapshot
 from deployments.metrics import Metrics, Observation
 from deployments.request.assignment import EndpointInfo, Load
 
-BOARD = json.loads((Path(__file__).parents[2] / "docs" / "grafana.json").read_text(encoding="utf-8"))
+DOCS = Path(__file__).parents[2] / "docs"
+BOARD = json.loads((DOCS / "grafana.json").read_text(encoding="utf-8"))
 METRIC = re.compile(r"\b(?:vllm:|tandem_)\w+")
 
 
@@ -67,6 +68,11 @@ def test_what_a_panel_asks_for_is_there(expression: str, shown: dict[str, set[st
 def test_every_metric_has_a_panel(shown: dict[str, set[str]]) -> None:
     asked = {metric for expression in expressions() for metric in METRIC.findall(expression)}
     assert {metric for metric in shown if not metric.endswith(("_sum", "_count"))} == asked
+
+
+def test_the_operators_guide_explains_every_metric(shown: dict[str, set[str]]) -> None:
+    explained = set(METRIC.findall((DOCS / "operations.md").read_text(encoding="utf-8")))
+    assert {re.sub("_(bucket|sum|count)$", "", metric) for metric in shown} == explained
 
 
 def test_any_prometheus_will_do() -> None:

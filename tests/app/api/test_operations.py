@@ -4,13 +4,16 @@ import asyncio
 import json
 import re
 
+import httpx
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
+from app.api.routes import create_api
 from deployments.directory import Snapshot
+from deployments.settings import GateSettings
 from engine.base import EngineStopped
-from tests.app.api.null_backend import TOKENIZER, times
+from tests.app.api.null_backend import TOKENIZER, NullBackend, served, times
 
 HELLO = {"model": "null", "messages": [{"role": "user", "content": "Hello?"}], "max_tokens": 9}
 
@@ -116,6 +119,26 @@ async def test_how_things_stand(http, backend):
     found = await samples(http)
     assert found["tandem_replicas", ("pool", "verifier")] == 0
     assert not any(name == "vllm:num_requests_running" for name, *_ in found), "nobody is left to tell of"
+
+
+async def test_who_waits_at_the_gate_is_counted(tmp_path):
+    backend = NullBackend(capacity=1, ledger=tmp_path / "ledger.sqlite")
+    backend.gate.settings = GateSettings(queue_s=30.0)
+    backend.hold_after = 1
+    await backend.treasury.open()
+    async with served(create_api(backend)) as address, httpx.AsyncClient(base_url=address) as http:
+        made = (await http.post("/v1/keys", json={"name": "boss", "role": "operator"})).json()
+        http.headers["authorization"] = f"Bearer {made['secret']}"
+        async with asyncio.timeout(20), asyncio.TaskGroup() as requests:
+            for _ in range(2):
+                requests.create_task(http.post("/v1/chat/completions", json=HELLO))
+            await times(1, backend.held)
+            while (await samples(http))["tandem_gate_waiting",] != 1:
+                pass
+            backend.go.set()
+    await backend.treasury.close()
+    first, second = backend.observations
+    assert first.queue_s < second.queue_s
 
 
 async def test_open_metrics_where_asked_for(http):
