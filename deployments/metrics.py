@@ -211,7 +211,7 @@ class _Gauges(Collector):
             for replica in up:
                 labels = [self._model_name(pool, replica), pool, replica.address]
                 load = replica.load
-                running.add_metric(labels, replica.sessions - load.waiting)
+                running.add_metric(labels, max(0, replica.sessions - load.waiting))  # one may just be leaving
                 waiting.add_metric(labels, load.waiting)
                 if load.blocks_total:
                     used.add_metric(labels, 1 - load.blocks_free / load.blocks_total)

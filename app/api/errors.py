@@ -25,7 +25,7 @@ log = logging.getLogger("ray.serve")
 INVALID = "invalid_request_error"
 RETRY_AFTER_S = 2.0
 DISCONNECTED = 499
-"""The status of a request whose client went away (nginx' convention); only the metrics get to see it."""
+"""The status of a request whose client went away (nginx' convention); only metrics and log get to see it."""
 
 
 class NotReady(Exception):
