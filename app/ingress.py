@@ -33,6 +33,7 @@ from deployments.directory import Snapshot
 from deployments.engines import context_of
 from deployments.gate import Entry, Passage
 from deployments.keys import Caller, Key, Role
+from deployments.metrics import Observation
 from deployments.modes.base import Tools
 from deployments.reports import Outbox, Report
 from deployments.request.assignment import Assignment, EndpointInfo, RoutingRequest
@@ -80,6 +81,7 @@ class Ingress:
         endpoint = settings.endpoint
         self._peers = Peers(endpoint.token, endpoint.dialling(), _wire(settings.limits))
         self._outbox = Outbox[Report](lambda reports: self._router.report.remote(reports))
+        self._observations = Outbox[Observation](lambda seen: self._router.observe.remote(seen))
         limits = settings.limits
         queued_s = settings.gate.queue_s + limits.assign_s
         self._entrance = Entrance(
@@ -177,6 +179,14 @@ class Ingress:
         up = {pool: len(replicas) for pool, replicas in snapshot.pools.items()}
         return {**up, "devices": len(snapshot.devices), "missing": sorted(snapshot.awaited)}
 
+    def observe(self, seen: Observation) -> None:
+        self._observations.add(seen)
+
+    async def metrics(self, openmetrics: bool) -> tuple[bytes, str]:
+        self._observations.flush()
+        text, content_type = await self._soon("exposition", openmetrics)
+        return text, content_type
+
     async def _snapshot(self) -> Snapshot:
         return await self._soon("snapshot")
 
@@ -224,6 +234,7 @@ class Ingress:
     async def __del__(self) -> None:
         await self._executor.settled()
         self._outbox.flush()
+        self._observations.flush()
         self._entrance.close()
         await self._peers.close()
 

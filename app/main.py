@@ -46,7 +46,14 @@ def build(args: Settings) -> Application:
     scheduler = _control(Scheduler).bind(pools, args.hosts, args.scheduler, args.endpoint)
     engine = args.verifier.engine
     router = _control(Router).bind(
-        scheduler, args.router, args.racing, args.ledger, args.gate, engine.batch_limit, engine.places
+        scheduler,
+        args.model,
+        args.router,
+        args.racing,
+        args.ledger,
+        args.gate,
+        engine.batch_limit,
+        engine.places,
     )
     ingress = _control(Ingress, args.ingress_replicas, drain_s=args.api.drain_s)
     return ingress.bind(router, args)

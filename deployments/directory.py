@@ -98,8 +98,8 @@ class Directory:
         """Replace what is known of a pool, from the next update on."""
         listed = tuple(sorted(replicas, key=lambda replica: replica.address))
         if self._pools.get(pool) != listed:
-            self._pools[pool] = listed
             self._news = True
+        self._pools[pool] = listed  # even so: a load that is no news is told with the next snapshot
 
     def update(self, now_s: float) -> bool:
         """Begin a new version if anything differs from the last one; says whether it does."""

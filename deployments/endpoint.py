@@ -14,7 +14,7 @@ from cluster.address import reachable
 from cluster.endpoint import serve_engines
 from cluster.tls import contexts
 from deployments.engines import NullSettings, TorchSettings, build_engine
-from deployments.request.assignment import EndpointInfo
+from deployments.request.assignment import EndpointInfo, Load
 from deployments.settings import Strict
 from engine.base import EngineStopped
 
@@ -91,6 +91,7 @@ class EngineEndpoint:
             model=info.model,
             vocabulary=info.vocabulary,
             sessions=stats.sessions,
+            load=Load(stats.waiting, stats.blocks_free, stats.blocks_total),
         )
 
     async def check_health(self) -> None:

@@ -1,7 +1,8 @@
 """The router: decides where a request goes, by policy, and learns from what becomes of it.
 
-One for all replicas of the API. It follows the scheduler's snapshot, keeps the experience of all requests, and is the
-one who knows keys, terms and bills and writes them down (`deployments.treasury`).
+One for all replicas of the API. It follows the scheduler's snapshot, keeps the experience of all requests, counts them
+for operators (`deployments.metrics`), and is the one who knows keys, terms and bills and writes them down
+(`deployments.treasury`).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from deployments.directory import Snapshot
 from deployments.experience import Experience
 from deployments.gate import Entry, Gate, Passage
 from deployments.keys import Caller, Key, KeyRefused, Role
+from deployments.metrics import Metrics, Observation
 from deployments.modes.base import VERIFIER
 from deployments.reports import Report
 from deployments.request.assignment import Assignment, RoutingRequest
@@ -76,6 +78,7 @@ class RouterChanges(Strict):
 class Router:
     """Assigns endpoints to requests.
 
+    model: by which clients ask for the verifiers' model.
     batch_limit: sessions that a verifier's step takes.
     places: sessions that a verifier holds at once.
     """
@@ -83,6 +86,7 @@ class Router:
     async def __init__(  # type: ignore[misc]  # Ray Serve awaits it
         self,
         scheduler: DeploymentHandle,
+        model: str,
         settings: RouterSettings,
         racing: RacingSettings,
         ledger: LedgerSettings,
@@ -102,6 +106,7 @@ class Router:
         self._treasury = Treasury(ledger, self._assigner.experience.accounts)
         await self._treasury.open()
         self._gate = Gate(lambda: self._assigner.count(VERIFIER) * places, gate)
+        self._metrics = Metrics(model, lambda: self._assigner.snapshot, lambda: self._gate.waiting)
         self._following = asyncio.get_running_loop().create_task(self._follow())
 
     def reconfigure(self, config: dict[str, Any]) -> None:
@@ -133,6 +138,15 @@ class Router:
             except Exception:  # a bug in one mode's learning must not cost the others' reports
                 logger.exception("cannot learn from a report")
         self._treasury.charge([(r.account, r.device, r.bill) for r in reports])
+
+    async def observe(self, seen: Sequence[Observation]) -> None:
+        """Requests are over."""
+        for request in seen:
+            self._metrics.observe(request)
+
+    async def exposition(self, openmetrics: bool) -> tuple[bytes, str]:
+        """As Metrics.exposition."""
+        return self._metrics.exposition(openmetrics)
 
     async def caller(self, hashed: str | None) -> Caller | None:
         """As Treasury.caller."""

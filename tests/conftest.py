@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -29,6 +30,27 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "cluster" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.xdist_group("ray"))
+
+
+class _Kept(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__()
+        self.records: list[logging.LogRecord] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append(record)
+
+
+@pytest.fixture
+def serve_log() -> Iterator[list[logging.LogRecord]]:
+    """What goes into Serve's log, at the level that Serve sets. (It hides that from `caplog` once it is imported.)"""
+    logger, kept = logging.getLogger("ray.serve"), _Kept()
+    level = logger.level
+    logger.addHandler(kept)
+    logger.setLevel(logging.INFO)
+    yield kept.records
+    logger.removeHandler(kept)
+    logger.setLevel(level)
 
 
 @dataclass(frozen=True)

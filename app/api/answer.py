@@ -12,7 +12,6 @@ from typing import Any
 from fastapi import Response
 from starlette.types import Receive, Scope, Send
 
-from app.api import metrics
 from app.api.admission import Admitted
 from app.api.backend import Backend
 from app.api.choice import Piece, Run, ScoredToken
@@ -20,7 +19,7 @@ from app.api.errors import DISCONNECTED, ApiError, api_error
 from app.api.gather import ChunkCoalescer, Gather
 from app.api.limits import Headers, rate_limit_headers
 from app.api.logprobs import chat_logprobs, completion_logprobs
-from app.api.reading import Reading
+from app.api.record import Record
 from app.api.responses import (
     AssistantMessage,
     ChatChoice,
@@ -32,7 +31,6 @@ from app.api.responses import (
 )
 from app.api.schema import ChatRequest, CompletionRequest
 from app.api.sse import DONE, EventWriter, error_event
-from deployments.request.job import JobStats
 
 EVENT_STREAM = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -50,16 +48,17 @@ class Answer(Response):
         admitted: Admitted,
         backend: Backend,
         coalescer: ChunkCoalescer,
+        record: Record,
     ) -> None:
         super().__init__()
-        self.request, self.admitted = request, admitted
+        self.request, self.admitted, self._record = request, admitted, record
         self.chat = isinstance(request, ChatRequest)
         self.id = ("chatcmpl-" if self.chat else "cmpl-") + secrets.token_hex(12)
+        record.begin(self.id, admitted)
         self.created = int(time.time())
         self._enter = partial(backend.enter, admitted.caller, admitted.entry)
         self._gather = Gather(backend.run, admitted.jobs, admitted.choices, coalescer, request.tandem.paced)
         self.limits: Headers = []
-        self._came_s = time.monotonic()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         work = asyncio.create_task(self._work(scope, receive, send))
@@ -69,7 +68,7 @@ class Answer(Response):
         finally:
             gone.cancel()
             if work.cancel():
-                metrics.request_done(self.request.tandem.mode, DISCONNECTED)
+                self._record.end(DISCONNECTED)
         if work.done() and not work.cancelled():
             work.result()
 
@@ -78,24 +77,18 @@ class Answer(Response):
             await self._answer(scope, receive, send)
         except Exception as failure:
             error = api_error(failure)
-            metrics.request_done(self.request.tandem.mode, error.status)
             await self.send_error(error, scope, receive, send)
+            self._record.end(error.status, error.code)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        ttft_s = None
-        jobs: list[JobStats] = []
-        readings: list[Reading] = []
         async with self._enter() as passage, self._gather as gather:
+            self._record.passed_gate()
             self.limits = rate_limit_headers(passage)
             async for batch in gather.batches():
                 await self.take(batch, send)
-                ttft_s = ttft_s or time.monotonic() - self._came_s
-                jobs += [piece.stats for _, piece in batch if piece.stats]
-                readings += [piece.reading for _, piece in batch if piece.reading]
+                self._record.sent_text()
         await self.end(scope, receive, send)
-        metrics.request_done(jobs[0].mode, 200)
-        metrics.answer_done(jobs, ttft_s or 0.0, time.monotonic() - self._came_s)
-        metrics.answer_read(jobs[0].mode, readings)
+        self._record.end(200)
 
     def used(self) -> int:
         """Output tokens of all choices."""
@@ -126,8 +119,9 @@ class StreamedAnswer(Answer):
         admitted: Admitted,
         backend: Backend,
         coalescer: ChunkCoalescer,
+        record: Record,
     ) -> None:
-        super().__init__(request, admitted, backend, coalescer)
+        super().__init__(request, admitted, backend, coalescer, record)
         self._writer = EventWriter(
             self.chat,
             {"id": self.id, "created": self.created, "model": admitted.model},
@@ -166,8 +160,9 @@ class WholeAnswer(Answer):
         admitted: Admitted,
         backend: Backend,
         coalescer: ChunkCoalescer,
+        record: Record,
     ) -> None:
-        super().__init__(request, admitted, backend, coalescer)
+        super().__init__(request, admitted, backend, coalescer, record)
         self._pieces: list[list[Piece]] = [[] for _ in admitted.choices]
 
     async def take(self, batch: list[tuple[int, Piece]], send: Send) -> None:

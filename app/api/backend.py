@@ -11,6 +11,7 @@ from app.api.settings import ApiSettings
 from deployments.accounts import Statement
 from deployments.gate import Entry, Passage
 from deployments.keys import Caller, Key, Role
+from deployments.metrics import Observation
 from deployments.request.job import Delta, Job
 from engine.tokenizer import Tokenizer
 
@@ -91,4 +92,12 @@ class Backend(Protocol):
 
     async def ready(self) -> dict[str, Any]:
         """What is up, as a JSON object; raises `app.api.errors.NotReady` while something is missing."""
+        ...
+
+    def observe(self, seen: Observation) -> None:
+        """A request is over: count it."""
+        ...
+
+    async def metrics(self, openmetrics: bool) -> tuple[bytes, str]:
+        """What all replicas of the API have counted and how things stand, as `deployments.metrics` has it."""
         ...

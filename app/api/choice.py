@@ -59,6 +59,7 @@ class Choice:
 
     tokens: output tokens used so far, up to and including one that completed a stop string.
     finish: None, "stop" or "length"; once it is set, what the job still says is of no use.
+    reading: how a reader met it, once the last piece was taken.
     arrivals: when the tokens came; whoever runs the job notes it there. rate: the reader's tokens/s, 0: nobody.
     chat: the answer begins a message, without the space that its first token is spelt with.
     """
@@ -86,6 +87,7 @@ class Choice:
         self._scored: list[ScoredToken] = []
         self._reported = False
         self.arrivals = Arrivals(rate)
+        self.reading: Reading | None = None
         self.tokens = 0
         self.finish: str | None = None
 
@@ -117,9 +119,9 @@ class Choice:
             self._push_tokens(delta)
         if delta.finish and not self.finish:
             self._end(delta)
-        if self.finish:
-            known = delta.stats or self._stats
-            self._stats = known if delta.finish else self._cut_short(known)
+        self._stats = delta.stats or self._stats
+        if self.finish and not delta.finish:
+            self._stats = self._cut_short()
 
     def take(self) -> Piece | None:
         """What is new since the last call; None if there is nothing to tell."""
@@ -129,9 +131,14 @@ class Choice:
         text = "".join(self._text)
         piece = Piece(text, self._runs, self._scored, self.finish, None, None)
         if self.finish:
-            piece.stats, piece.reading = self._stats, self.arrivals.reading(self.tokens)
+            self.reading = self.arrivals.reading(self.tokens)
+            piece.stats, piece.reading = self._stats, self.reading
         self._text, self._runs, self._scored = [], [], []
         return piece
+
+    def so_far(self) -> JobStats:
+        """What it has cost until now, or to its end."""
+        return self._stats if self.finish else self._cut_short()
 
     def _push_runs(self, delta: Delta) -> None:
         """The usual case: nothing is held back and no token is looked at alone."""
@@ -202,8 +209,9 @@ class Choice:
             self._release(self._stops.flush() if self._stops else "")
             self.finish = delta.finish
 
-    def _cut_short(self, known: JobStats) -> JobStats:
-        """The job's, as of now: a stop string ended the answer before the job's own end."""
+    def _cut_short(self) -> JobStats:
+        """The job's, as of now: the answer ends, by a stop string or because nobody wants it, before the job does."""
+        known = self._stats
         return replace(
             known,
             ttft_s=self._ttft_s,

@@ -20,7 +20,7 @@ from deployments.keys import KeyRefused, NoSuchKey
 from deployments.ledger import LedgerError
 from engine.base import EngineError
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("ray.serve")
 
 INVALID = "invalid_request_error"
 FAILURES = {
@@ -39,7 +39,7 @@ FAILURES = {
 """What may be answered in place of what was asked for, by HTTP status."""
 RETRY_AFTER_S = 2.0
 DISCONNECTED = 499
-"""The status of a request whose client went away (nginx' convention); only the metrics get to see it."""
+"""The status of a request whose client went away (nginx' convention); only metrics and log get to see it."""
 
 
 class ErrorObject(BaseModel):

@@ -16,7 +16,6 @@ from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 
-from app.api import metrics
 from app.api.access import authenticate, operator
 from app.api.account import AccountChange, AccountView
 from app.api.admission import admit
@@ -27,6 +26,7 @@ from app.api.errors import FAILURES, ApiError, ErrorReply, NotReady, api_error, 
 from app.api.front_page import front_page
 from app.api.gather import ChunkCoalescer
 from app.api.keys import KeyChange, KeyForm, Rotation, add_keys
+from app.api.record import REQUEST_ID, Record
 from app.api.responses import ChatCompletion, Completion, Model, ModelList
 from app.api.schema import ChatRequest, CompletionRequest, DeviceName
 from deployments.keys import KeyRefused
@@ -74,19 +74,20 @@ def create_api(backend: Backend, coalescer: ChunkCoalescer | None = None) -> Fas
 
 def _add_openai_endpoints(api: FastAPI, backend: Backend, coalescer: ChunkCoalescer) -> None:
     async def complete(request: Request, form: type[ChatRequest] | type[CompletionRequest]) -> Response:
-        mode = None
+        record = Record(request.headers.get(REQUEST_ID), backend.observe)
         try:
             caller = await authenticate(request, backend)
+            record.key = caller.account
             wanted = await body_of(request, form, backend.api)
-            mode, named = wanted.tandem.mode, wanted.tandem.named
+            record.mode, named = wanted.tandem.mode, wanted.tandem.named
             device = named if isinstance(named, str) and named != ANY_DEVICE else None
             admitted = await admit(wanted, backend, caller.at(device))
         except Exception as failure:
             error = api_error(failure)
-            metrics.request_done(mode if error.code != "unknown_mode" else None, error.status)
+            record.end(error.status, error.code)
             return error.response()
         kind = StreamedAnswer if wanted.stream else WholeAnswer
-        return kind(wanted, admitted, backend, coalescer)
+        return kind(wanted, admitted, backend, coalescer, record)
 
     streamed: dict[int | str, dict[str, Any]] = {
         200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}
@@ -180,10 +181,12 @@ def _add_own_endpoints(api: FastAPI, backend: Backend) -> None:
 
     @api.get("/metrics")
     async def prometheus(request: Request) -> Response:
-        """Of this replica. For operators, where there are keys."""
+        """Of all replicas of the API. For operators, where there are keys."""
         if (await backend.caller(None)) is None:
             await operator(request, backend)
-        return Response(metrics.exposition(), media_type=metrics.CONTENT_TYPE)
+        openmetrics = "application/openmetrics-text" in request.headers.get("accept", "")
+        text, content_type = await backend.metrics(openmetrics)
+        return Response(text, headers={"content-type": content_type})
 
 
 def _documentation(generated: Callable[[], dict[str, Any]]) -> dict[str, Any]:

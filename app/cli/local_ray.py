@@ -23,7 +23,6 @@ ENVIRONMENT = {
     # One event loop a replica: with one more thread for user code, every token would change threads.
     "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",
     "RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP": "0",
-    "RAY_SERVE_REQUEST_PATH_LOG_BUFFER_SIZE": "1000",
     "RAY_SERVE_FREEZE_GC_ON_STARTUP": "1",
 }
 """Ray and Serve read these when they are imported: set them before."""

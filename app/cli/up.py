@@ -92,6 +92,7 @@ def up(port: int | None = None, config: Path = CONFIG) -> None:
                         raise UpError(f"{error}\nLogs: {_keep_logs(ray.folder)}") from None
                     _record(address, ray)
                 explain(console, plan, time.monotonic() - began, _is_open(address))
+                console.print(f"Logs: {ray.folder / 'session_latest' / 'logs' / 'serve'}", soft_wrap=True)
                 _stay()
             finally:
                 signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not stop the stopping

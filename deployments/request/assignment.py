@@ -27,6 +27,18 @@ class EndpointLost(EngineError):
 
 
 @dataclass(frozen=True, slots=True)
+class Load:
+    """What a replica's engine has to do, for people to see: nothing is decided by it. As in EngineStats."""
+
+    waiting: int = 0
+    blocks_free: int = 0
+    blocks_total: int = 0
+
+
+IDLE = Load()
+
+
+@dataclass(frozen=True, slots=True)
 class EndpointInfo:
     """An engine that can be reached on the wire.
 
@@ -39,6 +51,7 @@ class EndpointInfo:
     device: whether it is a device rather than a replica.
     prefill_token_s: of a device, seconds to take in a token; 0 where not known.
     joules: of a device, what a token costs it.
+    load: of a replica; that it has changed is no news.
     """
 
     name: str
@@ -51,6 +64,7 @@ class EndpointInfo:
     device: bool = False
     prefill_token_s: float = 0.0
     joules: PerToken = FREE
+    load: Load = field(default=IDLE, compare=False)
 
     @classmethod
     def of(cls, device: DeviceRecord) -> EndpointInfo:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -21,6 +23,10 @@ from engine.tokenizer import Tokenizer
 from engine.torch import weights
 from engine.torch.model import Model
 from engine.torch.runner import TorchRunner
+
+logger = logging.getLogger(
+    "ray.serve"
+)  # operators read Serve's logs; where there is no Serve, nobody listens
 
 T = TypeVar("T")
 
@@ -42,6 +48,7 @@ def load(
     threads: of torch, for this engine's thread; None: torch's default.
     Raises UnsupportedModel.
     """
+    began_s = time.perf_counter()
     folder = Path(folder)
     place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     dtype = torch.float32 if place.type == "cpu" else torch.bfloat16
@@ -54,7 +61,27 @@ def load(
         context=loaded.config.context,
         eos=tokenizer.eos,
     )
-    return start(Model(loaded), info, config, tokenizer, threads)
+    engine = start(Model(loaded), info, config, tokenizer, threads)
+    _log(info.model, loaded, config, threads, time.perf_counter() - began_s)
+    return engine
+
+
+def _log(
+    model: str, loaded: weights.Weights, config: EngineConfig, threads: int | None, load_s: float
+) -> None:
+    """What was loaded, and how much memory it takes."""
+    said = {
+        "model": model,
+        "load_s": round(load_s, 2),
+        "parameters": loaded.parameters,
+        "dtype": str(loaded.embedding.dtype).removeprefix("torch."),
+        "place": str(loaded.embedding.device),
+        "threads": threads or torch.get_num_threads(),
+        "kv_blocks": config.kv_blocks,
+        "kv_tokens": config.kv_tokens,
+        "kv_bytes": config.kv_tokens * loaded.kv_token_bytes,
+    }
+    logger.info("loaded %s", " ".join(f"{name}={value}" for name, value in said.items()), extra=said)
 
 
 def _weights(folder: Path, device: torch.device, dtype: torch.dtype, grow: int) -> weights.Weights:

@@ -52,6 +52,13 @@ class Weights:
     norm: RMSNorm
     head: Linear  # hidden → vocab
     rotation: torch.Tensor  # complex64 [context, head_dim / 2]: e^(i · position · frequency)
+    parameters: int  # numbers that were learnt
+
+    @property
+    def kv_token_bytes(self) -> int:
+        """Of a token's keys and values in all layers."""
+        config = self.config
+        return 2 * config.layers * config.kv_heads * config.head_dim * self.embedding.element_size()
 
 
 def load(folder: Path, device: torch.device, dtype: torch.dtype) -> Weights:
@@ -68,6 +75,8 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype) -> Weights:
             for name in f.keys():  # noqa: SIM118 - a safetensors handle, not a dict
                 tensors[name.removeprefix("model.")] = f.get_tensor(name).to(device=device, dtype=dtype)
 
+    read = _elements(tensors)
+
     def get(name: str) -> torch.Tensor:
         if name not in tensors:
             raise UnsupportedModel(f"{folder} has no tensor {name!r}")
@@ -81,6 +90,7 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype) -> Weights:
         norm=RMSNorm(get("norm.weight"), config.norm_eps),
         head=Linear(embedding if raw.get("tie_word_embeddings", False) else get("lm_head.weight")),
         rotation=_rotation(raw, config).to(device),
+        parameters=read - _elements(tensors),  # what is left is a copy, or can be computed
     )
     unused = sorted(n for n in tensors if n != "lm_head.weight" and not n.endswith("rotary_emb.inv_freq"))
     if unused:  # to leave out a bias, say, would make another model of it
@@ -88,6 +98,10 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype) -> Weights:
             f"{folder} has tensors that this engine does not know: {', '.join(unused[:4])}"
         )
     return loaded
+
+
+def _elements(tensors: dict[str, torch.Tensor]) -> int:
+    return sum(tensor.numel() for tensor in tensors.values())
 
 
 def _model_config(raw: dict) -> ModelConfig:

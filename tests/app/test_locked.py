@@ -1,4 +1,4 @@
-"""Keys on a real application with two replicas of the API: who is let in, and what outlives a router."""
+"""A real application with two replicas of the API: who is let in, what outlives a router, what an operator sees."""
 
 from __future__ import annotations
 
@@ -11,9 +11,12 @@ from typing import Any
 import httpx
 import pytest
 import ray
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
+from prometheus_client.parser import text_string_to_metric_families
 from ray import serve
 
 from app.callers import KNOWN_S
+from app.cli.local_ray import LocalRay
 from app.main import build
 from app.settings import Settings
 from deployments.ledger import Ledger
@@ -84,6 +87,56 @@ async def made(
 ) -> tuple[str, dict[str, str]]:
     reply = (await http.post("/v1/keys", json=form, headers=headers)).raise_for_status().json()
     return reply["id"], {"Authorization": f"Bearer {reply['secret']}"}
+
+
+async def scraped(http: httpx.AsyncClient, headers: dict[str, str]) -> dict[tuple[Any, ...], float]:
+    """What Prometheus gets from whichever replica of the API answers."""
+    reply = (await http.get("/metrics", headers=headers)).raise_for_status()
+    families = text_string_to_metric_families(reply.text)
+    return {(s.name, *sorted(s.labels.items())): s.value for family in families for s in family.samples}
+
+
+def logged(cluster: LocalRay, deployment: str, app: str) -> list[str]:
+    """What all its replicas have written, those of other tests among them."""
+    return [log.read_text() for log in cluster.folder.rglob(f"replica_{app}_{deployment}_*.log")]
+
+
+async def test_one_scrape_sees_all_replicas_of_the_api(
+    http: httpx.AsyncClient, application: Running, cluster: LocalRay
+) -> None:
+    replies = [await http.post(CHAT, json=ASK) for _ in range(12)]
+    assert {reply.status_code for reply in replies} == {200}
+    requests = ("tandem_requests_total", ("mode", "cloud"), ("status", "200"))
+    tokens = ("vllm:generation_tokens_total", ("model_name", "tandem"), ("origin", "cloud"))
+
+    async def counted() -> set[float | None]:
+        """What many scrapes say, which reach both replicas for all but certain."""
+        found = await asyncio.gather(*(scraped(http, {}) for _ in range(8)))
+        return {scrape.get(requests) for scrape in found}
+
+    await until(counted, {12.0}, within_s=5)
+    found = await scraped(http, {})
+    assert found[tokens] == 12 * ASK["max_tokens"]
+    assert found["tandem_replicas", ("pool", "verifier")] == 1
+    running = {key: value for key, value in found.items() if key[0] == "vllm:num_requests_running"}
+    ((_, *labels),) = running
+    assert dict(labels)["pool"] == "verifier"
+    accept = {"accept": "application/openmetrics-text"}
+    reply = await http.get("/metrics", headers=accept)
+    assert requests[0] in {s.name for family in openmetrics(reply.text) for s in family.samples}
+
+    mistaken = await http.post(CHAT, json=ASK | {"tandem": {"mode": "device", "device": "toaster"}})
+    assert mistaken.status_code == 404
+    answers = {reply.json()["id"]: reply.headers["x-request-id"] for reply in replies}
+    own = [log for log in logged(cluster, "Ingress", APP) if any(answer in log for answer in answers)]
+    assert len(own) == 2, "both have answered"
+    lines = [line for log in own for line in log.splitlines()]
+    for answer, request_id in answers.items():
+        (line,) = (line for line in lines if f"answer={answer}" in line)
+        assert f" {request_id} -- request " in line
+    assert any("status=404 error=device_not_found" in line for line in lines)
+    assert not any(word in line for line in lines for word in ("Traceback", "ERROR", "toaster"))
+    assert any("loaded model=target" in log for log in logged(cluster, "Verifier", "tandem"))
 
 
 async def test_keys_and_bills_outlive_the_router(http: httpx.AsyncClient, path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,11 +11,12 @@ import pytest
 import yaml
 from pydantic import ValidationError
 from ray.serve.schema import ServeDeploySchema
+from safetensors import safe_open
 
 from app.cli.up import CONFIG
 from app.main import build
 from app.settings import Settings
-from deployments.engines import NullSettings, build_engine, context_of, model_folder
+from deployments.engines import NullSettings, TorchSettings, build_engine, context_of, model_folder
 from engine.base import Sampling
 from policies.batching import Demand, batching
 
@@ -74,6 +77,24 @@ async def test_a_null_engine_is_built_from_its_settings() -> None:
     engine = build_engine(NullSettings(kind="null", context=99))
     assert engine.info.context == context_of(NullSettings(kind="null", context=99)) == 99
     await engine.close()
+
+
+async def test_what_was_loaded_is_in_the_log(serve_log: list[logging.LogRecord]) -> None:
+    engine = build_engine(TorchSettings(model="small", kv_blocks=64, threads=1))
+    try:
+        assert (await engine.stats()).blocks_total == 64
+    finally:
+        await engine.close()
+    (line,) = (vars(record) for record in serve_log if record.msg.startswith("loaded"))
+    assert (line["model"], line["threads"], line["dtype"], line["place"]) == ("small", 1, "float32", "cpu")
+    assert (line["kv_blocks"], line["kv_tokens"], line["load_s"] > 0) == (64, 64 * 16, True)
+    (file,) = model_folder("small").glob("*.safetensors")
+    with safe_open(file, framework="pt") as tensors:
+        sizes = [tensors.get_tensor(name).numel() for name in tensors.keys()]  # noqa: SIM118 - no dict
+    assert line["parameters"] == sum(sizes)
+    config = json.loads((model_folder("small") / "config.json").read_text())
+    token_bytes = 2 * config["num_hidden_layers"] * config["num_key_value_heads"] * config["head_dim"] * 4
+    assert line["kv_bytes"] == 64 * 16 * token_bytes
 
 
 @pytest.mark.parametrize("name", list(batching))

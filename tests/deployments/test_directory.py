@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -10,7 +12,7 @@ from hypothesis import strategies as st
 from cluster.registry import DeviceRecord
 from deployments import directory as module
 from deployments.directory import Directory, Snapshot
-from deployments.request.assignment import EndpointInfo
+from deployments.request.assignment import EndpointInfo, Load
 
 PHONE = DeviceRecord(name="phone", address="127.0.0.1:9", profile="native", model="m", vocabulary="v")
 REPLICA = EndpointInfo("verifier 1", "127.0.0.1:1", "verifier")
@@ -54,6 +56,16 @@ def test_a_pool_is_what_was_listed_last() -> None:
     directory.list_pool("verifier", [])
     assert directory.update(now_s=2.0)
     assert directory.snapshot.pools == {"verifier": ()}
+
+
+def test_what_an_engine_has_to_do_is_told_but_is_no_news() -> None:
+    directory = Directory(expiry_s=4.0)
+    directory.list_pool("verifier", [REPLICA])
+    directory.update(now_s=0.0)
+    directory.list_pool("verifier", [replace(REPLICA, load=Load(blocks_free=7))])
+    assert not directory.update(now_s=1.0)
+    (told,) = directory.since(directory.version).pools["verifier"]
+    assert told.load.blocks_free == 7
 
 
 def apply(known: Snapshot, news: Snapshot) -> Snapshot:

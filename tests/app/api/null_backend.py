@@ -18,11 +18,15 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 from app.api.backend import ModelCard
 from app.api.errors import NotReady
 from app.api.settings import ApiSettings
+from cluster.registry import DeviceRecord
 from deployments.accounts import Statement
+from deployments.directory import Snapshot
 from deployments.experience import Experience
 from deployments.gate import Entry, Gate, Passage
 from deployments.keys import Caller, Key, Role
+from deployments.metrics import Metrics, Observation
 from deployments.modes.speculative import Speculation
+from deployments.request.assignment import EndpointInfo, Load
 from deployments.request.job import Delta, Job, JobStats, NoSuchDevice
 from deployments.request.tokenlog import Origin
 from deployments.settings import GateSettings, LedgerSettings
@@ -56,6 +60,18 @@ ORIGINS = {
     "race": (Origin.DEVICE, Origin.CLOUD),
     "speculative": (Origin.DRAFT, Origin.DRAFT, Origin.DRAFT, Origin.CORRECTED),
 }
+UP = Snapshot(
+    1,
+    {
+        "verifier": (
+            EndpointInfo("verifier 1", "10.0.0.1:1", "verifier", "target", sessions=9, load=Load(2, 24, 96)),
+        ),
+        "drafter": (EndpointInfo("drafter 1", "10.0.0.2:1", "drafter", "small", sessions=3),),
+    },
+    {"pixel-1": DeviceRecord(name="pixel-1", address="", profile="", model="small", vocabulary="v")},
+    awaited=frozenset({"pixel-2", "pixel-3"}),
+)
+"""What the metrics of a null backend say is up."""
 
 
 class NullBackend:
@@ -65,6 +81,7 @@ class NullBackend:
     hold_after: tokens after which every job waits for `go`; held: released by each that begins to wait.
     fail_after: (tokens, error) of every job.
     ledger: where keys are kept; capacity: sessions that the gate lets through at once.
+    snapshot: what is up; observations: what was told of requests that are over.
     jobs: what was asked for; closed: released once for each job that has ended in whatever way.
     """
 
@@ -88,6 +105,9 @@ class NullBackend:
         self.accounts = Experience().accounts
         self.treasury = Treasury(LedgerSettings(path=ledger), self.accounts)
         self.gate = Gate(lambda: capacity, GateSettings(queue_s=0.2, queue=8))
+        self.snapshot = UP
+        self._metrics = Metrics("null", lambda: self.snapshot, lambda: self.gate.waiting)
+        self.observations: list[Observation] = []
         self.missing: list[str] = []
         self.jobs: list[Job] = []
         self.closed = asyncio.Semaphore(0)
@@ -152,6 +172,13 @@ class NullBackend:
             raise NotReady(self.missing)
         return {"verifiers": 1}
 
+    def observe(self, seen: Observation) -> None:
+        self.observations.append(seen)
+        self._metrics.observe(seen)
+
+    async def metrics(self, openmetrics: bool) -> tuple[bytes, str]:
+        return self._metrics.exposition(openmetrics)
+
     async def run(self, job: Job) -> AsyncIterator[Delta]:
         self.jobs.append(job)
         try:
@@ -175,7 +202,7 @@ class NullBackend:
         """The engine's tokens, or those of `says` in their place, in bursts."""
         origins = cycle(ORIGINS[job.mode or "cloud"])
         stats = JobStats(mode=job.mode or "cloud", device=job.device, ttft_s=0.001, total_s=0.002)
-        stats.figures[Speculation.mode] = Speculation(rounds=2)
+        stats.figures[Speculation.mode] = Speculation(rounds=2, drafted=8, accepted=6)
         if job.scored:
             yield Delta([], [], prompt_logprobs=[TokenLogprob(-float(token)) for token in job.prompt[1:]])
         delta = Delta([], [], None, [] if job.sampling.logprobs >= 0 else None)

@@ -178,7 +178,7 @@ async def test_a_body_that_does_not_come(address, backend):
         assert b"did not come within 0.05 s" in await reader.readuntil(b'"body_too_slow"}}')
 
 
-async def test_a_client_that_leaves_while_it_uploads(address, monkeypatch, caplog):
+async def test_a_client_that_leaves_while_it_uploads(address, backend, monkeypatch, caplog):
     """It is counted as gone, and is no failure of the server."""
     reading, counted = asyncio.Event(), asyncio.Queue()
     stream = Request.stream
@@ -189,7 +189,7 @@ async def test_a_client_that_leaves_while_it_uploads(address, monkeypatch, caplo
             yield part
 
     monkeypatch.setattr(Request, "stream", noted)
-    monkeypatch.setattr("app.api.metrics.request_done", lambda mode, status: counted.put_nowait(status))
+    monkeypatch.setattr(backend, "observe", lambda seen: counted.put_nowait(seen.status))
     async with uploading(address) as (_, writer), asyncio.timeout(5):
         await reading.wait()
         writer.transport.abort()

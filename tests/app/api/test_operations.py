@@ -4,18 +4,27 @@ import asyncio
 import json
 import re
 
+import httpx
 import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.app.api.null_backend import times
+from app.api.routes import create_api
+from deployments.directory import Snapshot
+from deployments.settings import GateSettings
+from engine.base import EngineStopped
+from tests.app.api.null_backend import TOKENIZER, NullBackend, served, times
 
 HELLO = {"model": "null", "messages": [{"role": "user", "content": "Hello?"}], "max_tokens": 9}
 
 
 async def samples(http) -> dict:
     reply = await http.get("/metrics")
-    assert reply.headers["content-type"].startswith("text/plain")
-    families = text_string_to_metric_families(reply.text)
+    assert reply.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    return values(text_string_to_metric_families(reply.text))
+
+
+def values(families) -> dict:
     return {(s.name, *sorted(s.labels.items())): s.value for family in families for s in family.samples}
 
 
@@ -43,55 +52,141 @@ async def test_devices(http):
 
 
 async def test_metrics(http):
-    before = await samples(http)
     speculative = HELLO | {"tandem": {"mode": "speculative"}}
-    for body in (HELLO, HELLO | {"stream": True}, speculative, HELLO | {"tandem": {"mode": "warp"}}):
+    for body in (HELLO, HELLO | {"stream": True, "n": 2}, speculative, HELLO | {"tandem": {"mode": "warp"}}):
         await http.post("/v1/chat/completions", json=body)
-    after = await samples(http)
+    found = await samples(http)
 
-    def grown(name: str, **labels: str) -> float:
-        key = (name, *sorted(labels.items()))
-        return after[key] - before.get(key, 0)
+    def value(name: str, **labels: str) -> float:
+        return found[name, *sorted(labels.items())]
 
-    assert grown("tandem_requests_total", mode="cloud", status="200") == 2
-    assert grown("tandem_requests_total", mode="speculative", status="200") == 1
-    assert grown("tandem_requests_total", mode="open", status="400") == 1
-    assert grown("tandem_tokens_total", origin="cloud") == 18
-    assert grown("tandem_tokens_total", origin="draft") == 7
-    assert grown("tandem_ttft_seconds_count", mode="cloud") == 2
-    assert grown("tandem_tpot_seconds_count", mode="speculative") == 1
-    assert not any("warp" in str(key) for key in after)
+    null = {"model_name": "null"}
+    assert value("tandem_requests_total", mode="cloud", status="200") == 2
+    assert value("tandem_requests_total", mode="speculative", status="200") == 1
+    assert value("tandem_requests_total", mode="open", status="400") == 1
+    assert value("vllm:generation_tokens_total", origin="cloud", **null) == 27
+    assert value("vllm:generation_tokens_total", origin="draft", **null) == 7
+    assert value("vllm:prompt_tokens_total", **null) == 3 * len(TOKENIZER.render_chat(HELLO["messages"]))
+    assert value("vllm:request_success_total", finished_reason="length", **null) == 4
+    assert value("vllm:spec_decode_num_draft_tokens_total", **null) == 4 * 8, "of four answers"
+    assert value("vllm:spec_decode_num_accepted_tokens_total", **null) == 4 * 6
+    assert value("vllm:time_to_first_token_seconds_count", mode="cloud", **null) == 2
+    assert value("vllm:e2e_request_latency_seconds_count", mode="cloud", **null) == 2
+    assert value("vllm:request_time_per_output_token_seconds_count", mode="cloud", **null) == 3
+    assert value("vllm:request_time_per_output_token_seconds_sum", mode="speculative", **null) == (
+        pytest.approx(0.001 / 8)
+    )
+    assert value("tandem_queue_seconds_count") == 3
+    assert value("tandem_usd_total", mode="cloud") >= 0
+
+
+async def test_latencies_are_in_order(http, backend):
+    await http.post("/v1/chat/completions", json=HELLO)
+    (seen,) = backend.observations
+    assert 0 < seen.queue_s < seen.ttft_s < seen.total_s
+
+
+async def test_what_a_client_makes_up_is_no_label(http):
+    before = await samples(http)
+    devices = ["toaster", "kettle"]
+    made_up = [{"tandem": {"mode": "device", "device": device}} for device in devices]
+    made_up += [{"tandem": {"mode": "warp"}}, {"model": "gpt-9"}, {"colour": "red"}]
+    headers = {"authorization": "Bearer guessed", "x-request-id": "mine"}
+    for more in made_up:
+        await http.post("/v1/chat/completions", json=HELLO | more)
+        await http.post("/v1/chat/completions", json=HELLO | more, headers=headers)
+    new = (await samples(http)).keys() - before.keys()
+    statuses = {dict(key[1:])["status"] for key in new if key[0] == "tandem_requests_total"}
+    assert statuses == {"400", "404"}
+    for word in (*devices, "warp", "gpt-9", "colour", "guessed", "mine"):
+        assert word not in str(new)
+
+
+async def test_how_things_stand(http, backend):
+    verifier = (("model_name", "null"), ("pool", "verifier"), ("replica", "10.0.0.1:1"))
+    drafter = (("model_name", "small"), ("pool", "drafter"), ("replica", "10.0.0.2:1"))
+    found = await samples(http)
+    assert found["vllm:num_requests_running", *verifier] == 7
+    assert found["vllm:num_requests_waiting", *verifier] == 2
+    assert found["vllm:kv_cache_usage_perc", *verifier] == 0.75
+    assert found["vllm:num_requests_running", *drafter] == 3
+    assert ("vllm:kv_cache_usage_perc", *drafter) not in found, "it has none"
+    assert found["tandem_replicas", ("pool", "verifier")] == 1
+    assert found["tandem_devices", ("state", "registered")] == 1
+    assert found["tandem_devices", ("state", "awaited")] == 2
+    assert found["tandem_gate_waiting",] == 0
+    backend.snapshot = Snapshot(2, {"verifier": (), "drafter": ()})
+    found = await samples(http)
+    assert found["tandem_replicas", ("pool", "verifier")] == 0
+    assert not any(name == "vllm:num_requests_running" for name, *_ in found), "nobody is left to tell of"
+
+
+async def test_who_waits_at_the_gate_is_counted(tmp_path):
+    backend = NullBackend(capacity=1, ledger=tmp_path / "ledger.sqlite")
+    backend.gate.settings = GateSettings(queue_s=30.0)
+    backend.hold_after = 1
+    await backend.treasury.open()
+    async with served(create_api(backend)) as address, httpx.AsyncClient(base_url=address) as http:
+        made = (await http.post("/v1/keys", json={"name": "boss", "role": "operator"})).json()
+        http.headers["authorization"] = f"Bearer {made['secret']}"
+        async with asyncio.timeout(20), asyncio.TaskGroup() as requests:
+            for _ in range(2):
+                requests.create_task(http.post("/v1/chat/completions", json=HELLO))
+            await times(1, backend.held)
+            while (await samples(http))["tandem_gate_waiting",] != 1:
+                pass
+            backend.go.set()
+    await backend.treasury.close()
+    first, second = backend.observations
+    assert first.queue_s < second.queue_s
+
+
+async def test_open_metrics_where_asked_for(http):
+    await http.post("/v1/chat/completions", json=HELLO)
+    accept = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.2,*/*;q=0.1"
+    reply = await http.get("/metrics", headers={"accept": accept})
+    assert reply.headers["content-type"] == "application/openmetrics-text; version=1.0.0; charset=utf-8"
+    assert values(openmetrics(reply.text)) == await samples(http)
+    assert "_created" not in reply.text
 
 
 async def test_metrics_of_readers(http):
     """Of a reader who is not through with the first token when the last comes, and of nobody."""
-    before = await samples(http)
     chat = HELLO | {"n": 2, "tandem": {"mode": "device", "reader_rate": 0.001}}
     answer = (await http.post("/v1/chat/completions", json=chat)).json()
     prompt = {"model": "null", "prompt": "x", "max_tokens": 9, "tandem": {"mode": "device"}}
     await http.post("/v1/completions", json=prompt)
-    after = await samples(http)
-
-    def grown(name: str) -> float:
-        key = (name, ("mode", "device"))
-        return after[key] - before.get(key, 0)
-
-    assert grown("tandem_stall_seconds_count") == 1
-    assert grown("tandem_stall_seconds_sum") == 0
-    assert grown("tandem_reader_tokens_total") == 2 * 9
+    found = await samples(http)
+    device = ("mode", "device")
+    assert found["tandem_stall_seconds_count", device] == 1
+    assert found["tandem_stall_seconds_sum", device] == 0
+    assert found["tandem_reader_tokens_total", device] == 2 * 9
     effective = answer["tandem"]["stats"]["effective_tokens"]
-    assert grown("tandem_effective_tokens_total") == pytest.approx(effective, abs=1e-3)
+    assert found["tandem_effective_tokens_total", device] == pytest.approx(effective, abs=1e-3)
 
 
-async def test_a_client_that_left_is_counted(http, backend):
-    before = await samples(http)
-    backend.hold_after = 1
+async def test_a_client_that_left_is_counted_with_what_it_got(http, backend):
+    backend.hold_after = 3
     request = asyncio.create_task(http.post("/v1/chat/completions", json=HELLO))
     await times(1, backend.held)
     request.cancel()
     await times(1, backend.closed)
-    key = ("tandem_requests_total", ("mode", "open"), ("status", "499"))
-    assert (await samples(http))[key] - before.get(key, 0) == 1
+    found = await samples(http)
+    null = ("model_name", "null")
+    assert found["tandem_requests_total", ("mode", "cloud"), ("status", "499")] == 1
+    assert found["vllm:request_success_total", ("finished_reason", "abort"), null] == 1
+    assert found["vllm:generation_tokens_total", null, ("origin", "cloud")] == 3
+    assert found["vllm:prompt_tokens_total", null] > 0
+    assert ("vllm:e2e_request_latency_seconds_count", ("mode", "cloud"), null) not in found
+
+
+async def test_an_answer_that_broke_is_counted_with_what_it_gave(http, backend):
+    backend.fail_after = (2, EngineStopped("no verifier is left"))
+    await http.post("/v1/chat/completions", json=HELLO)
+    found = await samples(http)
+    assert found["tandem_requests_total", ("mode", "cloud"), ("status", "503")] == 1
+    assert found["vllm:generation_tokens_total", ("model_name", "null"), ("origin", "cloud")] == 2
+    assert not any(name == "vllm:request_success_total" for name, *_ in found)
 
 
 async def test_the_documentation_is_complete(http):

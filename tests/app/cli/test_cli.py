@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+import ray.serve  # noqa: F401 - now: its logger keeps the stderr that it finds, and the command line's ends with a test
 from anyio.from_thread import start_blocking_portal
 from rich.console import Console
 from typer.testing import CliRunner

@@ -9,9 +9,10 @@ from typing import ClassVar
 
 import pytest
 
-from app.api import metrics
 from app.api.responses import stats as shown
+from deployments.directory import Snapshot
 from deployments.experience import Experience
+from deployments.metrics import Metrics, Observation
 from deployments.modes import MODES
 from deployments.modes.base import VERIFIER, Mode, ModeRun, Role, Situation
 from deployments.request.job import Delta, Figures, Job
@@ -109,8 +110,9 @@ async def test_it_is_assigned_run_counted_and_learnt_from() -> None:
     assert await left_open(world) == 0
     assert shown([stats, stats]).model_dump()["second"] == 8
     assert shown([stats]).model_dump()["rounds"] == 0, "the other modes' are there as well"
-    metrics.answer_done([stats], 0.1, 0.2)
-    assert 'tandem_turns_total{reason="second"} 4.0' in metrics.exposition().decode()
+    metrics = Metrics("target", Snapshot, lambda: 0)
+    metrics.observe(Observation("turns", 200, counted={(c, r): by for c, r, by in Turns.of(stats).counted()}))
+    assert b'tandem_turns_total{reason="second"} 4.0' in metrics.exposition()[0]
 
 
 async def test_it_goes_on_with_one_where_the_other_fails() -> None:
