@@ -97,7 +97,7 @@ def test_every_command_is_one(document: Path, capsys: pytest.CaptureFixture[str]
     lines = [line for line in shell(document) if not line.startswith("of_up()")]  # tests/app/cli/test_up.py
     quoted = [
         line
-        for first in ("tandem ", "python -m ", "make ", "serve deploy ")
+        for first in ("tandem ", "python -m ", "make ", "serve deploy ", "jupyter ")
         for line in inline(document, first)
     ]
     quoted += [line for line in inline(document, ".venv/bin/") if " " in line]

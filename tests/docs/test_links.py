@@ -44,6 +44,15 @@ def test_a_broken_one_is_found() -> None:
         assert broken(document, link), link
 
 
+def test_pictures_are_small_and_shown() -> None:
+    shown = {(document.parent / link).resolve() for document in DOCUMENTS for link in links(document)}
+    pictures = list((ROOT / "docs" / "pictures").iterdir())
+    assert pictures
+    for picture in pictures:
+        assert picture in shown
+        assert picture.stat().st_size < 150_000
+
+
 def test_every_document_can_be_reached_from_the_readme() -> None:
     reached, waiting = set[Path](), [ROOT / "README.md"]
     while waiting:

@@ -100,6 +100,7 @@ def test_it_answers_and_ctrl_c_leaves_nothing(folder: Path, config: Path) -> Non
     assert not down(), "nothing is left to stop"
 
 
+@pytest.mark.alone  # `serve status` has time limits of its own
 def test_serve_status_as_the_documentation_has_it(folder: Path, config: Path) -> None:
     lines = shell(ROOT / "docs" / "operations.md")
     begin = next(i for i, line in enumerate(lines) if line.startswith("of_up()"))
