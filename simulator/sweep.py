@@ -33,6 +33,12 @@ class Variant(NamedTuple):
     settings: dict[str, Any]
     config: Config
 
+    @property
+    def key(self) -> str:
+        """Of its point."""
+        document = msgspec.json.encode(self.config.as_given(), order="deterministic")
+        return hashlib.sha256(document).hexdigest()[:24]
+
 
 def grid(raw: Mapping[str, Any], vary: Sequence[str], origin: str = "configuration") -> list[Variant]:
     """Every combination of "dotted.key=value,value,…" over a raw configuration.
@@ -56,18 +62,14 @@ def sweep(variants: Sequence[Variant], out: Path | None = None) -> Iterator[Poin
     Uses the Ray that is running in this process, else one of its own for as long as it lasts. Raises ForeignFile where
     `out` is a file of another kind.
     """
-    by_key = {_key(variant.config): variant for variant in variants}
+    by_key = {variant.key: variant for variant in variants}
     return resumable_map(_simulate, by_key, lambda point: point.key, Point, out, chunk=1)
 
 
 def _simulate(variant: Variant) -> Point:
     from simulator.run import simulate
 
-    return Point(_key(variant.config), variant.settings, simulate(variant.config).summary())
-
-
-def _key(config: Config) -> str:
-    return hashlib.sha256(msgspec.json.encode(config.as_given(), order="deterministic")).hexdigest()[:24]
+    return Point(variant.key, variant.settings, simulate(variant.config).summary())
 
 
 def _settings(overrides: Sequence[str]) -> dict[str, Any]:

@@ -8,10 +8,10 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from app.cli.client import Client
 from app.cli.common import Url, failures, server
+from app.cli.render import show_table
 from deployments.keys import Role
 from deployments.modes import MODES
 
@@ -57,11 +57,7 @@ def list_(url: Url = None, as_json: AsJson = False) -> None:
         if not found:
             console.print("There is no key: this machine alone is answered.")
             return
-        table = Table("id", "name", "role", "secret", "made", "terms")
-        for key in found:
-            made = time.strftime("%Y-%m-%d", time.localtime(key["made_s"]))
-            table.add_row(key["id"], key["name"], key["role"], f"…{key['hint']}", made, _told(key["terms"]))
-        console.print(table)
+        show_table(console, ("id", "name", "role", "secret", "made", "terms"), map(_row, found))
 
 
 @cli.command()
@@ -126,6 +122,11 @@ def revoke(id: Id, url: Url = None) -> None:
     with failures(), Client(server(url)) as client:
         client.delete(f"/v1/keys/{id}")
         print(f"{id} is revoked.")
+
+
+def _row(key: dict[str, Any]) -> tuple[str, ...]:
+    made = time.strftime("%Y-%m-%d", time.localtime(key["made_s"]))
+    return key["id"], key["name"], key["role"], f"…{key['hint']}", made, _told(key["terms"])
 
 
 def _terms(

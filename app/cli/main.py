@@ -48,6 +48,18 @@ ExchangeRate = Annotated[
 Model = Annotated[str | None, typer.Option(help="A model the server names; otherwise its first.")]
 
 
+def _drawable(path: Path | None) -> Path | None:
+    """Told before anything is simulated."""
+    if path is not None and path.suffix not in (".png", ".svg", ".pdf"):
+        raise typer.BadParameter(f"{path} should end in .png, .svg or .pdf")
+    return path
+
+
+Picture = Annotated[
+    Path | None, typer.Option(callback=_drawable, help="Draw a picture there: .png, .svg or .pdf.")
+]
+
+
 @cli.command()
 def chat(
     prompt: Annotated[
@@ -158,7 +170,7 @@ def simulate(
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Instead of the file's; dotted.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Write everything there, as JSON.")] = None,
-    plot: Annotated[Path | None, typer.Option(help="Draw a picture there: .png, .svg or .pdf.")] = None,
+    plot: Picture = None,
 ) -> None:
     """Simulate a deployment under a workload: TTFT, TPOT and throughput without the hardware."""
     with failures():
@@ -182,13 +194,14 @@ def sweep(
     out: Annotated[Path, typer.Option(help="A line a simulation; what is there is not done again.")] = Path(
         "sweep.jsonl"
     ),
+    plot: Picture = None,
 ) -> None:
     """Simulate every combination of settings, on all cores; an interrupted sweep goes on where it stopped."""
     with failures():
         from app.cli.simulate import run_sweep
 
         try:
-            run_sweep(file, vary, out)
+            run_sweep(file, vary, out, plot)
         except ValueError as error:  # what was asked for cannot be simulated
             raise ClientError(str(error)) from None
 

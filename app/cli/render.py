@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from app.cli.client import Json
@@ -68,12 +68,12 @@ def device_row(device: Json) -> tuple[str, ...]:
 
 
 def show_table(console: Console, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """A table on a terminal, tab-separated lines otherwise."""
+    """A table on a terminal, in which nothing is cut off; tab-separated lines otherwise."""
     if not console.is_terminal:
         for row in (columns, *rows):
             print("\t".join(row))
         return
-    table = Table(*columns)
+    table = Table(*(Column(column, overflow="fold") for column in columns))
     for row in rows:
         table.add_row(*row)
     console.print(table)

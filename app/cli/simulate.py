@@ -10,11 +10,13 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from app.cli.render import show_table
 from simulator.analysis import Result
 from simulator.config import load, read
 from simulator.plot import plot
 from simulator.run import simulate
 from simulator.sweep import grid, sweep
+from simulator.sweep_plot import plot_sweep
 
 
 def run_simulation(path: Path, overrides: Sequence[str], out: Path | None, picture: Path | None) -> None:
@@ -30,17 +32,23 @@ def run_simulation(path: Path, overrides: Sequence[str], out: Path | None, pictu
         plot(result, picture)
 
 
-def run_sweep(path: Path, vary: Sequence[str], out: Path) -> None:
-    """Simulate every combination, and show a line for each."""
+def run_sweep(path: Path, vary: Sequence[str], out: Path, picture: Path | None) -> None:
+    """Simulate every combination, show a line for each, and draw a picture where asked to."""
     variants = grid(read(path), vary, str(path))
-    columns = ("settings", "requests/s", "TTFT ms", "TPOT ms", "fused", "stalled", "failed")
-    table = Table(*columns, title="Simulated (mean values)")
+    summaries: dict[str, Mapping[str, Any]] = {}
     with _progress() as progress:
         task = progress.add_task("simulations", total=len(variants))
         for point in sweep(variants, out):
             progress.advance(task)
-            table.add_row(" ".join(f"{k}={v}" for k, v in point.settings.items()), *_cells(point.summary))
-    Console().print(table)
+            summaries[point.key] = point.summary
+    console = Console(highlight=False)
+    console.print("Simulated, mean values")
+    columns = ("requests/s", "TTFT ms", "TPOT ms", "fused", "stalled", "failed")
+    rows = ([*map(str, variant.settings.values()), *_cells(summaries[variant.key])] for variant in variants)
+    show_table(console, (*variants[0].settings, *columns), rows)
+    if picture is not None:
+        swept = [(variant.settings, summaries[variant.key]) for variant in variants]
+        plot_sweep(swept, variants[0].config.name, picture)
 
 
 def _cells(summary: Mapping[str, Any]) -> list[str]:

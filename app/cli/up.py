@@ -19,6 +19,7 @@ import httpx
 import yaml
 from rich.console import Console
 
+from app.cli.common import DEFAULT_URL
 from app.cli.local_ray import ENVIRONMENT, LocalRay, StillRunning, local_ray, token_of
 from app.cli.processes import Process, alive, descendants, end, myself
 
@@ -286,17 +287,10 @@ def _record(address: str, ray: LocalRay | None = None) -> None:
 
 def explain(console: Console, plan: Plan, seconds: float, is_open: bool = False) -> None:
     """Say how to use what has taken so many seconds to start. is_open: there are no keys."""
-    address = plan.address
-    command = Path(sys.executable).with_name("tandem")
-    command = command.relative_to(Path.cwd()) if command.is_relative_to(Path.cwd()) else command
-    messages = [{"role": "user", "content": QUESTION}]
-    body = json.dumps({"model": plan.model, "temperature": 0, "messages": messages})
-    console.print(f"\n[bold green]Tandem is up[/] at [bold]{address}[/] after {seconds:.0f} s. Try:\n")
-    for line in (
-        f"curl {address}/v1/chat/completions -H 'Content-Type: application/json' -d '{body}'",
-        f'{command} chat "{QUESTION}" --url {address} --mode speculative',
-    ):
-        console.print(f"  {line}\n", soft_wrap=True, highlight=False, markup=False)
+    console.print(f"\n[bold green]Tandem is up[/] at [bold]{plan.address}[/] after {seconds:.0f} s. Try:\n")
+    for line in tries(plan):
+        console.print(f"    {line}", soft_wrap=True, highlight=False, markup=False)
+    console.print()
     if is_open:
         console.print(
             "No API key has been made: only this machine is answered. `tandem keys make NAME --role operator` "
@@ -305,6 +299,20 @@ def explain(console: Console, plan: Plan, seconds: float, is_open: bool = False)
             soft_wrap=True,
         )
     console.print("Ctrl-C here, or [bold]make down[/] elsewhere, stops it.")
+
+
+def tries(plan: Plan) -> list[str]:
+    """Commands to try what runs with, line by line, to be copied into another terminal; the README has the same."""
+    command = Path(sys.executable).with_name("tandem")
+    command = command.relative_to(Path.cwd()) if command.is_relative_to(Path.cwd()) else command
+    there = "" if plan.address == DEFAULT_URL else f" --url {plan.address}"
+    messages = [{"role": "user", "content": QUESTION}]
+    body = json.dumps({"model": plan.model, "temperature": 0, "messages": messages})
+    return [
+        f"curl {plan.address}/v1/chat/completions -H 'Content-Type: application/json' \\",
+        f"  -d '{body}'",
+        f'{command} chat "{QUESTION}" --mode speculative{there}',
+    ]
 
 
 def _is_open(address: str) -> bool:

@@ -20,6 +20,8 @@ def test_it_runs_and_draws(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     NotebookClient(notebook, timeout=LIMIT_S, resources={"metadata": {"path": str(path.parent)}}).execute()
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
     assert sum("image/png" in output.get("data", {}) for output in outputs) >= 4
+    assert outputs[0]["text"].startswith("SMALL MODE proves ")
+    assert "proves that the notebook runs, and nothing else" in notebook.cells[0].source
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

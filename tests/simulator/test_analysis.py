@@ -8,7 +8,6 @@ import pytest
 from policies.dispatch import Side
 from policies.quality import effective_tokens, stall_s
 from policies.window import StaticWindow
-from simulator.plot import plot
 from simulator.run import simulate
 from simulator.workload import Request
 from tests.simulator.configurations import DEVICE, TARGET, config, raw
@@ -142,11 +141,3 @@ def test_loads_show_the_queue() -> None:
     assert max(load.sessions for load in loads) > 10
     assert loads[-1].sessions < 10
     assert [load.time_s for load in loads] == sorted(load.time_s for load in loads)
-
-
-def test_a_picture_is_drawn(tmp_path: Path) -> None:
-    plot(simulate(config()), tmp_path / "p.png")
-    assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
-    workload = {**WORKLOAD, "readers": [[1.0, 8.0]]}
-    plot(simulate(config(mode="cloud", workload=workload, devices=[])), tmp_path / "p.svg")
-    assert "Waits of readers" in (tmp_path / "p.svg").read_text()

@@ -9,6 +9,7 @@ import sys
 
 import pytest
 import ray.serve  # noqa: F401 - now: its logger keeps the stderr that it finds, and the command line's ends with a test
+import yaml
 from anyio.from_thread import start_blocking_portal
 from rich.console import Console
 from typer.testing import CliRunner
@@ -18,6 +19,7 @@ from app.cli import render as live
 from app.cli.client import Client
 from app.cli.conversation import Conversation
 from app.cli.main import cli
+from app.cli.up import CONFIG
 from tests.app.api.null_backend import NullBackend, served
 
 SAYS = "Zürich 🗼 [bold]has[/] three bridges."
@@ -137,6 +139,27 @@ def test_devices(url):
         "pixel-1\tpixel7pro-bloom560m (emulated)\t10.0\t1 of 4\t50%",
     ]
     assert json.loads(run(cli, ["devices", "--json", "--url", url]).stdout)[0]["name"] == "pixel-1"
+
+
+def test_the_devices_that_ship_fit_a_terminal_of_80_columns():
+    (application,) = yaml.safe_load(CONFIG.read_text())["applications"]
+    devices = [
+        {**device, "emulated": True, "rtt_s": 0.0321, "sessions": 1, "capacity": 1, "battery": 1.0}
+        for host in application["args"]["hosts"]
+        for device in host["devices"]
+    ]
+    console = Console(file=io.StringIO(), width=80, force_terminal=True, color_system=None)
+    live.show_table(console, live.DEVICE_COLUMNS, map(live.device_row, devices))
+    lines = console.file.getvalue().splitlines()
+    assert len(lines) == len(devices) + 4, "a line for each"
+    for device in devices:
+        assert any(f" {device['name']} " in line and device["profile"] in line for line in lines)
+
+
+def test_a_table_cuts_nothing_off():
+    console = Console(file=io.StringIO(), width=20, force_terminal=True, color_system=None)
+    live.show_table(console, ("a_column_of_a_very_long_name", "b"), [("1", "2")])
+    assert "…" not in console.file.getvalue()
 
 
 def test_no_devices(url, backend):

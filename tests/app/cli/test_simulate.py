@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -109,6 +110,33 @@ def test_a_sweep_shows_every_combination_and_keeps_it(file: Path, tmp_path: Path
     kept = out.read_bytes()
     assert run(cli, ["sweep", str(file), *vary, "--out", str(out)]).exit_code == 0
     assert out.read_bytes() == kept  # nothing was simulated again
+    rows = [line.split("\t") for line in first.output.splitlines() if "\t" in line]
+    assert rows[0][:3] == ["window", "workload.count", "requests/s"]
+    assert [row[1] for row in rows[1:]] == ["4", "6", "4", "6"], "in the order of the axes"
+
+
+def test_a_sweep_is_drawn(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was set is this sweep's, also where the file knows the simulation by other settings."""
+    monkeypatch.setattr("simulator.tasks.ray_map", lambda function, items, chunk: map(function, items))
+    drawn = list[tuple[dict[str, Any], int]]()
+    monkeypatch.setattr(
+        "app.cli.simulate.plot_sweep",
+        lambda points, name, path: drawn.extend((set_, s["requests"]) for set_, s in points),
+    )
+    out, picture = ["--out", str(tmp_path / "sweep.jsonl")], ["--plot", str(tmp_path / "sweep.svg")]
+    assert run(cli, ["sweep", str(file), "--vary", "seed=3", *out]).exit_code == 0
+    result = run(cli, ["sweep", str(file), "--vary", "workload.count=14,12", *out, *picture])
+    assert result.exit_code == 0, result.output
+    assert drawn == [({"workload.count": 14}, 14), ({"workload.count": 12}, 12)]
+
+
+@pytest.mark.parametrize("command", [["simulate"], ["sweep", "--vary", "seed=1"]])
+def test_a_picture_of_an_unknown_kind_is_refused_before_anything_is_simulated(
+    file: Path, command: list[str]
+) -> None:
+    result = run(cli, [*command, str(file), "--plot", "picture.jpeg"])
+    assert result.exit_code == 2
+    assert "should end in .png, .svg or .pdf" in " ".join(result.output.replace("│", " ").split())
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)

@@ -22,7 +22,8 @@ from rich.console import Console
 
 from app.cli.local_ray import free_port
 from app.cli.processes import Process, alive
-from app.cli.up import CONFIG, LEDGER, RECORD, UpError, down, explain, read, running, up
+from app.cli.up import CONFIG, LEDGER, RECORD, UpError, down, explain, read, running, tries, up
+from tests.docs.documents import ROOT, shell
 
 pytestmark = [pytest.mark.timeout(180), pytest.mark.xdist_group("ray")]
 
@@ -97,6 +98,28 @@ def test_it_answers_and_ctrl_c_leaves_nothing(folder: Path, config: Path) -> Non
     wait_until_gone(processes, within_s=1.0)
     assert running() is None
     assert not down(), "nothing is left to stop"
+
+
+@pytest.mark.alone  # `serve status` has time limits of its own
+def test_serve_status_as_the_documentation_has_it(folder: Path, config: Path) -> None:
+    lines = shell(ROOT / "docs" / "operations.md")
+    begin = next(i for i, line in enumerate(lines) if line.startswith("of_up()"))
+    commands = lines[begin : begin + 3]
+    assert commands[-1].startswith("serve status")
+    there = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    others = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    with started(folder, config):
+        told = subprocess.run(
+            ["bash", "-ec", "\n".join(commands)],
+            cwd=folder,
+            env=others | there,
+            capture_output=True,
+            text=True,
+        )
+    assert told.returncode == 0, told.stderr
+    (application,) = yaml.safe_load(told.stdout)["applications"].values()
+    assert application["status"] == "RUNNING"
+    assert {"Ingress", "Router", "Verifier"} <= application["deployments"].keys()
 
 
 def test_after_a_kill_nothing_lives_on(folder: Path, config: Path) -> None:
@@ -197,6 +220,11 @@ def test_the_model_is_called_as_in_the_settings(config: Path) -> None:
     console = Console(file=io.StringIO())
     explain(console, read(config), 1.0)
     assert '"model": "my-model"' in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_what_to_try_names_an_address_only_where_it_is_another_one(config: Path) -> None:
+    assert "--url" not in tries(read(config, port=8000))[-1]
+    assert tries(read(config, port=8123))[-1].endswith("--url http://127.0.0.1:8123")
 
 
 def test_a_mistake_in_the_settings_is_told_before_anything_starts(config: Path) -> None:

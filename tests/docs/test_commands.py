@@ -1,0 +1,139 @@
+"""Every command in the documents is one that there is, with options that it has."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from app.api.routes import create_api
+from app.api.schema import ChatRequest
+from app.cli.main import cli
+from benchmarks.__main__ import main as run_benchmark
+from benchmarks.catalogue import BENCHMARKS
+from tests.app.api.null_backend import NullBackend
+from tests.docs.documents import DOCUMENTS, ROOT, inline, name, shell, text
+
+EXAMPLE = ROOT / "simulator" / "examples" / "pool.yaml"
+
+
+def arguments(line: str) -> list[str]:
+    """Of a command as it is written for people: without comment, with a file where FILE stands."""
+    line = re.sub(r"\[(--.*?)\]", r"\1", line).replace(" …", "")
+    return shlex.split(re.sub(r"FILE(\.yaml)?", str(EXAMPLE), line), comments=True)
+
+
+def check_tandem(words: list[str]) -> None:
+    """Raises KeyError for a command that there is not, an error of usage for options that it has not.
+
+    A command that is only named needs none.
+    """
+    command: Any = typer.main.get_command(cli)
+    while words and hasattr(command, "commands"):
+        command = command.commands[words[0]]
+        words = words[1:]
+    if words:
+        command.make_context(command.name, words)
+
+
+def check_python(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """`-m` a module that there is; a benchmark of the catalogue, with options that its help names."""
+    if words[0] != "-m":
+        assert words[0] == "-c"
+        compile(words[1], "-c", "exec")
+        return
+    _, module, *rest = words
+    assert find_spec(module) is not None, module
+    if module != "benchmarks" or not rest or rest[0] == "NAME":
+        return
+    assert rest[0] in BENCHMARKS
+    with pytest.raises(SystemExit) as left:
+        run_benchmark([rest[0], "--help"])
+    assert left.value.code == 0
+    there_are = re.findall(r"--[\w-]+", capsys.readouterr().out)
+    assert {option for option in rest if option.startswith("--")} <= set(there_are)
+
+
+def check_curl(words: list[str]) -> None:
+    """A request that the API takes."""
+    url = next(word for word in words if word.startswith("http"))
+    assert words[words.index("-H") + 1] == "Content-Type: application/json"
+    path = re.sub(r"^https?://[^/]+", "", url)
+    assert "post" in create_api(NullBackend()).openapi()["paths"][path]
+    ChatRequest.model_validate_json(words[words.index("-d") + 1])
+
+
+def check(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Raises for a line of a shell that would fail, and for one of a kind that nobody checks."""
+    program, *words = arguments(line)
+    program = program.removeprefix(".venv/bin/")
+    match program:
+        case "tandem":
+            check_tandem(words)
+        case "python":
+            check_python(words, capsys)
+        case "curl":
+            check_curl(words)
+        case "make":
+            targets = re.findall(r"^(\w+):", text(ROOT / "Makefile"), re.MULTILINE)
+            assert {word for word in words if not word.startswith("TORCH=")} <= set(targets)
+        case "pytest" | "pip" | "jupyter":
+            assert all((ROOT / word).exists() for word in words if "/" in word and not word.startswith("--"))
+        case "serve":
+            assert words[0] == "status" or (ROOT / words[1]).exists()
+        case "export":
+            assert not words or all("=" in word for word in words)
+        case _:
+            pytest.fail(f"nobody checks {program}")
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name)
+def test_every_command_is_one(document: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [line for line in shell(document) if not line.startswith("of_up()")]  # tests/app/cli/test_up.py
+    quoted = [
+        line
+        for first in ("tandem ", "python -m ", "make ", "serve deploy ", "jupyter ")
+        for line in inline(document, first)
+    ]
+    quoted += [line for line in inline(document, ".venv/bin/") if " " in line]
+    for line in [*lines, *quoted]:
+        try:
+            check(line, capsys)
+        except Exception as error:
+            pytest.fail(f"{line}: {error!r}")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "tandem sing",
+        "tandem chat Hello --loud",
+        "tandem keys lose key-1",
+        "tandem sweep FILE.yaml",
+        "python -m benchmarks oracle",
+        "python -m benchmarks chaos --see 3",
+        "python -m training.nothing",
+        "make love",
+        "pytest tests/nowhere",
+        "serve deploy app/nothing.yaml",
+        "curl http://127.0.0.1:8000/v1/chat -H 'Content-Type: application/json' -d '{}'",
+        "rm -rf /",
+    ],
+)
+def test_one_that_is_not_is_found(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises((Exception, pytest.fail.Exception)):
+        check(line, capsys)
+
+
+def test_every_row_of_the_results_names_a_benchmark() -> None:
+    (table,) = re.findall(
+        r"^\| .* \| NAME \|\n\|[-|]+\|\n((?:\|.*\n)+)", text(ROOT / "README.md"), re.MULTILINE
+    )
+    named = [row.split("|")[-2].strip() for row in table.splitlines()]
+    assert named[0]
+    assert {cell.strip("`") for cell in named if cell} <= set(BENCHMARKS)
