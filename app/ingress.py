@@ -79,7 +79,7 @@ class Ingress:
         vocabulary = self._vocabularies.target.vocabulary
         self._card = ModelCard(settings.model, context_of(settings.verifier.engine), vocabulary)
         endpoint = settings.endpoint
-        self._peers = Peers(endpoint.token, endpoint.dialling(), _wire(settings.limits))
+        self._peers = Peers(token=endpoint.token, tls=endpoint.dialling(), settings=_wire(settings.limits))
         self._outbox = Outbox[Report](lambda reports: self._router.report.remote(reports))
         self._observations = Outbox[Observation](lambda seen: self._router.observe.remote(seen))
         limits = settings.limits

@@ -24,9 +24,8 @@ from engine.torch import weights
 from engine.torch.model import Model
 from engine.torch.runner import TorchRunner
 
-logger = logging.getLogger(
-    "ray.serve"
-)  # operators read Serve's logs; where there is no Serve, nobody listens
+# Operators read Serve's logs; where there is no Serve, nobody listens.
+logger = logging.getLogger("ray.serve")
 
 T = TypeVar("T")
 
