@@ -31,7 +31,7 @@ pytestmark = [
 
 APP = "changing"
 NULL: dict[str, Any] = {"kind": "null", "tokens_per_s": 100, "context": 2048}
-TOKENS, LONG = 150, 500  # 1.5 s and 5 s
+TOKENS, LONG = 150, 1000  # 1.5 s and 10 s
 MANY = 32  # streams
 CONTROLLER = "SERVE_CONTROLLER_ACTOR"  # Serve's own
 MODES: tuple[dict[str, str], ...] = ({"mode": "cloud"}, {"mode": "device", "device": "a"})
