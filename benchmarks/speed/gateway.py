@@ -109,7 +109,10 @@ async def chat(address: tuple[str, int], tokens: int) -> tuple[int, Stream]:
         "stream_options": {"include_usage": True},
     }
     encoded = json.dumps(body).encode()
-    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(encoded)}\r\n\r\n"
+    head = (
+        "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {len(encoded)}\r\n\r\n"
+    )
     stream = Stream(head.encode() + encoded)
     await asyncio.get_running_loop().create_connection(lambda: stream, *address)
     return await stream.tokens, stream
