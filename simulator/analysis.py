@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -17,15 +17,30 @@ from policies.dispatch import Side
 from policies.quality import Stream, assess, effective_tokens, stall_s
 from simulator.answer import Answer
 from simulator.config import Config
-from simulator.world import Load, Server
+from simulator.world import Load
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
+class Service(NamedTuple):
+    """What a server did.
+
+    busy_s: seconds in which its hardware computed.
+    steps: forward passes.
+    preempted: how often a session lost its memory.
+    open_sessions: left at the end.
+    """
+
+    busy_s: float
+    steps: int
+    preempted: int
+    open_sessions: int
+
+
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One simulation's outcome.
+    """One simulation's outcome; it holds on to nothing of the world.
 
     answers: one a request, in order of arrival.
     servers: of the verifiers' pool.
@@ -40,7 +55,7 @@ class Result:
 
     config: Config
     answers: Sequence[Answer]
-    servers: Sequence[Server]
+    servers: Sequence[Service]
     loads: Mapping[str, Sequence[Load]]
     budgets: Mapping[Side, tuple[float, float]]
     events: int

@@ -13,13 +13,13 @@ from deployments.request.job import Job
 from engine.base import ContextOverflow, EngineError, EngineStopped, Sampling
 from policies.window import WindowPolicy
 from simulator import hardware
-from simulator.analysis import Result
+from simulator.analysis import Result, Service
 from simulator.answer import Answer
 from simulator.config import Config, DeviceGroup, TargetGroup
 from simulator.devices import MakeSpeed, SimulatedDevice, Speed
 from simulator.network import frame_bytes
 from simulator.workload import Request, build
-from simulator.world import World
+from simulator.world import Server, World
 
 Progress = Callable[[int], None]  # requests finished since the last call
 
@@ -38,18 +38,28 @@ def simulate(
     speed: makes a group of devices' speed, in place of the plain one.
     Raises ConfigError, TraceError or the hardware model's errors before it begins.
     """
+    with _collecting_less(), _quiet():
+        return _simulate(config, progress or (lambda _: None), requests, window, speed)
+
+
+def _simulate(
+    config: Config,
+    progress: Progress,
+    requests: Sequence[Request] | None,
+    window: Callable[[], WindowPolicy] | None,
+    speed: MakeSpeed,
+) -> Result:
     began = time.perf_counter()
     if requests is None:
         requests = build(config.workload)
     world = World(config, window, speed)
     ready = time.perf_counter()
-    clients = Clients(world, progress or (lambda _: None))
-    with _collecting_less(), _quiet():
-        world.loop.run(clients.run(requests))
+    clients = Clients(world, progress)
+    world.loop.run(clients.run(requests))
     return Result(
         config=config,
         answers=clients.answers,
-        servers=world.servers,
+        servers=[_service(server) for server in world.servers],
         loads={pool: loads for pool, loads in world.loads.items() if loads},
         budgets=world.experience.accounts.statement("").raced,
         events=world.loop.events,
@@ -59,6 +69,11 @@ def simulate(
         setup_s=ready - began,
         run_s=time.perf_counter() - ready,
     )
+
+
+def _service(server: Server) -> Service:
+    counters = server.core.counters
+    return Service(server.hardware.busy_s, counters.steps, counters.preempted, server.open_sessions)
 
 
 class Unreachable(EngineError):
@@ -185,7 +200,7 @@ def _quiet() -> Iterator[None]:
 @contextmanager
 def _collecting_less() -> Iterator[None]:
     """What a simulation makes is mostly freed by counting references: look for cycles less often, and at the end for
-    those of the simulation before, so that many in a row do not pile up."""
+    those of its world, so that many in a row do not pile up; never among what was there before it."""
     before = gc.get_threshold()
     gc.freeze()
     gc.set_threshold(200_000, 20, 100)
@@ -193,8 +208,8 @@ def _collecting_less() -> Iterator[None]:
         yield
     finally:
         gc.set_threshold(*before)
-        gc.unfreeze()
         gc.collect()
+        gc.unfreeze()
 
 
 def _estimates(config: Config) -> dict[str, Mapping[str, str]]:

@@ -75,20 +75,8 @@ class Server:
         await self.core.close()
 
     @property
-    def steps(self) -> int:
-        return self.core.counters.steps
-
-    @property
-    def preempted(self) -> int:
-        return self.core.counters.preempted
-
-    @property
     def open_sessions(self) -> int:
         return self.core.sessions
-
-    @property
-    def busy_s(self) -> float:
-        return self.hardware.busy_s
 
 
 class World:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+from collections.abc import Iterator
+
 import pytest
 
 from simulator.answer import Answer
@@ -64,3 +68,36 @@ def test_answers_do_not_cross_a_link_that_is_cut() -> None:
     assert 0 < answer.tokens < 200
     assert answer.last_s <= 1.0 + 0.01 + 1e-9
     assert answer.ended_s == pytest.approx(1.0, abs=0.1)
+
+
+@pytest.fixture
+def nothing_collected() -> Iterator[None]:
+    """But by those who ask for it."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("nothing_collected")
+def test_a_run_clears_its_world_away_and_looks_at_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many in a row would pile up; and each would cost what a look at a large process's heap does."""
+    worlds: list[weakref.ref[World]] = []
+    made = World.__init__
+
+    def init(self: World, *args: object) -> None:
+        worlds.append(weakref.ref(self))
+        made(self, *args)
+
+    class Ring:
+        """Garbage that only a collection finds."""
+
+    monkeypatch.setattr(World, "__init__", init)
+    ring = Ring()
+    ring.ring = ring
+    before = weakref.ref(ring)
+    del ring
+    result = simulate(config())
+    assert [world() for world in worlds] == [None]
+    assert before() is not None
+    assert result.servers[0].steps
