@@ -141,8 +141,9 @@ class DeviceHost:
         """Returns when the engine is there."""
 
     async def drain(self, within_s: float) -> None:
-        """Register no more, and return when no session is left, or after so long."""
+        """Register no more, and end for good when no session is left, or after so long."""
         self._host.leave()
         with suppress(TimeoutError):
             async with asyncio.timeout(within_s):
                 await self._host.idle()
+        ray.kill(ray.get_runtime_context().current_actor)  # an exit of its own would be restarted

@@ -95,7 +95,6 @@ class Edge:
     ) -> None:
         self._app, self._owner = app, owner.encode()
         self._register, self._endpoint = register, endpoint
-        self._draining: dict[str, ray.ObjectRef[None]] = {}
         self.want(hosts)
         internal_kv._internal_kv_put(self._key, self._owner, overwrite=True)
 
@@ -115,8 +114,8 @@ class Edge:
         await asyncio.Event().wait()  # a successor does
 
     def tend_once(self) -> bool:
-        """Start the hosts that are not there, and end those that are not wanted. Returns before they are up, or gone;
-        False if another scheduler has taken over."""
+        """Start the hosts that are not there, and have those drained that are not wanted (again, if they are draining:
+        it changes nothing). Returns before they are up, or gone; False if another scheduler has taken over."""
         if not self.owned:
             return False
         wanted = self._hosts
@@ -127,7 +126,8 @@ class Edge:
         unwanted = sorted(there - set(wanted))
         if unwanted and _are_up(wanted):
             for name in unwanted:
-                self._end(name)
+                with suppress(ValueError):  # it is gone already
+                    ray.get_actor(name).drain.remote(self._endpoint.drain_s)
         return True
 
     @property
@@ -136,11 +136,12 @@ class Edge:
         return bool(internal_kv._internal_kv_get(self._key) == self._owner)
 
     def stop(self) -> None:
-        """End the hosts for good, unless a successor has taken them over."""
+        """End the hosts for good, unless a successor has taken them over; those that drain end by themselves."""
         if self.owned:
             internal_kv._internal_kv_del(self._key)
-            for name in {*self._hosts, *self._draining}:
-                _kill(name)
+            for name in self._hosts:
+                with suppress(ValueError):  # it is gone already
+                    ray.kill(ray.get_actor(name))
 
     @property
     def _key(self) -> bytes:
@@ -168,16 +169,6 @@ class Edge:
             token=self._endpoint.token,
         )
 
-    def _end(self, name: str) -> None:
-        """Let the host drain, and kill it once it has."""
-        if name not in self._draining:
-            logger.info("ending %s, which is not wanted any more", name)
-            with suppress(ValueError):  # it is gone already
-                self._draining[name] = ray.get_actor(name).drain.remote(self._endpoint.drain_s)
-        elif ray.wait([self._draining[name]], timeout=0)[0]:
-            del self._draining[name]
-            _kill(name)
-
 
 def _are_up(hosts: Iterable[str]) -> bool:
     """Whether they all have an engine."""
@@ -186,8 +177,3 @@ def _are_up(hosts: Iterable[str]) -> bool:
     except ValueError:
         return False
     return len(ray.wait(pings, num_returns=len(pings), timeout=EVERY_S)[0]) == len(pings) if pings else True
-
-
-def _kill(name: str) -> None:
-    with suppress(ValueError):  # it is gone already
-        ray.kill(ray.get_actor(name))

@@ -78,13 +78,21 @@ def build_engine(settings: TorchSettings | NullSettings) -> Engine:
     from engine.torch.linear import choices
 
     engine: Engine = load(
-        model_folder(settings.model), settings, grow=settings.grow, threads=settings.threads
+        model_folder(settings.model),
+        settings,
+        grow=settings.grow,
+        threads=settings.threads,
+        report=_log_loaded,
     )
     for choice in choices:
         logger.info("%s", choice)
     if (latency := settings.latency) is not None:
         engine = Delayed(engine, LogNormal(median_s=latency.median_s, sigma=latency.sigma), latency.seed)
     return engine
+
+
+def _log_loaded(said: dict[str, object]) -> None:
+    logger.info("loaded %s", " ".join(f"{name}={value}" for name, value in said.items()), extra=said)
 
 
 def model_folder(model: str) -> Path:

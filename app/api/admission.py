@@ -18,10 +18,11 @@ from app.api.errors import (
     paced_for_nobody,
     too_many_answers,
 )
-from app.api.schema import SCORING, ChatRequest, CompletionRequest
+from app.api.schema import ChatRequest, CompletionRequest
 from deployments.gate import Entry
 from deployments.keys import Caller
 from deployments.modes import MODES
+from deployments.modes.cloud import CloudMode
 from deployments.request.job import Job, UnknownMode
 from engine.base import Sampling
 from engine.tokenizer import Tokenizer
@@ -93,7 +94,7 @@ def _wishes(request: ChatRequest | CompletionRequest, caller: Caller) -> Job:
     """The job but for its tokens: what the request asks for, within its caller's terms."""
     asked, terms = request.tandem, caller.terms
     scored = isinstance(request, CompletionRequest) and request.scored
-    mode = SCORING if scored else asked.mode
+    mode = CloudMode.name if scored else asked.mode
     if mode is not None and mode not in MODES:
         raise UnknownMode(f"mode {mode!r} is not served here; there is {', '.join(MODES)}")
     if mode is not None and terms.modes is not None and mode not in terms.modes:
@@ -164,5 +165,5 @@ async def _prompts(
 def _size(request: ChatRequest | CompletionRequest) -> int:
     """Characters, or tokens, of all its prompts."""
     if isinstance(request, ChatRequest):
-        return sum(len(m.model_dump_json()) for m in request.messages)
+        return sum(message.characters for message in request.messages)
     return sum(len(prompt) for prompt in request.prompt)

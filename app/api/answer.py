@@ -136,7 +136,7 @@ class StreamedAnswer(Answer):
             self._begun = True
             headers = [*EVENT_STREAM, *self.limits]
             await send({"type": "http.response.start", "status": 200, "headers": headers})
-        used = usage(self.admitted.prompt_tokens, self.used())
+        used = usage(self.admitted.prompt_tokens, self.used()) if self._writer.counted else None
         events = b"".join([self._writer.chunk(index, piece, used) for index, piece in batch])
         await send({"type": "http.response.body", "body": events, "more_body": True})
 

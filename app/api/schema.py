@@ -12,6 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from deployments.modes.cloud import CloudMode
 from engine.base import Sampling
 
 # These do not change the answer, so a client may set them.
@@ -40,10 +41,6 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "min_p": (0, 0.0),
     "min_tokens": (0,),
 }
-
-
-SCORING = "cloud"
-"""The mode that scores prompts."""
 
 
 class Strict(BaseModel):
@@ -115,6 +112,12 @@ class Message(Strict):
         if self.role == "tool" and self.tool_call_id is None:
             raise ValueError("a tool's message needs tool_call_id")
         return self
+
+    @property
+    def characters(self) -> int:
+        """What the chat template will write of it, about."""
+        calls = sum(len(call.function.name) + len(call.function.arguments) for call in self.tool_calls)
+        return len(self.content or self.refusal or "") + calls
 
     def for_template(self) -> dict[str, Any]:
         """As chat templates know messages: OpenAI's newer name for "system" is the usual one, and the arguments of a
@@ -289,8 +292,8 @@ class CompletionRequest(Generation):
 
     @model_validator(mode="after")
     def _possible_together(self) -> CompletionRequest:
-        if self.scored and self.tandem.mode not in (None, SCORING):
-            raise ValueError(f"echo with logprobs: prompts are scored in mode {SCORING} only")
+        if self.scored and self.tandem.mode not in (None, CloudMode.name):
+            raise ValueError(f"echo with logprobs: prompts are scored in mode {CloudMode.name} only")
         if len(self.prompt) * self.n > 128:
             raise ValueError("prompts times n must not exceed 128")
         return self

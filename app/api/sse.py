@@ -18,8 +18,10 @@ from app.api.schema import StreamOptions
 from engine.tokenizer import Tokenizer
 
 PADDED = 64
-"""Bytes of text to whose multiples chunks are padded."""
+"""Bytes to whose multiples events are padded."""
 DONE = b"data: [DONE]\n\n"
+_PADDING, _END = b',"obfuscation":"%b"', b"}\n\n"
+_AROUND = len(_PADDING % b"" + _END)
 _encode = msgspec.json.Encoder().encode
 
 
@@ -30,6 +32,7 @@ class EventWriter:
     common: id, created and model.
     scored: with log-probabilities.
     options: of the stream.
+    counted: every chunk says what has been used so far.
     """
 
     def __init__(
@@ -43,22 +46,23 @@ class EventWriter:
         kind = "chat.completion.chunk" if chat else "text_completion"
         self._head = b"data: " + _encode({"object": kind, **common})[:-1] + b',"choices":['
         self._nothing_yet = b',"usage":null' if options.include_usage else b""
-        self._counted = options.include_usage and options.continuous_usage_stats
+        self.counted = options.include_usage and options.continuous_usage_stats
         self._padded = options.include_obfuscation
         self._chat, self._tokenizer, self._scored = chat, tokenizer, scored
         self._begun: set[int] = set()
 
-    def chunk(self, index: int, piece: Piece, used: Usage) -> bytes:
-        """A piece of choice `index`; the first of a chat carries the role as well. used: so far."""
+    def chunk(self, index: int, piece: Piece, used: Usage | None = None) -> bytes:
+        """A piece of choice `index`; the first of a chat carries the role as well. used: so far, where `counted`."""
         parts = [self._head, b'{"index":%d,' % index, self._text(index, piece.text)]
         parts += [b',"logprobs":', self._logprobs(piece), b',"finish_reason":', _encode(piece.finish), b"}]"]
-        parts.append(b',"usage":' + used.model_dump_json().encode() if self._counted else self._nothing_yet)
-        if self._padded:
-            parts.append(b',"obfuscation":"' + b"x" * (-len(piece.text.encode()) % PADDED) + b'"')
+        parts.append(b',"usage":' + used.model_dump_json().encode() if used else self._nothing_yet)
         parts += [b',"tandem":{"origins":', _encode(piece.runs)]
         if piece.stats and piece.reading:
             parts += [b',"stats":', stats([piece.stats], [piece.reading]).model_dump_json().encode()]
-        parts.append(b"}}\n\n")
+        parts.append(b"}")
+        if self._padded:
+            parts.append(_PADDING % (b"x" * (-(sum(map(len, parts)) + _AROUND) % PADDED)))
+        parts.append(_END)
         return b"".join(parts)
 
     def usage(self, usage: Usage) -> bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -24,9 +23,6 @@ from engine.torch import weights
 from engine.torch.model import Model
 from engine.torch.runner import TorchRunner
 
-# Operators read Serve's logs; where there is no Serve, nobody listens.
-logger = logging.getLogger("ray.serve")
-
 T = TypeVar("T")
 
 
@@ -38,6 +34,7 @@ def load(
     name: str | None = None,
     grow: int = 1,
     threads: int | None = None,
+    report: Callable[[dict[str, object]], object] = lambda _: None,
 ) -> CoreEngine:
     """An engine over a local Hugging Face folder: float32 on CPU, bfloat16 on a GPU.
 
@@ -45,6 +42,7 @@ def load(
     name: of the model, by default the folder's.
     grow: run the model with so many times its layers and unchanged outputs (engine.family.grow).
     threads: of torch, for this engine's thread; None: torch's default.
+    report: hears what was loaded and how much memory it takes, by name.
     Raises UnsupportedModel.
     """
     began_s = time.perf_counter()
@@ -61,26 +59,20 @@ def load(
         eos=tokenizer.eos,
     )
     engine = start(Model(loaded), info, config, tokenizer, threads)
-    _log(info.model, loaded, config, threads, time.perf_counter() - began_s)
+    report(
+        {
+            "model": info.model,
+            "load_s": round(time.perf_counter() - began_s, 2),
+            "parameters": loaded.parameters,
+            "dtype": str(dtype).removeprefix("torch."),
+            "place": str(place),
+            "threads": threads or torch.get_num_threads(),
+            "kv_blocks": config.kv_blocks,
+            "kv_tokens": config.kv_tokens,
+            "kv_bytes": config.kv_tokens * loaded.kv_token_bytes,
+        }
+    )
     return engine
-
-
-def _log(
-    model: str, loaded: weights.Weights, config: EngineConfig, threads: int | None, load_s: float
-) -> None:
-    """What was loaded, and how much memory it takes."""
-    said = {
-        "model": model,
-        "load_s": round(load_s, 2),
-        "parameters": loaded.parameters,
-        "dtype": str(loaded.embedding.dtype).removeprefix("torch."),
-        "place": str(loaded.embedding.device),
-        "threads": threads or torch.get_num_threads(),
-        "kv_blocks": config.kv_blocks,
-        "kv_tokens": config.kv_tokens,
-        "kv_bytes": config.kv_tokens * loaded.kv_token_bytes,
-    }
-    logger.info("loaded %s", " ".join(f"{name}={value}" for name, value in said.items()), extra=said)
 
 
 def _weights(folder: Path, device: torch.device, dtype: torch.dtype, grow: int) -> weights.Weights:

@@ -52,6 +52,14 @@ def pids() -> dict[str, int]:
     return {name: ray.get(ray.get_actor(name).__ray_call__.remote(lambda _: os.getpid())) for name in up()}
 
 
+def leaving() -> dict[str, bool]:
+    """Whether each drains."""
+    return {
+        name: ray.get(ray.get_actor(name).__ray_call__.remote(lambda actor: actor._host._leaving))
+        for name in up()
+    }
+
+
 def until(condition: Callable[[], object], within_s: float = 60.0) -> None:
     began_s = time.monotonic()
     while not condition():
@@ -114,13 +122,33 @@ async def test_a_host_that_is_replaced_finishes_what_it_has_begun() -> None:
     connection = await connect(await registered.address.remote(), token=SAME.token)
     session = await connection.engine("a").open([20], Sampling(max_tokens=4))
     made.want([host("changed", "a", "b")])
-    await asyncio.to_thread(until, lambda: made.tend_once() and made._draining)
+    await asyncio.to_thread(until, lambda: made.tend_once() and any(leaving().values()))
     assert len(up()) == 2
     async with aclosing(session.generate()) as stream:
         tokens = [token async for part in stream for token in part.ids]
     assert len(tokens) == 4
     await session.cancel()
     await asyncio.to_thread(until, lambda: made.tend_once() and len(up()) == 1)
+    await connection.close()
+    made.stop()
+
+
+async def test_a_host_that_is_wanted_again_while_it_drains_is_started_anew() -> None:
+    """It would never register again by itself, and nobody would find its devices."""
+    registered = Registered.remote()
+    made = Edge("edges", [host("one", "a")], registered.add.remote, SAME, "only")
+    await asyncio.to_thread(made.tend_once)
+    connection = await connect(await registered.address.remote(), token=SAME.token)
+    session = await connection.engine("a").open([20], Sampling(max_tokens=4))
+    before = await asyncio.to_thread(pids)
+    made.want([host("two", "b")])
+    await asyncio.to_thread(until, lambda: made.tend_once() and any(leaving().values()))
+    made.want([host("one", "a")])
+    await asyncio.to_thread(until, lambda: made.tend_once() and len(up()) == 1)
+    assert await asyncio.to_thread(pids) == before, "its answer is not cut"
+    await session.cancel()
+    await asyncio.to_thread(until, lambda: made.tend_once() and up() and pids() != before)
+    assert not any((await asyncio.to_thread(leaving)).values())
     await connection.close()
     made.stop()
 

@@ -92,12 +92,14 @@ async def test_usage_comes_once_where_nobody_asks_for_more(http: httpx.AsyncClie
     assert last["usage"]["completion_tokens"] == len(SAYS.encode()) + 1
 
 
-async def test_padded_chunks_do_not_tell_their_length(http: httpx.AsyncClient) -> None:
-    found = await events(http, HELLO | {"stream_options": {"include_obfuscation": True}})
-    texts = [event["choices"][0]["delta"]["content"] for event in found]
-    assert "".join(texts) == SAYS
-    for event, text in zip(found, texts, strict=True):
-        assert (len(text.encode()) + len(event["obfuscation"])) % PADDED == 0
+async def test_padded_events_do_not_tell_the_length_of_their_text(http: httpx.AsyncClient) -> None:
+    asked = HELLO | {"stream": True, "stream_options": {"include_obfuscation": True}}
+    reply = await http.post("/v1/chat/completions", json=asked)
+    lines = [line for line in reply.text.split("\n\n") if line.startswith("data: {")]
+    found = [json.loads(line.removeprefix("data: ")) for line in lines]
+    assert "".join(event["choices"][0]["delta"]["content"] for event in found) == SAYS
+    assert all("obfuscation" in event for event in found)
+    assert {(len(line.encode()) + 2) % PADDED for line in lines} == {0}
     assert "obfuscation" not in (await events(http, HELLO))[0]
 
 
