@@ -10,7 +10,7 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 PIP := $(RUN) -m pip --disable-pip-version-check --no-input
 
-.PHONY: up down test lint clean
+.PHONY: up down test lint vllm clean
 
 up: $(VENV)/installed
 	@$(VENV)/bin/tandem up --port $(PORT)
@@ -19,9 +19,12 @@ down:
 	@test ! -x $(VENV)/bin/tandem || $(VENV)/bin/tandem down
 
 # In two processes, and what needs Ray in one of them; then what measures time, by itself.
-test: lint
+test: lint vllm
 	$(RUN) -m pytest -n 2 --dist loadgroup -m "not alone"
 	$(RUN) -m pytest -m alone
+
+# vLLM on a machine without a GPU; with one: .venv/bin/pip install "tandem[vllm]"
+vllm: $(VENV)/installed-vllm
 
 lint: $(VENV)/installed-dev
 	$(VENV)/bin/ruff check .
@@ -37,6 +40,10 @@ $(VENV)/installed: requirements.lock pyproject.toml
 	$(PIP) install $(TORCH)
 	$(PIP) install -r requirements.lock
 	$(PIP) install --no-deps --no-build-isolation --editable .
+	touch $@
+
+$(VENV)/installed-vllm: requirements-vllm.lock $(VENV)/installed
+	$(PIP) install --no-deps -r requirements-vllm.lock
 	touch $@
 
 $(VENV)/installed-dev: requirements-dev.lock $(VENV)/installed

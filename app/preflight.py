@@ -6,17 +6,22 @@ from collections.abc import Iterator
 
 from app.settings import Settings
 from app.vocabularies import Vocabularies
-from deployments.engines import EngineSettings, TorchSettings, model_folder
+from deployments.engines import EngineSettings, ModelSettings, TorchSettings, VllmSettings, model_folder
 from deployments.modes.base import POOLS
-from engine.model_folder import read_config
+from engine import vllm
+from engine.model_folder import ARCHITECTURES, read_config
+from engine.vllm.config import check_options
 
 
 def check(settings: Settings) -> None:
     """Raises ValueError, whose message says where and what, if a model, its tokenizer or a certificate is of no use."""
     for where, engine in _engines(settings):
-        if isinstance(engine, TorchSettings):
+        if isinstance(engine, VllmSettings):
+            _check_vllm(where, engine)
+        if isinstance(engine, ModelSettings):
+            architectures = ARCHITECTURES if isinstance(engine, TorchSettings) else None
             try:
-                read_config(model_folder(engine.model))
+                read_config(model_folder(engine.model), architectures)
             except (ValueError, OSError) as error:
                 raise ValueError(f"{where}.engine.model: {error}") from None
     if settings.endpoint.tls is not None:
@@ -28,6 +33,15 @@ def check(settings: Settings) -> None:
         Vocabularies(settings)
     except (ValueError, OSError) as error:
         raise ValueError(f"tokenizer: {error}") from None
+
+
+def _check_vllm(where: str, engine: VllmSettings) -> None:
+    try:
+        vllm.require()
+        if engine.options:  # vLLM takes seconds to import
+            check_options(engine.options)
+    except ValueError as error:
+        raise ValueError(f"{where}.engine: {error}") from None
 
 
 def _engines(settings: Settings) -> Iterator[tuple[str, EngineSettings]]:

@@ -7,7 +7,7 @@ from pydantic import ConfigDict, Field, field_validator, model_validator
 from app.api.settings import ApiSettings
 from deployments.edge import HostSettings
 from deployments.endpoint import EndpointSettings
-from deployments.engines import EngineSettings, TorchSettings
+from deployments.engines import EngineSettings, ModelSettings, TorchSettings
 from deployments.scheduler import SchedulerSettings
 from deployments.settings import (
     GateSettings,
@@ -77,7 +77,7 @@ class Settings(Strict):
         if self.tokenizer is not None:
             return self.tokenizer
         engine = self.verifier.engine
-        return engine.model if isinstance(engine, TorchSettings) else "target"
+        return engine.model if isinstance(engine, ModelSettings) else "target"
 
     @field_validator("window")
     @classmethod

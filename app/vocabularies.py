@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from app.settings import Settings
 from cluster.frames import UnknownEngine
-from deployments.engines import TorchSettings, model_folder
+from deployments.engines import ModelSettings, model_folder
 from deployments.modes.base import DRAFTER, VERIFIER
 from deployments.request.assignment import EndpointInfo
 from engine.base import Engine
@@ -28,14 +28,14 @@ class Vocabularies:
         """Reads the tokenizers. Raises ValueError where a verifier or drafter has another vocabulary."""
         self.target = _load(settings.text_model)
         for name, pool in ((VERIFIER, settings.verifier), (DRAFTER, settings.drafter)):
-            if not pool.replicas or not isinstance(pool.engine, TorchSettings):
+            if not pool.replicas or not isinstance(pool.engine, ModelSettings):
                 continue
             if _load(pool.engine.model).vocabulary != self.target.vocabulary:
                 raise ValueError(
                     f"the tokenizer {settings.text_model!r} has another vocabulary than the {name}'s model "
                     f"{pool.engine.model!r}"
                 )
-        devices = {host.engine.model for host in settings.hosts if isinstance(host.engine, TorchSettings)}
+        devices = {host.engine.model for host in settings.hosts if isinstance(host.engine, ModelSettings)}
         self._devices = {there.vocabulary: there for there in map(_load, sorted(devices))}
 
     def spoken(self, engine: Engine, endpoint: EndpointInfo) -> Engine:

@@ -13,7 +13,7 @@ from pydantic import Field
 from cluster.address import reachable
 from cluster.endpoint import serve_engines
 from cluster.tls import contexts
-from deployments.engines import NullSettings, TorchSettings, build_engine
+from deployments.engines import AnySettings, build_engine
 from deployments.request.assignment import EndpointInfo, Load
 from deployments.settings import Strict
 from engine.base import EngineStopped
@@ -66,7 +66,7 @@ class EngineEndpoint:
     """
 
     async def __init__(  # type: ignore[misc]  # Ray Serve awaits it
-        self, pool: str, engine: TorchSettings | NullSettings, settings: EndpointSettings
+        self, pool: str, engine: AnySettings, settings: EndpointSettings
     ) -> None:
         self.pool, self._settings = pool, settings
         self._exit = AsyncExitStack()

@@ -14,6 +14,7 @@ from cluster.latency import LogNormal
 from deployments.settings import LatencySettings
 from engine.base import Engine
 from engine.config import EngineConfig, Strict
+from engine.vllm.config import VllmConfig
 
 logger = logging.getLogger("ray.serve")
 
@@ -34,6 +35,20 @@ class TorchSettings(EngineConfig):
     grow: int = Field(1, ge=1, le=64)
     threads: int | None = Field(1, ge=1)
     latency: LatencySettings | None = None
+
+
+class VllmSettings(VllmConfig):
+    """vLLM, for models of one's own and for GPUs.
+
+    kind: which engine.
+    model: a local Hugging Face folder, or a model of the embedded family.
+    threads: of torch on a CPU, null for torch's own choice.
+    The rest: see `engine.vllm.config.VllmConfig`.
+    """
+
+    kind: Literal["vllm"]
+    model: str
+    threads: int | None = Field(1, ge=1)
 
 
 class NullSettings(Strict):
@@ -64,15 +79,25 @@ class NullSettings(Strict):
         return self.capacity
 
 
-EngineSettings = Annotated[TorchSettings | NullSettings, Field(discriminator="kind")]
+ModelSettings = TorchSettings | VllmSettings
+"""Of engines that have a model in a folder."""
+AnySettings = ModelSettings | NullSettings
+EngineSettings = Annotated[AnySettings, Field(discriminator="kind")]
 
 
-def build_engine(settings: TorchSettings | NullSettings) -> Engine:
-    """Load and start the engine; takes seconds for a torch engine. Raises FileNotFoundError, ValueError."""
+def build_engine(settings: AnySettings) -> Engine:
+    """Load and start the engine; takes seconds for a torch engine, half a minute for vLLM. Raises FileNotFoundError,
+    ValueError."""
     if isinstance(settings, NullSettings):
         from engine.null_engine import NullEngine
 
         return NullEngine(**settings.model_dump(exclude={"kind"}))
+
+    if isinstance(settings, VllmSettings):
+        from engine.vllm.engine import load as load_vllm
+
+        folder = model_folder(settings.model)
+        return load_vllm(folder, settings, threads=settings.threads, report=_log_loaded)
 
     from engine.torch.engine import load  # imports torch: only where a model runs
     from engine.torch.linear import choices
@@ -105,9 +130,12 @@ def model_folder(model: str) -> Path:
     return family.path(model)
 
 
-def context_of(settings: TorchSettings | NullSettings) -> int:
+def context_of(settings: AnySettings) -> int:
     """Tokens of prompt and output that model and KV cache can hold, without loading the model."""
     if isinstance(settings, NullSettings):
         return settings.context
     config = json.loads((model_folder(settings.model) / "config.json").read_text(encoding="utf-8"))
-    return min(int(config["max_position_embeddings"]), settings.kv_tokens)
+    most = int(config["max_position_embeddings"])
+    if isinstance(settings, TorchSettings):
+        return min(most, settings.kv_tokens)
+    return min(limit for limit in (most, settings.longest, settings.kv_tokens) if limit is not None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -47,40 +47,25 @@ class HostMemory(Strict):
     overlap: bool = True
 
 
-class EngineConfig(Strict):
-    """An engine's memory, its limits and its policies.
+class SessionLimits(Strict):
+    """How many sessions an engine takes, and who of them runs.
 
-    kv_blocks, block_size: the KV cache, in blocks of so many tokens.
-    token_budget: positions computed in one step at most.
     max_sessions: sessions that hold KV blocks at once.
     max_waiting: further ones that wait for a place before one is refused.
-    batching: who is computed in a step.
     scheduling: who runs while not all can; null: first come, first served.
     max_running: sessions that `scheduling` lets run at once; null: max_sessions.
-    host_memory: second tier of the KV cache; null for none.
     """
 
-    kv_blocks: int = Field(2048, ge=8)
-    block_size: int = Field(16, ge=1)
-    token_budget: int = Field(512, ge=1)
     max_sessions: int = Field(64, ge=1)
     max_waiting: int = Field(256, ge=0)
-    batching: PolicyChoice = PolicyChoice(name="chunked")
     scheduling: PolicyChoice | None = None
     max_running: int | None = Field(None, ge=1)
-    host_memory: HostMemory | None = None
 
     @model_validator(mode="after")
-    def _policies_exist(self) -> EngineConfig:
-        self.batching.create(batching)
+    def _scheduling_exists(self) -> Self:
         if self.scheduling is not None:
             self.scheduling.create(scheduling)
         return self
-
-    @property
-    def kv_tokens(self) -> int:
-        """Tokens that the KV cache holds."""
-        return self.kv_blocks * self.block_size
 
     @property
     def places(self) -> int:
@@ -90,5 +75,36 @@ class EngineConfig(Strict):
     @property
     def batch_limit(self) -> int:
         """Sessions that a step takes at most."""
+        return min(self.max_sessions, self.max_running or self.max_sessions)
+
+
+class EngineConfig(SessionLimits):
+    """Memory, limits and policies of the engines with Tandem's own core.
+
+    kv_blocks, block_size: the KV cache, in blocks of so many tokens.
+    token_budget: positions computed in one step at most.
+    batching: who is computed in a step.
+    host_memory: second tier of the KV cache; null for none.
+    The rest: see SessionLimits.
+    """
+
+    kv_blocks: int = Field(2048, ge=8)
+    block_size: int = Field(16, ge=1)
+    token_budget: int = Field(512, ge=1)
+    batching: PolicyChoice = PolicyChoice(name="chunked")
+    host_memory: HostMemory | None = None
+
+    @model_validator(mode="after")
+    def _batching_exists(self) -> Self:
+        self.batching.create(batching)
+        return self
+
+    @property
+    def kv_tokens(self) -> int:
+        """Tokens that the KV cache holds."""
+        return self.kv_blocks * self.block_size
+
+    @property
+    def batch_limit(self) -> int:
         limits = (self.max_sessions, self.max_running, self.batching.create(batching).size)
         return min(limit for limit in limits if limit is not None)

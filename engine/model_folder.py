@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,21 +14,27 @@ class UnsupportedModel(ValueError):
     """The folder holds a model that this engine cannot run, or no model at all."""
 
 
-def read_config(folder: Path) -> dict[str, Any]:
-    """Its config.json, if the model is one that our engine runs. Raises UnsupportedModel saying what is the matter."""
+def read_config(folder: Path, architectures: Sequence[str] | None = ARCHITECTURES) -> dict[str, Any]:
+    """Its config.json, if the model is one that our engine runs, or, without `architectures`, whatever it is. Raises
+    UnsupportedModel saying what is the matter."""
     try:
         raw: dict[str, Any] = json.loads((folder / "config.json").read_text())
     except FileNotFoundError:
         raise UnsupportedModel(f"{folder} is no model folder: it has no config.json") from None
     except json.JSONDecodeError as error:
         raise UnsupportedModel(f"config.json of {folder} is no JSON: {error}") from None
+    if architectures is not None:
+        _check(folder, raw, architectures)
+    if not any(folder.glob("*.safetensors")):
+        raise UnsupportedModel(f"{folder} holds no *.safetensors file")
+    return raw
+
+
+def _check(folder: Path, raw: dict[str, Any], architectures: Sequence[str]) -> None:
     architecture = (raw.get("architectures") or ["?"])[0]
-    if architecture not in ARCHITECTURES:
-        raise UnsupportedModel(f"{folder} is a {architecture}; this engine runs {', '.join(ARCHITECTURES)}")
+    if architecture not in architectures:
+        raise UnsupportedModel(f"{folder} is a {architecture}; this engine runs {', '.join(architectures)}")
     if (activation := raw.get("hidden_act", "silu")) != "silu":
         raise UnsupportedModel(f"{folder} has the activation {activation!r}; this engine has silu")
     if raw.get("use_sliding_window"):
         raise UnsupportedModel(f"{folder} uses sliding-window attention, which this engine does not")
-    if not any(folder.glob("*.safetensors")):
-        raise UnsupportedModel(f"{folder} holds no *.safetensors file")
-    return raw

@@ -66,6 +66,11 @@ class StopStrings:
         return held
 
 
+def watch(spelling: Spelling, stop: Sequence[str]) -> tuple[Detokenizer, StopStrings]:
+    """What watches an output for its stop strings, at the output's beginning."""
+    return Detokenizer(spelling), StopStrings(stop)
+
+
 def unfinished_length(text: str, strings: Iterable[str]) -> int:
     """Length of the longest end of `text` that begins one of `strings` without being all of it."""
     ends = (n for s in strings for n in range(min(len(s) - 1, len(text)), 0, -1) if text.endswith(s[:n]))

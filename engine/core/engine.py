@@ -31,7 +31,7 @@ from engine.core.step import Core
 from engine.core.stream import Stream
 from engine.core.tasks import DraftTask, GenerateTask, VerifyTask
 from engine.session import BaseSession
-from engine.text import Detokenizer, Spelling, StopStrings
+from engine.text import Spelling, watch
 from engine.validation import check_ids, check_request, checked_probs
 
 Command = Callable[[], None]
@@ -81,7 +81,7 @@ class CoreEngine:
         if sampling.stop:
             if self._tokenizer is None:
                 raise InvalidRequest("stop strings need an engine with a tokenizer")
-            stops = partial(_watch, self._tokenizer, sampling.stop)
+            stops = partial(watch, self._tokenizer, sampling.stop)
         self._numbers += 1
         sequence = CoreSequence(self._numbers, list(prompt), list(log), sampling, self.info.eos, stops)
         session = self._sessions[self._numbers] = CoreSession(self, self._core, self._driver, sequence)
@@ -252,8 +252,3 @@ class CoreSession(BaseSession):
             return False
         self._pending, self._busy = None, False
         return True
-
-
-def _watch(tokenizer: Spelling, stop: Sequence[str]) -> tuple[Detokenizer, StopStrings]:
-    """What watches a session's output for its stop strings, at the output's beginning."""
-    return Detokenizer(tokenizer), StopStrings(stop)

@@ -10,8 +10,7 @@ from engine.core.kvcache import BlockTable
 from engine.core.tasks import Task
 from engine.text import Detokenizer, StopStrings
 from policies.quality import Reader
-
-REFERENCE_RATE = 5.0  # tokens/s: what a client that reads nothing along counts as
+from policies.scheduling.control import REFERENCE_RATE
 
 
 class Place:
@@ -50,16 +49,17 @@ class Sequence(Place):
     rank: who comes first where not all can run, the lowest.
     paused: it shall not run now.
     fresh: it has had no token since it was let in.
+    ends: tokens with which the output ends.
     reader: whoever takes the output in.
     opened_s: when it was opened, on the engine's clock.
     """
 
     __slots__ = (
-        "_ends",
         "_new_text",
         "_text",
         "arrival",
         "confirmed",
+        "ends",
         "finish",
         "fresh",
         "goal",
@@ -96,7 +96,7 @@ class Sequence(Place):
         self.paused, self.fresh = False, True
         self.opened_s = 0.0
         self.reader = Reader(sampling.reader_rate or REFERENCE_RATE)
-        self._ends = frozenset(sampling.stop_tokens if sampling.ignore_eos else (*sampling.stop_tokens, eos))
+        self.ends = frozenset(sampling.stop_tokens if sampling.ignore_eos else (*sampling.stop_tokens, eos))
         self._new_text = text
         self._text: tuple[Detokenizer, StopStrings] | None = None
         self.finish: str | None = None
@@ -172,7 +172,7 @@ class Sequence(Place):
     def append(self, ids: list[int]) -> int:
         """Add output tokens as far as the output's end (`finish` then says why); how many those are."""
         tokens, most = self.tokens, self.prompt_len + self.sampling.max_tokens
-        if self._text is None and len(tokens) + len(ids) < most and self._ends.isdisjoint(ids):
+        if self._text is None and len(tokens) + len(ids) < most and self.ends.isdisjoint(ids):
             tokens += ids
             return len(ids)
         for count, token in enumerate(ids, 1):
@@ -184,7 +184,7 @@ class Sequence(Place):
 
     def ends_draft(self, token: int) -> bool:
         """Whether a draft should stop at `token` because the output would end there."""
-        return token in self._ends or self.output_len >= self.sampling.max_tokens
+        return token in self.ends or self.output_len >= self.sampling.max_tokens
 
     def replace(self, position: int, tokens: list[int]) -> int:
         """Set the output from `position` on; returns how many leading tokens are unchanged."""
@@ -211,7 +211,7 @@ class Sequence(Place):
                 break
 
     def _finish_after(self, token: int, output_len: int) -> str | None:
-        if token in self._ends:
+        if token in self.ends:
             return "stop"
         if self._text is not None:
             detokenizer, stops = self._text

@@ -15,6 +15,7 @@ from policies.quality import Reader
 from policies.scheduling.base import Ints, Load, SchedulingPolicy, fit
 from policies.step_time import StepTimeModel
 
+REFERENCE_RATE = 5.0  # tokens/s: what a client that reads nothing along counts as
 SOON = 0.25  # of the policy's interval: under stress a change brings the next decision forward, to no less than this
 FADE = 0.95  # weight of all earlier outputs in their mean length
 

@@ -1,0 +1,100 @@
+"""How a vLLM engine is set up, and what of it vLLM is told in its own words."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from engine.config import SessionLimits
+
+SCHEDULER = "engine.vllm.scheduler.TandemScheduler"
+PROPOSER = "engine.vllm.proposer.NullProposer"
+UNIPROC = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
+OURS = {
+    "model": "model",
+    "scheduler_cls": "scheduling",
+    "speculative_config": "speculation",
+    "max_num_seqs": "max_sessions",
+    "num_gpu_blocks_override": "kv_blocks",
+    "block_size": "block_size",
+    "max_num_batched_tokens": "token_budget",
+    "skip_tokenizer_init": "model",
+    "additional_config": "scheduling",
+}
+"""Arguments of vLLM that settings of ours stand for."""
+
+
+class VllmConfig(SessionLimits):
+    """Limits, memory and speculation of a vLLM engine.
+
+    kv_blocks: of the KV cache; null: as many as vLLM finds memory for.
+    block_size: tokens; a multiple of 32 on a CPU.
+    token_budget: positions computed in one step at most; null: vLLM's choice.
+    window: drafts that one step verifies for a session at most.
+    speculation: vLLM's own speculative_config (n-gram, EAGLE ...) for sessions that decode without a device; null for
+        none.
+    options: further arguments of vLLM by its own names (dtype, tensor_parallel_size, kv_offloading_size ...).
+    The rest: see `engine.config.SessionLimits`.
+    """
+
+    kv_blocks: int | None = Field(None, ge=8)
+    block_size: int = Field(32, ge=16)
+    token_budget: int | None = Field(None, ge=1)
+    window: int = Field(8, ge=1)
+    speculation: dict[str, Any] | None = None
+    options: dict[str, Any] = Field({})
+
+    @property
+    def kv_tokens(self) -> int | None:
+        """Tokens that the KV cache holds (block 0 is vLLM's own); None where vLLM decides."""
+        return None if self.kv_blocks is None else (self.kv_blocks - 1) * self.block_size
+
+    @property
+    def longest(self) -> int | None:
+        """Tokens of prompt and output that `options` allow; None where they say nothing of it."""
+        return self.options.get("max_model_len")
+
+
+def check_options(options: dict[str, Any]) -> None:
+    """Raises ValueError naming an option that vLLM has not, and the nearest that it has, or that is ours to set."""
+    from vllm.engine.arg_utils import AsyncEngineArgs
+
+    known = {field.name for field in dataclasses.fields(AsyncEngineArgs)}
+    for name in options:
+        if name in OURS:
+            raise ValueError(f"options.{name}: that is set by engine.{OURS[name]}")
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise ValueError(f"options.{name}: vLLM has no such argument{hint}")
+
+
+def arguments(folder: Path, config: VllmConfig) -> Any:
+    """vLLM's AsyncEngineArgs. Raises ValueError for options that it has not."""
+    from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.platforms import current_platform
+
+    check_options(config.options)
+    speculation = config.speculation or {"method": "custom_class", "model": PROPOSER}
+    scheduling = config.scheduling and config.scheduling.model_dump()
+    given: dict[str, Any] = {
+        "model": str(folder),
+        "scheduler_cls": SCHEDULER,
+        "speculative_config": {"num_speculative_tokens": config.window, **speculation},
+        "max_num_seqs": config.max_sessions,
+        "num_gpu_blocks_override": config.kv_blocks,
+        "block_size": config.block_size,
+        "max_num_batched_tokens": config.token_budget,
+        "skip_tokenizer_init": True,
+        "additional_config": {"scheduling": scheduling, "max_running": config.max_running},
+        "disable_log_stats": True,
+    }
+    if current_platform.is_cpu():  # compiling takes minutes there, and gains little
+        given |= {"dtype": "float32", "enforce_eager": True}
+    if config.options.get("tensor_parallel_size", 1) == 1:
+        given["distributed_executor_backend"] = UNIPROC
+    return AsyncEngineArgs(**given | config.options)

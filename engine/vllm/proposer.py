@@ -1,0 +1,20 @@
+"""A proposer that proposes nothing: with it vLLM verifies, and the drafts come from devices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+
+class NullProposer:
+    """As vLLM loads it for the method "custom_class"."""
+
+    def __init__(self, vllm_config: Any) -> None:
+        pass
+
+    def load_model(self, *_: Any, **__: Any) -> None:
+        """There is none."""
+
+    def propose(self, sampled_token_ids: Sequence[Sequence[int]], *_: Any, **__: Any) -> list[list[int]]:
+        """No draft for anybody."""
+        return [[] for _ in sampled_token_ids]

@@ -1,0 +1,216 @@
+"""vLLM's scheduler, in which sessions wait for their clients and readers decide who runs.
+
+A session is one request of vLLM's. It runs until it has as many output tokens as its client has asked for, and is then
+**parked**: it keeps its KV cache, takes part in no step, and gives way first when memory is short. A client that
+verifies asks for one more token and sends drafts along, which take the place of vLLM's own proposals. Who of those
+with work runs while not all can, the SchedulingControl decides that decides for the torch engine, too.
+
+vLLM imports this module where its scheduler runs, in a process of its own: what it adds to vLLM's EngineCore at the
+end is how asks come in.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.engine import EngineCoreOutputs
+from vllm.v1.engine.core import EngineCore
+from vllm.v1.outputs import ModelRunnerOutput
+from vllm.v1.request import Request, RequestStatus
+
+from engine.base import EngineStats
+from engine.config import PolicyChoice
+from engine.vllm import cpu
+from engine.vllm.views import Label, MemoryView, RequestView
+from policies.scheduling.base import scheduling
+from policies.scheduling.control import SchedulingControl
+from policies.step_time import StepTimeModel
+
+Ask = tuple[str, int, int, list[int]]
+"""A request, the output tokens from which on it is parked, and drafts with the output's length that they follow."""
+
+cpu.mend()
+
+
+class TandemScheduler(Scheduler):
+    """additional_config of vLLM's: `scheduling` (a PolicyChoice or None) and `max_running`."""
+
+    running: list[Request]
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        given = self.vllm_config.additional_config
+        self._views: dict[str, RequestView] = {}
+        self._stats = EngineStats(blocks_total=self.kv_cache_manager.block_pool.num_gpu_blocks - 1)
+        self._step_time = StepTimeModel()
+        self._began_s = 0.0
+        self._memory = MemoryView(self.kv_cache_manager, self.block_size, self.max_num_running_reqs)
+        self._control: SchedulingControl | None = None
+        if given.get("scheduling") is not None:
+            policy = PolicyChoice.model_validate(given["scheduling"]).create(scheduling)
+            most = given.get("max_running") or self.max_num_running_reqs
+            self._control = SchedulingControl(policy, self._memory, self._step_time, most)
+
+    # -- what clients ask -------------------------------------------------------------------------------
+
+    def ask(self, asks: Iterable[Ask]) -> None:
+        """What sessions are asked for; those that have ended meanwhile are left alone."""
+        for request_id, until, position, drafts in asks:
+            view = self._views.get(request_id)
+            if view is None:
+                continue
+            view.until = until
+            if (
+                view.request.num_output_tokens == position
+            ):  # else it has gone on, and they follow something else
+                view.drafts = drafts
+            self._changed()
+
+    def stats(self) -> EngineStats:
+        """Gauges and counters of memory and steps."""
+        stats = self._stats
+        stats.waiting = sum(not view.admitted for view in self._views.values())
+        stats.blocks_free = self._memory.free_blocks
+        return stats
+
+    def add_request(self, request: Request) -> None:
+        label = Label(*request.sampling_params.extra_args["tandem"])
+        self._views[request.request_id] = RequestView(request, label, self._memory, time.monotonic())
+        super().add_request(request)
+        self._changed()
+
+    def _free_request(self, request: Request, *args: Any, **options: Any) -> Any:
+        view = self._views.pop(request.request_id)
+        if self._control is not None and request.status != RequestStatus.FINISHED_ABORTED:
+            self._control.ended(view.received)
+        self._changed()
+        return super()._free_request(request, *args, **options)
+
+    def has_requests(self) -> bool:
+        """vLLM sleeps while all are parked."""
+        return bool(self.finished_req_ids) or any(view.wanting for view in self._views.values())
+
+    def _changed(self) -> None:
+        if self._control is not None:
+            self._control.changed()
+
+    # -- the step ---------------------------------------------------------------------------------------
+
+    def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
+        now = self._began_s = time.monotonic()
+        self._decide(now)
+        views = self._views
+        running = sorted((views[request.request_id] for request in self.running), key=_rank)
+        self._preempt([view for view in running if view.paused], now)
+        ready = [view for view in running if view.runs]
+        parked = sorted((view for view in running if not view.wanting), key=_parked_s)
+        waiting = sorted((views[request.request_id] for request in self.waiting), key=_rank)
+        self._place_drafts(ready)
+        evicted = self._make_room(ready, waiting, parked, now)
+        self._queue(view.request for view in waiting if view.runs)
+        self.running = [view.request for view in ready]
+        try:
+            return super().schedule(throttle_prefills)
+        finally:
+            self.running += [view.request for view in parked[evicted:]]
+            for view in (*waiting, *running):
+                if not view.admitted and not view.runs:
+                    self.waiting.append(view.request)
+
+    def _decide(self, now: float) -> None:
+        control = self._control
+        if control is None:
+            return
+        begin = time.thread_time()
+        views = list(self._views.values())
+        control.decide(views, now)
+        wanting = [view for view in views if view.wanting]
+        if wanting and all(view.paused for view in wanting):  # those that were chosen have ended since
+            min(wanting, key=_rank).paused = False
+        if control.decisions != self._stats.decisions:
+            self._stats.decisions = control.decisions
+            self._stats.decision_s += time.thread_time() - begin
+
+    def _place_drafts(self, ready: Iterable[RequestView]) -> None:
+        """Drafts take the place of what vLLM proposes itself. The target's own token needs one, too."""
+        for view in ready:
+            if view.drafts:
+                request, drafts, view.drafts = view.request, view.drafts, []
+                room = (
+                    min(
+                        self.max_model_len - request.num_tokens,
+                        request.max_tokens - request.num_output_tokens,
+                    )
+                    - 1
+                )
+                request.spec_token_ids = drafts[: max(0, min(room, self.num_spec_tokens))]
+
+    def _make_room(
+        self, ready: list[RequestView], waiting: list[RequestView], parked: list[RequestView], now: float
+    ) -> int:
+        """Those that have been parked for longest lose their memory to those with work; how many did."""
+        blocks = self._memory.blocks
+        needed = sum(1 + blocks(len(view.request.spec_token_ids)) for view in ready)
+        if len(ready) < self.max_num_running_reqs and (first := next((v for v in waiting if v.runs), None)):
+            needed += blocks(first.request.num_tokens) + 1
+        evicted = 0
+        while evicted < len(parked) and self._memory.free_blocks < needed:
+            self._preempt(parked[evicted : evicted + 1], now)
+            evicted += 1
+        return evicted
+
+    def _preempt(self, views: Iterable[RequestView], now: float) -> None:
+        for view in views:
+            self.running.remove(view.request)
+            self._preempt_request(view.request, now)
+
+    def _preempt_request(self, request: Request, *args: Any, **options: Any) -> None:
+        view = self._views[request.request_id]
+        view.fresh, view.drafts = True, []
+        self._stats.preempted += 1
+        super()._preempt_request(request, *args, **options)
+
+    def _queue(self, requests: Iterable[Request]) -> None:
+        """These wait, and in this order."""
+        self.waiting.clear()
+        self.waiting.extend(requests)
+
+    def update_from_output(
+        self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput
+    ) -> dict[int, EngineCoreOutputs]:
+        outputs = super().update_from_output(scheduler_output, model_runner_output)
+        positions = scheduler_output.total_num_scheduled_tokens
+        if positions:
+            seconds = time.monotonic() - self._began_s
+            self._stats.steps += 1
+            self._stats.step_s += seconds
+            self._step_time.note(positions, seconds)
+        return outputs
+
+    def _update_request_with_output(
+        self, request: Request, new_token_ids: list[int], is_stale: bool = False
+    ) -> tuple[list[int], bool]:
+        ids, stopped = super()._update_request_with_output(request, new_token_ids, is_stale)
+        view, now = self._views[request.request_id], time.monotonic()
+        view.reader.deliver(len(ids), now)
+        view.fresh = False
+        if not view.wanting:
+            view.parked_s = now
+            self._changed()
+        return ids, stopped
+
+
+def _rank(view: RequestView) -> int:
+    return view.rank
+
+
+def _parked_s(view: RequestView) -> float:
+    return view.parked_s
+
+
+EngineCore.tandem_ask = lambda self, asks: self.scheduler.ask(asks)
+EngineCore.tandem_stats = lambda self: self.scheduler.stats()

@@ -1,0 +1,249 @@
+"""A session at a vLLM engine.
+
+vLLM decodes a request forwards only. So a session keeps its own log, and the tokens that vLLM has made beyond it lie
+**ahead**: drafts that nobody has confirmed yet, or what came after a stream was left. As long as the log goes along
+with them the request goes on; where it turns elsewhere, the request is given up for another one, which finds the
+common part in the prefix cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from engine.base import (
+    Draft,
+    DraftProbs,
+    EngineError,
+    EngineStopped,
+    InvalidRequest,
+    Sampling,
+    TokenLogprob,
+    Tokens,
+    Verdict,
+)
+from engine.core.sequence import Sequence as Log
+from engine.session import BaseSession
+from engine.validation import check_ids
+from engine.vllm.views import FOREVER
+
+if TYPE_CHECKING:
+    from vllm.outputs import RequestOutput
+    from vllm.v1.engine.output_processor import RequestOutputCollector
+
+    from engine.vllm.engine import VllmEngine
+
+
+class Request:
+    """What vLLM works on for a session.
+
+    outputs: as they come.
+    tokens: of prompt and output so far.
+    scores: of those that this request has made, where they are asked for.
+    until: output tokens of this request from which on it is parked.
+    """
+
+    def __init__(self, outputs: RequestOutputCollector, tokens: list[int], logprobs: int) -> None:
+        self.outputs, self.tokens = outputs, tokens
+        self.scores: list[TokenLogprob] = []
+        self.until = 1
+        self._begun, self._logprobs = len(tokens), logprobs
+
+    @property
+    def id(self) -> str:
+        return self.outputs.request_id
+
+    @property
+    def received(self) -> int:
+        """Output tokens that it has made."""
+        return len(self.tokens) - self._begun
+
+    def take(self, output: RequestOutput) -> None:
+        """The next tokens."""
+        (made,) = output.outputs
+        self.tokens += made.token_ids
+        if self._logprobs >= 0:
+            pairs = zip(made.token_ids, made.logprobs, strict=True)
+            self.scores += [_score(token, found, self._logprobs) for token, found in pairs]
+
+    def scores_of(self, start: int, count: int) -> list[TokenLogprob] | None:
+        """Of so many tokens from position `start` on; None where nobody asks for them."""
+        start -= self._begun
+        return self.scores[start : start + count] if self._logprobs >= 0 else None
+
+
+class VllmSession(BaseSession):
+    """log: prompt and output as the client knows them."""
+
+    def __init__(self, engine: VllmEngine, log: Log) -> None:
+        super().__init__(engine.info)
+        self.log = log
+        self._engine = engine
+        self._request: Request | None = None
+
+    async def start(self) -> None:
+        """Have vLLM begin with what there is, up to its first token."""
+        log = self.log
+        self._request = await self._engine.start(log)
+
+    async def generate(self) -> AsyncGenerator[Tokens, None]:
+        self._begin("generate")
+        log = self.log
+        try:
+            if log.finish is not None:
+                yield Tokens([], log.finish)
+            while log.finish is None:
+                ahead = self._ahead or await self._more(FOREVER)
+                yield self._keep(ahead)
+        finally:
+            self._rest()
+
+    async def verify(self, drafts: Sequence[int], probs: DraftProbs | None = None) -> Verdict:
+        """`probs` are not looked at: as point masses drafts are accepted less often, and no less faithfully."""
+        check_ids(drafts, self._info.vocab_size)
+        self._begin("verify")
+        log, before, accepted, own = self.log, len(self.log.tokens), 0, False
+        try:
+            while log.finish is None and not own:
+                ahead = self._ahead or await self._more(1, drafts[accepted:])
+                token = ahead[0]
+                self._keep([token])
+                own = accepted == len(drafts) or token != drafts[accepted]
+                accepted += not own
+        finally:
+            self._rest()
+        counters = self._engine.counters
+        counters.tokens_verified += len(drafts)
+        counters.tokens_accepted += accepted
+        return Verdict(accepted, log.tokens[before:], log.finish, self._scores(before))
+
+    async def draft(self, position: int, tokens: Sequence[int], window: int) -> Draft:
+        if window < 0:
+            raise InvalidRequest(f"window must be 0 or more tokens, not {window}")
+        check_ids(tokens, self._info.vocab_size)
+        self._begin("draft")
+        try:
+            self._set(position, tokens)
+            log = self.log
+            if log.finish is not None:
+                return Draft([])
+            window = min(window, log.longest - log.output_len)
+            ids: list[int] = []
+            while len(ids) < window and not (ids and log.ends_draft(ids[-1])):
+                ahead = self._ahead
+                if len(ahead) == len(ids):
+                    ahead = await self._more(window - len(ids))
+                ids.append(ahead[len(ids)])
+        finally:
+            self._rest()
+        self._engine.counters.tokens_drafted += len(ids)
+        return Draft(ids)
+
+    async def extend(self, position: int, tokens: Sequence[int]) -> None:
+        check_ids(tokens, self._info.vocab_size)
+        self._begin("extend")
+        try:
+            self._set(position, tokens)
+        finally:
+            self._rest()
+
+    async def cancel(self) -> None:
+        if self._end():
+            self._engine.forget(self)
+            self._give_up()
+
+    def fail(self, error: EngineError) -> None:
+        """The engine works no more."""
+        self._end(error)
+
+    # -- what vLLM makes --------------------------------------------------------------------------------
+
+    @property
+    def _ahead(self) -> list[int]:
+        """Tokens that vLLM has made beyond the log."""
+        return self._request.tokens[len(self.log.tokens) :] if self._request is not None else []
+
+    async def _more(self, tokens: int, drafts: Sequence[int] = ()) -> list[int]:
+        """What lies ahead once there is more of it; vLLM is asked for so many tokens, and has drafts to begin with."""
+        self._check()
+        if self._request is None:
+            await self.start()
+        request = self._request
+        assert request is not None
+        until = min(request.received + tokens, FOREVER)
+        if request.until < until:
+            request.until = until
+            self._engine.ask(request, drafts)
+        try:
+            output = request.outputs.get_nowait() or await request.outputs.get()
+        except self._engine.died as error:
+            raise EngineStopped(f"vLLM has stopped: {error}") from None
+        self._check()
+        request.take(output)
+        return self._ahead
+
+    def _keep(self, ahead: list[int]) -> Tokens:
+        """Of the tokens ahead, these are output, as far as it goes."""
+        before = len(self.log.tokens)
+        kept = self.log.append(ahead)
+        self.log.confirmed = len(self.log.tokens)
+        self._engine.counters.tokens_generated += kept
+        return Tokens(ahead[:kept], self.log.finish, self._scores(before))
+
+    def _scores(self, start: int) -> list[TokenLogprob] | None:
+        return None if self._request is None else self._request.scores_of(start, len(self.log.tokens) - start)
+
+    def _set(self, position: int, tokens: Sequence[int]) -> None:
+        """Set the output from `position` on. Raises InvalidRequest where it does not reach so far."""
+        log = self.log
+        if not 0 <= position <= log.output_len or position + len(tokens) > log.longest:
+            raise InvalidRequest(
+                f"cannot set {len(tokens)} tokens at position {position}: the output has {log.output_len} "
+                f"of at most {log.longest}"
+            )
+        same = log.replace(position, list(tokens))
+        request = self._request
+        if request is not None and request.tokens[same : len(log.tokens)] != log.tokens[same:]:
+            self._give_up()
+
+    def _rest(self) -> None:
+        """The operation is over; vLLM need not go on."""
+        self._busy = False
+        request = self._request
+        if request is not None and self._ended is None and request.until == FOREVER:
+            request.until = 0
+            self._engine.ask(request)
+
+    def _give_up(self) -> None:
+        request, self._request = self._request, None
+        if request is not None:
+            self._engine.abort(request)
+
+
+def sampling_params(sampling: Sampling, log: Log, label: tuple[Any, ...]) -> Any:
+    """For vLLM, of a session that goes on after `log`; stop strings are found on this side."""
+    from vllm.sampling_params import RequestOutputKind, SamplingParams
+
+    return SamplingParams(
+        max_tokens=log.longest - log.output_len,
+        temperature=sampling.temperature,
+        top_k=sampling.top_k,
+        top_p=sampling.top_p,
+        repetition_penalty=sampling.repetition_penalty,
+        presence_penalty=sampling.presence_penalty,
+        frequency_penalty=sampling.frequency_penalty,
+        seed=None if sampling.greedy else sampling.seed,
+        stop_token_ids=sorted(log.ends),
+        ignore_eos=True,
+        logprobs=None if sampling.logprobs < 0 else sampling.logprobs,
+        detokenize=False,
+        output_kind=RequestOutputKind.DELTA,
+        extra_args={"tandem": label},
+    )
+
+
+def _score(token: int, found: Any, best: int) -> TokenLogprob:
+    """found: vLLM's, by token, the `best` likeliest and the chosen one."""
+    ranked = sorted(found.items(), key=lambda item: item[1].rank)
+    top = [(other, score.logprob) for other, score in ranked if score.rank <= best]
+    return TokenLogprob(found[token].logprob, top[:best])

@@ -1,0 +1,111 @@
+"""vLLM's requests and memory as a scheduling control sees them (`policies.scheduling.control`)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from policies.quality import Reader
+from policies.scheduling.control import REFERENCE_RATE
+
+if TYPE_CHECKING:
+    from vllm.v1.core.kv_cache_manager import KVCacheManager
+    from vllm.v1.request import Request
+
+FOREVER = 2**62
+"""More tokens than any output has."""
+
+
+class Label(NamedTuple):
+    """What a session tells the scheduler of itself, in the request's `extra_args`.
+
+    number: order of opening.
+    reader_rate: tokens/s; 0: nobody reads along.
+    before: output tokens that the request was opened with; vLLM counts them as its prompt.
+    """
+
+    number: int
+    reader_rate: float
+    before: int
+
+
+class RequestView:
+    """One request of vLLM's: a session with work, or one that is parked until its client asks on.
+
+    until: output tokens from which on it is parked.
+    drafts: to be verified with its next step.
+    parked_s: since when it has been.
+    """
+
+    def __init__(self, request: Request, label: Label, memory: MemoryView, now_s: float) -> None:
+        self.request, self._before, self._memory = request, label.before, memory
+        self.number = self.rank = label.number
+        self.opened_s = self.parked_s = now_s
+        self.reader = Reader(label.reader_rate or REFERENCE_RATE)
+        self.fresh, self.paused = True, False
+        self.until, self.drafts = 1, list[int]()
+
+    @property
+    def wanting(self) -> bool:
+        return self.request.num_output_tokens < self.until
+
+    @property
+    def runs(self) -> bool:
+        """Whether it may take part in the next step."""
+        return self.wanting and not self.paused
+
+    @property
+    def admitted(self) -> bool:
+        return bool(self.request.status.name == "RUNNING")
+
+    @property
+    def received(self) -> int:
+        return self._before + self.request.num_output_tokens
+
+    @property
+    def longest(self) -> int:
+        return self._before + self.request.max_tokens
+
+    @property
+    def missing(self) -> int:
+        request = self.request
+        if self.admitted:
+            return max(0, request.num_tokens - 1 - request.num_computed_tokens)
+        return request.num_tokens - self._memory.cached(request)
+
+    @property
+    def stored(self) -> int:
+        return 0
+
+    def reach(self, more: int) -> int:
+        request = self.request
+        return min(request.num_tokens + more, request.num_prompt_tokens + request.max_tokens)
+
+
+class MemoryView:
+    """vLLM's KV cache. What a session loses it computes again, but for what the prefix cache still has."""
+
+    copy_s = float("inf")
+    copy_queue_s = 0.0
+
+    def __init__(self, manager: KVCacheManager, block_size: int, places: int) -> None:
+        self._pool = manager.block_pool
+        self.block_size, self.places = block_size, places
+        self.capacity = (self._pool.num_gpu_blocks - 1) * block_size  # block 0 is vLLM's own
+
+    @property
+    def free_blocks(self) -> int:
+        """That nobody holds, cached ones included."""
+        return int(self._pool.get_num_free_blocks())
+
+    def blocks(self, tokens: int) -> int:
+        """That so many tokens fill."""
+        return -(-tokens // self.block_size)
+
+    def cached(self, request: Request) -> int:
+        """Leading tokens that the prefix cache has."""
+        found = 0
+        for block_hash in request.block_hashes:
+            if self._pool.get_cached_block(block_hash, [0]) is None:
+                break
+            found += self.block_size
+        return min(found, int(request.num_tokens) - 1)

@@ -1,0 +1,31 @@
+"""The vLLM engine on the embedded target, on its own and beside the torch engine."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from engine import family
+from engine.base import Engine
+from engine.tokenizer import Tokenizer
+from tests.engine_contract import CHECKS
+
+pytestmark = [
+    pytest.mark.asyncio(loop_scope="package"),
+    pytest.mark.xdist_group("vllm"),
+    pytest.mark.timeout(300),
+]
+
+
+@pytest.fixture(scope="module")
+def prompt() -> list[int]:
+    tokenizer = Tokenizer.load(family.path("target"))
+    return tokenizer.render_chat([{"role": "user", "content": "Tell me about the town of Marworth."}])
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda c: c.__name__)
+async def test_contract(
+    check: Callable[[Engine, list[int]], Awaitable[None]], engine: Engine, prompt: list[int]
+) -> None:
+    await check(engine, prompt)
