@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from functools import partial
 from typing import Any
 
@@ -196,14 +196,15 @@ class LinkedEngine:
 class LinkedSession:
     """A session at the other end of a path."""
 
-    __slots__ = ("_path", "_session")
+    __slots__ = ("_path", "_session", "_stopping")
 
     def __init__(self, session: Session, path: Path) -> None:
         self._session, self._path = session, path
+        self._stopping: asyncio.Task[None] | None = None
 
     async def generate(self) -> AsyncGenerator[Tokens, None]:
         stream, path = Stream(), self._path
-        await path.there()
+        await self._there()
         pump = asyncio.get_running_loop().create_task(self._pump(stream))
         path.listen(stream)
         try:
@@ -212,36 +213,48 @@ class LinkedSession:
         finally:
             path.leave(stream)
             if not pump.done():
-                path.send(lambda: _stop(pump))
+                path.send(partial(self._stop, pump))
+
+    def _stop(self, pump: asyncio.Task[None]) -> None:
+        pump.cancel()
+        self._stopping = pump
+
+    async def _there(self, tokens: int = 0) -> None:
+        """A call gets to the engine, and waits for its turn: what was stopped before it has to come to rest."""
+        await self._path.there(tokens)
+        if self._stopping is not None:
+            await asyncio.wait((self._stopping,))
+            self._stopping = None
 
     async def _pump(self, stream: Stream) -> None:
         """At the engine's end: send its tokens as they come."""
         path = self._path
         try:
-            async for tokens in self._session.generate():
-                path.reply(_put(stream, tokens), len(tokens.ids))
+            async with aclosing(self._session.generate()) as tokens_of_engine:
+                async for tokens in tokens_of_engine:
+                    path.reply(_put(stream, tokens), len(tokens.ids))
         except Exception as error:
             path.reply(_put(stream, error))
 
     async def verify(self, drafts: Sequence[int], probs: DraftProbs | None = None) -> Verdict:
-        await self._path.there(len(drafts))
+        await self._there(len(drafts))
         verdict = await self._session.verify(drafts, probs)
         await self._path.back(len(verdict.ids))
         return verdict
 
     async def draft(self, position: int, tokens: Sequence[int], window: int) -> Draft:
-        await self._path.there(len(tokens))
+        await self._there(len(tokens))
         draft = await self._session.draft(position, tokens, window)
         await self._path.back(len(draft.ids))
         return draft
 
     async def extend(self, position: int, tokens: Sequence[int]) -> None:
-        await self._path.there(len(tokens))
+        await self._there(len(tokens))
         await self._session.extend(position, tokens)
         await self._path.back()
 
     async def forward(self, position: int, hidden: Tensor) -> Tensor:
-        await self._path.there()
+        await self._there()
         result = await self._session.forward(position, hidden)
         await self._path.back()
         return result
@@ -267,10 +280,6 @@ async def _end(session: Session, path: Path) -> None:
 
 def _leave(session: Session, path: Path) -> None:
     _spawn(_end(session, path))
-
-
-def _stop(task: asyncio.Task[None]) -> None:
-    task.cancel()
 
 
 def _put(stream: Stream, item: Tokens | Exception) -> Callable[[], None]:

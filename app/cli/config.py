@@ -154,7 +154,7 @@ def _default(field: FieldInfo) -> str:
     if value is None:
         return "null"
     if isinstance(value, (tuple, list, dict)):
-        return "[]" if not value else ", ".join(map(str, value))
+        return ("{}" if isinstance(value, dict) else "[]") if not value else ", ".join(map(str, value))
     return (
         f"{value:g}"
         if isinstance(value, float)

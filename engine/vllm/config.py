@@ -12,11 +12,13 @@ from pydantic import Field
 from engine.config import SessionLimits
 
 SCHEDULER = "engine.vllm.scheduler.TandemScheduler"
+WORKER = "engine.vllm.worker.Extension"
 PROPOSER = "engine.vllm.proposer.NullProposer"
 UNIPROC = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
 OURS = {
     "model": "model",
     "scheduler_cls": "scheduling",
+    "worker_extension_cls": "scheduling",
     "speculative_config": "speculation",
     "max_num_seqs": "max_sessions",
     "num_gpu_blocks_override": "kv_blocks",
@@ -84,6 +86,7 @@ def arguments(folder: Path, config: VllmConfig) -> Any:
     given: dict[str, Any] = {
         "model": str(folder),
         "scheduler_cls": SCHEDULER,
+        "worker_extension_cls": WORKER,
         "speculative_config": {"num_speculative_tokens": config.window, **speculation},
         "max_num_seqs": config.max_sessions,
         "num_gpu_blocks_override": config.kv_blocks,

@@ -12,7 +12,7 @@ end is how asks come in.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from vllm.v1.core.sched.output import SchedulerOutput
@@ -24,16 +24,13 @@ from vllm.v1.request import Request, RequestStatus
 
 from engine.base import EngineStats
 from engine.config import PolicyChoice
-from engine.vllm import cpu
-from engine.vllm.views import Label, MemoryView, RequestView
+from engine.vllm.views import REPLAYED, Label, MemoryView, RequestView
 from policies.scheduling.base import scheduling
 from policies.scheduling.control import SchedulingControl
 from policies.step_time import StepTimeModel
 
 Ask = tuple[str, int, int, list[int]]
 """A request, the output tokens from which on it is parked, and drafts with the output's length that they follow."""
-
-cpu.mend()
 
 
 class TandemScheduler(Scheduler):
@@ -64,9 +61,7 @@ class TandemScheduler(Scheduler):
             if view is None:
                 continue
             view.until = until
-            if (
-                view.request.num_output_tokens == position
-            ):  # else it has gone on, and they follow something else
+            if view.made == position:  # else it has gone on, and they follow something else
                 view.drafts = drafts
             self._changed()
 
@@ -78,7 +73,9 @@ class TandemScheduler(Scheduler):
         return stats
 
     def add_request(self, request: Request) -> None:
-        label = Label(*request.sampling_params.extra_args["tandem"])
+        extra = request.sampling_params.extra_args
+        _replay(request, extra.get(REPLAYED, ()))
+        label = Label(*extra["tandem"])
         self._views[request.request_id] = RequestView(request, label, self._memory, time.monotonic())
         super().add_request(request)
         self._changed()
@@ -117,9 +114,10 @@ class TandemScheduler(Scheduler):
             return super().schedule(throttle_prefills)
         finally:
             self.running += [view.request for view in parked[evicted:]]
-            for view in (*waiting, *running):
-                if not view.admitted and not view.runs:
-                    self.waiting.append(view.request)
+            aside = dict.fromkeys(
+                view for view in (*waiting, *running) if not view.admitted and not view.runs
+            )
+            self.waiting.extend(view.request for view in aside)
 
     def _decide(self, now: float) -> None:
         control = self._control
@@ -128,9 +126,6 @@ class TandemScheduler(Scheduler):
         begin = time.thread_time()
         views = list(self._views.values())
         control.decide(views, now)
-        wanting = [view for view in views if view.wanting]
-        if wanting and all(view.paused for view in wanting):  # those that were chosen have ended since
-            min(wanting, key=_rank).paused = False
         if control.decisions != self._stats.decisions:
             self._stats.decisions = control.decisions
             self._stats.decision_s += time.thread_time() - begin
@@ -202,6 +197,17 @@ class TandemScheduler(Scheduler):
             view.parked_s = now
             self._changed()
         return ids, stopped
+
+
+def _replay(request: Request, output: Sequence[int]) -> None:
+    """These last tokens of the request's prompt are output of earlier."""
+    if not output:
+        return
+    del request.prompt_token_ids[-len(output) :]
+    request.num_prompt_tokens -= len(output)
+    request._output_token_ids.extend(output)
+    request.max_tokens += len(output)
+    request.prefill_stats = None  # they would wonder at more tokens in the cache than a prompt has
 
 
 def _rank(view: RequestView) -> int:

@@ -25,13 +25,16 @@ from engine.base import (
 from engine.core.sequence import Sequence as Log
 from engine.session import BaseSession
 from engine.validation import check_ids
-from engine.vllm.views import FOREVER
+from engine.vllm.views import FOREVER, REPLAYED
 
 if TYPE_CHECKING:
     from vllm.outputs import RequestOutput
     from vllm.v1.engine.output_processor import RequestOutputCollector
 
     from engine.vllm.engine import VllmEngine
+
+STRIDE = 0x9E3779B97F4A7C15
+"""Between the seeds of a session's requests: vLLM's randomness knows no position, and none shall repeat another's."""
 
 
 class Request:
@@ -90,19 +93,21 @@ class VllmSession(BaseSession):
         self._begin("generate")
         log = self.log
         try:
-            if log.finish is not None:
-                yield Tokens([], log.finish)
-            while log.finish is None:
-                ahead = self._ahead or await self._more(FOREVER)
-                yield self._keep(ahead)
+            tokens = Tokens([], log.finish)
+            while tokens.finish is None:
+                tokens = self._keep(self._ahead or await self._more(FOREVER))
+                if tokens.finish is None:
+                    yield tokens
         finally:
             self._rest()
+        yield tokens  # free already, whether or not the consumer asks on
 
     async def verify(self, drafts: Sequence[int], probs: DraftProbs | None = None) -> Verdict:
         """`probs` are not looked at: as point masses drafts are accepted less often, and no less faithfully."""
         check_ids(drafts, self._info.vocab_size)
         self._begin("verify")
         log, before, accepted, own = self.log, len(self.log.tokens), 0, False
+        drafts = drafts[: max(0, log.longest - log.output_len - 1)]  # the target's own token needs a place
         try:
             while log.finish is None and not own:
                 ahead = self._ahead or await self._more(1, drafts[accepted:])
@@ -224,6 +229,9 @@ def sampling_params(sampling: Sampling, log: Log, label: tuple[Any, ...]) -> Any
     """For vLLM, of a session that goes on after `log`; stop strings are found on this side."""
     from vllm.sampling_params import RequestOutputKind, SamplingParams
 
+    extra: dict[str, Any] = {"tandem": label}
+    if sampling.presence_penalty or sampling.frequency_penalty:
+        extra[REPLAYED] = log.output
     return SamplingParams(
         max_tokens=log.longest - log.output_len,
         temperature=sampling.temperature,
@@ -232,13 +240,13 @@ def sampling_params(sampling: Sampling, log: Log, label: tuple[Any, ...]) -> Any
         repetition_penalty=sampling.repetition_penalty,
         presence_penalty=sampling.presence_penalty,
         frequency_penalty=sampling.frequency_penalty,
-        seed=None if sampling.greedy else sampling.seed,
+        seed=None if sampling.greedy else (sampling.seed + log.output_len * STRIDE) % 2**63,
         stop_token_ids=sorted(log.ends),
         ignore_eos=True,
         logprobs=None if sampling.logprobs < 0 else sampling.logprobs,
         detokenize=False,
         output_kind=RequestOutputKind.DELTA,
-        extra_args={"tandem": label},
+        extra_args=extra,
     )
 
 

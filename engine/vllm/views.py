@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from vllm.v1.core.kv_cache_manager import KVCacheManager
     from vllm.v1.request import Request
 
+REPLAYED = "tandem_replayed"
+"""Among a request's `extra_args`: output tokens that it begins with, which penalties have to count."""
 FOREVER = 2**62
 """More tokens than any output has."""
 
@@ -20,7 +22,7 @@ class Label(NamedTuple):
 
     number: order of opening.
     reader_rate: tokens/s; 0: nobody reads along.
-    before: output tokens that the request was opened with; vLLM counts them as its prompt.
+    before: output tokens that the request was opened with.
     """
 
     number: int
@@ -31,13 +33,15 @@ class Label(NamedTuple):
 class RequestView:
     """One request of vLLM's: a session with work, or one that is parked until its client asks on.
 
-    until: output tokens from which on it is parked.
+    made: output tokens of its own.
+    until: of them, from which on it is parked.
     drafts: to be verified with its next step.
     parked_s: since when it has been.
     """
 
     def __init__(self, request: Request, label: Label, memory: MemoryView, now_s: float) -> None:
         self.request, self._before, self._memory = request, label.before, memory
+        self._replayed = request.num_output_tokens  # vLLM counts the others as its prompt
         self.number = self.rank = label.number
         self.opened_s = self.parked_s = now_s
         self.reader = Reader(label.reader_rate or REFERENCE_RATE)
@@ -45,8 +49,12 @@ class RequestView:
         self.until, self.drafts = 1, list[int]()
 
     @property
+    def made(self) -> int:
+        return int(self.request.num_output_tokens) - self._replayed
+
+    @property
     def wanting(self) -> bool:
-        return self.request.num_output_tokens < self.until
+        return self.made < self.until
 
     @property
     def runs(self) -> bool:
@@ -59,11 +67,11 @@ class RequestView:
 
     @property
     def received(self) -> int:
-        return self._before + self.request.num_output_tokens
+        return self._before + self.made
 
     @property
     def longest(self) -> int:
-        return self._before + self.request.max_tokens
+        return self._before + int(self.request.max_tokens) - self._replayed
 
     @property
     def missing(self) -> int:

@@ -115,12 +115,20 @@ class SchedulingControl:
         """Seconds until the next decision; None while nobody is paused."""
         if not self._changed and not any(s.paused for s in sessions):
             return None
-        return max(0.0, (self._soon_at if self._changed else self._due_at) - now_s)
+        return max(0.0, self._next_at(sessions) - now_s)
+
+    def _next_at(self, sessions: Sequence[SessionView]) -> float:
+        """When to decide next: at once where those that ran have gone, and others could."""
+        if not self._changed:
+            return self._due_at
+        if any(s.paused for s in sessions) and all(s.paused for s in sessions if s.wanting):
+            return 0.0
+        return self._soon_at
 
     def decide(self, sessions: Sequence[SessionView], now_s: float) -> None:
         """Decide, if it is time to: sets every session's `paused` and `rank`."""
         newest = max((s.number for s in sessions if s.wanting), default=0)
-        if now_s < (self._soon_at if self._changed else self._due_at) and newest <= self._newest:
+        if now_s < self._next_at(sessions) and newest <= self._newest:
             return  # but whoever is new does not run before the policy has seen it
         self._newest = max(self._newest, newest)
         self._changed = False

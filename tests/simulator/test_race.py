@@ -141,3 +141,23 @@ def test_disco_beats_chance_at_the_same_budget(exchange_rate: float) -> None:
     ttft_s = [[answer.first_s - answer.arrival_s for answer in result.answers] for result in (disco, chance)]
     assert np.mean(ttft_s[0]) < 0.9 * np.mean(ttft_s[1])
     assert np.percentile(ttft_s[0], 99) < 0.9 * np.percentile(ttft_s[1], 99)
+
+
+def test_a_server_that_is_still_coming_to_rest_resumes() -> None:
+    """The device is full, so that the hand-over fails at once, without a link that would take its time."""
+    settings: dict[str, Any] = {
+        "reader": "device",
+        "targets": [{**SERVER, "measured_draft": None}],
+        "devices": [{**DEVICE, "sessions": 1, "link": {"rtt_ms": 0}}],
+        "racing": {
+            "dispatch": {"name": "server"},
+            "migration": {"name": "buffered"},
+            "budget": 0.0,
+            "exchange_rate": 0.0,
+        },
+        "engine": {"max_sessions": 1, "token_budget": 16, "latency": {"median_s": 0.3, "sigma": 1.0}},
+    }
+    asked = [request(1, tokens) for tokens in (1, 2, 5, 1, 1)]
+    answers = simulate(config(mode="race", **settings), requests=asked).answers
+    assert [answer.failure for answer in answers] == [None] * 5
+    assert sum(answer.stats.figures["race"].migrations_failed for answer in answers)

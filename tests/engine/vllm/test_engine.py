@@ -9,7 +9,7 @@ import pytest
 from engine import family
 from engine.base import Engine
 from engine.tokenizer import Tokenizer
-from tests.engine_contract import CHECKS
+from tests import engine_contract, model_contract
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="package"),
@@ -24,7 +24,7 @@ def prompt() -> list[int]:
     return tokenizer.render_chat([{"role": "user", "content": "Tell me about the town of Marworth."}])
 
 
-@pytest.mark.parametrize("check", CHECKS, ids=lambda c: c.__name__)
+@pytest.mark.parametrize("check", [*engine_contract.CHECKS, *model_contract.CHECKS], ids=lambda c: c.__name__)
 async def test_contract(
     check: Callable[[Engine, list[int]], Awaitable[None]], engine: Engine, prompt: list[int]
 ) -> None:

@@ -1,0 +1,28 @@
+"""The torch engine on the embedded target keeps what every engine with a model owes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+
+from engine import family
+from engine.base import Engine
+from engine.config import EngineConfig, PolicyChoice
+from engine.tokenizer import Tokenizer
+from engine.torch.engine import load
+from tests.model_contract import CHECKS
+
+
+@pytest.fixture
+async def engine() -> AsyncIterator[Engine]:
+    config = EngineConfig(kv_blocks=126, max_sessions=8, scheduling=PolicyChoice(name="buffer_aware"))
+    made = load(family.path("target"), config, threads=1)
+    yield made
+    await made.close()
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+async def test_model_contract(check: Callable[[Engine, list[int]], Awaitable[None]], engine: Engine) -> None:
+    question = [{"role": "user", "content": "Tell me about the town of Marworth."}]
+    await check(engine, Tokenizer.load(family.path("target")).render_chat(question))

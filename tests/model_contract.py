@@ -1,0 +1,199 @@
+"""What every engine with a model owes its callers beyond `tests.engine_contract`: what it says, and how likely.
+
+A test module runs `CHECKS` against its engines. They need a model whose next tokens are uncertain, an engine with fewer
+places than SESSIONS and a policy for them, and a KV cache that cannot hold PARKED times LONG tokens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import Counter
+from collections.abc import Sequence
+
+import pytest
+
+from engine.base import Engine, Sampling, TokenLogprob
+from tests.engine_contract import drain, greedy, session
+
+SESSIONS = 16
+PARKED, LONG = 12, 220
+SAMPLES = 320
+UNLIKELY = 1e-5
+"""Probability with which a sound engine fails a check of its distribution; seeds are fixed."""
+
+
+async def generates_what_it_verifies(engine: Engine, prompt: list[int]) -> None:
+    """Likelihoods too."""
+    sampling = Sampling(max_tokens=11, ignore_eos=True, logprobs=3)
+    whole, scores = await _scored(engine, prompt, sampling)
+    async with session(engine, prompt, sampling) as s:
+        first = await s.verify([*whole[:4], (whole[4] + 1) % engine.info.vocab_size])
+        rest = await s.verify(whole[5:10])
+    assert (first.accepted, rest.accepted) == (4, 5)
+    assert first.ids + rest.ids == whole
+    verified = [*(first.logprobs or ()), *(rest.logprobs or ())]
+    for token, generated, checked in zip(whole, scores, verified, strict=True):
+        assert generated.logprob == pytest.approx(checked.logprob, abs=1e-4)
+        assert len(generated.top) == len(checked.top) == 3
+        assert generated.top[0] == (token, generated.logprob)
+
+
+async def penalties_count_the_whole_output(engine: Engine, prompt: list[int]) -> None:
+    """That which a session was opened with, as well."""
+    sampling = Sampling(
+        max_tokens=24, ignore_eos=True, logprobs=20, presence_penalty=1.0, frequency_penalty=0.6
+    )
+    whole, scores = await _scored(engine, prompt, sampling)
+    free, _ = await _scored(engine, prompt, Sampling(max_tokens=24, ignore_eos=True, logprobs=0))
+    assert whole != free
+    for position, (token, score) in enumerate(zip(whole, scores, strict=True)):
+        counts = Counter(whole[:position])
+        adjusted = {
+            other: logprob - 1.0 * (counts[other] > 0) - 0.6 * counts[other] for other, logprob in score.top
+        }
+        assert adjusted[token] == pytest.approx(max(adjusted.values()), abs=1e-4)
+    for cut in (3, 15):
+        async with session(engine, prompt, sampling, log=whole[:cut]) as s:
+            assert (await drain(s))[0] == whole[cut:]
+
+
+async def samples_as_likely_as_the_model_says(engine: Engine, prompt: list[int]) -> None:
+    """The second token, generated and verified: a draft that is right at times, and one whose context is."""
+    prompt, likely, after = await _uncertain(engine, prompt)
+
+    async def second(seed: int, drafts: Sequence[int]) -> int:
+        sampling = Sampling(max_tokens=2, ignore_eos=True, temperature=1.0, seed=seed)
+        async with session(engine, prompt, sampling, log=()) as s:
+            await s.extend(0, [likely])
+            if drafts:
+                return (await s.verify(drafts)).ids[0]
+            return (await drain(s))[0][0]
+
+    for drafts in ([], [after.top[2][0]]):
+        seen = Counter[int]()
+        for start in range(0, SAMPLES, SESSIONS):
+            seen.update(await asyncio.gather(*(second(start + i, drafts) for i in range(SESSIONS))))
+        _check_frequencies(seen, dict(after.top))
+
+
+async def verifies_as_likely_as_the_model_says(engine: Engine, prompt: list[int]) -> None:
+    """What follows an accepted draft in the same verdict."""
+    prompt, likely, after = await _uncertain(engine, prompt)
+
+    async def verified(seed: int, second: int) -> list[int]:
+        sampling = Sampling(max_tokens=3, ignore_eos=True, temperature=1.0, seed=seed)
+        async with session(engine, prompt, sampling) as s:
+            return (await s.verify([likely, second])).ids
+
+    for drafted in (after.top[0][0], after.top[1][0]):
+        seen = Counter[int]()
+        for start in range(0, SAMPLES, SESSIONS):
+            for ids in await asyncio.gather(*(verified(start + i, drafted) for i in range(SESSIONS))):
+                if ids[0] == likely:
+                    seen[ids[1]] += 1
+        _check_frequencies(seen, dict(after.top))
+
+
+async def whoever_gives_way_says_the_same(engine: Engine, prompt: list[int]) -> None:
+    """More sessions than places, with readers who are slower than the engine."""
+    sampling = Sampling(max_tokens=120, ignore_eos=True, reader_rate=30.0)
+    async with session(engine, prompt, sampling) as s:
+        whole, _ = await drain(s)
+    before = (await engine.stats()).preempted
+
+    async def one(log: int) -> list[int]:
+        async with session(engine, prompt, sampling, log=whole[:log]) as s:
+            return whole[:log] + (await drain(s))[0]
+
+    assert await asyncio.gather(*map(one, range(SESSIONS))) == [whole] * SESSIONS
+    assert (await engine.stats()).preempted > before
+
+
+async def parked_sessions_give_way(engine: Engine, prompt: list[int]) -> None:
+    """Their memory is needed by others, and they go on where they were."""
+    vocab_size = engine.info.vocab_size
+    prompts = [
+        [*prompt, *(20 + (7 * i + 13 * j) % (vocab_size - 20) for j in range(LONG))] for i in range(PARKED)
+    ]
+    sampling = greedy(8)
+    expected = []
+    for each in prompts:
+        async with session(engine, each, sampling) as s:
+            expected.append((await drain(s))[0])
+    sessions = [await engine.open(each, sampling) for each in prompts]
+    try:
+        for whole, s in zip(expected, sessions, strict=True):
+            assert (await s.verify(whole[:2])).ids == whole[:3]
+        for whole, s in zip(expected, sessions, strict=True):
+            assert (await s.verify([whole[3], (whole[4] + 1) % vocab_size])).ids == whole[3:5]
+        for whole, s in zip(expected, sessions, strict=True):
+            assert (await drain(s))[0] == whole[5:]
+    finally:
+        for s in sessions:
+            await s.cancel()
+
+
+async def stops_at_a_stop_string(engine: Engine, prompt: list[int]) -> None:
+    """Wherever it comes from, and again after a step back."""
+    async with session(engine, prompt, greedy(30)) as s:
+        whole, _ = await drain(s)
+    sampling = Sampling(max_tokens=30, ignore_eos=True, stop=("never said", ". "))
+    async with session(engine, prompt, sampling) as s:
+        ids, finish = await drain(s)
+        assert finish == "stop"
+        assert ids == whole[: len(ids)]
+        assert len(ids) < len(whole)
+        assert await drain(s) == ([], "stop")
+        await s.extend(1, [])
+        verdict = await s.verify(whole[1:5])
+        assert verdict.ids == whole[1:6]
+        assert await drain(s) == (ids[6:], "stop")
+
+
+CHECKS = [
+    generates_what_it_verifies,
+    penalties_count_the_whole_output,
+    samples_as_likely_as_the_model_says,
+    verifies_as_likely_as_the_model_says,
+    whoever_gives_way_says_the_same,
+    parked_sessions_give_way,
+    stops_at_a_stop_string,
+]
+
+
+async def _scored(
+    engine: Engine, prompt: list[int], sampling: Sampling
+) -> tuple[list[int], list[TokenLogprob]]:
+    ids: list[int] = []
+    scores: list[TokenLogprob] = []
+    async with session(engine, prompt, sampling) as s:
+        async for tokens in s.generate():
+            ids += tokens.ids
+            scores += tokens.logprobs or []
+    return ids, scores
+
+
+async def _uncertain(engine: Engine, prompt: list[int]) -> tuple[list[int], int, TokenLogprob]:
+    """A longer prompt, a token that is likely to follow it, and what may follow that, which is least certain of all."""
+    whole, scores = await _scored(engine, prompt, Sampling(max_tokens=60, ignore_eos=True, logprobs=20))
+    certain = [
+        scores[i].logprob if scores[i - 1].logprob > math.log(0.5) else 0.0 for i in range(1, len(whole))
+    ]
+    at = certain.index(min(certain))
+    return [*prompt, *whole[:at]], whole[at], scores[at + 1]
+
+
+def _check_frequencies(seen: Counter[int], logprobs: dict[int, float]) -> None:
+    """A χ² test of counts against probabilities; what is expected less than five times counts together."""
+    total = seen.total()
+    assert total > SAMPLES / 10
+    expected = {token: total * math.exp(logprob) for token, logprob in logprobs.items()}
+    cells = [(seen[token], often) for token, often in expected.items() if often >= 5]
+    assert len(cells) > 1, "a model that is so sure shows nothing"
+    cells.append((total - sum(n for n, _ in cells), total - sum(often for _, often in cells)))
+    statistic = sum((n - often) ** 2 / max(often, 1e-9) for n, often in cells)
+    freedom = len(cells) - 1
+    # Wilson and Hilferty's normal approximation of χ²
+    z = ((statistic / freedom) ** (1 / 3) - (1 - 2 / (9 * freedom))) / math.sqrt(2 / (9 * freedom))
+    assert 0.5 * math.erfc(z / math.sqrt(2)) > UNLIKELY, (seen, expected)
