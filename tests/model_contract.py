@@ -134,6 +134,48 @@ async def parked_sessions_give_way(engine: Engine, prompt: list[int]) -> None:
             await s.cancel()
 
 
+async def scores_a_given_text(engine: Engine, prompt: list[int]) -> None:
+    """A forced session does, where the model would say something else; and goes on from there."""
+    given = [(7 * i) % (engine.info.vocab_size - 20) + 20 for i in range(6)]
+    sampling = Sampling(max_tokens=9, ignore_eos=True, logprobs=2, forced=True)
+    scores: list[TokenLogprob] = []
+    async with session(engine, prompt, sampling) as s:
+        for at in (0, 4):
+            part = given[at : at + 4]
+            verdict = await s.verify(part)
+            assert (verdict.accepted, verdict.ids[:-1]) == (len(part), part)
+            scores += (verdict.logprobs or [])[: len(part)]
+            await s.extend(at + len(part), [])
+        rest = (await drain(s))[0]
+    async with session(engine, prompt, greedy(9), log=given) as s:
+        assert (await drain(s))[0] == rest
+    for position, score in enumerate(scores):
+        context = [*prompt, *given[:position]]
+        (best, *_), (own, *_) = await _scored(engine, context, Sampling(max_tokens=1, logprobs=2))
+        assert score.top[0][0] == best
+        assert [logprob for _, logprob in score.top] == pytest.approx([p for _, p in own.top], abs=1e-4)
+        assert score.logprob <= score.top[0][1]
+
+
+async def chooses_among_the_likeliest(engine: Engine, prompt: list[int]) -> None:
+    """With top_k, in generation and verification."""
+    prompt, likely, after = await _uncertain(engine, prompt)
+    allowed = {token for token, _ in after.top[:2]}
+    seen = set()
+    for seed in range(12):
+        sampling = Sampling(max_tokens=3, ignore_eos=True, temperature=2.0, top_k=2, seed=seed)
+        async with (
+            session(engine, prompt, sampling, log=[likely]) as s,
+            session(engine, prompt, sampling) as t,
+        ):
+            ids, (_, *following) = (await drain(s))[0], (await t.verify([likely, after.top[0][0]])).ids
+            seen |= {ids[0]}
+            assert ids[0] in allowed
+            if following:
+                assert following[0] in allowed
+    assert seen == allowed
+
+
 async def stops_at_a_stop_string(engine: Engine, prompt: list[int]) -> None:
     """Wherever it comes from, and again after a step back."""
     async with session(engine, prompt, greedy(30)) as s:
@@ -158,6 +200,8 @@ CHECKS = [
     verifies_as_likely_as_the_model_says,
     whoever_gives_way_says_the_same,
     parked_sessions_give_way,
+    scores_a_given_text,
+    chooses_among_the_likeliest,
     stops_at_a_stop_string,
 ]
 

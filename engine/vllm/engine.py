@@ -89,12 +89,15 @@ class VllmEngine:
 
     counters: since the start, of what this side sees.
     died: what vLLM raises when its process is gone.
+    refused: what it raises at a request that is not to its liking.
     """
 
     def __init__(self, llm: AsyncLLM, info: EngineInfo, config: VllmConfig, tokenizer: Tokenizer) -> None:
+        from vllm.exceptions import VLLMClientError
         from vllm.v1.engine.exceptions import EngineDeadError
 
-        self.info, self.counters, self.died = info, EngineStats(), EngineDeadError
+        self.info, self.counters = info, EngineStats()
+        self.died, self.refused = EngineDeadError, VLLMClientError
         self._llm, self._tokenizer = llm, tokenizer
         self._max_open = config.max_sessions + config.max_waiting
         self._sessions: dict[int, VllmSession] = {}
@@ -106,8 +109,6 @@ class VllmEngine:
     async def open(self, prompt: Sequence[int], sampling: Sampling, log: Sequence[int] = ()) -> VllmSession:
         self._check_running()
         check_request(prompt, log, sampling, self.info.vocab_size, self.info.context)
-        if sampling.forced:
-            raise InvalidRequest("a vLLM engine does not score given texts yet")
         if len(self._sessions) >= self._max_open:
             raise NoCapacity(f"{len(self._sessions)} sessions are open; no room for another now")
         self._numbers += 1
@@ -116,18 +117,19 @@ class VllmEngine:
         session = self._sessions[self._numbers] = VllmSession(self, sequence)
         self.counters.opened += 1
         try:
-            if sequence.finish is None:
+            if sequence.finish is None and not sampling.forced:
                 await session.start()
         except BaseException:
             await session.cancel()
             raise
         return session
 
-    async def start(self, log: Log) -> Request:
-        """Have vLLM go on after a session's log. Raises EngineStopped."""
+    async def start(self, log: Log, forced: Sequence[int] = ()) -> Request:
+        """Have vLLM go on after a session's log and `forced` tokens, which it scores. Raises EngineStopped."""
         label = Label(log.number, log.sampling.reader_rate, log.output_len)
-        params = sampling_params(log.sampling, log, label)
-        prompt = {"type": "token", "prompt_token_ids": list(log.tokens)}
+        params = sampling_params(log, label, bool(forced))
+        tokens = [*log.tokens, *forced]
+        prompt = {"type": "token", "prompt_token_ids": tokens}
         adding = asyncio.ensure_future(self._llm.add_request(f"{log.number}", prompt, params))
         try:
             outputs = await asyncio.shield(adding)
@@ -136,7 +138,9 @@ class VllmEngine:
             raise
         except self.died as error:
             raise EngineStopped(f"vLLM has stopped: {error}") from None
-        return Request(outputs, list(log.tokens), log.sampling.logprobs)
+        except self.refused as error:
+            raise InvalidRequest(f"vLLM does not take this: {error}") from None
+        return Request(outputs, tokens.copy(), log.sampling.logprobs, len(forced))
 
     def ask(self, request: Request, drafts: Sequence[int] = ()) -> None:
         """Have a request go on to its `until`, with drafts to follow what it has made. What one turn of the event loop

@@ -9,6 +9,7 @@ common part in the prefix cache.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from engine.base import (
@@ -17,7 +18,6 @@ from engine.base import (
     EngineError,
     EngineStopped,
     InvalidRequest,
-    Sampling,
     TokenLogprob,
     Tokens,
     Verdict,
@@ -46,11 +46,14 @@ class Request:
     until: output tokens of this request from which on it is parked.
     """
 
-    def __init__(self, outputs: RequestOutputCollector, tokens: list[int], logprobs: int) -> None:
+    def __init__(
+        self, outputs: RequestOutputCollector, tokens: list[int], logprobs: int, forced: int
+    ) -> None:
+        """tokens: what it begins with, `forced` of them to be scored."""
         self.outputs, self.tokens = outputs, tokens
         self.scores: list[TokenLogprob] = []
         self.until = 1
-        self._begun, self._logprobs = len(tokens), logprobs
+        self._begun, self._logprobs, self._forced = len(tokens), logprobs, forced
 
     @property
     def id(self) -> str:
@@ -64,6 +67,9 @@ class Request:
     def take(self, output: RequestOutput) -> None:
         """The next tokens."""
         (made,) = output.outputs
+        if self._logprobs >= 0 and self._forced and output.prompt_logprobs:
+            pairs = zip(self.tokens[-self._forced :], output.prompt_logprobs[-self._forced :], strict=True)
+            self.scores += [_score(token, found, self._logprobs) for token, found in pairs]
         self.tokens += made.token_ids
         if self._logprobs >= 0:
             pairs = zip(made.token_ids, made.logprobs, strict=True)
@@ -71,7 +77,7 @@ class Request:
 
     def scores_of(self, start: int, count: int) -> list[TokenLogprob] | None:
         """Of so many tokens from position `start` on; None where nobody asks for them."""
-        start -= self._begun
+        start -= self._begun - self._forced
         return self.scores[start : start + count] if self._logprobs >= 0 else None
 
 
@@ -84,10 +90,9 @@ class VllmSession(BaseSession):
         self._engine = engine
         self._request: Request | None = None
 
-    async def start(self) -> None:
-        """Have vLLM begin with what there is, up to its first token."""
-        log = self.log
-        self._request = await self._engine.start(log)
+    async def start(self, forced: Sequence[int] = ()) -> None:
+        """Have vLLM begin with what there is, and `forced` tokens after it, up to its first own token."""
+        self._request = await self._engine.start(self.log, forced)
 
     async def generate(self) -> AsyncGenerator[Tokens, None]:
         self._begin("generate")
@@ -109,6 +114,8 @@ class VllmSession(BaseSession):
         log, before, accepted, own = self.log, len(self.log.tokens), 0, False
         drafts = drafts[: max(0, log.longest - log.output_len - 1)]  # the target's own token needs a place
         try:
+            if log.sampling.forced and log.finish is None:
+                return await self._force(drafts)
             while log.finish is None and not own:
                 ahead = self._ahead or await self._more(1, drafts[accepted:])
                 token = ahead[0]
@@ -179,6 +186,10 @@ class VllmSession(BaseSession):
         if request.until < until:
             request.until = until
             self._engine.ask(request, drafts)
+        return await self._next(request)
+
+    async def _next(self, request: Request) -> list[int]:
+        """What lies ahead once there is more of it."""
         try:
             output = request.outputs.get_nowait() or await request.outputs.get()
         except self._engine.died as error:
@@ -186,6 +197,14 @@ class VllmSession(BaseSession):
         self._check()
         request.take(output)
         return self._ahead
+
+    async def _force(self, drafts: Sequence[int]) -> Verdict:
+        """Drafts that stand whatever the model thinks of them are a prompt to vLLM, which it scores."""
+        self._give_up()
+        await self.start(drafts)
+        assert self._request is not None
+        tokens = self._keep(await self._next(self._request))
+        return Verdict(min(len(drafts), len(tokens.ids)), tokens.ids, tokens.finish, tokens.logprobs)
 
     def _keep(self, ahead: list[int]) -> Tokens:
         """Of the tokens ahead, these are output, as far as it goes."""
@@ -225,14 +244,21 @@ class VllmSession(BaseSession):
             self._engine.abort(request)
 
 
-def sampling_params(sampling: Sampling, log: Log, label: tuple[Any, ...]) -> Any:
-    """For vLLM, of a session that goes on after `log`; stop strings are found on this side."""
+def sampling_params(log: Log, label: tuple[Any, ...], scored: bool = False) -> Any:
+    """For vLLM, of a session that goes on after `log`; stop strings are found on this side. scored: the log, too.
+
+    Raises InvalidRequest where vLLM's limits are narrower than ours.
+    """
+    from vllm.exceptions import VLLMClientError
     from vllm.sampling_params import RequestOutputKind, SamplingParams
 
+    sampling = log.sampling
+    best = None if sampling.logprobs < 0 else sampling.logprobs
     extra: dict[str, Any] = {"tandem": label}
     if sampling.presence_penalty or sampling.frequency_penalty:
         extra[REPLAYED] = log.output
-    return SamplingParams(
+    make = partial(
+        SamplingParams,
         max_tokens=log.longest - log.output_len,
         temperature=sampling.temperature,
         top_k=sampling.top_k,
@@ -243,11 +269,16 @@ def sampling_params(sampling: Sampling, log: Log, label: tuple[Any, ...]) -> Any
         seed=None if sampling.greedy else (sampling.seed + log.output_len * STRIDE) % 2**63,
         stop_token_ids=sorted(log.ends),
         ignore_eos=True,
-        logprobs=None if sampling.logprobs < 0 else sampling.logprobs,
+        logprobs=best,
+        prompt_logprobs=best if scored else None,
         detokenize=False,
         output_kind=RequestOutputKind.DELTA,
         extra_args=extra,
     )
+    try:
+        return make()
+    except VLLMClientError as error:
+        raise InvalidRequest(f"vLLM does not take this: {error}") from None
 
 
 def _score(token: int, found: Any, best: int) -> TokenLogprob:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from engine import family
-from engine.base import Engine
+from engine.base import Engine, InvalidRequest, Sampling
 from engine.tokenizer import Tokenizer
 from tests import engine_contract, model_contract
 
@@ -29,3 +29,10 @@ async def test_contract(
     check: Callable[[Engine, list[int]], Awaitable[None]], engine: Engine, prompt: list[int]
 ) -> None:
     await check(engine, prompt)
+
+
+async def test_what_only_vllm_refuses(engine: Engine, prompt: list[int]) -> None:
+    before = (await engine.stats()).sessions
+    with pytest.raises(InvalidRequest, match="temperature"):
+        await engine.open(prompt, Sampling(temperature=5.0))
+    assert (await engine.stats()).sessions == before
