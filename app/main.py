@@ -74,7 +74,7 @@ def _pool(deployment: Any, pool: PoolSettings, args: Settings) -> Deployment:
     """Replicas with an engine each; a drain waits for their sessions, which Serve does not see."""
     return deployment.options(
         num_replicas=pool.replicas,
-        ray_actor_options={"num_cpus": pool.cpus},
+        ray_actor_options={"num_cpus": pool.cpus, "num_gpus": pool.gpus},
         graceful_shutdown_timeout_s=args.endpoint.drain_s + 5.0,
         max_surge_percent=pool.surge_percent,
         **WATCHED,

@@ -27,12 +27,14 @@ class PoolSettings(Strict):
 
     replicas: how many; 0 leaves the pool empty.
     cpus: what Ray sets aside for a replica (its real use is up to its threads).
+    gpus: likewise; a replica sees no others.
     surge_percent: of `replicas`, how many more there may be while new ones replace old ones; with 0, which takes no
         more room than usual, a replica goes before its successor starts, and a pool of one has none meanwhile.
     """
 
     replicas: int = Field(1, ge=0, le=1000)
     cpus: float = Field(0.1, ge=0)
+    gpus: float = Field(0.0, ge=0)
     surge_percent: int = Field(100, ge=0, le=100)
     engine: EngineSettings = TorchSettings(model="small")
 

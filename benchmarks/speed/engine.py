@@ -1,6 +1,8 @@
 """The torch engine against a bare transformers loop; the gap a long prompt tears; the event loop beside it.
 
-    python -m benchmarks engine [--threads 2] [--rounds 5] [--steps 48]
+    python -m benchmarks engine [--threads 2] [--rounds 5] [--steps 48] [--engine vllm [--grow 1]]
+
+With --engine vllm, the vLLM engine against plain AsyncLLM instead: see `benchmarks.speed.vllm_engine`.
 
 ms per step: the whole engine (thread, scheduler, sampling, delivery to asyncio) decoding B sessions, and
 transformers' forward with its DynamicCache and an argmax, in alternation. Weights are random, of the
@@ -44,7 +46,14 @@ def main(arguments: Sequence[str] = ()) -> None:
     parser.add_argument("--threads", type=int, default=2, help="torch threads for both sides (default 2)")
     parser.add_argument("--rounds", type=int, default=5, help="alternations (default 5)")
     parser.add_argument("--steps", type=int, default=48, help="decode steps a round (default 48)")
+    parser.add_argument("--engine", choices=("torch", "vllm"), default="torch", help="(default torch)")
+    parser.add_argument("--grow", type=int, default=1, help="of vLLM's model: times its layers (default 1)")
     options = parser.parse_args(arguments)
+    if options.engine == "vllm":
+        from benchmarks.speed import vllm_engine  # it needs vLLM, which not everybody has
+
+        vllm_engine.run(options.rounds, options.steps, options.grow)
+        return
     torch.set_num_threads(options.threads)
     reference, loaded = _alone(_models)
     info = EngineInfo("random-5m", "none", 2048, 4096, eos=-1)

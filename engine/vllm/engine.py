@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "VLLM_NO_USAGE_STATS": "1",
-    "VLLM_LOGGING_LEVEL": "WARNING",
+    "VLLM_LOGGING_LEVEL": "ERROR",
     "VLLM_WORKER_MULTIPROC_METHOD": "spawn",  # a replica has threads, which a fork would lose
     "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB; by default most of the machine, whatever kv_blocks says
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # engines beside each other would all take the first cores
@@ -82,6 +82,17 @@ def load(
         }
     )
     return VllmEngine(llm, info, config, tokenizer)
+
+
+async def shut_down(llm: AsyncLLM) -> None:
+    """End it and its process; nothing is left for when it is collected, which may be at the interpreter's end."""
+    if (listening := llm.output_handler) is not None:
+        listening.cancel()  # it would complain that vLLM is gone
+    context = llm.engine_core.resources.ctx  # of ZeroMQ, which vLLM leaves open
+    await asyncio.to_thread(llm.shutdown)
+    llm.shutdown = lambda *_, **__: None
+    await asyncio.sleep(0)  # its sockets are closed on this loop
+    context.destroy(linger=0)
 
 
 class VllmEngine:
@@ -181,11 +192,7 @@ class VllmEngine:
         sessions, self._sessions = self._sessions, {}
         for session in sessions.values():
             session.fail(EngineStopped("the engine was closed"))
-        if (listening := self._llm.output_handler) is not None:
-            listening.cancel()  # it would complain that vLLM is gone
-        await asyncio.to_thread(self._llm.shutdown)
-        # It would do so again when it is collected, which fails at the interpreter's end.
-        self._llm.shutdown = lambda *_, **__: None
+        await shut_down(self._llm)
 
     def _check_running(self) -> None:
         if self._closed or self._llm.errored:

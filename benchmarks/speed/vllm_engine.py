@@ -1,0 +1,145 @@
+"""The vLLM engine against plain AsyncLLM, and what verification costs it.
+
+    python -m benchmarks engine --engine vllm [--rounds 5] [--steps 48] [--grow 1]
+
+ms per step: the engine (its scheduler, sessions, delivery to asyncio) and AsyncLLM with vLLM's own scheduler, either in
+a process of its own on the same model, decoding B requests, in alternation. A verification: 32 sessions with four right
+drafts each, from the call to the last verdict, beside AsyncLLM's step at batch 32.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks import report
+from engine import family
+from engine.base import Sampling
+from engine.vllm.config import VllmConfig, arguments
+from engine.vllm.engine import VllmEngine, load, shut_down
+
+BATCHES = (1, 8, 32)
+PROMPT = 128  # tokens
+DRAFTS = 4
+OURS = ("scheduler_cls", "worker_extension_cls", "speculative_config", "additional_config")
+
+
+def run(rounds: int, steps: int, grow: int) -> None:
+    """grow: the embedded target with so many times its layers."""
+    with tempfile.TemporaryDirectory() as made:
+        folder = family.path("target")
+        if grow > 1:
+            from engine.family.grow import grow as write_grown
+
+            write_grown(folder, grow, Path(made))
+            folder = Path(made)
+        asyncio.run(_run(folder, rounds, steps))
+
+
+async def _run(folder: Path, rounds: int, steps: int) -> None:
+    config = VllmConfig(kv_blocks=512, max_sessions=32, token_budget=4096, window=DRAFTS)
+    engine = load(folder, config, threads=1)
+    plain = _plain(folder, config)
+    figures: dict[str, float] = {}
+    rows: list[list[str]] = []
+    try:
+        for batch in BATCHES:
+            await _streamed(batch, 8, lambda i, n: _ours(engine, i, n))
+            await _streamed(batch, 8, lambda i, n: _theirs(plain, i, n))
+            ours, theirs = list[float](), list[float]()
+            for _ in report.progress(range(rounds), f"batch {batch}"):
+                ours.append(await _streamed(batch, steps, lambda i, n: _ours(engine, i, n)))
+                theirs.append(await _streamed(batch, steps, lambda i, n: _theirs(plain, i, n)))
+            ratios = [a / b for a, b in zip(ours, theirs, strict=True)]
+            figures[f"plain_ratio_b{batch}"] = round(median(ratios), 3)
+            times = [report.milliseconds(ours), report.milliseconds(theirs), report.spread(ratios)]
+            rows.append([f"step, batch {batch}", *times])
+        verified = [await _verified(engine, BATCHES[-1]) for _ in range(rounds)]
+        theirs = [
+            await _streamed(BATCHES[-1], steps, lambda i, n: _theirs(plain, i, n)) for _ in range(rounds)
+        ]
+        ratios = [a / b for a, b in zip(verified, theirs, strict=True)]
+        figures["verify_ratio"] = round(median(ratios), 3)
+        times = [report.milliseconds(verified), report.milliseconds(theirs), report.spread(ratios)]
+        rows.append([f"verification of {DRAFTS} drafts, batch {BATCHES[-1]}, and a step", *times])
+    finally:
+        await engine.close()
+        await shut_down(plain)
+    report.table(
+        f"vLLM engine, 1 thread (median [min … max] of {rounds} rounds)",
+        ["", "engine", "AsyncLLM", "ratio"],
+        rows,
+    )
+    report.figures("engine", figures)
+
+
+def _plain(folder: Path, config: VllmConfig) -> Any:
+    """AsyncLLM with its own scheduler, and everything else alike."""
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+    given = arguments(folder, config)
+    for name in OURS:
+        setattr(given, name, type(given).__dataclass_fields__[name].default)
+    given.additional_config = {}
+    return AsyncLLM.from_engine_args(given)
+
+
+async def _streamed(batch: int, steps: int, stream: Callable[[int, int], Awaitable[list[float]]]) -> float:
+    """Median seconds between the tokens of `batch` streams at once."""
+    streams = await asyncio.gather(*(stream(i, steps) for i in range(batch)))
+    return median(b - a for times in streams for a, b in pairwise(times))
+
+
+async def _ours(engine: VllmEngine, number: int, steps: int) -> list[float]:
+    session = await engine.open(_prompt(number), Sampling(max_tokens=steps, ignore_eos=True))
+    times = [time.perf_counter() async for _ in session.generate()]
+    await session.cancel()
+    return times
+
+
+async def _theirs(plain: Any, number: int, steps: int) -> list[float]:
+    from vllm.sampling_params import RequestOutputKind, SamplingParams
+
+    sampling = SamplingParams(
+        temperature=0.0,
+        max_tokens=steps,
+        ignore_eos=True,
+        detokenize=False,
+        output_kind=RequestOutputKind.DELTA,
+    )
+    prompt = {"type": "token", "prompt_token_ids": _prompt(number)}
+    name = f"{number}-{time.perf_counter_ns()}"
+    return [time.perf_counter() async for _ in plain.generate(prompt, sampling, name)]
+
+
+async def _verified(engine: VllmEngine, batch: int, verifications: int = 8) -> float:
+    """Median seconds that `batch` sessions wait for the verdicts of right drafts."""
+    sampling = Sampling(max_tokens=2 + verifications * (DRAFTS + 1), ignore_eos=True)
+    right = []
+    for number in range(batch):
+        session = await engine.open(_prompt(number), sampling)
+        right.append([token async for tokens in session.generate() for token in tokens.ids])
+        await session.cancel()
+    sessions = [await engine.open(_prompt(number), sampling) for number in range(batch)]
+    await asyncio.gather(*(session.verify([]) for session in sessions))  # prefilled
+    times = []
+    for i in range(verifications):
+        at = 1 + i * (DRAFTS + 1)
+        drafts = [tokens[at : at + DRAFTS] for tokens in right]
+        began_s = time.perf_counter()
+        verdicts = await asyncio.gather(*(s.verify(d) for s, d in zip(sessions, drafts, strict=True)))
+        times.append(time.perf_counter() - began_s)
+        assert all(verdict.accepted == DRAFTS for verdict in verdicts)
+    for session in sessions:
+        await session.cancel()
+    return median(times)
+
+
+def _prompt(number: int) -> list[int]:
+    return [3 + (7 * number + 3 * i) % 2000 for i in range(PROMPT)]

@@ -1,0 +1,77 @@
+"""What is said of vLLM before it is started."""
+
+from __future__ import annotations
+
+from importlib import metadata
+
+import pytest
+
+from app.preflight import check
+from app.settings import Settings
+from deployments.engines import VllmSettings, context_of
+from engine import family, vllm
+from engine.vllm.config import VllmConfig, arguments, check_options
+
+pytestmark = pytest.mark.xdist_group("vllm")  # where it is imported already
+with_vllm = pytest.mark.skipif(vllm.installed() is None, reason="vLLM is not installed: make vllm")
+
+
+@pytest.mark.parametrize(
+    ("found", "told"), [(None, "it is not installed"), ("0.33.1", "0.33.1 is installed")]
+)
+def test_another_version_is_refused_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, found: str | None, told: str
+) -> None:
+    def version(package: str) -> str:
+        if found is None or package != "vllm":
+            raise metadata.PackageNotFoundError(package)
+        return found
+
+    monkeypatch.setattr(metadata, "version", version)
+    with pytest.raises(vllm.VllmMissing, match=f"needs vLLM {vllm.VERSION}, and {told}.*make vllm"):
+        vllm.require()
+    with pytest.raises(ValueError, match=r"^verifier\.engine: engine kind vllm needs"):
+        check(Settings.model_validate({"verifier": {"engine": {"kind": "vllm", "model": "target"}}}))
+
+
+def test_its_build_makes_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metadata, "version", lambda package: f"{vllm.VERSION}+cpu")
+    vllm.require()
+
+
+@with_vllm
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"tensor_paralel_size": 2}, r"options\.tensor_paralel_size: .*did you mean tensor_parallel_size\?"),
+        ({"qqqq": 2}, r"options\.qqqq: vLLM has no such argument$"),
+        ({"max_num_seqs": 2}, r"options\.max_num_seqs: that is set by engine\.max_sessions"),
+    ],
+)
+def test_options_that_vllm_has_not(options: dict[str, int], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        check_options(options)
+    engine = {"kind": "vllm", "model": "target", "options": options}
+    with pytest.raises(ValueError, match=r"^verifier\.engine: options\."):
+        check(Settings.model_validate({"verifier": {"engine": engine}}))
+
+
+@with_vllm
+def test_options_reach_vllm() -> None:
+    config = VllmConfig(
+        kv_blocks=100, window=3, speculation={"method": "ngram"}, options={"max_model_len": 300}
+    )
+    given = arguments(family.path("target"), config)
+    assert (given.max_model_len, given.num_gpu_blocks_override, given.block_size) == (300, 100, 32)
+    assert given.speculative_config == {"num_speculative_tokens": 3, "method": "ngram"}
+    assert "uniproc" in given.distributed_executor_backend
+    parallel = arguments(family.path("target"), VllmConfig(options={"tensor_parallel_size": 2}))
+    assert parallel.distributed_executor_backend is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "context"),
+    [({}, 1024), ({"kv_blocks": 9}, 256), ({"options": {"max_model_len": 100}}, 100)],
+)
+def test_the_context_is_known_beforehand(settings: dict[str, int], context: int) -> None:
+    assert context_of(VllmSettings(kind="vllm", model="target", **settings)) == context
