@@ -44,6 +44,7 @@ BENCHMARKS = {
     "gateway": Benchmark("speed.gateway", 8),
     "policies": Benchmark("speed.policies", 0.5),
     "simulator": Benchmark("speed.simulator", 12),
+    "versus_vllm": Benchmark("speed.versus_vllm", 8),
     "wire": Benchmark("speed.wire", 1),
 }
 """By the name that `python -m benchmarks` knows it by, folder by folder."""
