@@ -1,12 +1,12 @@
 """The whole application on vLLM against `vllm serve`: load, speculation, and a burst of readers.
 
-    python -m benchmarks versus_vllm [--rounds 3] [--grow 1]
+    python -m benchmarks versus_vllm [--rounds 3] [--grow 4]
 
-Either serves the embedded target with as many places, one torch thread and its own best settings; both are up on one
-machine and take turns. Clients stream chats over HTTP. Load: requests/s and time to first token at a concurrency of 1,
-8 and 32. Speculation: tokens/s of one stream with drafts of the cloud's own drafter (fused), and of a device at 10 ms,
-against plain decoding there. Burst: four requests for each place at once, whose readers take in 5 to 15 tokens/s; the
-application knows their rates and schedules by them.
+Either serves the embedded target, grown so that a step takes longer than what lies around it, with as many places, one
+torch thread and its own best settings; both are up on one machine and take turns. Clients stream chats over HTTP. Load:
+requests/s and time to first token at a concurrency of 1, 8 and 32. Speculation: tokens/s of one stream with drafts of
+the cloud's own drafter (fused), and of a device at 10 ms, against plain decoding there. Burst: four requests for each
+place at once, whose readers take in 5 to 15 tokens/s; the application knows their rates and schedules by them.
 """
 
 from __future__ import annotations
@@ -45,14 +45,22 @@ TOWNS = ("Marworth", "Winash", "Halden", "Corvale", "Thornwick", "Salmark")
 
 
 class Answer(NamedTuple):
-    """began_s: when it was asked. times_s: when each of its tokens came."""
+    """began_s: when it was asked. parts: of the stream, and when they came; looked into when the clock has stopped."""
 
     began_s: float
-    times_s: list[float]
+    parts: list[tuple[float, bytes]]
 
-    @property
-    def ttft_s(self) -> float:
-        return self.times_s[0] - self.began_s
+    def token_times_s(self) -> list[float]:
+        """When each of its tokens came."""
+        times_s: list[float] = []
+        rest = b""
+        for now_s, part in self.parts:
+            *lines, rest = (rest + part).split(b"\n\n")
+            for line in lines:
+                if line.startswith(b"data: {"):
+                    usage = json.loads(line[6:]).get("usage") or {}
+                    times_s += [now_s] * (usage.get("completion_tokens", 0) - len(times_s))
+        return times_s
 
 
 class Server(NamedTuple):
@@ -80,34 +88,35 @@ async def chat(client: httpx.AsyncClient, server: Server, number: int, tokens: i
         "stream_options": {"include_usage": True, "continuous_usage_stats": True},
         **server.extra,
     }
-    began_s, times_s = time.perf_counter(), list[float]()
+    began_s, parts = time.perf_counter(), list[tuple[float, bytes]]()
     async with client.stream("POST", f"{server.url}/v1/chat/completions", json=body) as reply:
         if reply.status_code != 200:
             raise RuntimeError(f"{server.url}: {(await reply.aread()).decode()}")
-        async for line in reply.aiter_lines():
-            if line.startswith("data: {"):
-                now_s, usage = time.perf_counter(), json.loads(line[6:]).get("usage") or {}
-                times_s += [now_s] * (usage.get("completion_tokens", 0) - len(times_s))
-    if len(times_s) != tokens:
-        raise RuntimeError(f"{server.url}: {len(times_s)} tokens instead of {tokens}")
-    return Answer(began_s, times_s)
+        async for part in reply.aiter_raw():
+            parts.append((time.perf_counter(), part))
+    return Answer(began_s, parts)
 
 
-async def load(
-    server: Server, concurrency: int, requests: int, tokens: int = TOKENS
-) -> tuple[float, list[Answer]]:
-    """(seconds it all took, answers) of so many streams that ask again and again."""
+async def load(server: Server, concurrency: int, requests: int) -> tuple[float, list[float]]:
+    """(seconds it all took, times to first token) of so many streams that ask again and again."""
     left = iter(range(requests))
-    answers = []
+    answers: list[Answer] = []
 
     async def one(client: httpx.AsyncClient) -> None:
         for number in left:
-            answers.append(await chat(client, server, number, tokens))
+            answers.append(await chat(client, server, number, TOKENS))
 
     async with httpx.AsyncClient(timeout=120, limits=httpx.Limits(max_connections=None)) as client:
         began_s = time.perf_counter()
         await asyncio.gather(*(one(client) for _ in range(concurrency)))
-        return time.perf_counter() - began_s, answers
+        took_s = time.perf_counter() - began_s
+    ttfts_s = []
+    for answer in answers:
+        times_s = answer.token_times_s()
+        if len(times_s) != TOKENS:
+            raise RuntimeError(f"{server.url}: {len(times_s)} tokens instead of {TOKENS}")
+        ttfts_s.append(times_s[0] - answer.began_s)
+    return took_s, ttfts_s
 
 
 async def burst(server: Server, rates: Sequence[float]) -> Quality:
@@ -117,7 +126,7 @@ async def burst(server: Server, rates: Sequence[float]) -> Quality:
         async def one(number: int, rate: float) -> Stream:
             asker = server.asked(mode="cloud", reader_rate=rate) if server.extra else server
             answer = await chat(client, asker, number, BURST_TOKENS)
-            return Stream(answer.began_s, answer.times_s, rate)
+            return Stream(answer.began_s, answer.token_times_s(), rate)
 
         return assess(await asyncio.gather(*(one(i, rate) for i, rate in enumerate(rates))))
 
@@ -182,7 +191,7 @@ def settings(folder: Path, places: int, blocks: int, **engine: Any) -> dict[str,
 def main(arguments: Sequence[str] = ()) -> None:
     parser = report.parser("versus_vllm", __doc__)
     parser.add_argument("--rounds", type=int, default=3, help="alternations (default 3)")
-    parser.add_argument("--grow", type=int, default=1, help="times the target's layers (default 1)")
+    parser.add_argument("--grow", type=int, default=4, help="times the target's layers (default 4)")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as made:
         folder = family.path("target")
@@ -216,7 +225,7 @@ def _steady(folder: Path, rounds: int) -> dict[str, float]:
                     asyncio.run(load(server, concurrency, requests)) for server in (ours, theirs)
                 )
                 ratios.append(other_s / own_s)
-                added_s.append(median(a.ttft_s for a in own) - median(a.ttft_s for a in other))
+                added_s.append(median(own) - median(other))
             figures[f"requests_ratio_b{concurrency}"] = round(median(ratios), 3)
             if concurrency == 1:
                 figures["ttft_added_ms"] = round(median(added_s) * 1e3, 2)
