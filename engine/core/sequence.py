@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from engine.base import Sampling
+from engine.base import InvalidRequest, Sampling
 from engine.core.host_memory import Copy
 from engine.core.kvcache import BlockTable
 from engine.core.tasks import Task
@@ -185,6 +185,14 @@ class Sequence(Place):
     def ends_draft(self, token: int) -> bool:
         """Whether a draft should stop at `token` because the output would end there."""
         return token in self.ends or self.output_len >= self.sampling.max_tokens
+
+    def check_place(self, position: int, count: int) -> None:
+        """Raises InvalidRequest where so many tokens cannot be set from `position` of the output on."""
+        if not 0 <= position <= self.output_len or position + count > self.sampling.max_tokens:
+            raise InvalidRequest(
+                f"cannot set {count} tokens at position {position}: the output has {self.output_len} "
+                f"of at most {self.sampling.max_tokens}"
+            )
 
     def replace(self, position: int, tokens: list[int]) -> int:
         """Set the output from `position` on; returns how many leading tokens are unchanged."""

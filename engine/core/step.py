@@ -113,11 +113,7 @@ class Core:
         Raises InvalidRequest for a position beyond the output, for tokens beyond max_tokens, or while a task runs.
         """
         self._check_idle(s)
-        if not 0 <= position <= s.output_len or position + len(tokens) > s.sampling.max_tokens:
-            raise InvalidRequest(
-                f"cannot set {len(tokens)} tokens at position {position}: the output has {s.output_len} "
-                f"of at most {s.sampling.max_tokens}"
-            )
+        s.check_place(position, len(tokens))
         same = s.replace(position, tokens)
         self.memory.roll_back(s, min(same, len(s.tokens) - 1))
 

@@ -166,7 +166,8 @@ class VllmSession(BaseSession):
 
     def fail(self, error: EngineError) -> None:
         """The engine works no more."""
-        self._end(error)
+        if self._end(error) and self._request is not None:
+            self._request.outputs.put(error)  # nothing else will come
 
     # -- what vLLM makes --------------------------------------------------------------------------------
 
@@ -196,7 +197,10 @@ class VllmSession(BaseSession):
             raise EngineStopped(f"vLLM has stopped: {error}") from None
         self._check()
         request.take(output)
-        return self._ahead
+        ahead = self._ahead
+        if output.finished and not ahead:
+            raise EngineStopped(f"vLLM gave a request up: {output.outputs[0].finish_reason}")
+        return ahead
 
     async def _force(self, drafts: Sequence[int]) -> Verdict:
         """Drafts that stand whatever the model thinks of them are a prompt to vLLM, which it scores."""
@@ -220,11 +224,7 @@ class VllmSession(BaseSession):
     def _set(self, position: int, tokens: Sequence[int]) -> None:
         """Set the output from `position` on. Raises InvalidRequest where it does not reach so far."""
         log = self.log
-        if not 0 <= position <= log.output_len or position + len(tokens) > log.longest:
-            raise InvalidRequest(
-                f"cannot set {len(tokens)} tokens at position {position}: the output has {log.output_len} "
-                f"of at most {log.longest}"
-            )
+        log.check_place(position, len(tokens))
         same = log.replace(position, list(tokens))
         request = self._request
         if request is not None and request.tokens[same : len(log.tokens)] != log.tokens[same:]:

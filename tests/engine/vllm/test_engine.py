@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
 
 from engine import family
-from engine.base import Engine, InvalidRequest, Sampling
+from engine.base import Engine, EngineStopped, InvalidRequest, Sampling
 from engine.tokenizer import Tokenizer
 from tests import engine_contract, model_contract
+from tests.engine_contract import exhaust, greedy
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="package"),
@@ -36,3 +38,16 @@ async def test_what_only_vllm_refuses(engine: Engine, prompt: list[int]) -> None
     with pytest.raises(InvalidRequest, match="temperature"):
         await engine.open(prompt, Sampling(temperature=5.0))
     assert (await engine.stats()).sessions == before
+
+
+async def test_what_is_under_way_when_the_engine_ends_hears_of_it(engine: Engine, prompt: list[int]) -> None:
+    session = await engine.open(prompt, greedy(500))
+    stream = session.generate()
+    await anext(stream)
+    waiting = asyncio.create_task(exhaust(stream))
+    await asyncio.sleep(0)
+    session.fail(EngineStopped("the engine was closed"))
+    with pytest.raises(EngineStopped):
+        await waiting
+    engine.forget(session)
+    session._give_up()
