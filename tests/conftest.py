@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import pytest
 import yaml
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from app.cli.local_ray import ENVIRONMENT, LocalRay, free_port, local_ray
 
@@ -18,7 +18,9 @@ os.environ.update(ENVIRONMENT)  # before any test module imports Ray
 # busy with other tests take 30 times as long as one.
 os.environ |= {"OMP_NUM_THREADS": "1", "OMP_THREAD_LIMIT": "1"}
 
-settings.register_profile("tests", deadline=None)  # what a machine is busy with says nothing about the code
+# What a machine is busy with says nothing about the code: neither a test's time nor that of making its examples, the
+# first of which on a clean checkout waits for a table of Unicode.
+settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("tests")
 
 WIRE_TOKEN = "for these tests only"
