@@ -34,7 +34,7 @@ from deployments.engines import context_of
 from deployments.gate import Entry, Passage
 from deployments.keys import Caller, Key, Role
 from deployments.metrics import Observation
-from deployments.modes.base import Tools
+from deployments.modes.base import POOLS, Tools
 from deployments.reports import Outbox, Report
 from deployments.request.assignment import Assignment, EndpointInfo, RoutingRequest
 from deployments.request.executor import Executor
@@ -169,12 +169,14 @@ class Ingress:
         return [_shown(device) for device in (await self._snapshot()).devices.values()]
 
     async def ready(self) -> dict[str, Any]:
-        """Replicas by pool and the number of devices, once every pool has a replica; "missing" names the devices that
-        should be there and are not."""
+        """Replicas by pool and the number of devices, once every pool has a replica that should; "missing" names the
+        devices that should be there and are not."""
         snapshot = await self._snapshot()
         if not snapshot.version:
             raise NotReady(["the router does not know yet what is up"])
-        if missing := [f"no {pool} is up" for pool, up in snapshot.pools.items() if not up]:
+        may_be_empty = [pool for pool in POOLS if getattr(self._settings, pool).may_be_empty]
+        missing = [f"no {p} is up" for p, up in snapshot.pools.items() if not up and p not in may_be_empty]
+        if missing:
             raise NotReady(missing)
         up = {pool: len(replicas) for pool, replicas in snapshot.pools.items()}
         return {**up, "devices": len(snapshot.devices), "missing": sorted(snapshot.awaited)}

@@ -11,14 +11,17 @@ Arrows in brackets are Serve handles, a few calls a request; the wire carries ev
 
 # No `from __future__ import annotations` here: Serve reads build()'s annotation to validate `args`.
 import secrets
+import warnings
 from typing import Any
 
 import ray
 from ray.experimental import internal_kv
 from ray.serve import Application, Deployment
+from ray.serve.config import AutoscalingConfig, AutoscalingPolicy
 
 from app.ingress import Ingress, IngressChanges
 from app.settings import PoolSettings, Settings
+from deployments.autoscaling import EVERY_S, ServePolicy
 from deployments.drafter import Drafter
 from deployments.expander import Expander
 from deployments.modes.base import DRAFTER, EXPANDER, VERIFIER
@@ -41,7 +44,7 @@ def build(args: Settings) -> Application:
             (DRAFTER, Drafter, args.drafter),
             (EXPANDER, Expander, args.expander),
         )
-        if settings.replicas
+        if settings.exists
     }
     scheduler = _control(Scheduler).bind(pools, args.hosts, args.scheduler, args.endpoint)
     engine = args.verifier.engine
@@ -73,12 +76,36 @@ def _secret() -> str:
 def _pool(deployment: Any, pool: PoolSettings, args: Settings) -> Deployment:
     """Replicas with an engine each; a drain waits for their sessions, which Serve does not see."""
     return deployment.options(
-        num_replicas=pool.replicas,
+        **_size(pool),
         ray_actor_options={"num_cpus": pool.cpus, "num_gpus": pool.gpus},
         graceful_shutdown_timeout_s=args.endpoint.drain_s + 5.0,
         max_surge_percent=pool.surge_percent,
         **WATCHED,
     )
+
+
+def _size(pool: PoolSettings) -> dict[str, Any]:
+    """How many replicas, as Serve wants it said. What a pool that grows and shrinks waits for is up to its policy."""
+    if (bounds := pool.autoscaling) is None:
+        return {"num_replicas": pool.replicas}
+    initial = min(max(pool.replicas, bounds.min_replicas), bounds.max_replicas)
+    with warnings.catch_warnings():
+        # It would rather be told by an environment variable of each replica's process, which is no setting.
+        warnings.filterwarnings("ignore", "The `metrics_interval_s` field", DeprecationWarning)
+        config = AutoscalingConfig(
+            min_replicas=bounds.min_replicas,
+            initial_replicas=initial,
+            max_replicas=bounds.max_replicas,
+            metrics_interval_s=EVERY_S,
+            look_back_period_s=5 * EVERY_S,
+            upscale_delay_s=0.0,
+            downscale_delay_s=0.0,
+            policy=AutoscalingPolicy(
+                policy_function=f"{ServePolicy.__module__}:{ServePolicy.__qualname__}",
+                policy_kwargs={"settings": bounds.model_dump(mode="json")},
+            ),
+        )
+    return {"num_replicas": None, "autoscaling_config": config}
 
 
 def _control(deployment: Any, replicas: int = 1, drain_s: float = 20.0) -> Deployment:

@@ -48,7 +48,7 @@ def _engines(settings: Settings) -> Iterator[tuple[str, EngineSettings]]:
     """Those that will run, and where the settings have them."""
     for pool in POOLS:
         of_pool = getattr(settings, pool)
-        if of_pool.replicas:
+        if of_pool.exists:
             yield pool, of_pool.engine
     for number, host in enumerate(settings.hosts):
         yield f"hosts[{number}]", host.engine

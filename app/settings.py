@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from app.api.settings import ApiSettings
+from deployments.autoscaling import AutoscalingSettings
 from deployments.edge import HostSettings
 from deployments.endpoint import EndpointSettings
 from deployments.engines import EngineSettings, ModelSettings, TorchSettings
@@ -25,18 +26,42 @@ from policies.window import window
 class PoolSettings(Strict):
     """A pool of replicas that serve one engine each.
 
-    replicas: how many; 0 leaves the pool empty.
+    replicas: how many, to begin with where it grows and shrinks; 0 leaves a pool empty that does not.
+    autoscaling: null for a pool that stays as large as it is.
     cpus: what Ray sets aside for a replica (its real use is up to its threads).
-    gpus: likewise; a replica sees no others.
+    gpus: likewise; a replica that has some sees no others.
     surge_percent: of `replicas`, how many more there may be while new ones replace old ones; with 0, which takes no
         more room than usual, a replica goes before its successor starts, and a pool of one has none meanwhile.
     """
 
     replicas: int = Field(1, ge=0, le=1000)
+    autoscaling: AutoscalingSettings | None = None
     cpus: float = Field(0.1, ge=0)
     gpus: float = Field(0.0, ge=0)
     surge_percent: int = Field(100, ge=0, le=100)
     engine: EngineSettings = TorchSettings(model="small")
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is ever a replica."""
+        return self.replicas > 0 or self.autoscaling is not None
+
+    @property
+    def may_be_empty(self) -> bool:
+        """Whether there need not be one now."""
+        return self.autoscaling is not None and self.autoscaling.min_replicas == 0
+
+    @model_validator(mode="after")
+    def _begins_within_bounds(self) -> PoolSettings:
+        bounds = self.autoscaling
+        if bounds is None or "replicas" not in self.model_fields_set:
+            return self
+        if not bounds.min_replicas <= self.replicas <= bounds.max_replicas:
+            raise ValueError(
+                f"replicas must be from min_replicas to max_replicas, {bounds.min_replicas} to "
+                f"{bounds.max_replicas}, not {self.replicas}"
+            )
+        return self
 
 
 class Settings(Strict):

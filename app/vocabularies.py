@@ -28,7 +28,7 @@ class Vocabularies:
         """Reads the tokenizers. Raises ValueError where a verifier or drafter has another vocabulary."""
         self.target = _load(settings.text_model)
         for name, pool in ((VERIFIER, settings.verifier), (DRAFTER, settings.drafter)):
-            if not pool.replicas or not isinstance(pool.engine, ModelSettings):
+            if not pool.exists or not isinstance(pool.engine, ModelSettings):
                 continue
             if _load(pool.engine.model).vocabulary != self.target.vocabulary:
                 raise ValueError(

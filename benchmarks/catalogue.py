@@ -38,6 +38,7 @@ BENCHMARKS = {
     "tokenflow_sim": Benchmark("tokenflow.simulated", 10),
     "calibration": Benchmark("calibration.compare", 15),
     "hardware": Benchmark("calibration.hardware", 0.1),
+    "autoscaling": Benchmark("autoscaling.simulated", 15),
     "chaos": Benchmark("robustness.chaos", 6),
     "redeploy": Benchmark("robustness.redeploy", 4),
     "engine": Benchmark("speed.engine", 2),

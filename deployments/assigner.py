@@ -45,6 +45,7 @@ class Assigner:
     routing: makes a policy for a pool.
     batch_limit: sessions that a verifier's step takes.
     experience: what earlier requests have taught.
+    missed: by pool, how often nobody of it was up for a request.
 
     Every pool has a routing policy of its own: one that takes turns would otherwise give a request's
     verifier and its drafter alternate turns, and all requests the same verifier.
@@ -62,6 +63,7 @@ class Assigner:
         self._collaboration, self._batch_limit = collaboration, batch_limit
         self._new_routing, self._routing = routing, dict[str, RoutingPolicy]()
         self.experience = experience or Experience()
+        self.missed = Counter[str]()
         self._version = 0
         self._pools: dict[str, tuple[EndpointInfo, ...]] = {}
         self._devices = DeviceIndex(collaboration.preference)
@@ -189,10 +191,11 @@ class Assigner:
                 there = self._replicas(role, wanted, retry_lost, now_s)
             if there:
                 cast[role.name] = there
-            elif needed and role.if_absent:
-                return role.if_absent
             elif needed:
-                raise NoEndpoint(f"no {role.pool} is up")
+                self.missed[role.pool] += 1
+                if not role.if_absent:
+                    raise NoEndpoint(f"no {role.pool} is up")
+                return role.if_absent
         return cast
 
     def _refuse(self, *devices: str) -> NoReturn:

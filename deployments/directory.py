@@ -56,6 +56,10 @@ class Directory:
         """All that is up."""
         return Snapshot(self.version, dict(self._pools), dict(self._devices), awaited=self._awaited)
 
+    def count(self, pool: str) -> int:
+        """Replicas of a pool, as last listed."""
+        return len(self._pools.get(pool, ()))
+
     def expect(self, devices: Iterable[str]) -> None:
         """These, and no others, are to come back when they go, from the next update on."""
         self._expected = frozenset(devices)

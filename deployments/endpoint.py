@@ -13,6 +13,7 @@ from pydantic import Field
 from cluster.address import reachable
 from cluster.endpoint import serve_engines
 from cluster.tls import contexts
+from deployments.autoscaling import as_numbers, replica_state
 from deployments.engines import AnySettings, build_engine
 from deployments.request.assignment import EndpointInfo, Load
 from deployments.settings import Strict
@@ -76,11 +77,15 @@ class EngineEndpoint:
             serve_engines({pool: self._engine}, settings.host, token=settings.token, tls=settings.listening())
         )
         self._address = reachable(server.address)
-        self._draining = False
+        self._draining, self._held, self._places = False, 0.0, engine.batch_limit
         logger.info("%s serves %s at %s", pool, self._engine.info.model, self._address)
 
-    async def state(self) -> EndpointInfo | None:
-        """Address and load for the scheduler; None while draining, so that nothing new is sent here."""
+    async def state(self, held: float = 0.0) -> EndpointInfo | None:
+        """Address and load for the scheduler; None while draining, so that nothing new is sent here.
+
+        held: this replica's share of the requests that wait for room, which it passes on to whoever scales the pool.
+        """
+        self._held = held
         if self._draining:
             return None
         stats, info = await self._engine.stats(), self._engine.info
@@ -93,6 +98,13 @@ class EngineEndpoint:
             sessions=stats.sessions,
             load=Load(stats.waiting, stats.blocks_free, stats.blocks_total),
         )
+
+    async def record_autoscaling_stats(self) -> dict[str, float]:
+        """What Serve passes on to `deployments.autoscaling.ServePolicy`."""
+        return as_numbers(replica_state("", await self._engine.stats(), self._places), self._held)
+
+    async def wake(self) -> None:
+        """Returns when a replica is there: Serve starts one for whoever waits for this."""
 
     async def check_health(self) -> None:
         """Serve replaces the replica when its engine no longer answers."""

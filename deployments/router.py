@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
@@ -37,6 +38,8 @@ from policies.routing import routing
 
 logger = logging.getLogger("ray.serve")
 
+TELL_S = 0.5
+"""How often the scheduler is told what requests wait for."""
 ANSWER_S = 10.0
 """The scheduler answers within that, or is not there."""
 
@@ -105,9 +108,12 @@ class Router:
         self._routing = Routing(self._assigner, settings)
         self._treasury = Treasury(ledger, self._assigner.experience.accounts)
         await self._treasury.open()
-        self._gate = Gate(lambda: self._assigner.count(VERIFIER) * places, gate)
+        # Where the pool is empty, a first replica's places: whoever waits for it is not held back before.
+        self._gate = Gate(lambda: max(1, self._assigner.count(VERIFIER)) * places, gate)
         self._metrics = Metrics(model, lambda: self._assigner.snapshot, lambda: self._gate.waiting)
-        self._following = asyncio.get_running_loop().create_task(self._follow())
+        loop = asyncio.get_running_loop()
+        self._following = loop.create_task(self._follow())
+        self._telling = loop.create_task(self._tell_what_waits())
 
     def reconfigure(self, config: dict[str, Any]) -> None:
         """Serve's `user_config`, as RouterChanges."""
@@ -224,11 +230,25 @@ class Router:
                 continue
             self._routing.see(snapshot)
 
+    async def _tell_what_waits(self) -> None:
+        """Requests that wait for a pool are what it grows for, from nothing if need be."""
+        told = Counter[str]()
+        while True:
+            await asyncio.sleep(TELL_S)
+            waiting, self._assigner.missed = self._assigner.missed, Counter[str]()
+            waiting[VERIFIER] += self._gate.waiting
+            waiting += Counter()  # without zeros
+            if waiting != told:
+                told = waiting
+                self._scheduler.waiting.remote(dict(waiting))
+
     async def check_health(self) -> None:
-        """Serve restarts the router when it no longer follows the scheduler."""
-        if self._following.done():
-            raise RuntimeError(f"the loop ended: {self._following}")
+        """Serve restarts the router when one of its loops has ended."""
+        for task in (self._following, self._telling):
+            if task.done():
+                raise RuntimeError(f"a loop ended: {task}")
 
     async def __del__(self) -> None:
         self._following.cancel()
+        self._telling.cancel()
         await self._treasury.close()

@@ -59,6 +59,8 @@ class Scheduler:
         self._directory = Directory(settings.expiry_s, version=time.time_ns() // 1000)
         self._directory.expect(_names(hosts))
         self._news, self._listed = asyncio.Event(), asyncio.Event()
+        self._waiting: Mapping[str, float] = {}
+        self._waking: dict[str, asyncio.Task[None]] = {}
         context = serve.get_replica_context()
         myself = serve.get_deployment_handle(context.deployment, context.app_name)
         self._edge = Edge(
@@ -85,6 +87,10 @@ class Scheduler:
         if self._directory.lost(address, time.monotonic()):
             self._tell()
 
+    async def waiting(self, requests: Mapping[str, float]) -> None:
+        """How many wait for a pool, by its name: for room, or for a first replica."""
+        self._waiting = requests
+
     async def snapshot(self, after: int = -1, wait_s: float = 0.0) -> Snapshot:
         """What has changed since version `after`, or all where that is not known; waits up to `wait_s` seconds for a
         change. Never before replicas were listed once."""
@@ -104,9 +110,13 @@ class Scheduler:
             await asyncio.sleep(self._settings.refresh_s)
 
     async def _list(self, pool: str, handle: DeploymentHandle) -> None:
+        waiting, up = self._waiting.get(pool, 0.0), self._directory.count(pool)
+        if waiting and not up:
+            self._wake(pool, handle)
         try:
             async with asyncio.timeout(2.0):
-                states = await handle.broadcast("state").results_async(return_exceptions=True)
+                asked = handle.broadcast("state", waiting / max(up, 1))
+                states = await asked.results_async(return_exceptions=True)
         except TimeoutError:  # one of them hangs: Serve will see to that, and the rest are still there
             logger.warning("not every %s says how busy it is", pool)
             return
@@ -114,6 +124,11 @@ class Scheduler:
             logger.debug("cannot list %s: %r", pool, error)
             states = []
         self._directory.list_pool(pool, (s for s in states if isinstance(s, EndpointInfo)))
+
+    def _wake(self, pool: str, handle: DeploymentHandle) -> None:
+        """Wait for a replica of an empty pool, for which Serve then starts one; once at a time."""
+        if pool not in self._waking or self._waking[pool].done():
+            self._waking[pool] = asyncio.get_running_loop().create_task(_woken(pool, handle))
 
     def _tell(self) -> None:
         self._news.set()
@@ -126,9 +141,16 @@ class Scheduler:
                 raise RuntimeError(f"a loop ended: {task}")
 
     async def __del__(self) -> None:
-        self._refreshing.cancel()
-        self._tending.cancel()
+        for task in (self._refreshing, self._tending, *self._waking.values()):
+            task.cancel()
         self._edge.stop()
+
+
+async def _woken(pool: str, handle: DeploymentHandle) -> None:
+    try:
+        await handle.wake.remote()
+    except Exception as error:
+        logger.warning("%s does not wake: %r", pool, error)
 
 
 def _names(hosts: Iterable[HostSettings]) -> list[str]:

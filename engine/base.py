@@ -13,6 +13,8 @@ from typing import Annotated, Protocol
 import msgspec
 import numpy as np
 
+from policies.scheduling.outstanding import Outstanding
+
 
 class EngineError(Exception):
     """Base of everything an engine refuses or fails with; `code` names it on the wire and in the API."""
@@ -210,6 +212,9 @@ class EngineStats(msgspec.Struct):
     waiting: of them, without a place in the KV cache.
     blocks_free: KV blocks that can be allocated, cached prefixes included.
     blocks_total: of the KV cache.
+    block_size: tokens of such a block.
+    outstanding: what sessions still want.
+    base_s, token_s: what a step takes, see `policies.step_time`.
     steps: taken.
     step_s: that they took, with what lies between two that follow each other.
     opened: sessions.
@@ -236,6 +241,10 @@ class EngineStats(msgspec.Struct):
     waiting: int = 0
     blocks_free: int = 0
     blocks_total: int = 0
+    block_size: int = 1
+    outstanding: Outstanding = Outstanding()
+    base_s: float = 0.0
+    token_s: float = 0.0
     steps: int = 0
     step_s: float = 0.0
     opened: int = 0

@@ -151,7 +151,7 @@ class NullEngine:
     ) -> None:
         self.info = EngineInfo("null", f"null-{vocab_size}", vocab_size, context, eos=2)
         self.token_s = 0.0 if tokens_per_s is None else 1.0 / tokens_per_s
-        self.counters = EngineStats()
+        self.counters = EngineStats(blocks_total=capacity)  # a session takes one
         self._mistake_every = mistake_every
         self._capacity = capacity
         self._sessions: dict[NullSession, None] = {}
@@ -193,6 +193,7 @@ class NullEngine:
     async def stats(self) -> EngineStats:
         self.counters.sessions = len(self._sessions)
         self.counters.running = sum(session.busy for session in self._sessions)
+        self.counters.blocks_free = self._capacity - len(self._sessions)
         return copy.copy(self.counters)
 
     async def close(self) -> None:

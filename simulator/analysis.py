@@ -49,6 +49,7 @@ class Result:
     events: callbacks that the loop has run.
     link_waits_s: what frames waited for bandwidth or each other, in sum.
     sent_bytes: handed to links.
+    replica_s: seconds that there were servers, in sum.
     estimates: where the hardware model's times come from.
     setup_s, run_s: real seconds that it took.
     """
@@ -61,6 +62,7 @@ class Result:
     events: int
     link_waits_s: float
     sent_bytes: int
+    replica_s: float
     estimates: Mapping[str, Mapping[str, str]]
     setup_s: float
     run_s: float
@@ -115,6 +117,7 @@ class Result:
             },
             "network_wait_s": self.link_waits_s / len(answers),
             "sent_bytes": self.sent_bytes,
+            "replica_s": self.replica_s,
             "utilisation": [round(server.busy_s / span_s, 6) for server in self.servers],
             "steps": sum(server.steps for server in self.servers),
             "preempted": sum(server.preempted for server in self.servers),

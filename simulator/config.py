@@ -15,6 +15,7 @@ import yaml
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from cluster.profile import load_profile
+from deployments.autoscaling import AutoscalingSettings
 from deployments.mistakes import explain
 from deployments.modes import MODES
 from deployments.settings import LatencySettings, LimitSettings, LinkSettings, RacingSettings, RouterSettings
@@ -69,6 +70,9 @@ class TargetGroup(Strict):
     engine: its memory, limits and policies, where they differ from the simulation's `engine`.
     padded: a step costs as if every sequence were as long as the longest, and every window as wide as the widest.
     call_s: what every call of it takes beside its steps (wire, threads), seconds.
+    autoscaling: as in the application's pools: `count` is how many there are at first; null: and always.
+    start_s: how long a further one takes to start, seconds.
+    drain_s: how long one that goes lets its sessions finish before they move elsewhere, seconds.
     """
 
     count: int = Field(1, ge=1)
@@ -81,6 +85,16 @@ class TargetGroup(Strict):
     engine: Engine = Engine()
     padded: bool = False
     call_s: float = Field(0.0, ge=0)
+    autoscaling: AutoscalingSettings | None = None
+    start_s: float = Field(30.0, ge=0)
+    drain_s: float = Field(10.0, ge=0)
+
+    @property
+    def initial(self) -> int:
+        """How many there are at first."""
+        if (bounds := self.autoscaling) is None:
+            return self.count
+        return min(max(self.count, bounds.min_replicas), bounds.max_replicas)
 
     @model_validator(mode="after")
     def _known(self) -> TargetGroup:

@@ -65,6 +65,7 @@ def _simulate(
         events=world.loop.events,
         link_waits_s=world.devices.waited_s,
         sent_bytes=world.devices.sent_bytes,
+        replica_s=world.replica_s(),
         estimates=_estimates(config),
         setup_s=ready - began,
         run_s=time.perf_counter() - ready,

@@ -24,7 +24,7 @@ from deployments.request.assignment import Assignment, EndpointInfo, RoutingRequ
 from deployments.request.executor import Executor
 from deployments.request.session import Dial
 from deployments.routing import Routing
-from engine.base import Engine, EngineInfo, EngineStopped
+from engine.base import Engine, EngineInfo, EngineStats, EngineStopped
 from engine.core.engine import CoreEngine
 from policies.collaboration import collaboration
 from policies.routing import routing
@@ -34,6 +34,7 @@ from simulator.config import Config
 from simulator.devices import Devices, MakeSpeed, SimulatedDevice, Speed
 from simulator.engine import Hardware, timed_engine
 from simulator.network import LinkedEngine, Path
+from simulator.pool import Pool
 from simulator.script import Script
 
 HEARTBEAT_S = 1.0  # how often devices register
@@ -74,6 +75,12 @@ class Server:
         self.up = self.alive = False
         await self.core.close()
 
+    def stats(self) -> EngineStats:
+        """What it tells of itself to whoever scales its pool."""
+        stats = self.core.gauges()
+        stats.sessions = self.open_sessions
+        return stats
+
     @property
     def open_sessions(self) -> int:
         return self.core.sessions
@@ -82,7 +89,9 @@ class Server:
 class World:
     """Everything of one configuration, before anything is asked.
 
+    engines: of the groups of targets, complete.
     servers: of the verifiers' pool, those that have gone included.
+    pools: the groups that grow and shrink.
     drafters: of the cloud's own.
     loads: by pool (or DEVICE), how many sessions were open at each refresh.
     served: by request, the index of the server that was assigned last; −1 for none.
@@ -97,16 +106,16 @@ class World:
         self.loop = VirtualLoop()  # type: ignore[abstract]  # it has no sockets, threads or signals
         self._data = config.data_folder
         self.targets, groups = config.topology()
-        self._engines = [group.complete_engine(self._data) for group in self.targets]
+        self.engines = [group.complete_engine(self._data) for group in self.targets]
         self.servers: list[Server] = []
         self.drafters: list[Server] = []
         self._replicas: dict[str, Server] = {}
         self._numbers: dict[str, int] = {}
         for g, group in enumerate(self.targets):
-            for _ in range(group.count):
+            for _ in range(group.initial):
                 self.add_server(g)
         self.devices = Devices(self.loop, self.script, config, groups, speed)
-        self.context = min(server.core.info.context for server in self.servers)
+        self.context = min(engine.kv_tokens for engine in self.engines)
         self.served: dict[int, int] = {}
         self.loads: dict[str, list[Load]] = {VERIFIER: [], DRAFTER: [], DEVICE: []}
         self._windows = windows or partial(config.window.create, window)
@@ -117,6 +126,7 @@ class World:
         self._executors: dict[int, Executor] = {}
         self._reader_at_device = config.reader_at_device
         self._cloud = self._executor(self._dial_from_cloud)
+        self.pools = [Pool(self, g) for g, group in enumerate(self.targets) if group.autoscaling is not None]
         self.refresh()
 
     # -- requests ---------------------------------------------------------------------------------------
@@ -158,7 +168,7 @@ class World:
         assigner = Assigner(
             config.router.collaboration.create(collaboration),
             partial(config.router.routing.create, routing),
-            max(engine.batch_limit for engine in self._engines),
+            max(engine.batch_limit for engine in self.engines),
             Experience(config.racing, Random(config.seed)),
         )
         return Routing(assigner, config.router)
@@ -170,10 +180,24 @@ class World:
 
     async def assign(self, wanted: RoutingRequest) -> Assignment:
         """Ask the router."""
+        for pool in self.pools:
+            pool.wake()
         assignment = await self.routing.assign(wanted)
         self.served[wanted.request] = self._server(assignment)
         self.refresh_soon()
         return assignment
+
+    async def end(self, server: Server) -> None:
+        """It is not needed any more, and goes, with the drafter beside it."""
+        await server.kill()
+        for drafter in self.drafters:
+            if drafter.hardware is server.hardware:
+                await drafter.kill()
+
+    def replica_s(self) -> float:
+        """Seconds that there have been servers of the verifiers' pool, in sum."""
+        fixed = sum(group.count for group in self.targets if group.autoscaling is None)
+        return fixed * self.loop.time() + sum(pool.replica_s() for pool in self.pools)
 
     def report(self, reports: Sequence[Report]) -> None:
         """Tell the router what answers have taught."""
@@ -253,7 +277,7 @@ class World:
 
     def add_server(self, g: int) -> None:
         """One more server of that group, with the drafter beside it if it has one."""
-        group, config, hardware = self.targets[g], self._engines[g], Hardware(self.loop)
+        group, config, hardware = self.targets[g], self.engines[g], Hardware(self.loop)
         number = len(self.servers)
         core = timed_engine(
             self.loop,
@@ -281,7 +305,7 @@ class World:
 
     def add_drafter(self, g: int, hardware: Hardware) -> None:
         """A drafter beside a server of that group, if it has one."""
-        group, config = self.targets[g], self._engines[g]
+        group, config = self.targets[g], self.engines[g]
         timer = group.draft_timer(self._data)
         if timer is None:
             return

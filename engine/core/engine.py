@@ -6,7 +6,6 @@ The event loop hands commands over and is handed back all outcomes of a step tog
 from __future__ import annotations
 
 import asyncio
-import copy
 from collections.abc import AsyncGenerator, Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
@@ -106,12 +105,14 @@ class CoreEngine:
 
     async def stats(self) -> EngineStats:
         self._check_running()
-        stats = copy.copy(self._core.stats)
+        stats = self.gauges()
         stats.sessions = len(self._sessions)
-        stats.waiting = len(self._core.memory.waiting)
         stats.running = sum(session.busy for session in self._sessions.values())
-        stats.blocks_free = self._core.memory.pool.available
         return stats
+
+    def gauges(self) -> EngineStats:
+        """As `stats`, without a wait, and of sessions only what the core knows."""
+        return self._core.gauges()
 
     async def close(self) -> None:
         self._closed = True

@@ -6,6 +6,7 @@ whose window was completed gets its outcome. Everything here runs on one thread,
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable
 
@@ -23,6 +24,7 @@ from engine.session import BUSY
 from policies.batching import BatchingPolicy, Demand, batching
 from policies.scheduling.base import SchedulingPolicy, scheduling
 from policies.scheduling.control import SchedulingControl
+from policies.scheduling.outstanding import outstanding
 from policies.step_time import StepTimeModel
 
 GRACE_S = 0.002
@@ -49,7 +51,7 @@ class Core:
         """batching_policy, scheduling_policy: in place of those that the configuration names."""
         self.runner, self.config, self.clock = runner, config, clock
         self.step_time = StepTimeModel()
-        self.stats = EngineStats(blocks_total=config.kv_blocks)
+        self.stats = EngineStats(blocks_total=config.kv_blocks, block_size=config.block_size)
         self._batching = batching_policy or config.batching.create(batching)
         host = config.host_memory
         tier = None if host is None else HostTier(host, runner.host_copies(host, clock))
@@ -65,6 +67,14 @@ class Core:
         self._began_s = 0.0
         self._grace_s: float | None = None  # for which it waits, see GRACE_S
         self._ended_s: float | None = None  # the last step, if the next one follows at once
+
+    def gauges(self) -> EngineStats:
+        """Counters, and gauges of memory and work; may be called from another thread."""
+        stats, memory = copy.copy(self.stats), self.memory
+        stats.waiting, stats.blocks_free = len(memory.waiting), memory.pool.available
+        stats.base_s, stats.token_s = self.step_time.base_s, self.step_time.token_s
+        stats.outstanding = outstanding(list(memory.sequences.values()), self.clock())
+        return stats
 
     # -- sessions ---------------------------------------------------------------------------------------
 

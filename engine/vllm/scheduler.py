@@ -27,6 +27,7 @@ from engine.config import PolicyChoice
 from engine.vllm.views import REPLAYED, Label, MemoryView, RequestView
 from policies.scheduling.base import scheduling
 from policies.scheduling.control import SchedulingControl
+from policies.scheduling.outstanding import outstanding
 from policies.step_time import StepTimeModel
 
 Ask = tuple[str, int, int, list[int]]
@@ -42,7 +43,9 @@ class TandemScheduler(Scheduler):
         super().__init__(*args, **options)
         given = self.vllm_config.additional_config
         self._views: dict[str, RequestView] = {}
-        self._stats = EngineStats(blocks_total=self.kv_cache_manager.block_pool.num_gpu_blocks - 1)
+        self._stats = EngineStats(
+            blocks_total=self.kv_cache_manager.block_pool.num_gpu_blocks - 1, block_size=self.block_size
+        )
         self._step_time = StepTimeModel()
         self._began_s = 0.0
         self._memory = MemoryView(self.kv_cache_manager, self.block_size, self.max_num_running_reqs)
@@ -70,6 +73,8 @@ class TandemScheduler(Scheduler):
         stats = self._stats
         stats.waiting = sum(not view.admitted for view in self._views.values())
         stats.blocks_free = self._memory.free_blocks
+        stats.base_s, stats.token_s = self._step_time.base_s, self._step_time.token_s
+        stats.outstanding = outstanding(self._views.values(), time.monotonic())
         return stats
 
     def add_request(self, request: Request) -> None:
@@ -183,6 +188,9 @@ class TandemScheduler(Scheduler):
             seconds = time.monotonic() - self._began_s
             self._stats.steps += 1
             self._stats.step_s += seconds
+            drafts = sum(map(len, scheduler_output.scheduled_spec_decode_tokens.values()))
+            sampled = sum(map(bool, model_runner_output.sampled_token_ids))
+            self._stats.tokens_prefilled += positions - drafts - sampled
             self._step_time.note(positions, seconds)
         return outputs
 

@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import policies
+from policies.autoscaling import PoolState, ReplicaState, autoscaling
 from policies.base import Registry
 from policies.batching import Demand, batching
 from policies.collaboration import ANY_DEVICE, CollaborationState, DeviceView, collaboration
@@ -89,6 +90,13 @@ def _choice_is_valid(load: Load, chosen: list[int]) -> None:
     assert len(chosen) == 1 or load.tokens[chosen].sum() <= load.capacity
 
 
+def _size_is_valid(pool: PoolState, desired: float) -> None:
+    assert 0 <= desired < math.inf
+    assert desired > 0 or not (pool.held or any(r.sessions for r in pool.replicas)), (
+        "somebody has to serve them"
+    )
+
+
 def _collaboration_is_valid(state: CollaborationState, chosen: Any) -> None:
     assert chosen.mode in MODES
     assert state.mode in (None, chosen.mode), "an explicit mode is followed"
@@ -114,7 +122,35 @@ seconds = st.one_of(st.sampled_from([0.0, 1e-9, math.inf]), st.floats(0, 20))
 dollars = st.one_of(st.sampled_from([0.0, 1e-300, 1e9]), st.floats(0, 1e-3))
 per_token = st.builds(PerToken, dollars, dollars)
 lengths = st.one_of(st.integers(1, 400), st.integers(1, 200_000))
+counts = st.integers(0, 1_000_000).map(float)
+replica_states = st.builds(
+    ReplicaState,
+    name=st.sampled_from("abcdefgh"),
+    sessions=st.integers(0, 500).map(float),
+    backlog=counts,
+    reading=st.floats(0, 1e4),
+    starving=st.integers(0, 500).map(float),
+    kv_wanted=counts,
+    kv_capacity=counts,
+    places=st.integers(1, 500).map(float),
+    prefilled=counts,
+    generated=counts,
+    base_s=st.floats(0, 1),
+    token_s=st.floats(0, 0.1),
+)
 FAMILIES = {
+    "autoscaling": Family(
+        autoscaling,
+        st.builds(
+            PoolState,
+            now_s=st.floats(0, 1e4),
+            target=st.integers(0, 9),
+            replicas=st.lists(replica_states, min_size=1, max_size=8, unique_by=lambda r: r.name).map(tuple),
+            held=st.integers(0, 99).map(float),
+        ),
+        lambda policy, state: policy.desired(state),
+        _size_is_valid,
+    ),
     "dispatch": Family(
         dispatch,
         st.builds(

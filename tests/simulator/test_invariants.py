@@ -67,8 +67,10 @@ def test_1_every_request_ends_once_with_the_tokens_of_its_trace_and_leaves_nothi
 
 def _nothing_is_left(world: World) -> None:
     for server in (*world.servers, *world.drafters):
-        memory = server.core._core.memory
         assert server.open_sessions == 0
+        if not server.alive:
+            continue  # what it had went with its process
+        memory = server.core._core.memory
         assert not memory.sequences
         assert not memory.waiting
         assert not memory.busy

@@ -26,6 +26,13 @@ HOSTS = [
     {"blocks": 625, "copy_mb_per_s": 1000.0},
     {"blocks": 6, "copy_mb_per_s": 0.5, "write_through": False, "overlap": False},
 ]
+SCALED = {
+    "min_replicas": 0,
+    "max_replicas": 3,
+    "downscale_delay_s": 1.0,
+    "to_zero_delay_s": 1.0,
+    "policy": {"name": "ongoing_requests", "parameters": {"target": 2, "look_back_s": 1}},
+}
 
 
 def named(registry: Any) -> st.SearchStrategy[dict[str, str]]:
@@ -70,6 +77,9 @@ def worlds(draw: st.DrawFn) -> dict[str, Any]:
         "padded": draw(st.booleans()),
         "measured_draft": draw(st.sampled_from([None, {"base_s": 0.004}])),
         "call_s": draw(st.sampled_from([0.0, 0.002])),
+        "autoscaling": draw(st.sampled_from([None, SCALED])),
+        "start_s": draw(st.sampled_from([0.0, 0.5])),
+        "drain_s": draw(st.sampled_from([0.0, 2.0])),
     }
     return {
         "mode": draw(st.sampled_from([None, *MODES])),

@@ -1,0 +1,119 @@
+"""As many replicas as the work takes: in seconds of steps, and in tokens of KV cache."""
+
+from __future__ import annotations
+
+import math
+
+from policies.autoscaling.base import PoolState, ReplicaState, autoscaling
+
+IDLE = 0.01
+"""Of a replica: so little work is none."""
+
+
+@autoscaling.register("work")
+class Work:
+    """A pool's work in replica-seconds a second, from what its replicas have to compute and what their steps take:
+
+        ρ = prefill rate · token_s + decode rate · (token_s + base_s / width)
+
+    where `width` is how many sessions share a step when a replica is full. Prompts come at the rate at which they came
+    lately. Outputs have to come as fast as lately, too, or as their readers read, if that is faster: readers' buffers
+    are slack, and a session that is ahead of its reader needs nothing now. A pool gets so many replicas that
+
+        ρ ≤ load · replicas,  KV cache wanted ≤ memory · KV cache,  and the token backlog is gone after `clear_s`,
+
+    and more by the share of sessions that keep their readers waiting, where that is more than `patience`.
+
+    load, memory: shares of a replica that may be taken.
+    clear_s: in which what waits is to be computed, seconds; more replicas sooner would come too late for it.
+    patience: share of sessions.
+    window_s: over which rates are averaged, seconds; what waits, over a quarter of it.
+    """
+
+    def __init__(
+        self,
+        load: float = 0.5,
+        memory: float = 0.8,
+        clear_s: float = 20.0,
+        patience: float = 0.2,
+        window_s: float = 60.0,
+    ) -> None:
+        for name, share in (("load", load), ("memory", memory), ("patience", patience)):
+            if not 0 < share <= 1:
+                raise ValueError(f"{name} must be above 0 and at most 1, not {share}")
+        if not (clear_s > 0 and window_s > 0):
+            raise ValueError("clear_s and window_s must be above 0 seconds")
+        self._load, self._memory, self._clear_s, self._patience = load, memory, clear_s, patience
+        self._prefill, self._decode = Rate(window_s), Rate(window_s)
+        self._backlog_s, self._starving = Mean(window_s / 4), Mean(window_s / 4)
+
+    def desired(self, pool: PoolState) -> float:
+        replicas = pool.replicas
+        prefill = self._prefill.of(pool.now_s, {r.name: r.prefilled for r in replicas})
+        decode = self._decode.of(pool.now_s, {r.name: r.generated for r in replicas})
+        decode = max(decode, sum(r.reading for r in replicas))
+        sessions = sum(r.sessions for r in replicas)
+        base_s = sum(r.base_s for r in replicas) / len(replicas)
+        token_s = sum(r.token_s for r in replicas) / len(replicas)
+        work = prefill * token_s + decode * (token_s + base_s / _width(replicas))
+        backlog_s = sum(r.backlog * r.token_s for r in replicas)
+        if sessions and pool.held:  # those will be like these
+            backlog_s *= 1 + pool.held / sessions
+        backlog_s = self._backlog_s.of(pool.now_s, backlog_s)
+        kv = sum(r.kv_wanted / r.kv_capacity for r in replicas if r.kv_capacity)
+        needed = max(work / self._load, work + backlog_s / self._clear_s, kv / self._memory)
+        starving = sum(r.starving for r in replicas) / max(sessions, 1)
+        if (share := self._starving.of(pool.now_s, starving)) > self._patience:
+            needed = max(needed, len(replicas) * (1 + share))
+        if not sessions and not pool.held and work < IDLE:
+            return 0.0
+        return max(needed, 1.0)
+
+
+def _width(replicas: tuple[ReplicaState, ...]) -> float:
+    """Sessions that share a step when a replica is full: as many as have a place, and room for what sessions hold."""
+    places = sum(r.places for r in replicas) / len(replicas)
+    sessions, wanted = sum(r.sessions for r in replicas), sum(r.kv_wanted for r in replicas)
+    if not wanted:
+        return places
+    room = sum(r.kv_capacity for r in replicas) / len(replicas)
+    return max(1.0, min(places, room * sessions / wanted))
+
+
+class Rate:
+    """How fast the counters of a pool's members grow, a second, as an average that fades over `window_s`."""
+
+    def __init__(self, window_s: float) -> None:
+        self._window_s = window_s
+        self._counts: dict[str, float] = {}
+        self._at_s = -math.inf
+        self._sum = self._weight = 0.0
+
+    def of(self, now_s: float, counts: dict[str, float]) -> float:
+        """With the counters as they are now."""
+        passed_s = now_s - self._at_s
+        if passed_s > 0:
+            # from when a member was first seen: one that has said nothing for a moment is no new one
+            grown = sum(max(0.0, count - self._counts.get(name, count)) for name, count in counts.items())
+            if self._at_s > -math.inf:
+                fade = math.exp(-passed_s / self._window_s)
+                self._sum = self._sum * fade + grown
+                self._weight = self._weight * fade + passed_s
+            self._counts, self._at_s = counts, now_s
+        return self._sum / self._weight if self._weight else 0.0
+
+
+class Mean:
+    """Of a value that is looked at now and then, fading over `window_s`."""
+
+    def __init__(self, window_s: float) -> None:
+        self._window_s = window_s
+        self._at_s = -math.inf
+        self._mean = 0.0
+
+    def of(self, now_s: float, value: float) -> float:
+        """With the value as it is now."""
+        new = -math.expm1(-max(0.0, now_s - self._at_s) / self._window_s)
+        self._mean += new * (value - self._mean)
+        self._at_s = now_s
+        return self._mean

@@ -1,0 +1,114 @@
+"""A pool that grows and shrinks over real Ray, from nothing and back, while somebody asks: no request fails."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import httpx
+import pytest
+import pytest_asyncio
+from ray import serve
+
+from app.main import build
+from app.settings import Settings
+from tests.conftest import Running
+
+pytestmark = [
+    pytest.mark.timeout(300),  # the first test that needs Ray starts it
+    pytest.mark.asyncio(loop_scope="module"),
+]
+
+APP = "scaled"
+SETTINGS: dict[str, Any] = {
+    "verifier": {
+        "replicas": 0,
+        "engine": {"kind": "torch", "model": "small", "max_sessions": 4, "kv_blocks": 256},
+        "autoscaling": {
+            "min_replicas": 0,
+            "max_replicas": 3,
+            "downscale_delay_s": 2.0,
+            "to_zero_delay_s": 2.0,
+            "policy": {"name": "work", "parameters": {"window_s": 4.0, "clear_s": 1.0}},
+        },
+    },
+    "drafter": {"replicas": 0},
+    "endpoint": {"drain_s": 1.0},
+}
+QUESTION = {
+    "model": "tandem",
+    "messages": [{"role": "user", "content": "Tell me all about the town of Marworth. " * 10}],
+    "max_tokens": 100,
+    "ignore_eos": True,
+}
+
+
+@pytest.fixture(scope="module")
+def address(application: Running) -> Iterator[str]:
+    serve.run(build(Settings.model_validate(SETTINGS)), name=APP, route_prefix=f"/{APP}")
+    yield f"{application.address}/{APP}"
+    serve.delete(APP)
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def http(address: str) -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(
+        base_url=address, timeout=90, limits=httpx.Limits(max_connections=64)
+    ) as client:
+        yield client
+
+
+async def replicas(http: httpx.AsyncClient) -> int:
+    """Of the verifier, that are up; none of them need be."""
+    ready = await http.get("/readyz")
+    assert ready.status_code == 200, ready.text
+    return int(ready.json()["verifier"])
+
+
+async def until(http: httpx.AsyncClient, count: int, within_s: float = 90.0) -> None:
+    """There are so many."""
+    began_s = time.monotonic()
+    while (there := await replicas(http)) != count:
+        assert time.monotonic() - began_s < within_s, f"{there} replicas, not {count}"
+        await asyncio.sleep(0.1)
+
+
+class Load:
+    """So many clients that ask again and again. answers: how many there have been."""
+
+    def __init__(self, http: httpx.AsyncClient, clients: int) -> None:
+        self._http, self._clients = http, clients
+        self.answers = 0
+
+    async def __aenter__(self) -> Load:
+        self._tasks = [asyncio.create_task(self._ask()) for _ in range(self._clients)]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._over = True
+        await asyncio.gather(*self._tasks)
+        assert self.answers
+
+    _over = False
+
+    async def _ask(self) -> None:
+        while not self._over:
+            answer = await self._http.post("/v1/chat/completions", json=QUESTION)
+            assert answer.status_code == 200, answer.text
+            assert answer.json()["usage"]["completion_tokens"] == QUESTION["max_tokens"]
+            self.answers += 1
+
+
+async def test_a_pool_follows_its_load(http: httpx.AsyncClient) -> None:
+    """0 → 1 → 3 → 1 → 0, with everybody served all the while."""
+    assert await replicas(http) == 0
+    async with Load(http, 1):
+        await until(http, 1)
+        async with Load(http, 24):
+            await until(http, 3)
+        await until(http, 1)
+    await until(http, 0)
+    async with Load(http, 1):
+        await until(http, 1)

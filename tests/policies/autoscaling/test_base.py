@@ -1,0 +1,78 @@
+"""Bounds and delays: what Ray Serve does, and nothing at random."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+from ray.serve.autoscaling_policy import _apply_delay_logic
+from ray.serve.config import AutoscalingConfig
+
+from policies.autoscaling import Autoscaler, Bounds, PoolState, ReplicaState
+
+ONE = (ReplicaState("a"),)
+
+
+class Wishes:
+    """A policy that wants what it is told to."""
+
+    def __init__(self) -> None:
+        self.next = 0.0
+
+    def desired(self, pool: PoolState) -> float:
+        return self.next
+
+
+@given(
+    least=st.integers(0, 3),
+    more=st.integers(0, 5),
+    delays=st.tuples(*[st.sampled_from([0.0, 1.0, 3.0])] * 3),
+    wishes=st.lists(st.tuples(st.integers(0, 9), st.sampled_from([0.25, 1.0, 4.0])), max_size=40),
+)
+def test_a_pool_has_the_size_that_ray_serve_would_give_it(
+    least: int, more: int, delays: tuple[float, float, float], wishes: list[tuple[int, float]]
+) -> None:
+    """Given the same wishes at the same times: bounds, and delays up, down and to nothing."""
+    most = max(1, least + more)
+    upscale_s, downscale_s, to_zero_s = delays
+    policy = Wishes()
+    scaler = Autoscaler(policy, Bounds(least, most, upscale_s, downscale_s, to_zero_s))
+    config = AutoscalingConfig(
+        min_replicas=least,
+        max_replicas=most,
+        upscale_delay_s=upscale_s,
+        downscale_delay_s=downscale_s,
+        downscale_to_zero_delay_s=to_zero_s,
+    )
+    size, state, now_s = max(1, least), dict[str, Any](), 100.0
+    for wanted, later_s in wishes:
+        now_s += later_s
+        policy.next = wanted
+        serve, state = _apply_delay_logic(wanted, size, config, state, _now=now_s)
+        bounded = min(max(serve, least), most)
+        assert scaler.decide(PoolState(now_s, size, ONE)) == bounded
+        size = bounded
+        if not size:
+            return  # Serve starts a first replica without asking
+
+
+def test_parts_of_a_replica_are_whole_ones() -> None:
+    policy = Wishes()
+    scaler = Autoscaler(policy, Bounds(1, 9))
+    policy.next = 2.01
+    assert scaler.decide(PoolState(0.0, 1, ONE)) == 3
+    policy.next = 2 + 1e-12  # what rounding leaves is none
+    assert Autoscaler(policy, Bounds(1, 9)).decide(PoolState(0.0, 1, ONE)) == 2
+
+
+def test_the_first_replica_comes_at_once() -> None:
+    scaler = Autoscaler(Wishes(), Bounds(0, 9, upscale_delay_s=60.0))
+    assert scaler.decide(PoolState(0.0, 0)) == 0
+    assert scaler.decide(PoolState(1.0, 0, held=3.0)) == 1
+
+
+def test_replicas_that_say_nothing_are_left_alone() -> None:
+    """They start, or their numbers are late: nobody knows what they have to do."""
+    scaler = Autoscaler(Wishes(), Bounds(0, 9, downscale_delay_s=0.0))
+    assert scaler.decide(PoolState(0.0, 4)) == 4

@@ -1,0 +1,94 @@
+"""Replicas for the work that there is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from policies.autoscaling import PoolState, ReplicaState, autoscaling
+
+CALM = ReplicaState(
+    "a", sessions=8, reading=80, kv_wanted=800, kv_capacity=10_000, places=50, base_s=0.02, token_s=1e-4
+)
+
+
+def desired(policy: object, *seconds: ReplicaState, held: float = 0.0) -> float:
+    """What it wants in the end, when one replica tells this, second by second."""
+    for second, state in enumerate(seconds):
+        wanted = policy.desired(PoolState(float(second), 1, (state,), held))  # type: ignore[attr-defined]
+    return float(wanted)
+
+
+def steady(
+    prefill: float = 0.0, decode: float = 0.0, seconds: int = 300, **said: float
+) -> list[ReplicaState]:
+    """So many tokens each second."""
+    return [
+        replace(CALM, prefilled=second * prefill, generated=second * decode, **said)
+        for second in range(seconds)
+    ]
+
+
+def test_the_work_of_a_second_is_what_its_steps_take() -> None:
+    """5,000 prompt tokens of 0.1 ms, and 1,000 of output in steps of 50 sessions, of 0.5 ms each: 1 second."""
+    policy = autoscaling.create("work", load=0.25)
+    assert desired(policy, *steady(5000, 1000)) == pytest.approx(4.0, rel=0.02)
+
+
+def test_outputs_have_to_come_as_fast_as_they_are_read() -> None:
+    policy = autoscaling.create("work", load=0.5)
+    slow = desired(policy, *steady(decode=1000, reading=4000))
+    assert slow == pytest.approx(4000 * 0.0005 / 0.5, rel=0.02)
+
+
+def test_memory_that_is_wanted_is_memory() -> None:
+    assert desired(autoscaling.create("work", memory=0.8), *steady(kv_wanted=24_000)) == pytest.approx(3.0)
+
+
+def test_a_backlog_is_to_be_gone_soon() -> None:
+    """100,000 tokens of 0.1 ms are 10 seconds' work, in 2 seconds that of 5 replicas."""
+    policy = autoscaling.create("work", clear_s=2.0, window_s=4.0)
+    assert desired(policy, *steady(backlog=100_000, reading=0)) == pytest.approx(5.0, rel=0.02)
+    more = autoscaling.create("work", clear_s=2.0, window_s=4.0)
+    assert desired(more, *steady(backlog=100_000, reading=0), held=8) == pytest.approx(10.0, rel=0.02)
+
+
+def test_readers_that_wait_want_another_replica() -> None:
+    assert desired(autoscaling.create("work"), *steady(starving=1)) == 1.0, "few are patient"
+    assert desired(autoscaling.create("work"), *steady(starving=4)) == pytest.approx(1.5)
+
+
+def test_a_burst_passes() -> None:
+    """What has been done is no reason for more than what comes."""
+    policy = autoscaling.create("work", window_s=10.0)
+    assert desired(policy, *steady(20_000, seconds=60)) > 2
+    calm = [replace(CALM, prefilled=60 * 20_000, reading=0.0)] * 100
+    later = [policy.desired(PoolState(60.0 + i, 1, (state,))) for i, state in enumerate(calm)]
+    assert later[-1] == 1.0
+    assert later == sorted(later, reverse=True)
+
+
+def test_nothing_to_do_is_nothing() -> None:
+    policy = autoscaling.create("work", window_s=10.0)
+    idle = replace(CALM, sessions=0, reading=0.0, kv_wanted=0.0)
+    assert desired(policy, *[idle] * 3) == 0.0
+    assert desired(policy, idle, held=1.0) == 1.0
+
+
+def test_a_replica_that_goes_takes_nothing_along() -> None:
+    """Its counters are gone, and one that comes brings none from before."""
+    policy = autoscaling.create("work", load=0.5)
+    other = replace(CALM, name="b", prefilled=1e9)
+    before = policy.desired(PoolState(0.0, 2, (CALM, other)))
+    after = policy.desired(PoolState(1.0, 1, (CALM,)))
+    assert before == after == 1.0
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"load": 0.0}, {"load": 1.5}, {"memory": 0}, {"patience": 2}, {"clear_s": 0.0}, {"window_s": -1.0}],
+)
+def test_parameters_make_sense(wrong: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="must be above 0"):
+        autoscaling.create("work", **wrong)
