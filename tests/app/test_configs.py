@@ -183,7 +183,8 @@ def test_who_asks_for_no_gpu_sees_none() -> None:
 
 @with_vllm
 @on_vllm
-@pytest.mark.timeout(300)
+@pytest.mark.alone  # two engines at once leave nothing of a small machine to others' time limits
+@pytest.mark.timeout(600)
 def test_the_gpu_file_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With tiny models and sizes; all the rest is as it stands. Where there are no GPUs, Ray believes in two."""
     if not HAS_GPU:
