@@ -84,7 +84,7 @@ def deployed(dashboard: str, folder: Path) -> dict[str, Any]:
     return reply.raise_for_status().json()["applications"]["tandem"]["deployed_app_config"]  # type: ignore[no-any-return]
 
 
-def check_answers(address: str, model: str, drafting: str | None) -> None:
+def check_answers(address: str, model: str, drafting: str) -> None:
     """The cloud alone, its drafter and a device that drafts say the same; drafting: the device."""
     said = {}
     with OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0, timeout=120) as client:
