@@ -49,7 +49,7 @@ SMALL |= {"gpus": 0.5} if HAS_GPU else {}
 
 def arguments(deployment: dict[str, Any]) -> dict[str, Any]:
     (application,) = deployment["applications"]
-    return application["args"]  # type: ignore[no-any-return]
+    return application["args"]
 
 
 def replaced(value: Any, files: dict[str, str]) -> Any:
@@ -81,7 +81,7 @@ def deployed(dashboard: str, folder: Path) -> dict[str, Any]:
     """The application as Serve says that it was asked for."""
     headers = {"Authorization": f"Bearer {(folder / TOKEN).read_text()}"}
     reply = httpx.get(f"{dashboard}/api/serve/applications/", headers=headers, timeout=30)
-    return reply.raise_for_status().json()["applications"]["tandem"]["deployed_app_config"]  # type: ignore[no-any-return]
+    return reply.raise_for_status().json()["applications"]["tandem"]["deployed_app_config"]
 
 
 def check_answers(address: str, model: str, drafting: str) -> None:
