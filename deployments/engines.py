@@ -121,10 +121,13 @@ def _log_loaded(said: dict[str, object]) -> None:
 
 
 def model_folder(model: str) -> Path:
-    """Where a model lies: a folder that exists, or a name of the embedded family."""
+    """Where a model lies: a folder that exists, or a name of the embedded family. Raises FileNotFoundError where a path
+    leads nowhere, ValueError for an unknown name."""
     folder = Path(model)
     if folder.is_dir():
         return folder
+    if len(folder.parts) > 1:
+        raise FileNotFoundError(f"there is no folder {model}")
     from engine import family
 
     return family.path(model)

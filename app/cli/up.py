@@ -28,12 +28,13 @@ LOOPBACK = {"host": "127.0.0.1", "port": 8000}
 """Where the Serve YAML does not say it: Serve's own default is every interface."""
 EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}
 """What to dial where something listens on every interface."""
-CONFIG = Path(__file__).parents[1] / "tandem.yaml"
+CONFIG = Path(__file__).parents[1] / "configs" / "local.yaml"
 RECORD = Path(".tandem") / "up.json"
 LOGS = RECORD.with_name("logs")
 LEDGER = RECORD.with_name("ledger.sqlite")
 """Keys and bills of what is started in this folder, where the Serve YAML names no other file."""
-READY_WITHIN_S = 180.0
+READY_WITHIN_S = 600.0
+"""A model of many gigabytes that vLLM compiles takes minutes."""
 QUESTION = "Tell me about the town of Marworth."
 
 

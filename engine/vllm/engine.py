@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import time
 from collections.abc import Callable, Coroutine, Sequence
@@ -29,6 +30,7 @@ ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_LOGGING_LEVEL": "ERROR",
+    "VLLM_CONFIGURE_LOGGING": "0",  # that closes the handlers of all loggers, and a replica's log would end there
     "VLLM_WORKER_MULTIPROC_METHOD": "spawn",  # a replica has threads, which a fork would lose
     "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB; by default most of the machine, whatever kv_blocks says
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # engines beside each other would all take the first cores
@@ -59,6 +61,7 @@ def load(
         os.environ.setdefault(key, value)
     if threads is not None:
         os.environ["OMP_NUM_THREADS"] = str(threads)
+    logging.getLogger("vllm").setLevel(os.environ["VLLM_LOGGING_LEVEL"])
     from vllm.v1.engine.async_llm import AsyncLLM
 
     llm = AsyncLLM.from_engine_args(arguments(folder, config))

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import typer
+from ray.scripts.scripts import cli as ray
 
 from app.api.routes import create_api
 from app.api.schema import ChatRequest
@@ -86,6 +87,8 @@ def check(line: str, capsys: pytest.CaptureFixture[str]) -> None:
             assert all((ROOT / word).exists() for word in words if "/" in word and not word.startswith("--"))
         case "serve":
             assert words[0] == "status" or (ROOT / words[1]).exists()
+        case "ray":
+            ray.commands[words[0]].make_context(words[0], words[1:])
         case "export":
             assert not words or all("=" in word for word in words)
         case _:
@@ -121,6 +124,7 @@ def test_every_command_is_one(document: Path, capsys: pytest.CaptureFixture[str]
         "make love",
         "pytest tests/nowhere",
         "serve deploy app/nothing.yaml",
+        "ray start --hed",
         "curl http://127.0.0.1:8000/v1/chat -H 'Content-Type: application/json' -d '{}'",
         "rm -rf /",
     ],

@@ -8,7 +8,7 @@ import sys
 import pytest
 from rich.console import Console
 
-from app.cli.up import explain, read, tries
+from app.cli.up import CONFIG, explain, read, tries
 from deployments.modes import MODES
 from tests.docs.documents import ROOT, text
 
@@ -33,7 +33,7 @@ def test_it_shows_what_tandem_up_prints(monkeypatch: pytest.MonkeyPatch) -> None
     """From a clean clone, where `make up` has made `.venv`."""
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(sys, "executable", str(ROOT / ".venv" / "bin" / "python"))
-    plan = read(ROOT / "app" / "tandem.yaml")
+    plan = read(CONFIG)
     shown = "".join(f"    {line}\n" for line in tries(plan))
     assert shown in README
     console = Console(file=io.StringIO(), width=80)

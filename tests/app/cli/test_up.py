@@ -9,9 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +20,7 @@ from rich.console import Console
 from app.cli.local_ray import free_port
 from app.cli.processes import Process, alive
 from app.cli.up import CONFIG, LEDGER, RECORD, UpError, down, explain, read, running, tries, up
+from tests.app.cli.started import started
 from tests.docs.documents import ROOT, shell
 
 pytestmark = [pytest.mark.timeout(180), pytest.mark.xdist_group("ray")]
@@ -48,30 +46,6 @@ def config(folder: Path) -> Path:
     path = folder / "least.yaml"
     path.write_text(yaml.safe_dump(deployment))
     return path
-
-
-@contextmanager
-def started(folder: Path, config: Path) -> Iterator[subprocess.Popen[str]]:
-    """`tandem up` in a session of its own, once it says how to use it."""
-    command = [Path(sys.executable).with_name("tandem"), "up", "--config", config]
-    # Whom a shell starts in the background ignores Ctrl-C, and so would the children. Those of a terminal do not.
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    with subprocess.Popen(
-        command,
-        cwd=folder,
-        start_new_session=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    ) as process:
-        try:
-            assert process.stdout is not None
-            said = list(takewhile(lambda line: "Ctrl-C" not in line, process.stdout))
-            assert process.poll() is None, "".join(said)
-            yield process
-        finally:
-            process.kill()
-            signal.signal(signal.SIGINT, before)
 
 
 def recorded(folder: Path) -> list[Process]:
