@@ -87,6 +87,10 @@ def as_numbers(state: ReplicaState, held: float) -> dict[str, float]:
     return {key: value for key, value in asdict(state).items() if key != "name"} | {HELD: held}
 
 
+TOLD = frozenset(as_numbers(ReplicaState(""), 0.0))
+"""Serve counts other things besides."""
+
+
 class ServePolicy:
     """Ray Serve's autoscaling policy of one pool, from what its replicas told last.
 
@@ -107,7 +111,7 @@ class ServePolicy:
             return self._decision, {}
         told: dict[str, dict[str, float]] = {}
         for metric, series in (context.raw_metrics or {}).items():
-            for replica, points in series.items():
+            for replica, points in series.items() if metric in TOLD else ():
                 if points and replica in context.running_replicas:
                     told.setdefault(replica.unique_id, {})[metric] = points[-1].value
         held = sum(numbers.pop(HELD, 0.0) for numbers in told.values())

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import pytest
 
 from engine.base import Engine, Sampling, TokenLogprob
+from policies.scheduling.outstanding import Outstanding
 from tests.engine_contract import drain, greedy, session
 
 SESSIONS = 16
@@ -110,6 +111,31 @@ async def whoever_gives_way_says_the_same(engine: Engine, prompt: list[int]) -> 
     assert (await engine.stats()).preempted > before
 
 
+async def tells_of_its_work(engine: Engine, prompt: list[int]) -> None:
+    """Whoever sizes its pool sees what sessions want, who waits, and what has been done."""
+    before = await engine.stats()
+    sampling = Sampling(max_tokens=120, ignore_eos=True, reader_rate=1000.0)
+    sessions = [await engine.open([20 + i, *prompt], sampling) for i in range(SESSIONS)]
+    streams = [asyncio.ensure_future(drain(s)) for s in sessions]
+    while not (busy := await engine.stats()).outstanding.awaited:
+        assert not all(stream.done() for stream in streams), "there are fewer places than sessions"
+        await asyncio.sleep(0)
+    assert busy.sessions == SESSIONS
+    assert busy.outstanding.reading == 1000.0 * SESSIONS
+    assert busy.outstanding.backlog >= len(prompt), "somebody waits, with all of its prompt"
+    assert 0 < busy.base_s < 10
+    assert 0 < busy.token_s < 10
+    await asyncio.gather(*streams)
+    for s in sessions:
+        await s.cancel()
+    while (after := await engine.stats()).outstanding != Outstanding():
+        await asyncio.sleep(0)  # until the engine has seen them go
+    assert after.block_size * after.blocks_total >= engine.info.context
+    assert after.tokens_generated - before.tokens_generated == 120 * SESSIONS
+    prefilled = after.tokens_prefilled - before.tokens_prefilled
+    assert prefilled >= SESSIONS, "the first tokens of the prompts differ, and so does all that follows"
+
+
 async def parked_sessions_give_way(engine: Engine, prompt: list[int]) -> None:
     """Their memory is needed by others, and they go on where they were."""
     vocab_size = engine.info.vocab_size
@@ -199,6 +225,7 @@ CHECKS = [
     samples_as_likely_as_the_model_says,
     verifies_as_likely_as_the_model_says,
     whoever_gives_way_says_the_same,
+    tells_of_its_work,
     parked_sessions_give_way,
     scores_a_given_text,
     chooses_among_the_likeliest,

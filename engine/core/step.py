@@ -51,7 +51,7 @@ class Core:
         """batching_policy, scheduling_policy: in place of those that the configuration names."""
         self.runner, self.config, self.clock = runner, config, clock
         self.step_time = StepTimeModel()
-        self.stats = EngineStats(blocks_total=config.kv_blocks, block_size=config.block_size)
+        self.stats = EngineStats(blocks_total=config.kv_blocks)
         self._batching = batching_policy or config.batching.create(batching)
         host = config.host_memory
         tier = None if host is None else HostTier(host, runner.host_copies(host, clock))
@@ -72,6 +72,7 @@ class Core:
         """Counters, and gauges of memory and work; may be called from another thread."""
         stats, memory = copy.copy(self.stats), self.memory
         stats.waiting, stats.blocks_free = len(memory.waiting), memory.pool.available
+        stats.block_size = memory.block_size
         stats.base_s, stats.token_s = self.step_time.base_s, self.step_time.token_s
         stats.outstanding = outstanding(list(memory.sequences.values()), self.clock())
         return stats

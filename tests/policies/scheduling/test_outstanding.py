@@ -1,0 +1,42 @@
+"""What an engine tells of its sessions' work."""
+
+from __future__ import annotations
+
+from policies.quality import Reader
+from policies.scheduling.outstanding import Outstanding, outstanding
+from tests.policies.scheduling.views import SessionData
+
+
+def reading(rate: float, tokens: int = 0) -> Reader:
+    """Somebody who got so many tokens at second 0."""
+    reader = Reader(rate)
+    reader.deliver(tokens, 0.0)
+    return reader
+
+
+def test_nobody_wants_nothing() -> None:
+    assert outstanding([], 1.0) == Outstanding()
+
+
+def test_everybody_counts_once() -> None:
+    sessions = [
+        SessionData(1, reader=reading(10.0, 20)),  # read until second 2
+        SessionData(2, reader=reading(5.0, 5), missing=30),  # until second 1
+        SessionData(3, admitted=False, received=0, missing=40),  # waits for a place, and has not begun
+        SessionData(4, wanting=False, missing=7),  # its client is to ask
+    ]
+    work = outstanding(sessions, 1.5)
+    assert work.backlog == 70
+    assert work.reading == 35.0
+    assert work.starving == 1
+    assert work.awaited == sessions[2].reach(1)
+
+
+def test_one_that_has_given_way_is_behind_by_what_it_lost() -> None:
+    work = outstanding([SessionData(1, admitted=False, missing=60, reader=reading(10.0, 20))], 1.0)
+    assert (work.backlog, work.starving, work.awaited) == (60, 0, 61)
+
+
+def test_what_is_complete_is_no_backlog() -> None:
+    """Not even less than none, as of a session between two tokens."""
+    assert outstanding([SessionData(1, missing=-1)], 1.0).backlog == 0
