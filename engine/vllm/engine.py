@@ -35,6 +35,8 @@ ENVIRONMENT = {
     "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB; by default most of the machine, whatever kv_blocks says
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # engines beside each other would all take the first cores
     "OMP_WAIT_POLICY": "passive",
+    # Of the n-gram proposer's compiler. With OpenMP, which torch uses too, OMP_THREAD_LIMIT=1 makes models say nonsense.
+    "NUMBA_THREADING_LAYER": "workqueue",
 }
 """What vLLM takes from the environment, where nobody has set it."""
 

@@ -1,9 +1,10 @@
-"""One vLLM engine for all tests: it takes half a minute to start."""
+"""One vLLM engine for all tests but those of its own speculation: it takes half a minute to start."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -17,13 +18,30 @@ from engine.vllm.config import VllmConfig
 
 @pytest_asyncio.fixture(scope="package", loop_scope="package")
 async def engine() -> AsyncIterator[Engine]:
+    made = _load()
+    yield made
+    await made.close()
+
+
+def _load(**changes: Any) -> Engine:
     if installed() is None:
         pytest.skip("vLLM is not installed: make vllm")
     from engine.vllm.engine import load
 
-    config = VllmConfig(kv_blocks=64, max_sessions=8, window=4, scheduling=PolicyChoice(name="buffer_aware"))
+    config = VllmConfig(
+        kv_blocks=64, max_sessions=8, window=4, scheduling=PolicyChoice(name="buffer_aware"), **changes
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of what vLLM imports
-        made = load(family.path("target"), config, threads=1)
+        return load(family.path("target"), config, threads=1)
+
+
+NGRAM = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 2, "prompt_lookup_max": 4}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="package")
+async def speculating_engine() -> AsyncIterator[Engine]:
+    """One that drafts by itself, too, from what has been said before."""
+    made = _load(speculation=NGRAM)
     yield made
     await made.close()
