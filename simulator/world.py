@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from cluster.delayed import Delayed
 from cluster.latency import LogNormal
@@ -30,11 +30,15 @@ from policies.collaboration import collaboration
 from policies.routing import routing
 from policies.window import WindowPolicy, window
 from simulator.clock import Handle, VirtualLoop
-from simulator.config import Config
+from simulator.config import AnyEngine, Config, TargetGroup, Vllm
 from simulator.devices import Devices, MakeSpeed, SimulatedDevice, Speed
 from simulator.engine import Hardware, timed_engine
+from simulator.hardware import StepTimer
 from simulator.network import LinkedEngine, Path
 from simulator.script import Script
+
+if TYPE_CHECKING:
+    from simulator.vllm import TimedVllm
 
 HEARTBEAT_S = 1.0  # how often devices register
 REFRESH_S = 0.5  # how often the directory learns of loads, as the scheduler's settings have it
@@ -62,7 +66,7 @@ class Server:
 
     group: int
     endpoint: EndpointInfo
-    core: CoreEngine
+    core: CoreEngine | TimedVllm
     engine: Engine
     hardware: Hardware
     path: Path | None = None
@@ -255,17 +259,7 @@ class World:
         """One more server of that group, with the drafter beside it if it has one."""
         group, config, hardware = self.targets[g], self._engines[g], Hardware(self.loop)
         number = len(self.servers)
-        core = timed_engine(
-            self.loop,
-            group.model,
-            config,
-            group.timer(self._data),
-            self.script,
-            hardware=hardware,
-            context=config.kv_tokens,
-            token_bytes=float(group.kv_token_bytes or 0),
-            padded=group.padded,
-        )
+        core = self._timed(group, config, group.model, group.timer(self._data), hardware)
         engine: Engine = core
         path: Path | None = None
         if (latency := config.latency) is not None:
@@ -285,18 +279,47 @@ class World:
         timer = group.draft_timer(self._data)
         if timer is None:
             return
-        core = timed_engine(
+        config = config.model_copy(update={"scheduling": None})
+        if not isinstance(config, Vllm):
+            config = config.model_copy(update={"host_memory": None})
+        core = self._timed(group, config, group.draft_model or "drafter", timer, hardware, drafts=True)
+        endpoint = _endpoint(DRAFTER, len(self.drafters), core.info)
+        self._add(self.drafters, Server(g, endpoint, core, core, hardware))
+
+    def _timed(
+        self,
+        group: TargetGroup,
+        config: AnyEngine,
+        model: str,
+        timer: StepTimer,
+        hardware: Hardware,
+        drafts: bool = False,
+    ) -> CoreEngine | TimedVllm:
+        """An engine of the kind that is configured. drafts: a drafter's."""
+        if isinstance(config, Vllm):
+            from simulator.vllm import timed_vllm  # imports vLLM: only where it is simulated
+
+            return timed_vllm(
+                self.loop,
+                model,
+                config,
+                timer,
+                self.script,
+                hardware=hardware,
+                drafts=drafts,
+                padded=group.padded,
+            )
+        return timed_engine(
             self.loop,
-            group.draft_model or "drafter",
-            config.model_copy(update={"scheduling": None, "host_memory": None}),
+            model,
+            config,
             timer,
             self.script,
             hardware=hardware,
             context=config.kv_tokens,
+            token_bytes=float(group.kv_token_bytes or 0),
             padded=group.padded,
         )
-        endpoint = _endpoint(DRAFTER, len(self.drafters), core.info)
-        self._add(self.drafters, Server(g, endpoint, core, core, hardware))
 
     def _add(self, pool: list[Server], server: Server) -> None:
         pool.append(server)

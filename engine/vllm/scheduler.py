@@ -12,7 +12,7 @@ end is how asks come in.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from vllm.v1.core.sched.output import SchedulerOutput
@@ -24,27 +24,32 @@ from vllm.v1.request import Request, RequestStatus
 
 from engine.base import EngineStats
 from engine.config import PolicyChoice
-from engine.vllm.views import REPLAYED, Label, MemoryView, RequestView
+from engine.vllm.views import REPLAYED, Ask, Label, MemoryView, RequestView
 from policies.scheduling.base import scheduling
 from policies.scheduling.control import SchedulingControl
 from policies.step_time import StepTimeModel
 
-Ask = tuple[str, int, int, list[int]]
-"""A request, the output tokens from which on it is parked, and drafts with the output's length that they follow."""
+POLL_S = 1e-3
+"""How long vLLM waits after a step in which nobody who has work could run."""
 
 
 class TandemScheduler(Scheduler):
-    """additional_config of vLLM's: `scheduling` (a PolicyChoice or None) and `max_running`."""
+    """additional_config of vLLM's: `scheduling` (a PolicyChoice or None) and `max_running`.
+
+    clock: seconds; a simulation has another one.
+    """
 
     running: list[Request]
 
-    def __init__(self, *args: Any, **options: Any) -> None:
+    def __init__(self, *args: Any, clock: Callable[[], float] = time.monotonic, **options: Any) -> None:
         super().__init__(*args, **options)
+        self.clock = clock
         given = self.vllm_config.additional_config
         self._views: dict[str, RequestView] = {}
         self._stats = EngineStats(blocks_total=self.kv_cache_manager.block_pool.num_gpu_blocks - 1)
         self._step_time = StepTimeModel()
         self._began_s = 0.0
+        self._ended_s: float | None = None  # when the last step did, where nothing came between
         self._memory = MemoryView(self.kv_cache_manager, self.block_size, self.max_num_running_reqs)
         self._control: SchedulingControl | None = None
         if given.get("scheduling") is not None:
@@ -62,7 +67,7 @@ class TandemScheduler(Scheduler):
                 continue
             view.until = until
             if view.made == position:  # else it has gone on, and they follow something else
-                view.drafts = drafts
+                view.drafts = list(drafts)
             self._changed()
 
     def stats(self) -> EngineStats:
@@ -76,7 +81,7 @@ class TandemScheduler(Scheduler):
         extra = request.sampling_params.extra_args
         _replay(request, extra.get(REPLAYED, ()))
         label = Label(*extra["tandem"])
-        self._views[request.request_id] = RequestView(request, label, self._memory, time.monotonic())
+        self._views[request.request_id] = RequestView(request, label, self._memory, self.clock())
         super().add_request(request)
         self._changed()
 
@@ -89,7 +94,18 @@ class TandemScheduler(Scheduler):
 
     def has_requests(self) -> bool:
         """vLLM sleeps while all are parked."""
-        return bool(self.finished_req_ids) or any(view.wanting for view in self._views.values())
+        work = bool(self.finished_req_ids) or any(view.wanting for view in self._views.values())
+        if not work:
+            self._ended_s = None
+        return work
+
+    @property
+    def idle_s(self) -> float | None:
+        """After a step that found nothing to do: when to try again, in seconds; None: when something is asked."""
+        views = list(self._views.values())
+        if any(view.runs for view in views):
+            return POLL_S
+        return None if self._control is None else self._control.due_s(views, self.clock())
 
     def _changed(self) -> None:
         if self._control is not None:
@@ -98,7 +114,8 @@ class TandemScheduler(Scheduler):
     # -- the step ---------------------------------------------------------------------------------------
 
     def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
-        now = self._began_s = time.monotonic()
+        now = self.clock()
+        self._began_s, self._ended_s = now if self._ended_s is None else self._ended_s, None
         self._decide(now)
         views = self._views
         running = sorted((views[request.request_id] for request in self.running), key=_rank)
@@ -180,9 +197,11 @@ class TandemScheduler(Scheduler):
         outputs = super().update_from_output(scheduler_output, model_runner_output)
         positions = scheduler_output.total_num_scheduled_tokens
         if positions:
-            seconds = time.monotonic() - self._began_s
-            self._stats.steps += 1
-            self._stats.step_s += seconds
+            stats, self._ended_s = self._stats, self.clock()
+            seconds = self._ended_s - self._began_s
+            stats.steps += 1
+            stats.step_s += seconds
+            stats.tokens_prefilled += positions - _windows(scheduler_output, model_runner_output)
             self._step_time.note(positions, seconds)
         return outputs
 
@@ -190,13 +209,20 @@ class TandemScheduler(Scheduler):
         self, request: Request, new_token_ids: list[int], is_stale: bool = False
     ) -> tuple[list[int], bool]:
         ids, stopped = super()._update_request_with_output(request, new_token_ids, is_stale)
-        view, now = self._views[request.request_id], time.monotonic()
+        view, now = self._views[request.request_id], self.clock()
         view.reader.deliver(len(ids), now)
         view.fresh = False
         if not view.wanting:
             view.parked_s = now
             self._changed()
         return ids, stopped
+
+
+def _windows(scheduled: SchedulerOutput, made: ModelRunnerOutput) -> int:
+    """Positions of a step whose logits were needed: drafts, and the one before each of the model's own tokens."""
+    drafts = scheduled.scheduled_spec_decode_tokens
+    pairs = zip(made.req_ids, made.sampled_token_ids, strict=True)
+    return sum(1 + len(drafts.get(request_id, ())) for request_id, ids in pairs if ids)
 
 
 def _replay(request: Request, output: Sequence[int]) -> None:
