@@ -91,6 +91,7 @@ class Vllm(Service, VllmConfig):
     def _vllm_is_there(self) -> Vllm:
         vllm.require()
         if self.options:  # vLLM takes seconds to import
+            vllm.set_environment()
             check_options(self.options)
         return self
 

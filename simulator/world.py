@@ -24,6 +24,7 @@ from deployments.request.assignment import Assignment, EndpointInfo, RoutingRequ
 from deployments.request.executor import Executor
 from deployments.request.session import Dial
 from deployments.routing import Routing
+from engine import vllm
 from engine.base import Engine, EngineInfo, EngineStopped
 from engine.core.engine import CoreEngine
 from policies.collaboration import collaboration
@@ -279,9 +280,8 @@ class World:
         timer = group.draft_timer(self._data)
         if timer is None:
             return
-        config = config.model_copy(update={"scheduling": None})
-        if not isinstance(config, Vllm):
-            config = config.model_copy(update={"host_memory": None})
+        alone = {"scheduling", "host_memory"} & set(type(config).model_fields)
+        config = config.model_copy(update=dict.fromkeys(alone))
         core = self._timed(group, config, group.draft_model or "drafter", timer, hardware, drafts=True)
         endpoint = _endpoint(DRAFTER, len(self.drafters), core.info)
         self._add(self.drafters, Server(g, endpoint, core, core, hardware))
@@ -297,6 +297,7 @@ class World:
     ) -> CoreEngine | TimedVllm:
         """An engine of the kind that is configured. drafts: a drafter's."""
         if isinstance(config, Vllm):
+            vllm.set_environment()
             from simulator.vllm import timed_vllm  # imports vLLM: only where it is simulated
 
             return timed_vllm(

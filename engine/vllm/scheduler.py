@@ -121,16 +121,22 @@ class TandemScheduler(Scheduler):
         running = sorted((views[request.request_id] for request in self.running), key=_rank)
         self._preempt([view for view in running if view.paused], now)
         ready = [view for view in running if view.runs]
+        ready, late = ready[: self.max_num_running_reqs], ready[self.max_num_running_reqs :]
         parked = sorted((view for view in running if not view.wanting), key=_parked_s)
+        resting = [
+            *parked,
+            *reversed(late),
+        ]  # parked ones take no place: more may have been asked on than there are
         waiting = sorted((views[request.request_id] for request in self.waiting), key=_rank)
         self._place_drafts(ready)
-        evicted = self._make_room(ready, waiting, parked, now)
-        self._queue(view.request for view in waiting if view.runs)
+        evicted = self._make_room(ready, waiting, resting, now)
+        queue = sorted((*waiting, *resting[:evicted]), key=_rank)
+        self._queue(view.request for view in queue if view.runs)
         self.running = [view.request for view in ready]
         try:
             return super().schedule(throttle_prefills)
         finally:
-            self.running += [view.request for view in parked[evicted:]]
+            self.running += [view.request for view in resting[evicted:]]
             aside = dict.fromkeys(
                 view for view in (*waiting, *running) if not view.admitted and not view.runs
             )
@@ -162,16 +168,17 @@ class TandemScheduler(Scheduler):
                 request.spec_token_ids = drafts[: max(0, min(room, self.num_spec_tokens))]
 
     def _make_room(
-        self, ready: list[RequestView], waiting: list[RequestView], parked: list[RequestView], now: float
+        self, ready: list[RequestView], waiting: list[RequestView], resting: list[RequestView], now: float
     ) -> int:
-        """Those that have been parked for longest lose their memory to those with work; how many did."""
+        """Those that take no part in the step lose their memory to those that do; how many did. First those that have
+        been parked for longest."""
         blocks = self._memory.blocks
         needed = sum(1 + blocks(len(view.request.spec_token_ids)) for view in ready)
         if len(ready) < self.max_num_running_reqs and (first := next((v for v in waiting if v.runs), None)):
             needed += blocks(first.request.num_tokens) + 1
         evicted = 0
-        while evicted < len(parked) and self._memory.free_blocks < needed:
-            self._preempt(parked[evicted : evicted + 1], now)
+        while evicted < len(resting) and self._memory.free_blocks < needed:
+            self._preempt(resting[evicted : evicted + 1], now)
             evicted += 1
         return evicted
 
