@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from statistics import median
 
 import numpy as np
 
@@ -14,7 +13,7 @@ from benchmarks.executor import device_record, local_executor, new_job
 from cluster.client import Connection
 from cluster.link import Link, LinkProfile
 from cluster.profile import DeviceProfile
-from deployments.engines import TorchSettings
+from deployments.engines import TorchSettings, VllmSettings
 from deployments.modes.base import VERIFIER
 from deployments.request.executor import Executor
 from deployments.request.tokenlog import Origin
@@ -32,6 +31,7 @@ GAMMA = 4
 WINDOW = PolicyChoice(name="static", parameters={"size": GAMMA})
 RACING = RacingSettings()
 TARGET = TorchSettings(model="target", threads=1)
+VLLM = VllmSettings(kind="vllm", model="target", kv_blocks=1024, token_budget=512, window=GAMMA)
 DRAFTER = TorchSettings(model="small", threads=1)
 RAMP_S = np.geomspace(0.6, 0.12, 48)  # between the requests of a profile: ever more of them at once
 SAMPLE_S = 0.01  # less than a step takes
@@ -144,7 +144,7 @@ class Profile:
 
     rows: steps, positions and sequences since the sample before.
     steps_s: what these steps took.
-    calls_s: see `Costs`.
+    calls_s: that a call for the counters took. vLLM answers it after the step under way, the torch engine at once.
     """
 
     def __init__(self) -> None:
@@ -174,13 +174,15 @@ class Profile:
             self.steps_s.append(now.step_s - last.step_s)
             last = now
 
-    def costs(self) -> Costs:
-        """The engine's step time, regressed on what its steps hold, and medians of the rest."""
+    def costs(self, waits: bool = False) -> Costs:
+        """The engine's step time, regressed on what its steps hold, and the median of calls. waits: calls wait for
+        steps, and only the quickest, which come just before a step's end, show what they take themselves."""
+        call_s = float(np.percentile(self.calls_s, 5 if waits else 50))
         if not self.rows:  # a target that is never asked
-            return Costs(MeasuredTimer(base_s=0.0), median(self.calls_s))
+            return Costs(MeasuredTimer(base_s=0.0), call_s)
         base_s, token_s, sequence_s = fit(self.rows, self.steps_s)
         timer = MeasuredTimer(base_s=base_s, token_s=token_s, sequence_s=sequence_s)
-        return Costs(timer, median(self.calls_s))
+        return Costs(timer, call_s)
 
 
 async def profile(live: Live, mode: str, rtt_s: float) -> Profile:
