@@ -28,7 +28,17 @@ from simulator.errors import ConfigError, renamed
 from simulator.hardware import MeasuredTimer, RateTimer, StepTimer
 from simulator.workload import WorkloadSettings
 
-__all__ = ["AutoTopology", "Config", "ConfigError", "DeviceGroup", "Engine", "TargetGroup", "load", "parse"]
+__all__ = [
+    "AutoTopology",
+    "Config",
+    "ConfigError",
+    "DeviceGroup",
+    "Engine",
+    "TargetGroup",
+    "Vllm",
+    "load",
+    "parse",
+]
 
 MAX_SESSIONS = 256  # of a server of named hardware, as vLLM has it
 NO_LIMIT = 1_000_000  # requests that wait there

@@ -99,7 +99,7 @@ class TimedCore:
         request = EngineCoreRequest(
             request_id=name,
             external_req_id=name,
-            prompt_token_ids=tokens,
+            prompt_token_ids=tokens.copy(),  # vLLM changes it
             mm_features=None,
             sampling_params=params,
             pooling_params=None,

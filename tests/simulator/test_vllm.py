@@ -10,13 +10,14 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Coroutine
-from importlib import metadata
+from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 
+import simulator.chaos as chaos
 from engine import vllm
 from engine.base import Engine, InvalidRequest, NoCapacity, Sampling
 from engine.config import PolicyChoice
@@ -34,6 +35,8 @@ from tests.simulator import worlds
 from tests.simulator.configurations import TARGET, raw
 from tests.simulator.test_invariants import REFUSALS
 from tests.simulator.timers import Linear
+
+scenario = import_module("simulator.chaos.scenario")  # beside a function of that name
 
 pytestmark = [pytest.mark.xdist_group("vllm"), pytest.mark.timeout(300)]
 with_vllm = pytest.mark.skipif(vllm.installed() is None, reason="vLLM is not installed: make vllm")
@@ -456,3 +459,13 @@ def test_only_a_simulation_of_vllm_imports_it() -> None:
         timeout=100,
     )
     assert done.stdout.split() == ["torch"]
+
+
+@with_vllm
+@pytest.mark.parametrize("seed", [906, 1480, 4101, *range(1000, 1020)])
+def test_promises_hold_whatever_breaks(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def of_vllm(made: dict[str, Any]) -> Config:
+        return parse({**made, "engine": {**made["engine"], **VLLM}})
+
+    monkeypatch.setattr(scenario, "parse", of_vllm)
+    assert not chaos.play(seed).broken
