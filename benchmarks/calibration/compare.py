@@ -180,8 +180,8 @@ async def play(
 
         await fresh().run("speculative", RTTS_S[0], [0.0] * 8)  # warms up
         for mode in modes:
-            before = await profile(fresh(), mode, RTTS_S[0])
-            top = capacity(before.costs(waits).timer, mode)
+            before = await profile(fresh(), mode, RTTS_S[0], waits)
+            top = capacity(before.costs().timer, mode)
             profiles = [before]
             cases = [(rtt_s, load) for rtt_s in RTTS_S for load in LOADS]
             for rtt_s, load in report.progress(cases, f"{mode}, live"):
@@ -190,15 +190,15 @@ async def play(
                     1 / rate, requests
                 )
                 seen = await fresh().run(mode, rtt_s, np.cumsum(gaps).tolist())
-                after = await profile(fresh(), mode, rtt_s)
-                played.append(Case(mode, rtt_s, rate, seen, (before + after).costs(waits), engine))
+                after = await profile(fresh(), mode, rtt_s, waits)
+                played.append(Case(mode, rtt_s, rate, seen, (before + after).costs(), engine))
                 before = after
                 profiles.append(after)
             report.table(
                 f"Profiles of the live deployment, mode {mode}",
                 ["", "ms"],
                 [
-                    [name, report.spread([1e3 * value(one.costs(waits)) for one in profiles])]
+                    [name, report.spread([1e3 * value(one.costs()) for one in profiles])]
                     for name, value in PROFILED.items()
                 ],
             )

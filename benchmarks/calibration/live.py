@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from statistics import median
 
 import numpy as np
 
@@ -35,6 +36,7 @@ VLLM = VllmSettings(kind="vllm", model="target", kv_blocks=1024, token_budget=51
 DRAFTER = TorchSettings(model="small", threads=1)
 RAMP_S = np.geomspace(0.6, 0.12, 48)  # between the requests of a profile: ever more of them at once
 SAMPLE_S = 0.01  # less than a step takes
+SELDOM_S = 0.1  # where a sample makes a step longer
 PROFILE = DeviceProfile(
     name="emulated",
     hardware="emulated",
@@ -144,28 +146,37 @@ class Profile:
 
     rows: steps, positions and sequences since the sample before.
     steps_s: what these steps took.
-    calls_s: that a call for the counters took. vLLM answers it after the step under way, the torch engine at once.
+    calls_s: see `Costs`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, waits: bool = False) -> None:
+        """waits: the engine tells its counters between two steps, which takes it time."""
+        self._waits = waits
         self.rows: list[tuple[int, int, int]] = []
         self.steps_s: list[float] = []
         self.calls_s: list[float] = []
 
     def __add__(self, other: Profile) -> Profile:
         both = Profile()
-        for name, samples in vars(self).items():
-            setattr(both, name, samples + getattr(other, name))
+        for name in ("rows", "steps_s", "calls_s"):
+            setattr(both, name, getattr(self, name) + getattr(other, name))
         return both
 
     async def watch(self, engine: Engine) -> None:
         """Sample the engine's counters until cancelled."""
         last = await engine.stats()
         while True:
-            await asyncio.sleep(SAMPLE_S)
+            await asyncio.sleep(SELDOM_S if self._waits else SAMPLE_S)
             began_s = time.perf_counter()
-            now = await engine.stats()
-            self.calls_s.append(time.perf_counter() - began_s)
+            if self._waits:
+                idle = Sampling(max_tokens=1, forced=True)  # nothing is computed before there are drafts
+                session = await engine.open([1], idle)
+                self.calls_s.append(time.perf_counter() - began_s)
+                await session.cancel()
+                now = await engine.stats()
+            else:
+                now = await engine.stats()
+                self.calls_s.append(time.perf_counter() - began_s)
             if now.steps == last.steps:
                 continue
             self.rows.append(
@@ -174,21 +185,19 @@ class Profile:
             self.steps_s.append(now.step_s - last.step_s)
             last = now
 
-    def costs(self, waits: bool = False) -> Costs:
-        """The engine's step time, regressed on what its steps hold, and the median of calls. waits: calls wait for
-        steps, and only the quickest, which come just before a step's end, show what they take themselves."""
-        call_s = float(np.percentile(self.calls_s, 5 if waits else 50))
+    def costs(self) -> Costs:
+        """The engine's step time, regressed on what its steps hold, and medians of the rest."""
         if not self.rows:  # a target that is never asked
-            return Costs(MeasuredTimer(base_s=0.0), call_s)
+            return Costs(MeasuredTimer(base_s=0.0), median(self.calls_s))
         base_s, token_s, sequence_s = fit(self.rows, self.steps_s)
         timer = MeasuredTimer(base_s=base_s, token_s=token_s, sequence_s=sequence_s)
-        return Costs(timer, call_s)
+        return Costs(timer, median(self.calls_s))
 
 
-async def profile(live: Live, mode: str, rtt_s: float) -> Profile:
+async def profile(live: Live, mode: str, rtt_s: float, waits: bool = False) -> Profile:
     """Answer requests that come ever faster, and watch the target's steps meanwhile: they take longer while devices
     draft beside them on the same machine than they would alone."""
-    samples = Profile()
+    samples = Profile(waits)
     async with asyncio.TaskGroup() as tasks:
         watching = tasks.create_task(samples.watch(live.target))
         await live.run(mode, rtt_s, np.cumsum(RAMP_S).tolist())
