@@ -29,7 +29,8 @@ def engine_process(
     """
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    process = context.Process(target=_serve, args=(settings, devices, profile, theirs), daemon=True)
+    # no daemon: vLLM has a process of its own
+    process = context.Process(target=_serve, args=(settings, devices, profile, theirs))
     process.start()
     theirs.close()
     try:

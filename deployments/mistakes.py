@@ -20,14 +20,14 @@ def explain(error: ValidationError, model: type[BaseModel]) -> str:
     """The first complaint about raw data that is no `model`."""
     first = error.errors()[0]
     keys = [str(key) for key in first["loc"]]
-    path = ".".join(keys)
+    path = ".".join(_walk(model, keys)[0])
     if first["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
-        allowed = _keys(_at(model, keys[:-1]))
+        allowed = _keys(_walk(model, keys[:-1])[1])
         near = get_close_matches(keys[-1], allowed, 1)
         meant = f", did you mean {near[0]}?" if near else ""
         return f"{path}: no such key{meant} (allowed: {', '.join(allowed)})"
     if first["type"] == "missing":
-        return f"{path}: is missing (allowed: {', '.join(_keys(_at(model, keys[:-1])))})"
+        return f"{path}: is missing (allowed: {', '.join(_keys(_walk(model, keys[:-1])[1]))})"
     message = first["msg"].removeprefix("Value error, ").replace("Input should be", "should be")
     given = first["input"]
     if first["type"] == "literal_error":
@@ -39,18 +39,25 @@ def explain(error: ValidationError, model: type[BaseModel]) -> str:
     return f"{path}: {message}" if path else message
 
 
-def _at(model: Any, keys: Sequence[str]) -> Any:
-    """The type of what lies below these keys; where there are several kinds, pydantic names the one that it took."""
+def _walk(model: Any, keys: Sequence[str]) -> tuple[list[str], Any]:
+    """The keys as they are written, and the type of what lies below them. Where there are several kinds, pydantic names
+    the one that it took."""
+    path: list[str] = []
+    named = False  # by the key before: this one says which kind was taken
     for key, kind in zip_longest(keys, keys[1:]):
+        if not named:
+            path.append(key)
         hints = typing.get_type_hints(model)
-        if key in hints:
+        if key in hints and not named:
             model = hints[key]
+        named = False
         while (arguments := typing.get_args(model)) and not isinstance(model, type):
             models = [a for a in arguments if a is not types.NoneType]
-            model = next((a for a in models if _is_kind(a, kind)), models[0])
+            taken = next((a for a in models if _is_kind(a, kind)), None)
+            named, model = taken is not None, taken or models[0]
         if typing.get_origin(model) is tuple:
             model = typing.get_args(model)[0]
-    return model
+    return path, model
 
 
 def _keys(model: Any) -> list[str]:

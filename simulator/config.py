@@ -9,17 +9,19 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Discriminator, Field, Tag, ValidationError, field_validator, model_validator
 
 from cluster.profile import load_profile
 from deployments.autoscaling import AutoscalingSettings
 from deployments.mistakes import explain
 from deployments.modes import MODES
 from deployments.settings import LatencySettings, LimitSettings, LinkSettings, RacingSettings, RouterSettings
-from engine.config import EngineConfig, PolicyChoice, Strict
+from engine import vllm
+from engine.config import EngineConfig, PolicyChoice, SessionLimits, Strict
+from engine.vllm.config import VllmConfig, check_options
 from policies.batching import ChunkedPrefill, batching
 from policies.window import window
 from simulator import hardware
@@ -27,18 +29,27 @@ from simulator.errors import ConfigError, renamed
 from simulator.hardware import MeasuredTimer, RateTimer, StepTimer
 from simulator.workload import WorkloadSettings
 
-__all__ = ["AutoTopology", "Config", "ConfigError", "DeviceGroup", "Engine", "TargetGroup", "load", "parse"]
+__all__ = [
+    "AutoTopology",
+    "Config",
+    "ConfigError",
+    "DeviceGroup",
+    "Engine",
+    "TargetGroup",
+    "Vllm",
+    "load",
+    "parse",
+]
 
 MAX_SESSIONS = 256  # of a server of named hardware, as vLLM has it
 NO_LIMIT = 1_000_000  # requests that wait there
+GROUPED = ("targets", "auto_topology")  # keys of a configuration below which targets' engines lie
+VLLM_KV_BLOCKS = 1024  # of a measured engine; a live one has as many as it finds memory for
+VLLM_TOKEN_BUDGET = 2048  # vLLM's choice on most machines
 
 
-class Engine(EngineConfig):
-    """A server's engine, as `engine:` of the application's pools says it.
-
-    What is not said (or null) has the application's default where the engine was measured. Where hardware is named, it
-    follows from hardware and model: `kv_blocks` from the memory beside the weights, `token_budget` and the chunks of
-    `batching` from the step times (see `hardware.batching`), `max_sessions` 256, `max_waiting` no limit.
+class Service(SessionLimits):
+    """What is said of a server's engine of any kind. null is as if nothing was said.
 
     latency: a service's time to first token, in place of its engine's where that is sooner; null for none.
     """
@@ -50,12 +61,58 @@ class Engine(EngineConfig):
     def _null_is_unsaid(cls, raw: Any) -> Any:
         return {k: v for k, v in raw.items() if v is not None} if isinstance(raw, dict) else raw
 
+
+class Engine(Service, EngineConfig):
+    """A server's engine with Tandem's own core, as `engine:` of the application's pools says it.
+
+    What is not said (or null) has the application's default where the engine was measured. Where hardware is named, it
+    follows from hardware and model: `kv_blocks` from the memory beside the weights, `token_budget` and the chunks of
+    `batching` from the step times (see `hardware.batching`), `max_sessions` 256, `max_waiting` no limit.
+
+    kind: which engine.
+    """
+
+    kind: Literal["torch"] = "torch"
+
     @field_validator("host_memory", mode="after")
     @classmethod
     def _link_is_known(cls, host: Any) -> Any:
         if host is not None and host.copy_mb_per_s is None:
             raise ValueError("needs copy_mb_per_s: a simulation cannot measure it")
         return host
+
+
+class Vllm(Service, VllmConfig):
+    """A server's vLLM, as `engine:` of the application's pools says it, without a model's folder.
+
+    What is not said follows from hardware and model as for the other kind, but for `token_budget`.
+
+    kind: which engine.
+    """
+
+    kind: Literal["vllm"]
+
+    @field_validator("speculation")
+    @classmethod
+    def _nobody_proposes(cls, speculation: Any) -> None:
+        if speculation is not None:
+            raise ValueError("a simulation does not know what vLLM's own proposers would say")
+
+    @model_validator(mode="after")
+    def _vllm_is_there(self) -> Vllm:
+        vllm.require()
+        if self.options:  # vLLM takes seconds to import
+            vllm.set_environment()
+            check_options(self.options)
+        return self
+
+
+def _kind(raw: Any) -> str:
+    kind = raw.get("kind") if isinstance(raw, dict) else getattr(raw, "kind", None)
+    return str(kind or "torch")
+
+
+AnyEngine = Annotated[Annotated[Engine, Tag("torch")] | Annotated[Vllm, Tag("vllm")], Discriminator(_kind)]
 
 
 class TargetGroup(Strict):
@@ -82,7 +139,7 @@ class TargetGroup(Strict):
     draft_model: str | None = None
     measured_draft: MeasuredTimer | None = None
     kv_bytes: int | None = Field(None, ge=1)
-    engine: Engine = Engine()
+    engine: AnyEngine = Engine()
     padded: bool = False
     call_s: float = Field(0.0, ge=0)
     autoscaling: AutoscalingSettings | None = None
@@ -128,41 +185,55 @@ class TargetGroup(Strict):
             return self.kv_bytes
         return hardware.kv_bytes(self.model)
 
-    def over(self, common: Engine) -> TargetGroup:
-        """With what is said of all engines, where its own does not say otherwise."""
-        own = {key: getattr(self.engine, key) for key in self.engine.model_fields_set}
-        return self.model_copy(update={"engine": common.model_copy(update=own)})
+    def over(self, common: AnyEngine) -> TargetGroup:
+        """With what is said of all engines, where its own does not say otherwise, or is of another kind that has no
+        such key."""
+        if "engine" not in self.model_fields_set:
+            return self.model_copy(update={"engine": common})
+        own = self.engine
+        said = common.model_fields_set & set(type(own).model_fields) - own.model_fields_set - {"kind"}
+        engine = own.model_copy(update={key: getattr(common, key) for key in said})
+        return self.model_copy(update={"engine": engine})
 
-    def complete_engine(self, data: Path | None) -> Engine:
+    def complete_engine(self, data: Path | None) -> AnyEngine:
         """The engine with what follows from hardware and model. Raises UnknownHardware where the model does not fit."""
         engine = self.engine
-        if self.hardware is None:
-            return engine
         said = engine.model_fields_set
         derived: dict[str, Any] = {}
-        if "kv_blocks" not in said:
-            derived["kv_blocks"] = hardware.kv_tokens(self.hardware, self.model) // engine.block_size
-        if "max_sessions" not in said:
-            derived["max_sessions"] = MAX_SESSIONS
-        if "max_waiting" not in said:
-            derived["max_waiting"] = NO_LIMIT
+        if self.hardware is not None:
+            if "kv_blocks" not in said:
+                derived["kv_blocks"] = hardware.kv_tokens(self.hardware, self.model) // engine.block_size
+            if "max_sessions" not in said:
+                derived["max_sessions"] = MAX_SESSIONS
+            if "max_waiting" not in said:
+                derived["max_waiting"] = NO_LIMIT
+        if isinstance(engine, Vllm):
+            unsaid = {"kv_blocks": VLLM_KV_BLOCKS, "token_budget": VLLM_TOKEN_BUDGET}
+            derived = {key: value for key, value in unsaid.items() if key not in said} | derived
+        elif self.hardware is not None:
+            derived |= self._steps(engine, derived.get("max_sessions", engine.max_sessions), data)
+        return engine.model_copy(update=derived)
+
+    def _steps(self, engine: Engine, sessions: int, data: Path | None) -> dict[str, Any]:
+        """How steps are formed, where nobody said."""
+        derived: dict[str, Any] = {}
         steps = hardware.derive_batching(self.timer(data))
         parameters = dict(engine.batching.parameters)
         if isinstance(engine.batching.create(batching), ChunkedPrefill):
             parameters = {"chunk": steps.chunk, "context_doubles": steps.context_doubles} | parameters
             derived["batching"] = PolicyChoice(name=engine.batching.name, parameters=parameters)
-        if "token_budget" not in said:  # a chunk, and a token of every session
-            sessions = derived.get("max_sessions", engine.max_sessions)
+        if "token_budget" not in engine.model_fields_set:  # a chunk, and a token of every session
             derived["token_budget"] = parameters.get("chunk", steps.chunk) + sessions
-        return engine.model_copy(update=derived)
+        return derived
 
     def batching_source(self, data: Path | None) -> str:
         """How its steps are formed, and what of that nobody said."""
-        complete, said = self.complete_engine(data), self.engine.model_fields_set
+        engine, complete = self.engine, self.complete_engine(data)
+        if not isinstance(engine, Engine) or not isinstance(complete, Engine):
+            return f"vLLM, token_budget {complete.token_budget}"
         parameters = ", ".join(f"{key} {value}" for key, value in complete.batching.parameters.items())
-        given = self.engine.batching.parameters
-        derived = [key for key in complete.batching.parameters if key not in given]
-        derived += [] if "token_budget" in said else ["token_budget"]
+        derived = [key for key in complete.batching.parameters if key not in engine.batching.parameters]
+        derived += [] if "token_budget" in engine.model_fields_set else ["token_budget"]
         source = f"{complete.batching.name} {parameters}, token_budget {complete.token_budget}"
         return source + (f" (from step times: {', '.join(derived)})" if derived else "")
 
@@ -294,12 +365,23 @@ class Config(Strict):
     router: RouterSettings = RouterSettings()
     racing: RacingSettings = RacingSettings()
     limits: LimitSettings = LimitSettings()
-    engine: Engine = Engine()
+    engine: AnyEngine = Engine()
     targets: tuple[TargetGroup, ...] = ()
     devices: tuple[DeviceGroup, ...] = ()
     auto_topology: AutoTopology | None = None
     data: str | None = None
     history: bool = False
+
+    @model_validator(mode="before")
+    @classmethod
+    def _kind_of_all(cls, raw: Any) -> Any:
+        """A group's engine that says nothing of its kind is of the kind of all."""
+        match raw:
+            case {"engine": {"kind": str(kind)}}:
+                return {
+                    key: _with_kind(value, kind) if key in GROUPED else value for key, value in raw.items()
+                }
+        return raw
 
     @field_validator("mode")
     @classmethod
@@ -329,7 +411,8 @@ class Config(Strict):
         if not targets:
             raise ValueError("targets need at least one entry")
         for target in targets:
-            if target.engine.host_memory is not None and target.kv_token_bytes is None:
+            host_memory = target.engine.host_memory if isinstance(target.engine, Engine) else None
+            if host_memory is not None and target.kv_token_bytes is None:
                 raise ValueError(f"target {target.model}: a measured engine with host_memory needs kv_bytes")
             if target.hardware is not None and "kv_blocks" not in target.engine.model_fields_set:
                 hardware.kv_tokens(target.hardware, target.model)
@@ -370,6 +453,18 @@ class Config(Strict):
     def as_given(self) -> dict[str, Any]:
         """Plain data that `parse` takes for the same configuration: what was said, without defaults."""
         return self.model_dump(mode="json", exclude_unset=True)
+
+
+def _with_kind(groups: Any, kind: str) -> Any:
+    """Groups of targets, or what holds them, whose engines are of a kind."""
+    match groups:
+        case list() | tuple():
+            return [_with_kind(group, kind) for group in groups]
+        case {"target_mix": mix}:
+            return {**groups, "target_mix": _with_kind(mix, kind)}
+        case {"engine": dict(engine)}:
+            return {**groups, "engine": {"kind": kind, **engine}}
+    return groups
 
 
 def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:

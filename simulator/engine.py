@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from operator import attrgetter
 from typing import Any
@@ -82,6 +82,55 @@ class _Step:
 _left_s = attrgetter("left_s")
 
 
+class Alarm:
+    """When an engine takes its next turn, where that is certain."""
+
+    __slots__ = ("_handle", "_loop", "_turn")
+
+    def __init__(self, loop: VirtualLoop, turn: Callable[[], object]) -> None:
+        self._loop, self._turn = loop, turn
+        self._handle: Handle | None = None
+
+    def ring_at(self, when: float) -> None:
+        """Take the turn then, if none is due before."""
+        if self._handle is not None:
+            if self._handle.when() <= when:
+                return
+            self._handle.cancel()
+        loop = self._loop
+        # what comes in at the same moment is seen together: in the loop's next round, not at once
+        self._handle = loop.call_soon(self._ring) if when <= loop.time() else loop.call_at(when, self._ring)
+
+    def _ring(self) -> None:
+        self._handle = None
+        self._turn()
+
+
+Chunk = tuple[int, int, bool]
+"""What a step computes of one session: so many positions, after so many, and whether it is a window rather than a
+prompt."""
+
+
+def step_s(timer: StepTimer, chunks: Iterable[Chunk], padded: bool) -> float:
+    """How long a step takes. padded: a batch costs what its longest sequence and its widest window would cost
+    everybody."""
+    tokens = sequences = context = longest = widest = 0
+    prefills: list[tuple[int, int]] = []
+    for grant, computed, is_window in chunks:
+        tokens += grant
+        if is_window:
+            sequences += 1
+            context += computed
+            longest = max(longest, computed)
+            widest = max(widest, grant)
+        else:
+            prefills.append((grant, computed))
+    if padded:
+        context = sequences * longest
+        tokens = sequences * widest + sum(chunk for chunk, _ in prefills)
+    return timer.step_s(tokens, sequences, context, prefills)
+
+
 class TimedRunner:
     """Steps whose tokens a script knows. block_bytes: of KV cache."""
 
@@ -118,8 +167,7 @@ class TimedDriver:
         *,
         padded: bool = False,
     ) -> None:
-        """timer: how long a step takes; padded: a batch costs what its longest sequence and its widest window would
-        cost everybody."""
+        """timer: how long a step takes; padded: see `step_s`."""
         self.running = True
         self._core, self._loop, self._timer, self._hardware, self._padded = (
             core,
@@ -130,12 +178,12 @@ class TimedDriver:
         )
         self._commands: deque[Command] = deque()
         self._computing = False  # a step is under way
-        self._waking: Handle | None = None  # the next turn, where it is certain
+        self._alarm = Alarm(loop, self._turn)
 
     def submit(self, command: Command) -> None:
         self._commands.append(command)
         if not self._computing:
-            self._wake_at(self._loop.time())
+            self._alarm.ring_at(self._loop.time())
 
     def deliver(self, receive: Receive, outcome: Any) -> None:
         receive(outcome)
@@ -143,19 +191,7 @@ class TimedDriver:
     async def stop(self) -> None:
         self.running = False
 
-    def _wake_at(self, when: float) -> None:
-        """Take the next turn then, if none is due before."""
-        waking = self._waking
-        if waking is not None:
-            if waking.when() <= when:
-                return
-            waking.cancel()
-        loop = self._loop
-        # what comes in at the same moment is seen together: in the loop's next round, not at once
-        self._waking = loop.call_soon(self._turn) if when <= loop.time() else loop.call_at(when, self._turn)
-
     def _turn(self) -> None:
-        self._waking = None
         if not self.running or self._computing:
             return
         core, commands = self._core, self._commands
@@ -166,10 +202,11 @@ class TimedDriver:
             work = core.form()
         if work is None:
             if (idle_s := core.idle_s) is not None:
-                self._wake_at(self._loop.time() + max(idle_s, SHORTEST_WAIT_S))
+                self._alarm.ring_at(self._loop.time() + max(idle_s, SHORTEST_WAIT_S))
             return
         self._computing = True
-        self._hardware.compute(self._step_s(work), partial(self._end, work))
+        chunks = [(grant, s.computed, grant == s.window) for s, grant in work]
+        self._hardware.compute(step_s(self._timer, chunks, self._padded), partial(self._end, work))
 
     def _end(self, work: Work) -> None:
         self._computing = False
@@ -177,23 +214,6 @@ class TimedDriver:
             core = self._core
             core.conclude(work, core.runner.run(work, core.completed(work)))
             self._turn()
-
-    def _step_s(self, work: Work) -> float:
-        tokens = sequences = context = longest = widest = 0
-        prefills: list[tuple[int, int]] = []
-        for s, grant in work:
-            tokens += grant
-            if grant == s.window:
-                sequences += 1
-                context += s.computed
-                longest = max(longest, s.computed)
-                widest = max(widest, grant)
-            else:
-                prefills.append((grant, s.computed))
-        if self._padded:
-            context = sequences * longest
-            tokens = sequences * widest + sum(chunk for chunk, _ in prefills)
-        return self._timer.step_s(tokens, sequences, context, prefills)
 
 
 def timed_engine(
@@ -209,7 +229,7 @@ def timed_engine(
     padded: bool = False,
 ) -> CoreEngine:
     """An engine in virtual time. hardware: shared with others, None for its own; context: tokens of prompt and output;
-    token_bytes: of KV cache a token; padded: see TimedDriver."""
+    token_bytes: of KV cache a token; padded: see `step_s`."""
     runner = TimedRunner(script, token_bytes * config.block_size)
     core = Core(runner, config, loop.time)
     driver = TimedDriver(core, loop, timer, hardware or Hardware(loop), padded=padded)

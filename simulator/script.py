@@ -34,6 +34,10 @@ class Script:
         self._requests[number] = request
         return (number,) + (_FILL,) * (request.prompt_tokens - 1)
 
+    def prompt_tokens(self, number: int) -> int:
+        """The prompt's length."""
+        return self._requests[number].prompt_tokens
+
     def own(self, number: int, position: int) -> int:
         """The target's token at an output position."""
         return EOS if position + 1 >= self._requests[number].output_tokens else TOKEN + position

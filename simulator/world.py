@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from cluster.delayed import Delayed
 from cluster.latency import LogNormal
@@ -24,18 +24,23 @@ from deployments.request.assignment import Assignment, EndpointInfo, RoutingRequ
 from deployments.request.executor import Executor
 from deployments.request.session import Dial
 from deployments.routing import Routing
+from engine import vllm
 from engine.base import Engine, EngineInfo, EngineStats, EngineStopped
 from engine.core.engine import CoreEngine
 from policies.collaboration import collaboration
 from policies.routing import routing
 from policies.window import WindowPolicy, window
 from simulator.clock import Handle, VirtualLoop
-from simulator.config import Config
+from simulator.config import AnyEngine, Config, TargetGroup, Vllm
 from simulator.devices import Devices, MakeSpeed, SimulatedDevice, Speed
 from simulator.engine import Hardware, timed_engine
+from simulator.hardware import StepTimer
 from simulator.network import LinkedEngine, Path
 from simulator.pool import Pool
 from simulator.script import Script
+
+if TYPE_CHECKING:
+    from simulator.vllm import TimedVllm
 
 HEARTBEAT_S = 1.0  # how often devices register
 REFRESH_S = 0.5  # how often the directory learns of loads, as the scheduler's settings have it
@@ -63,7 +68,7 @@ class Server:
 
     group: int
     endpoint: EndpointInfo
-    core: CoreEngine
+    core: CoreEngine | TimedVllm
     engine: Engine
     hardware: Hardware
     path: Path | None = None
@@ -115,7 +120,7 @@ class World:
             for _ in range(group.initial):
                 self.add_server(g)
         self.devices = Devices(self.loop, self.script, config, groups, speed)
-        self.context = min(engine.kv_tokens for engine in self.engines)
+        self.context = min(_context(engine) for engine in self.engines)
         self.served: dict[int, int] = {}
         self.loads: dict[str, list[Load]] = {VERIFIER: [], DRAFTER: [], DEVICE: []}
         self._windows = windows or partial(config.window.create, window)
@@ -279,17 +284,7 @@ class World:
         """One more server of that group, with the drafter beside it if it has one."""
         group, config, hardware = self.targets[g], self.engines[g], Hardware(self.loop)
         number = len(self.servers)
-        core = timed_engine(
-            self.loop,
-            group.model,
-            config,
-            group.timer(self._data),
-            self.script,
-            hardware=hardware,
-            context=config.kv_tokens,
-            token_bytes=float(group.kv_token_bytes or 0),
-            padded=group.padded,
-        )
+        core = self._timed(group, config, group.model, group.timer(self._data), hardware)
         engine: Engine = core
         path: Path | None = None
         if (latency := config.latency) is not None:
@@ -309,22 +304,57 @@ class World:
         timer = group.draft_timer(self._data)
         if timer is None:
             return
-        core = timed_engine(
+        alone = {"scheduling", "host_memory"} & set(type(config).model_fields)
+        config = config.model_copy(update=dict.fromkeys(alone))
+        core = self._timed(group, config, group.draft_model or "drafter", timer, hardware, drafts=True)
+        endpoint = _endpoint(DRAFTER, len(self.drafters), core.info)
+        self._add(self.drafters, Server(g, endpoint, core, core, hardware))
+
+    def _timed(
+        self,
+        group: TargetGroup,
+        config: AnyEngine,
+        model: str,
+        timer: StepTimer,
+        hardware: Hardware,
+        drafts: bool = False,
+    ) -> CoreEngine | TimedVllm:
+        """An engine of the kind that is configured. drafts: a drafter's."""
+        if isinstance(config, Vllm):
+            vllm.set_environment()
+            from simulator.vllm import timed_vllm  # imports vLLM: only where it is simulated
+
+            return timed_vllm(
+                self.loop,
+                model,
+                config,
+                timer,
+                self.script,
+                hardware=hardware,
+                drafts=drafts,
+                padded=group.padded,
+            )
+        return timed_engine(
             self.loop,
-            group.draft_model or "drafter",
-            config.model_copy(update={"scheduling": None, "host_memory": None}),
+            model,
+            config,
             timer,
             self.script,
             hardware=hardware,
             context=config.kv_tokens,
+            token_bytes=float(group.kv_token_bytes or 0),
             padded=group.padded,
         )
-        endpoint = _endpoint(DRAFTER, len(self.drafters), core.info)
-        self._add(self.drafters, Server(g, endpoint, core, core, hardware))
 
     def _add(self, pool: list[Server], server: Server) -> None:
         pool.append(server)
         self._replicas[server.endpoint.address] = server
+
+
+def _context(engine: AnyEngine) -> int:
+    """Tokens of prompt and output."""
+    limits = (engine.kv_tokens, engine.longest if isinstance(engine, Vllm) else None)
+    return min(limit for limit in limits if limit is not None)
 
 
 def _endpoint(pool: str, number: int, info: EngineInfo) -> EndpointInfo:

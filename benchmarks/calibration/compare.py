@@ -1,6 +1,6 @@
 """The simulator against reality: the same requests live on this machine and simulated.
 
-    python -m benchmarks calibration [--requests 200] [--grow 4]
+    python -m benchmarks calibration [--requests 200] [--grow 4] [--engine vllm]
 
 Live: a target (the embedded one, grown), and emulated devices behind emulated links, in processes of their own, driven
 by the executor over the wire. Before and after every case the live deployment is profiled while it answers requests
@@ -16,9 +16,13 @@ learn; each world learns for itself.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import mean
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -32,6 +36,7 @@ from benchmarks.calibration.live import (
     PROFILE,
     RACING,
     TARGET,
+    VLLM,
     WINDOW,
     Costs,
     Live,
@@ -40,10 +45,13 @@ from benchmarks.calibration.live import (
 )
 from benchmarks.processes import engine_process
 from cluster.client import connect
+from deployments.engines import TorchSettings, VllmSettings
 from deployments.modes import MODES
 from engine import family
 from engine.config import EngineConfig
+from engine.family.grow import grow as write_grown
 from engine.tokenizer import Tokenizer
+from engine.vllm.config import VllmConfig
 from simulator.analysis import Result
 from simulator.config import parse
 from simulator.hardware import MeasuredTimer
@@ -61,6 +69,7 @@ class Case:
     rate_per_s: of requests.
     seen: what became of them.
     costs: of the deployment meanwhile.
+    engine: of the target, as a simulation's settings have it.
     """
 
     mode: str
@@ -68,6 +77,7 @@ class Case:
     rate_per_s: float
     seen: list[Seen]
     costs: Costs
+    engine: dict[str, Any]
 
     @property
     def name(self) -> str:
@@ -85,7 +95,7 @@ def simulated(case: Case) -> Result:
             "workload": {"count": len(case.seen)},  # the live run's own take its place
             "window": WINDOW,
             "racing": RACING,
-            "engine": TARGET.model_dump(include=set(EngineConfig.model_fields)),
+            "engine": case.engine,
             "targets": [
                 {"model": "target", "measured": msgspec.to_builtins(costs.timer), "call_s": costs.call_s}
             ],
@@ -134,14 +144,33 @@ def _figures(ttft: list[float], tpot: list[float], throughput: float) -> Figures
     }
 
 
-async def play(requests: int, grow: int, seed: int, modes: Sequence[str]) -> list[Case]:
+@contextmanager
+def grown(engine: str, grow: int) -> Iterator[TorchSettings | VllmSettings]:
+    """The target with so many times its layers, at an engine of that kind."""
+    if engine == "torch":
+        yield TARGET.model_copy(update={"grow": grow})
+        return
+    with TemporaryDirectory() as folder:
+        write_grown(family.path("target"), grow, Path(folder))
+        yield VLLM.model_copy(update={"model": folder})
+
+
+def as_simulated(target: TorchSettings | VllmSettings) -> dict[str, Any]:
+    """Its settings without those of its model."""
+    limits = EngineConfig if isinstance(target, TorchSettings) else VllmConfig
+    return target.model_dump(include={"kind", *limits.model_fields})
+
+
+async def play(
+    target: TorchSettings | VllmSettings, requests: int, seed: int, modes: Sequence[str]
+) -> list[Case]:
     """All cases, live."""
+    waits, engine = isinstance(target, VllmSettings), as_simulated(target)
     tokenizer = Tokenizer.load(family.path("target"))
     prompts = [
         tokenizer.render_chat([{"role": "user", "content": question}])
         for question in heldout_questions(requests, seed=3)
     ]
-    target = TARGET.model_copy(update={"grow": grow})
     played: list[Case] = []
     with engine_process(target) as target_at, engine_process(DRAFTER, DEVICES, PROFILE) as drafter_at:
         target_wire, drafter_wire = await connect(target_at), await connect(drafter_at)
@@ -151,7 +180,7 @@ async def play(requests: int, grow: int, seed: int, modes: Sequence[str]) -> lis
 
         await fresh().run("speculative", RTTS_S[0], [0.0] * 8)  # warms up
         for mode in modes:
-            before = await profile(fresh(), mode, RTTS_S[0])
+            before = await profile(fresh(), mode, RTTS_S[0], waits)
             top = capacity(before.costs().timer, mode)
             profiles = [before]
             cases = [(rtt_s, load) for rtt_s in RTTS_S for load in LOADS]
@@ -161,8 +190,8 @@ async def play(requests: int, grow: int, seed: int, modes: Sequence[str]) -> lis
                     1 / rate, requests
                 )
                 seen = await fresh().run(mode, rtt_s, np.cumsum(gaps).tolist())
-                after = await profile(fresh(), mode, rtt_s)
-                played.append(Case(mode, rtt_s, rate, seen, (before + after).costs()))
+                after = await profile(fresh(), mode, rtt_s, waits)
+                played.append(Case(mode, rtt_s, rate, seen, (before + after).costs(), engine))
                 before = after
                 profiles.append(after)
             report.table(
@@ -201,8 +230,10 @@ def main(arguments: Sequence[str] = ()) -> None:
     parser.add_argument("--grow", type=int, default=4, help="how many times dearer the target is")
     parser.add_argument("--seed", type=int, default=11, help="of the arrivals")
     parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
+    parser.add_argument("--engine", choices=["torch", "vllm"], default="torch", help="of the target")
     options = parser.parse_args(arguments)
-    cases = asyncio.run(play(options.requests, options.grow, options.seed, options.modes))
+    with grown(options.engine, options.grow) as target:
+        cases = asyncio.run(play(target, options.requests, options.seed, options.modes))
     rows: list[list[str]] = []
     errors: dict[str, list[float]] = {}
     for case in report.progress(cases, "simulated"):

@@ -14,7 +14,7 @@ from benchmarks.executor import device_record, local_executor, new_job
 from cluster.client import Connection
 from cluster.link import Link, LinkProfile
 from cluster.profile import DeviceProfile
-from deployments.engines import TorchSettings
+from deployments.engines import TorchSettings, VllmSettings
 from deployments.modes.base import VERIFIER
 from deployments.request.executor import Executor
 from deployments.request.tokenlog import Origin
@@ -32,9 +32,11 @@ GAMMA = 4
 WINDOW = PolicyChoice(name="static", parameters={"size": GAMMA})
 RACING = RacingSettings()
 TARGET = TorchSettings(model="target", threads=1)
+VLLM = VllmSettings(kind="vllm", model="target", kv_blocks=1024, token_budget=512, window=GAMMA)
 DRAFTER = TorchSettings(model="small", threads=1)
 RAMP_S = np.geomspace(0.6, 0.12, 48)  # between the requests of a profile: ever more of them at once
 SAMPLE_S = 0.01  # less than a step takes
+SELDOM_S = 0.1  # where a sample makes a step longer
 PROFILE = DeviceProfile(
     name="emulated",
     hardware="emulated",
@@ -147,25 +149,34 @@ class Profile:
     calls_s: see `Costs`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, waits: bool = False) -> None:
+        """waits: the engine tells its counters between two steps, which takes it time."""
+        self._waits = waits
         self.rows: list[tuple[int, int, int]] = []
         self.steps_s: list[float] = []
         self.calls_s: list[float] = []
 
     def __add__(self, other: Profile) -> Profile:
         both = Profile()
-        for name, samples in vars(self).items():
-            setattr(both, name, samples + getattr(other, name))
+        for name in ("rows", "steps_s", "calls_s"):
+            setattr(both, name, getattr(self, name) + getattr(other, name))
         return both
 
     async def watch(self, engine: Engine) -> None:
         """Sample the engine's counters until cancelled."""
         last = await engine.stats()
         while True:
-            await asyncio.sleep(SAMPLE_S)
+            await asyncio.sleep(SELDOM_S if self._waits else SAMPLE_S)
             began_s = time.perf_counter()
-            now = await engine.stats()
-            self.calls_s.append(time.perf_counter() - began_s)
+            if self._waits:
+                idle = Sampling(max_tokens=1, forced=True)  # nothing is computed before there are drafts
+                session = await engine.open([1], idle)
+                self.calls_s.append(time.perf_counter() - began_s)
+                await session.cancel()
+                now = await engine.stats()
+            else:
+                now = await engine.stats()
+                self.calls_s.append(time.perf_counter() - began_s)
             if now.steps == last.steps:
                 continue
             self.rows.append(
@@ -183,10 +194,10 @@ class Profile:
         return Costs(timer, median(self.calls_s))
 
 
-async def profile(live: Live, mode: str, rtt_s: float) -> Profile:
+async def profile(live: Live, mode: str, rtt_s: float, waits: bool = False) -> Profile:
     """Answer requests that come ever faster, and watch the target's steps meanwhile: they take longer while devices
     draft beside them on the same machine than they would alone."""
-    samples = Profile()
+    samples = Profile(waits)
     async with asyncio.TaskGroup() as tasks:
         watching = tasks.create_task(samples.watch(live.target))
         await live.run(mode, rtt_s, np.cumsum(RAMP_S).tolist())

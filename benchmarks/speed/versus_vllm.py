@@ -32,8 +32,8 @@ from app.cli.local_ray import free_port
 from benchmarks import report
 from benchmarks.application import application
 from engine import family
+from engine.vllm import ENVIRONMENT
 from engine.vllm.config import UNIPROC
-from engine.vllm.engine import ENVIRONMENT
 from policies.quality import Quality, Stream, assess
 
 CONCURRENCY = (1, 8, 32)

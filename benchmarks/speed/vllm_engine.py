@@ -22,7 +22,8 @@ from benchmarks import report
 from engine import family
 from engine.base import Sampling
 from engine.vllm.config import VllmConfig, arguments
-from engine.vllm.engine import VllmEngine, load, shut_down
+from engine.vllm.core import shut_down
+from engine.vllm.engine import VllmEngine, load
 
 BATCHES = (1, 8, 32)
 PROMPT = 128  # tokens

@@ -5,10 +5,25 @@ Nothing here imports vLLM before an engine is started: it takes seconds, and not
 
 from __future__ import annotations
 
+import os
 from importlib import metadata
 
 VERSION = "0.32.0"
 """The one whose scheduler `engine.vllm.scheduler` extends: its inside changes from release to release."""
+
+ENVIRONMENT = {
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    "VLLM_CONFIGURE_LOGGING": "0",  # that closes the handlers of all loggers, and a replica's log would end there
+    "VLLM_WORKER_MULTIPROC_METHOD": "spawn",  # a replica has threads, which a fork would lose
+    "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB; by default most of the machine, whatever kv_blocks says
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # engines beside each other would all take the first cores
+    "OMP_WAIT_POLICY": "passive",
+    # Of the n-gram proposer's compiler: with OpenMP, which torch has too, models talk nonsense at OMP_THREAD_LIMIT=1.
+    "NUMBA_THREADING_LAYER": "workqueue",
+}
+"""What vLLM takes from the environment, where nobody has set it."""
 
 
 class VllmMissing(ValueError):
@@ -34,3 +49,9 @@ def require() -> None:
             f"engine kind vllm needs vLLM {VERSION}, and {there}: pip install 'tandem[vllm]', "
             "or, without a GPU, make vllm"
         )
+
+
+def set_environment() -> None:
+    """What vLLM reads as soon as it is imported."""
+    for key, value in ENVIRONMENT.items():
+        os.environ.setdefault(key, value)

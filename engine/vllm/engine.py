@@ -1,4 +1,4 @@
-"""The engine protocol over vLLM's AsyncLLM, whose own process decodes."""
+"""The engine protocol over vLLM, whose own process decodes."""
 
 from __future__ import annotations
 
@@ -9,36 +9,18 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import msgspec
+from typing import Any
 
 from engine.base import EngineInfo, EngineStats, EngineStopped, InvalidRequest, NoCapacity, Sampling
 from engine.core.sequence import Sequence as Log
-from engine.text import watch
+from engine.text import Spelling, watch
 from engine.tokenizer import Tokenizer
 from engine.validation import check_request
-from engine.vllm import require
+from engine.vllm import require, set_environment
 from engine.vllm.config import VllmConfig, arguments
+from engine.vllm.core import AsyncCore, Core
 from engine.vllm.session import Request, VllmSession, sampling_params
-from engine.vllm.views import Label
-
-if TYPE_CHECKING:
-    from vllm.v1.engine.async_llm import AsyncLLM
-
-ENVIRONMENT = {
-    "HF_HUB_OFFLINE": "1",
-    "VLLM_NO_USAGE_STATS": "1",
-    "VLLM_LOGGING_LEVEL": "ERROR",
-    "VLLM_CONFIGURE_LOGGING": "0",  # that closes the handlers of all loggers, and a replica's log would end there
-    "VLLM_WORKER_MULTIPROC_METHOD": "spawn",  # a replica has threads, which a fork would lose
-    "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB; by default most of the machine, whatever kv_blocks says
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # engines beside each other would all take the first cores
-    "OMP_WAIT_POLICY": "passive",
-    # Of the n-gram proposer's compiler. With OpenMP, which torch uses too, OMP_THREAD_LIMIT=1 makes models say nonsense.
-    "NUMBA_THREADING_LAYER": "workqueue",
-}
-"""What vLLM takes from the environment, where nobody has set it."""
+from engine.vllm.views import Ask, Label
 
 
 def load(
@@ -59,8 +41,7 @@ def load(
     require()
     began_s = time.perf_counter()
     folder = Path(folder)
-    for key, value in ENVIRONMENT.items():
-        os.environ.setdefault(key, value)
+    set_environment()
     if threads is not None:
         os.environ["OMP_NUM_THREADS"] = str(threads)
     logging.getLogger("vllm").setLevel(os.environ["VLLM_LOGGING_LEVEL"])
@@ -86,39 +67,31 @@ def load(
             "kv_tokens": kv_tokens,
         }
     )
-    return VllmEngine(llm, info, config, tokenizer)
-
-
-async def shut_down(llm: AsyncLLM) -> None:
-    """End it and its process; nothing is left for when it is collected, which may be at the interpreter's end."""
-    if (listening := llm.output_handler) is not None:
-        listening.cancel()  # it would complain that vLLM is gone
-    context = llm.engine_core.resources.ctx  # of ZeroMQ, which vLLM leaves open
-    await asyncio.to_thread(llm.shutdown)
-    llm.shutdown = lambda *_, **__: None
-    await asyncio.sleep(0)  # its sockets are closed on this loop
-    context.destroy(linger=0)
+    return VllmEngine(AsyncCore(llm), info, config, tokenizer)
 
 
 class VllmEngine:
-    """Sessions of one AsyncLLM.
+    """Sessions of one core.
 
     counters: since the start, of what this side sees.
     died: what vLLM raises when its process is gone.
     refused: what it raises at a request that is not to its liking.
     """
 
-    def __init__(self, llm: AsyncLLM, info: EngineInfo, config: VllmConfig, tokenizer: Tokenizer) -> None:
+    def __init__(
+        self, core: Core, info: EngineInfo, config: VllmConfig, tokenizer: Spelling | None = None
+    ) -> None:
+        """tokenizer: to recognise stop strings; without one they are refused."""
         from vllm.exceptions import VLLMClientError
         from vllm.v1.engine.exceptions import EngineDeadError
 
         self.info, self.counters = info, EngineStats()
         self.died, self.refused = EngineDeadError, VLLMClientError
-        self._llm, self._tokenizer = llm, tokenizer
+        self._core, self._tokenizer = core, tokenizer
         self._max_open = config.max_sessions + config.max_waiting
         self._sessions: dict[int, VllmSession] = {}
         self._numbers = 0
-        self._asks: list[tuple[str, int, int, Sequence[int]]] = []
+        self._asks: list[Ask] = []
         self._sending: set[asyncio.Task[Any]] = set()
         self._closed = False
 
@@ -127,8 +100,12 @@ class VllmEngine:
         check_request(prompt, log, sampling, self.info.vocab_size, self.info.context)
         if len(self._sessions) >= self._max_open:
             raise NoCapacity(f"{len(self._sessions)} sessions are open; no room for another now")
+        stops = None
+        if sampling.stop:
+            if self._tokenizer is None:
+                raise InvalidRequest("stop strings need an engine with a tokenizer")
+            stops = partial(watch, self._tokenizer, sampling.stop)
         self._numbers += 1
-        stops = partial(watch, self._tokenizer, sampling.stop) if sampling.stop else None
         sequence = Log(self._numbers, list(prompt), list(log), sampling, self.info.eos, stops)
         session = self._sessions[self._numbers] = VllmSession(self, sequence)
         self.counters.opened += 1
@@ -140,13 +117,17 @@ class VllmEngine:
             raise
         return session
 
+    @property
+    def sessions(self) -> int:
+        """Open ones."""
+        return len(self._sessions)
+
     async def start(self, log: Log, forced: Sequence[int] = ()) -> Request:
         """Have vLLM go on after a session's log and `forced` tokens, which it scores. Raises EngineStopped."""
         label = Label(log.number, log.sampling.reader_rate, log.output_len)
         params = sampling_params(log, label, bool(forced))
         tokens = [*log.tokens, *forced]
-        prompt = {"type": "token", "prompt_token_ids": tokens}
-        adding = asyncio.ensure_future(self._llm.add_request(f"{log.number}", prompt, params))
+        adding = asyncio.ensure_future(self._core.add(log.number, tokens, params))
         try:
             outputs = await asyncio.shield(adding)
         except asyncio.CancelledError:
@@ -168,7 +149,7 @@ class VllmEngine:
     def abort(self, request: Request) -> None:
         """A request is not needed any more."""
         if not self._closed:
-            self._send(self._llm.abort(request.id, internal=True))
+            self._send(self._core.abort(request.id))
 
     def forget(self, session: VllmSession) -> None:
         """A session has ended."""
@@ -178,8 +159,7 @@ class VllmEngine:
 
     async def stats(self) -> EngineStats:
         self._check_running()
-        seen = await self._llm.engine_core.call_utility_async("tandem_stats")
-        stats = msgspec.convert(seen, EngineStats)
+        stats = await self._core.stats()
         for counter in ("opened", "cancelled", "finished", "tokens_generated", "tokens_drafted"):
             setattr(stats, counter, getattr(self.counters, counter))
         stats.tokens_verified, stats.tokens_accepted = (
@@ -197,16 +177,16 @@ class VllmEngine:
         sessions, self._sessions = self._sessions, {}
         for session in sessions.values():
             session.fail(EngineStopped("the engine was closed"))
-        await shut_down(self._llm)
+        await self._core.close()
 
     def _check_running(self) -> None:
-        if self._closed or self._llm.errored:
+        if self._closed or self._core.errored:
             raise EngineStopped("the engine is not running")
 
     def _send_asks(self) -> None:
         asks, self._asks = self._asks, []
         if not self._closed:
-            self._send(self._llm.engine_core.call_utility_async("tandem_ask", asks))
+            self._send(self._core.ask(asks))
 
     def _send(self, message: Coroutine[Any, Any, Any]) -> None:
         """Without waiting; if vLLM is gone, its sessions hear of it where they wait for tokens."""
@@ -220,4 +200,4 @@ class VllmEngine:
             task.exception()
 
     async def _undo(self, adding: asyncio.Future[Any]) -> None:
-        await self._llm.abort((await adding).request_id, internal=True)
+        await self._core.abort((await adding).request_id)

@@ -12,7 +12,7 @@ end is how asks come in.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from vllm.v1.core.sched.output import SchedulerOutput
@@ -24,23 +24,27 @@ from vllm.v1.request import Request, RequestStatus
 
 from engine.base import EngineStats
 from engine.config import PolicyChoice
-from engine.vllm.views import REPLAYED, Label, MemoryView, RequestView
+from engine.vllm.views import REPLAYED, Ask, Label, MemoryView, RequestView
 from policies.scheduling.base import scheduling
 from policies.scheduling.control import SchedulingControl
 from policies.scheduling.outstanding import outstanding
 from policies.step_time import StepTimeModel
 
-Ask = tuple[str, int, int, list[int]]
-"""A request, the output tokens from which on it is parked, and drafts with the output's length that they follow."""
+POLL_S = 1e-3
+"""How long vLLM waits after a step in which nobody who has work could run."""
 
 
 class TandemScheduler(Scheduler):
-    """additional_config of vLLM's: `scheduling` (a PolicyChoice or None) and `max_running`."""
+    """additional_config of vLLM's: `scheduling` (a PolicyChoice or None) and `max_running`.
+
+    clock: seconds; a simulation has another one.
+    """
 
     running: list[Request]
 
-    def __init__(self, *args: Any, **options: Any) -> None:
+    def __init__(self, *args: Any, clock: Callable[[], float] = time.monotonic, **options: Any) -> None:
         super().__init__(*args, **options)
+        self.clock = clock
         given = self.vllm_config.additional_config
         self._views: dict[str, RequestView] = {}
         self._stats = EngineStats(
@@ -48,6 +52,7 @@ class TandemScheduler(Scheduler):
         )
         self._step_time = StepTimeModel()
         self._began_s = 0.0
+        self._ended_s: float | None = None  # when the last step did, where nothing came between
         self._memory = MemoryView(self.kv_cache_manager, self.block_size, self.max_num_running_reqs)
         self._control: SchedulingControl | None = None
         if given.get("scheduling") is not None:
@@ -65,7 +70,7 @@ class TandemScheduler(Scheduler):
                 continue
             view.until = until
             if view.made == position:  # else it has gone on, and they follow something else
-                view.drafts = drafts
+                view.drafts = list(drafts)
             self._changed()
 
     def stats(self) -> EngineStats:
@@ -74,14 +79,14 @@ class TandemScheduler(Scheduler):
         stats.waiting = sum(not view.admitted for view in self._views.values())
         stats.blocks_free = self._memory.free_blocks
         stats.base_s, stats.token_s = self._step_time.base_s, self._step_time.token_s
-        stats.outstanding = outstanding(self._views.values(), time.monotonic())
+        stats.outstanding = outstanding(self._views.values(), self.clock())
         return stats
 
     def add_request(self, request: Request) -> None:
         extra = request.sampling_params.extra_args
         _replay(request, extra.get(REPLAYED, ()))
         label = Label(*extra["tandem"])
-        self._views[request.request_id] = RequestView(request, label, self._memory, time.monotonic())
+        self._views[request.request_id] = RequestView(request, label, self._memory, self.clock())
         super().add_request(request)
         self._changed()
 
@@ -94,7 +99,18 @@ class TandemScheduler(Scheduler):
 
     def has_requests(self) -> bool:
         """vLLM sleeps while all are parked."""
-        return bool(self.finished_req_ids) or any(view.wanting for view in self._views.values())
+        work = bool(self.finished_req_ids) or any(view.wanting for view in self._views.values())
+        if not work:
+            self._ended_s = None
+        return work
+
+    @property
+    def idle_s(self) -> float | None:
+        """After a step that found nothing to do: when to try again, in seconds; None: when something is asked."""
+        views = list(self._views.values())
+        if any(view.runs for view in views):
+            return POLL_S
+        return None if self._control is None else self._control.due_s(views, self.clock())
 
     def _changed(self) -> None:
         if self._control is not None:
@@ -103,22 +119,29 @@ class TandemScheduler(Scheduler):
     # -- the step ---------------------------------------------------------------------------------------
 
     def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
-        now = self._began_s = time.monotonic()
+        now = self.clock()
+        self._began_s, self._ended_s = now if self._ended_s is None else self._ended_s, None
         self._decide(now)
         views = self._views
         running = sorted((views[request.request_id] for request in self.running), key=_rank)
         self._preempt([view for view in running if view.paused], now)
         ready = [view for view in running if view.runs]
+        ready, late = ready[: self.max_num_running_reqs], ready[self.max_num_running_reqs :]
         parked = sorted((view for view in running if not view.wanting), key=_parked_s)
+        resting = [
+            *parked,
+            *reversed(late),
+        ]  # parked ones take no place: more may have been asked on than there are
         waiting = sorted((views[request.request_id] for request in self.waiting), key=_rank)
         self._place_drafts(ready)
-        evicted = self._make_room(ready, waiting, parked, now)
-        self._queue(view.request for view in waiting if view.runs)
+        evicted = self._make_room(ready, waiting, resting, now)
+        queue = sorted((*waiting, *resting[:evicted]), key=_rank)
+        self._queue(view.request for view in queue if view.runs)
         self.running = [view.request for view in ready]
         try:
             return super().schedule(throttle_prefills)
         finally:
-            self.running += [view.request for view in parked[evicted:]]
+            self.running += [view.request for view in resting[evicted:]]
             aside = dict.fromkeys(
                 view for view in (*waiting, *running) if not view.admitted and not view.runs
             )
@@ -150,16 +173,17 @@ class TandemScheduler(Scheduler):
                 request.spec_token_ids = drafts[: max(0, min(room, self.num_spec_tokens))]
 
     def _make_room(
-        self, ready: list[RequestView], waiting: list[RequestView], parked: list[RequestView], now: float
+        self, ready: list[RequestView], waiting: list[RequestView], resting: list[RequestView], now: float
     ) -> int:
-        """Those that have been parked for longest lose their memory to those with work; how many did."""
+        """Those that take no part in the step lose their memory to those that do; how many did. First those that have
+        been parked for longest."""
         blocks = self._memory.blocks
         needed = sum(1 + blocks(len(view.request.spec_token_ids)) for view in ready)
         if len(ready) < self.max_num_running_reqs and (first := next((v for v in waiting if v.runs), None)):
             needed += blocks(first.request.num_tokens) + 1
         evicted = 0
-        while evicted < len(parked) and self._memory.free_blocks < needed:
-            self._preempt(parked[evicted : evicted + 1], now)
+        while evicted < len(resting) and self._memory.free_blocks < needed:
+            self._preempt(resting[evicted : evicted + 1], now)
             evicted += 1
         return evicted
 
@@ -185,12 +209,11 @@ class TandemScheduler(Scheduler):
         outputs = super().update_from_output(scheduler_output, model_runner_output)
         positions = scheduler_output.total_num_scheduled_tokens
         if positions:
-            seconds = time.monotonic() - self._began_s
-            self._stats.steps += 1
-            self._stats.step_s += seconds
-            drafts = sum(map(len, scheduler_output.scheduled_spec_decode_tokens.values()))
-            sampled = sum(map(bool, model_runner_output.sampled_token_ids))
-            self._stats.tokens_prefilled += positions - drafts - sampled
+            stats, self._ended_s = self._stats, self.clock()
+            seconds = self._ended_s - self._began_s
+            stats.steps += 1
+            stats.step_s += seconds
+            stats.tokens_prefilled += positions - _windows(scheduler_output, model_runner_output)
             self._step_time.note(positions, seconds)
         return outputs
 
@@ -198,13 +221,20 @@ class TandemScheduler(Scheduler):
         self, request: Request, new_token_ids: list[int], is_stale: bool = False
     ) -> tuple[list[int], bool]:
         ids, stopped = super()._update_request_with_output(request, new_token_ids, is_stale)
-        view, now = self._views[request.request_id], time.monotonic()
+        view, now = self._views[request.request_id], self.clock()
         view.reader.deliver(len(ids), now)
         view.fresh = False
         if not view.wanting:
             view.parked_s = now
             self._changed()
         return ids, stopped
+
+
+def _windows(scheduled: SchedulerOutput, made: ModelRunnerOutput) -> int:
+    """Positions of a step whose logits were needed: drafts, and the one before each of the model's own tokens."""
+    drafts = scheduled.scheduled_spec_decode_tokens
+    pairs = zip(made.req_ids, made.sampled_token_ids, strict=True)
+    return sum(1 + len(drafts.get(request_id, ())) for request_id, ids in pairs if ids)
 
 
 def _replay(request: Request, output: Sequence[int]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from policies.quality import Reader
@@ -15,6 +16,9 @@ REPLAYED = "tandem_replayed"
 """Among a request's `extra_args`: output tokens that it begins with, which penalties have to count."""
 FOREVER = 2**62
 """More tokens than any output has."""
+
+Ask = tuple[str, int, int, Sequence[int]]
+"""A request, the output tokens from which on it is parked, and drafts with the output's length that they follow."""
 
 
 class Label(NamedTuple):
