@@ -128,13 +128,13 @@ def candidates(load: str) -> Mapping[str, Sequence[tuple[Autoscaling | None, int
         "serve": [
             scaled("ongoing_requests", up_s, down_s, target=target, look_back_s=look_back_s)
             for target, (look_back_s, up_s, down_s) in itertools.product(
-                (8, 16, 28), ((30, 30, 600), (30, 0, 60), (120, 0, 60))
+                (14, 28, 56), ((30, 30, 600), (30, 0, 60), (120, 0, 60))
             )
         ],
         "tandem": [
             scaled("work", 0.0, down_s, load=share, window_s=window_s, clear_s=20.0)
             for share, (window_s, down_s) in itertools.product(
-                (0.3, 0.45, 0.6), ((30, 60), (60, 20), (120, 60))
+                (0.3, 0.5, 0.75), ((30, 60), (60, 20), (120, 60))
             )
         ],
     }
