@@ -39,6 +39,7 @@ BENCHMARKS = {
     "calibration": Benchmark("calibration.compare", 15),
     "hardware": Benchmark("calibration.hardware", 0.1),
     "autoscaling": Benchmark("autoscaling.simulated", 15),
+    "autoscaling_live": Benchmark("autoscaling.live", 8),
     "chaos": Benchmark("robustness.chaos", 6),
     "redeploy": Benchmark("robustness.redeploy", 4),
     "engine": Benchmark("speed.engine", 2),
