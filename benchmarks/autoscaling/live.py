@@ -2,10 +2,10 @@
 
     python -m benchmarks autoscaling_live [--span-s 120] [--rate 4]
 
-Real models, on a single thread in each replica, so that a machine of two cores has room for two. The arrivals are those
-of the peak of Azure's conversation trace, thinned to `rate` requests/s, with a lull: the middle third has a tenth of
-them. Lengths are an eighth of the trace's, readers take in 10 tokens/s. In turn: a fixed pool of two, Ray Serve's policy
-and Tandem's, these two with the same delays. Scaled down like this it shows that pools follow their load live, not who
+Real models, on a single thread in each replica, so that a machine of two cores has room for two. Requests arrive as at
+the peak of Azure's conversation trace, thinned to `rate` a second, with a lull: the middle third has a tenth of them.
+Lengths are an eighth of the trace's; readers take in 10 tokens/s. In turn: a fixed pool of two, Ray Serve's policy and
+Tandem's, these two with the same delays. Scaled down like this it shows that pools follow their load live, not who
 saves most; for that there is `autoscaling`.
 
 failed: requests without a whole answer, over all runs.
