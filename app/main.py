@@ -87,14 +87,13 @@ def _pool(deployment: Any, pool: PoolSettings, args: Settings) -> Deployment:
 def _size(pool: PoolSettings) -> dict[str, Any]:
     """How many replicas, as Serve wants it said. What a pool that grows and shrinks waits for is up to its policy."""
     if (bounds := pool.autoscaling) is None:
-        return {"num_replicas": pool.replicas}
-    initial = min(max(pool.replicas, bounds.min_replicas), bounds.max_replicas)
+        return {"num_replicas": 1 if pool.replicas is None else pool.replicas}
     with warnings.catch_warnings():
         # It would rather be told by an environment variable of each replica's process, which is no setting.
         warnings.filterwarnings("ignore", "The `metrics_interval_s` field", DeprecationWarning)
         config = AutoscalingConfig(
             min_replicas=bounds.min_replicas,
-            initial_replicas=initial,
+            initial_replicas=pool.replicas,  # None: as many as there are, in a new version too
             max_replicas=bounds.max_replicas,
             metrics_interval_s=EVERY_S,
             look_back_period_s=5 * EVERY_S,

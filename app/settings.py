@@ -26,7 +26,8 @@ from policies.window import window
 class PoolSettings(Strict):
     """A pool of replicas that serve one engine each.
 
-    replicas: how many, to begin with where it grows and shrinks; 0 leaves a pool empty that does not.
+    replicas: how many; 0 leaves the pool empty; null: one, or as many as `autoscaling` would have. Where both are said,
+        it begins with so many, again after every new version.
     autoscaling: null for a pool that stays as large as it is.
     cpus: what Ray sets aside for a replica (its real use is up to its threads).
     gpus: likewise; a replica that has some sees no others.
@@ -34,7 +35,7 @@ class PoolSettings(Strict):
         more room than usual, a replica goes before its successor starts, and a pool of one has none meanwhile.
     """
 
-    replicas: int = Field(1, ge=0, le=1000)
+    replicas: int | None = Field(None, ge=0, le=1000)
     autoscaling: AutoscalingSettings | None = None
     cpus: float = Field(0.1, ge=0)
     gpus: float = Field(0.0, ge=0)
@@ -44,7 +45,7 @@ class PoolSettings(Strict):
     @property
     def exists(self) -> bool:
         """Whether there is ever a replica."""
-        return self.replicas > 0 or self.autoscaling is not None
+        return self.replicas != 0 or self.autoscaling is not None
 
     @property
     def may_be_empty(self) -> bool:
@@ -54,7 +55,7 @@ class PoolSettings(Strict):
     @model_validator(mode="after")
     def _begins_within_bounds(self) -> PoolSettings:
         bounds = self.autoscaling
-        if bounds is None or "replicas" not in self.model_fields_set:
+        if bounds is None or self.replicas is None:
             return self
         if not bounds.min_replicas <= self.replicas <= bounds.max_replicas:
             raise ValueError(

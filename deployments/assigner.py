@@ -45,7 +45,7 @@ class Assigner:
     routing: makes a policy for a pool.
     batch_limit: sessions that a verifier's step takes.
     experience: what earlier requests have taught.
-    missed: by pool, how often nobody of it was up for a request.
+    missed: by pool, how many requests went on without it as it was empty.
 
     Every pool has a routing policy of its own: one that takes turns would otherwise give a request's
     verifier and its drafter alternate turns, and all requests the same verifier.
@@ -192,9 +192,11 @@ class Assigner:
             if there:
                 cast[role.name] = there
             elif needed:
-                self.missed[role.pool] += 1
+                empty = None if self._pools.get(role.pool) else role.pool
                 if not role.if_absent:
-                    raise NoEndpoint(f"no {role.pool} is up")
+                    raise NoEndpoint(f"no {role.pool} is up", empty)
+                if empty:
+                    self.missed[empty] += 1
                 return role.if_absent
         return cast
 

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 EVERY_S = 1.0
 """How often replicas tell of themselves, and a pool's size is decided."""
-HELD = "held"
-"""What a replica tells besides: its share of the requests that wait for room."""
+WAITING = "waiting"
+"""What a replica tells besides: its share of the requests that no replica has yet."""
 
 
 class AutoscalingSettings(Strict):
@@ -75,16 +75,16 @@ def replica_state(name: str, stats: EngineStats, places: int) -> ReplicaState:
         kv_wanted=(stats.blocks_total - stats.blocks_free) * size + work.awaited,
         kv_capacity=stats.blocks_total * size,
         places=places,
-        prefilled=stats.tokens_prefilled,
+        prefilled=stats.tokens_prefilled + stats.tokens_verified - stats.tokens_accepted,
         generated=stats.tokens_generated,
         base_s=stats.base_s,
         token_s=stats.token_s,
     )
 
 
-def as_numbers(state: ReplicaState, held: float) -> dict[str, float]:
-    """The same for `record_autoscaling_stats`, which knows numbers by name. held: share of waiting requests."""
-    return {key: value for key, value in asdict(state).items() if key != "name"} | {HELD: held}
+def as_numbers(state: ReplicaState, waiting: float) -> dict[str, float]:
+    """The same for `record_autoscaling_stats`, which knows numbers by name. waiting: its share of such requests."""
+    return {key: value for key, value in asdict(state).items() if key != "name"} | {WAITING: waiting}
 
 
 TOLD = frozenset(as_numbers(ReplicaState(""), 0.0))
@@ -107,15 +107,15 @@ class ServePolicy:
     def __call__(self, context: AutoscalingContext) -> tuple[int, dict[str, Any]]:
         """Replicas that there are to be, and no state: it is here."""
         now_s = context.current_time or 0.0
-        if now_s - self._decided_s < EVERY_S and self._decision == context.target_num_replicas:
+        if 0 <= now_s - self._decided_s < EVERY_S and self._decision == context.target_num_replicas:
             return self._decision, {}
         told: dict[str, dict[str, float]] = {}
         for metric, series in (context.raw_metrics or {}).items():
             for replica, points in series.items() if metric in TOLD else ():
-                if points and replica in context.running_replicas:
+                if points:
                     told.setdefault(replica.unique_id, {})[metric] = points[-1].value
-        held = sum(numbers.pop(HELD, 0.0) for numbers in told.values())
+        waiting = sum(numbers.pop(WAITING, 0.0) for numbers in told.values())
         states = tuple(ReplicaState(name, **numbers) for name, numbers in sorted(told.items()))
-        pool = PoolState(now_s, context.target_num_replicas, states, held)
+        pool = PoolState(now_s, context.target_num_replicas, states, waiting)
         self._decided_s, self._decision = now_s, self._autoscaler.decide(pool)
         return self._decision, {}

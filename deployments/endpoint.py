@@ -77,15 +77,15 @@ class EngineEndpoint:
             serve_engines({pool: self._engine}, settings.host, token=settings.token, tls=settings.listening())
         )
         self._address = reachable(server.address)
-        self._draining, self._held, self._places = False, 0.0, engine.batch_limit
+        self._draining, self._waiting, self._places = False, 0.0, engine.batch_limit
         logger.info("%s serves %s at %s", pool, self._engine.info.model, self._address)
 
-    async def state(self, held: float = 0.0) -> EndpointInfo | None:
+    async def state(self, waiting: float = 0.0) -> EndpointInfo | None:
         """Address and load for the scheduler; None while draining, so that nothing new is sent here.
 
-        held: this replica's share of the requests that wait for room, which it passes on to whoever scales the pool.
+        waiting: its share of the requests that no replica has yet, which it passes on to whoever scales the pool.
         """
-        self._held = held
+        self._waiting = waiting
         if self._draining:
             return None
         stats, info = await self._engine.stats(), self._engine.info
@@ -101,7 +101,7 @@ class EngineEndpoint:
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
         """What Serve passes on to `deployments.autoscaling.ServePolicy`."""
-        return as_numbers(replica_state("", await self._engine.stats(), self._places), self._held)
+        return as_numbers(replica_state("", await self._engine.stats(), self._places), self._waiting)
 
     async def wake(self) -> None:
         """Returns when a replica is there: Serve starts one for whoever waits for this."""

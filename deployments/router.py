@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
@@ -232,15 +231,14 @@ class Router:
 
     async def _tell_what_waits(self) -> None:
         """Requests that wait for a pool are what it grows for, from nothing if need be."""
-        told = Counter[str]()
+        told = True  # perhaps by a predecessor
         while True:
             await asyncio.sleep(TELL_S)
-            waiting, self._assigner.missed = self._assigner.missed, Counter[str]()
+            waiting = self._routing.take_waiting()
             waiting[VERIFIER] += self._gate.waiting
-            waiting += Counter()  # without zeros
-            if waiting != told:
-                told = waiting
+            if told or any(waiting.values()):
                 self._scheduler.waiting.remote(dict(waiting))
+            told = any(waiting.values())
 
     async def check_health(self) -> None:
         """Serve restarts the router when one of its loops has ended."""

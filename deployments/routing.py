@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from contextlib import suppress
 
 from deployments.assigner import Assigner
@@ -21,6 +22,7 @@ class Routing:
         self.settings = settings
         self._news = asyncio.Event()
         self._informed = False
+        self._waiting = Counter[str]()
 
     def see(self, snapshot: Snapshot) -> None:
         """Take over what is up, or what has changed."""
@@ -40,10 +42,23 @@ class Routing:
                     raise NoEndpoint("the router does not know yet what is up")
                 retry_lost = now_s - began_s >= self.settings.retry_lost_s
                 return self.assigner.assign(wanted, retry_lost, now_s)
-            except NoEndpoint:
+            except NoEndpoint as error:
                 left_s = began_s + self.settings.wait_s - now_s
                 if left_s <= 0:
                     raise
-            with suppress(TimeoutError):
-                async with asyncio.timeout(min(left_s, LOOK_AGAIN_S)):
-                    await news.wait()
+                waits_for = error.pool
+            if waits_for is not None:
+                self._waiting[waits_for] += 1
+            try:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(min(left_s, LOOK_AGAIN_S)):
+                        await news.wait()
+            finally:
+                if waits_for is not None:
+                    self._waiting[waits_for] -= 1
+
+    def take_waiting(self) -> Counter[str]:
+        """By pool that is empty, requests that wait for its first replica, and those that have gone on without it since
+        this was asked last."""
+        missed, self.assigner.missed = self.assigner.missed, Counter()
+        return self._waiting + missed

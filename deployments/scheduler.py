@@ -23,6 +23,9 @@ from deployments.settings import Strict
 
 logger = logging.getLogger("ray.serve")
 
+FORGET_S = 3.0
+"""What a router that has gone said of waiting requests is true for so long."""
+
 
 class SchedulerSettings(Strict):
     """refresh_s: how often replicas are asked for their load.
@@ -60,6 +63,7 @@ class Scheduler:
         self._directory.expect(_names(hosts))
         self._news, self._listed = asyncio.Event(), asyncio.Event()
         self._waiting: Mapping[str, float] = {}
+        self._waiting_until_s = 0.0
         self._waking: dict[str, asyncio.Task[None]] = {}
         context = serve.get_replica_context()
         myself = serve.get_deployment_handle(context.deployment, context.app_name)
@@ -88,8 +92,8 @@ class Scheduler:
             self._tell()
 
     async def waiting(self, requests: Mapping[str, float]) -> None:
-        """How many wait for a pool, by its name: for room, or for a first replica."""
-        self._waiting = requests
+        """How many no replica of a pool has yet, by its name; the router says so again and again."""
+        self._waiting, self._waiting_until_s = requests, time.monotonic() + FORGET_S
 
     async def snapshot(self, after: int = -1, wait_s: float = 0.0) -> Snapshot:
         """What has changed since version `after`, or all where that is not known; waits up to `wait_s` seconds for a
@@ -110,7 +114,8 @@ class Scheduler:
             await asyncio.sleep(self._settings.refresh_s)
 
     async def _list(self, pool: str, handle: DeploymentHandle) -> None:
-        waiting, up = self._waiting.get(pool, 0.0), self._directory.count(pool)
+        waiting = self._waiting.get(pool, 0.0) if time.monotonic() < self._waiting_until_s else 0.0
+        up = self._directory.count(pool)
         if waiting and not up:
             self._wake(pool, handle)
         try:

@@ -14,9 +14,10 @@ if TYPE_CHECKING:
 
 
 class Pool:
-    """One group. It decides every second while there is anything to decide.
+    """One group. Every second, while there is anything to decide, it sees to it that there are as many servers as the
+    autoscaler would have.
 
-    target: servers that there are to be, starting ones included.
+    target: that is how many, starting ones included.
     """
 
     def __init__(self, world: World, g: int) -> None:
@@ -26,10 +27,11 @@ class Pool:
         self._autoscaler = group.autoscaling.autoscaler()
         self._least = group.autoscaling.min_replicas
         self.target = group.initial
-        self._starting: list[Handle] = []  # the oldest first
+        self._starting: list[tuple[float, Handle]] = []  # since when; the oldest first
         self._draining: dict[Server, float] = {}  # until when at most
+        self._since_s: dict[Server, float] = {server: 0.0 for server in self.up}
+        self._spent_s = 0.0  # by those that have gone
         self._deciding: Handle | None = None
-        self._spent_s, self._changed_s = 0.0, 0.0
 
     @property
     def up(self) -> list[Server]:
@@ -39,8 +41,8 @@ class Pool:
     def replica_s(self) -> float:
         """Seconds that there have been servers, starting and draining ones included, in sum."""
         now_s = self._world.loop.time()
-        there = len(self.up) + len(self._starting) + len(self._draining)
-        return self._spent_s + there * (now_s - self._changed_s)
+        there = (*self._since_s.values(), *(since_s for since_s, _ in self._starting))
+        return self._spent_s + sum(now_s - since_s for since_s in there)
 
     def wake(self) -> None:
         """There is something to decide."""
@@ -49,43 +51,36 @@ class Pool:
 
     def _decide(self) -> None:
         self._deciding = None
+        self._let_go()
         world, now_s, up = self._world, self._world.loop.time(), self.up
-        for server, until_s in list(self._draining.items()):
-            if not server.open_sessions or now_s >= until_s:
-                self._note()
-                del self._draining[server]
-                world.loop.create_task(world.end(server))
-        held = world.routing.assigner.missed.pop(VERIFIER, 0)
+        for server in up:  # somebody else may have added one
+            self._since_s.setdefault(server, now_s)
+        waiting = world.routing.take_waiting()[VERIFIER]
         places = world.engines[self._g].batch_limit
         states = tuple(replica_state(s.endpoint.name, s.stats(), places) for s in up)
-        self._become(self._autoscaler.decide(PoolState(now_s, self.target, states, held)))
-        if (
-            self.target > self._least
-            or self._starting
-            or self._draining
-            or held
-            or any(server.open_sessions for server in up)
-        ):
+        self.target = self._autoscaler.decide(PoolState(now_s, self.target, states, waiting))
+        self._follow_target()
+        busy = waiting or self._starting or self._draining or any(server.open_sessions for server in up)
+        if busy or self.target > self._least:
             self.wake()
 
-    def _become(self, target: int) -> None:
-        if target == self.target:
-            return
-        self._note()
-        loop, group = self._world.loop, self._group
-        for _ in range(target - self.target):
-            self._starting.append(loop.call_later(group.start_s, self._arrive))
-        for _ in range(self.target - target):  # those that have the least to lose go first
+    def _follow_target(self) -> None:
+        """Start what is missing, also in place of what has died; what is too much goes, the newest first."""
+        missing = self.target - len(self.up) - len(self._starting)
+        loop = self._world.loop
+        for _ in range(missing):
+            self._starting.append((loop.time(), loop.call_later(self._group.start_s, self._arrive)))
+        for _ in range(-missing):
             if self._starting:
-                self._starting.pop().cancel()
+                since_s, arrival = self._starting.pop()
+                arrival.cancel()
+                self._spent_s += loop.time() - since_s
             else:
                 self._drain(self.up[-1])
-        self.target = target
 
     def _arrive(self) -> None:
-        self._note()
-        self._starting.pop(0)
-        self._world.add_server(self._g)
+        since_s, _ = self._starting.pop(0)
+        self._since_s[self._world.add_server(self._g)] = since_s
         self._world.refresh()
 
     def _drain(self, server: Server) -> None:
@@ -93,6 +88,17 @@ class Pool:
         self._draining[server] = self._world.loop.time() + self._group.drain_s
         self._world.refresh()
 
-    def _note(self) -> None:
-        """What has been spent until now, before it changes."""
-        self._spent_s, self._changed_s = self.replica_s(), self._world.loop.time()
+    def _let_go(self) -> None:
+        """Those that have drained, or for long enough, end; those that are gone cost nothing more."""
+        now_s = self._world.loop.time()
+        for server, until_s in list(self._draining.items()):
+            if not server.open_sessions or now_s >= until_s:
+                del self._draining[server]
+                self._forget(server)
+                self._world.loop.create_task(self._world.end(server))
+        for server in [server for server in self._since_s if not server.alive]:
+            self._forget(server)
+
+    def _forget(self, server: Server) -> None:
+        if (since_s := self._since_s.pop(server, None)) is not None:
+            self._spent_s += self._world.loop.time() - since_s

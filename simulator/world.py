@@ -280,7 +280,7 @@ class World:
 
     # -- what there is -----------------------------------------------------------------------------------
 
-    def add_server(self, g: int) -> None:
+    def add_server(self, g: int) -> Server:
         """One more server of that group, with the drafter beside it if it has one."""
         group, config, hardware = self.targets[g], self.engines[g], Hardware(self.loop)
         number = len(self.servers)
@@ -295,8 +295,10 @@ class World:
             engine = LinkedEngine(engine, path)
         endpoint = _endpoint(VERIFIER, number, core.info)
         self._numbers[endpoint.key] = number
-        self._add(self.servers, Server(g, endpoint, core, engine, hardware, path))
+        server = Server(g, endpoint, core, engine, hardware, path)
+        self._add(self.servers, server)
         self.add_drafter(g, hardware)
+        return server
 
     def add_drafter(self, g: int, hardware: Hardware) -> None:
         """A drafter beside a server of that group, if it has one."""

@@ -13,7 +13,11 @@ FREE = PerToken(0.0, 0.0)
 
 
 class NoEndpoint(EngineStopped):
-    """Nothing that could serve the request is up."""
+    """Nothing that could serve the request is up. pool: that is empty; None where others are to blame."""
+
+    def __init__(self, message: str, pool: str | None = None) -> None:
+        super().__init__(message)
+        self.pool = pool
 
 
 class EndpointLost(EngineError):

@@ -74,7 +74,9 @@ class Core:
         stats.waiting, stats.blocks_free = len(memory.waiting), memory.pool.available
         stats.block_size = memory.block_size
         stats.base_s, stats.token_s = self.step_time.base_s, self.step_time.token_s
-        stats.outstanding = outstanding(list(memory.sequences.values()), self.clock())
+        stats.outstanding = outstanding(
+            list(memory.sequences.values()), self.clock(), self.step_time.step_s(1)
+        )
         return stats
 
     # -- sessions ---------------------------------------------------------------------------------------

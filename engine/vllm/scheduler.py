@@ -79,7 +79,7 @@ class TandemScheduler(Scheduler):
         stats.waiting = sum(not view.admitted for view in self._views.values())
         stats.blocks_free = self._memory.free_blocks
         stats.base_s, stats.token_s = self._step_time.base_s, self._step_time.token_s
-        stats.outstanding = outstanding(self._views.values(), self.clock())
+        stats.outstanding = outstanding(self._views.values(), self.clock(), self._step_time.step_s(1))
         return stats
 
     def add_request(self, request: Request) -> None:

@@ -16,12 +16,12 @@ class ReplicaState:
     name: tells it from all others.
     sessions: open, waiting ones included.
     backlog: tokens to be computed before its sessions decode: of prompts, and of drafts that wait to be verified.
-    reading: tokens/s that the readers of its sessions with work take in.
+    reading: tokens/s that the readers of its sessions take in.
     starving: of those sessions, how many have begun and keep their readers waiting.
     kv_wanted: tokens of KV cache that they hold, or wait for.
     kv_capacity: tokens of KV cache.
     places: sessions that a step takes.
-    prefilled, generated: tokens of prompts and of outputs, since it started.
+    prefilled, generated: tokens since it started: computed for prompts and for drafts that were rejected; of outputs.
     base_s, token_s: what a step takes, see `policies.step_time`.
     """
 
@@ -46,13 +46,13 @@ class PoolState:
     now_s: of any one clock.
     target: replicas that there are to be since the last decision, starting ones included.
     replicas: those that are up.
-    held: requests that wait for room, or for a first replica.
+    waiting: requests that no replica has yet: they wait for room, or for a first one.
     """
 
     now_s: float
     target: int
     replicas: tuple[ReplicaState, ...] = ()
-    held: float = 0.0
+    waiting: float = 0.0
 
 
 class AutoscalingPolicy(Protocol):
@@ -91,7 +91,8 @@ class Autoscaler:
         """Replicas that there are to be from now on."""
         bounds = self._bounds
         if not pool.replicas:
-            wanted = max(pool.target, 1 if pool.held else 0)  # at once: nobody is served meanwhile
+            self._direction = 0
+            wanted = max(pool.target, 1 if pool.waiting else 0)  # at once: nobody is served meanwhile
         else:
             wanted = self._after_delay(pool, math.ceil(self._policy.desired(pool) - 1e-9))
         return min(max(wanted, bounds.min_replicas), bounds.max_replicas)

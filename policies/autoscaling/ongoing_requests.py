@@ -19,7 +19,7 @@ class OngoingRequests:
 
     def desired(self, pool: PoolState) -> float:
         seen = self._seen
-        seen.append((pool.now_s, sum(r.sessions for r in pool.replicas) + pool.held))
+        seen.append((pool.now_s, sum(r.sessions for r in pool.replicas) + pool.waiting))
         while seen[0][0] < pool.now_s - self._look_back_s:
             seen.popleft()
         return sum(sessions for _, sessions in seen) / len(seen) / self._target

@@ -53,21 +53,26 @@ class Work:
         decode = self._decode.of(pool.now_s, {r.name: r.generated for r in replicas})
         decode = max(decode, sum(r.reading for r in replicas))
         sessions = sum(r.sessions for r in replicas)
-        base_s = sum(r.base_s for r in replicas) / len(replicas)
-        token_s = sum(r.token_s for r in replicas) / len(replicas)
+        base_s, token_s = _step_times(replicas)
         work = prefill * token_s + decode * (token_s + base_s / _width(replicas))
         backlog_s = sum(r.backlog * r.token_s for r in replicas)
-        if sessions and pool.held:  # those will be like these
-            backlog_s *= 1 + pool.held / sessions
+        if sessions and pool.waiting:  # those will be like these
+            backlog_s *= 1 + pool.waiting / sessions
         backlog_s = self._backlog_s.of(pool.now_s, backlog_s)
         kv = sum(r.kv_wanted / r.kv_capacity for r in replicas if r.kv_capacity)
         needed = max(work / self._load, work + backlog_s / self._clear_s, kv / self._memory)
         starving = sum(r.starving for r in replicas) / max(sessions, 1)
         if (share := self._starving.of(pool.now_s, starving)) > self._patience:
-            needed = max(needed, len(replicas) * (1 + share))
-        if not sessions and not pool.held and work < IDLE:
+            needed = max(needed, sum(r.sessions > 0 for r in replicas) * (1 + share))
+        if not sessions and not pool.waiting and work < IDLE:
             return 0.0
-        return max(needed, 1.0)
+        return max(min(needed, sessions + pool.waiting), 1.0)  # more have nothing to do
+
+
+def _step_times(replicas: tuple[ReplicaState, ...]) -> tuple[float, float]:
+    """base_s and token_s, of those that have worked: others have not learnt theirs yet."""
+    worked = [r for r in replicas if r.prefilled or r.generated] or replicas
+    return sum(r.base_s for r in worked) / len(worked), sum(r.token_s for r in worked) / len(worked)
 
 
 def _width(replicas: tuple[ReplicaState, ...]) -> float:
@@ -81,7 +86,8 @@ def _width(replicas: tuple[ReplicaState, ...]) -> float:
 
 
 class Rate:
-    """How fast the counters of a pool's members grow, a second, as an average that fades over `window_s`."""
+    """How fast the counters of a pool's members grow, a second, as an average that fades over `window_s`. It begins at
+    0, and a quarter of that time goes by before what it has seen counts in full."""
 
     def __init__(self, window_s: float) -> None:
         self._window_s = window_s
@@ -93,14 +99,17 @@ class Rate:
         """With the counters as they are now."""
         passed_s = now_s - self._at_s
         if passed_s > 0:
-            # from when a member was first seen: one that has said nothing for a moment is no new one
-            grown = sum(max(0.0, count - self._counts.get(name, count)) for name, count in counts.items())
-            if self._at_s > -math.inf:
-                fade = math.exp(-passed_s / self._window_s)
-                self._sum = self._sum * fade + grown
-                self._weight = self._weight * fade + passed_s
+            if self._counts.keys().isdisjoint(counts):  # the pool has been empty
+                self._sum = self._weight = 0.0
+            else:
+                # from when a member was first seen: one that has said nothing for a moment is no new one
+                grown = sum(max(0.0, count - self._counts.get(name, count)) for name, count in counts.items())
+                new_s = -math.expm1(-passed_s / self._window_s) * self._window_s
+                fade = 1 - new_s / self._window_s
+                self._sum = self._sum * fade + grown / passed_s * new_s
+                self._weight = self._weight * fade + new_s
             self._counts, self._at_s = counts, now_s
-        return self._sum / self._weight if self._weight else 0.0
+        return self._sum / max(self._weight, self._window_s / 4)
 
 
 class Mean:

@@ -24,7 +24,6 @@ pytestmark = [
 APP = "scaled"
 SETTINGS: dict[str, Any] = {
     "verifier": {
-        "replicas": 0,
         "engine": {"kind": "torch", "model": "small", "max_sessions": 4, "kv_blocks": 256},
         "autoscaling": {
             "min_replicas": 0,

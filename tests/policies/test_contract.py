@@ -92,7 +92,7 @@ def _choice_is_valid(load: Load, chosen: list[int]) -> None:
 
 def _size_is_valid(pool: PoolState, desired: float) -> None:
     assert 0 <= desired < math.inf
-    assert desired > 0 or not (pool.held or any(r.sessions for r in pool.replicas)), (
+    assert desired > 0 or not (pool.waiting or any(r.sessions for r in pool.replicas)), (
         "somebody has to serve them"
     )
 
@@ -146,7 +146,7 @@ FAMILIES = {
             now_s=st.floats(0, 1e4),
             target=st.integers(0, 9),
             replicas=st.lists(replica_states, min_size=1, max_size=8, unique_by=lambda r: r.name).map(tuple),
-            held=st.integers(0, 99).map(float),
+            waiting=st.integers(0, 99).map(float),
         ),
         lambda policy, state: policy.desired(state),
         _size_is_valid,

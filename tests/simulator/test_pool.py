@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
 from simulator.config import ConfigError, parse
-from simulator.run import Result, simulate
+from simulator.run import Clients, Result, simulate
 from simulator.workload import Request
+from simulator.world import World
 from tests.simulator import worlds
 from tests.simulator.configurations import TARGET, raw
 
@@ -86,6 +88,30 @@ def test_drafters_come_and_go_with_their_servers() -> None:
     assert len(world.servers) == len(world.drafters) == 4
     assert [drafter.up for drafter in world.drafters] == [server.up for server in world.servers]
     assert [server.up for server in world.servers] == [True, False, False, False]
+
+
+async def _die(world: World, at_s: float, count: int) -> None:
+    await asyncio.sleep(at_s)
+    for server in [server for server in world.servers if server.up][:count]:
+        await server.kill()
+    world.refresh()
+
+
+def test_others_come_in_place_of_those_that_die() -> None:
+    group = {**TARGET, "start_s": 3.0, "autoscaling": SCALED}
+    config = parse(raw(mode="cloud", devices=[], targets=[group]))
+    world = World(config)
+    clients = Clients(world, lambda _: None)
+
+    async def both() -> None:
+        dying = asyncio.ensure_future(_die(world, 7.0, 3))
+        await clients.run([*burst(0.0, 16), *burst(6.0, 16)])
+        await dying
+
+    world.loop.run(both())
+    assert all(answer.finished for answer in clients.answers)
+    assert len(world.servers) > 4
+    assert sum(server.up for server in world.servers) == world.pools[0].target
 
 
 def test_the_same_again() -> None:

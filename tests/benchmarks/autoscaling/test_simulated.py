@@ -36,10 +36,10 @@ def test_the_fewest_replicas_of_those_that_are_good_enough() -> None:
 
 
 @pytest.mark.parametrize("load", LOADS)
-def test_everybody_has_as_much_to_choose_from(load: str) -> None:
+def test_serve_has_no_less_to_choose_from(load: str) -> None:
     tried = candidates(load)
     assert set(tried) == set(KINDS)
-    assert len(tried["serve"]) == len(tried["tandem"])
+    assert len(tried["serve"]) >= len(tried["tandem"])
     for autoscaling, replicas in (how for kind in KINDS for how in tried[kind]):
         parse(raw(targets=[{**TARGET, "count": replicas, "autoscaling": autoscaling}]))
         assert said(autoscaling, replicas)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.calibration.compare import Case, capacity, simulated
+from benchmarks.calibration.compare import Case, as_simulated, capacity, simulated
 from benchmarks.calibration.live import DEVICES, MAX_TOKENS, PROFILE, RACING, TARGET, WINDOW, Costs, Seen, fit
 from deployments.modes import MODES
 from deployments.request.tokenlog import Origin
@@ -25,7 +25,7 @@ def _seen(arrival_s: float, device: int) -> Seen:
 @pytest.mark.parametrize("mode", MODES)
 def test_every_request_comes_out_as_long_as_it_was(mode: str) -> None:
     seen = [_seen(0.1 * i, i % DEVICES) for i in range(5)]
-    result = simulated(Case(mode, 0.01, 10.0, seen, COSTS))
+    result = simulated(Case(mode, 0.01, 10.0, seen, COSTS, as_simulated(TARGET)))
     assert [answer.arrival_s for answer in result.answers] == [one.arrival_s for one in seen]
     assert [answer.tokens for answer in result.answers] == [MAX_TOKENS] * 5
     assert {answer.mode for answer in result.answers} == {mode}
@@ -36,14 +36,16 @@ def test_every_request_comes_out_as_long_as_it_was(mode: str) -> None:
 
 
 def test_drafts_are_accepted_where_they_were() -> None:
-    (answer,) = simulated(Case("speculative", 0.01, 10.0, [_seen(0.0, 0)], COSTS)).answers
+    (answer,) = simulated(
+        Case("speculative", 0.01, 10.0, [_seen(0.0, 0)], COSTS, as_simulated(TARGET))
+    ).answers
     assert answer.origins[Origin.CORRECTED] == _seen(0.0, 0).origins.count(Origin.CORRECTED)
     assert answer.rounds.accepted == _seen(0.0, 0).origins.count(Origin.DRAFT)
 
 
 def test_calls_are_paid_for() -> None:
     def ttft_s(costs: Costs) -> float:
-        (answer,) = simulated(Case("cloud", 0.01, 10.0, [_seen(0.0, 0)], costs)).answers
+        (answer,) = simulated(Case("cloud", 0.01, 10.0, [_seen(0.0, 0)], costs, as_simulated(TARGET))).answers
         return answer.first_s - answer.arrival_s
 
     dear = Costs(COSTS.timer, call_s=0.0019)

@@ -69,7 +69,16 @@ def test_parts_of_a_replica_are_whole_ones() -> None:
 def test_the_first_replica_comes_at_once() -> None:
     scaler = Autoscaler(Wishes(), Bounds(0, 9, upscale_delay_s=60.0))
     assert scaler.decide(PoolState(0.0, 0)) == 0
-    assert scaler.decide(PoolState(1.0, 0, held=3.0)) == 1
+    assert scaler.decide(PoolState(1.0, 0, waiting=3.0)) == 1
+
+
+def test_a_wish_ends_with_those_who_had_it() -> None:
+    """A pool that was idle, and was then needed again, is as new."""
+    policy = Wishes()
+    scaler = Autoscaler(policy, Bounds(0, 9, to_zero_delay_s=100.0))
+    assert scaler.decide(PoolState(0.0, 1, ONE)) == 1
+    assert scaler.decide(PoolState(90.0, 1)) == 1
+    assert scaler.decide(PoolState(150.0, 1, ONE)) == 1
 
 
 def test_replicas_that_say_nothing_are_left_alone() -> None:

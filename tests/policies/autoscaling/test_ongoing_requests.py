@@ -36,15 +36,17 @@ def context(requests: float, replicas: int, target: float) -> AutoscalingContext
 
 @given(
     sessions=st.lists(st.integers(0, 200), min_size=1, max_size=8),
-    held=st.integers(0, 50),
+    waiting=st.integers(0, 50),
     target=st.floats(0.5, 64),
 )
-def test_it_wants_what_ray_serve_wants(sessions: list[int], held: int, target: float) -> None:
+def test_it_wants_what_ray_serve_wants(sessions: list[int], waiting: int, target: float) -> None:
     pool = PoolState(
-        0.0, len(sessions), tuple(ReplicaState(str(i), sessions=n) for i, n in enumerate(sessions)), held
+        0.0, len(sessions), tuple(ReplicaState(str(i), sessions=n) for i, n in enumerate(sessions)), waiting
     )
     policy = autoscaling.create("ongoing_requests", target=target)
-    wanted, _ = replica_queue_length_autoscaling_policy(context(sum(sessions) + held, len(sessions), target))
+    wanted, _ = replica_queue_length_autoscaling_policy(
+        context(sum(sessions) + waiting, len(sessions), target)
+    )
     assert policy.desired(pool) == pytest.approx(wanted)
 
 

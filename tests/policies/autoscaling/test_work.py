@@ -13,10 +13,10 @@ CALM = ReplicaState(
 )
 
 
-def desired(policy: object, *seconds: ReplicaState, held: float = 0.0) -> float:
+def desired(policy: object, *seconds: ReplicaState, waiting: float = 0.0) -> float:
     """What it wants in the end, when one replica tells this, second by second."""
     for second, state in enumerate(seconds):
-        wanted = policy.desired(PoolState(float(second), 1, (state,), held))  # type: ignore[attr-defined]
+        wanted = policy.desired(PoolState(float(second), 1, (state,), waiting))  # type: ignore[attr-defined]
     return float(wanted)
 
 
@@ -51,12 +51,59 @@ def test_a_backlog_is_to_be_gone_soon() -> None:
     policy = autoscaling.create("work", clear_s=2.0, window_s=4.0)
     assert desired(policy, *steady(backlog=100_000, reading=0)) == pytest.approx(5.0, rel=0.02)
     more = autoscaling.create("work", clear_s=2.0, window_s=4.0)
-    assert desired(more, *steady(backlog=100_000, reading=0), held=8) == pytest.approx(10.0, rel=0.02)
+    assert desired(more, *steady(backlog=100_000, reading=0), waiting=8) == pytest.approx(10.0, rel=0.02)
 
 
 def test_readers_that_wait_want_another_replica() -> None:
     assert desired(autoscaling.create("work"), *steady(starving=1)) == 1.0, "few are patient"
     assert desired(autoscaling.create("work"), *steady(starving=4)) == pytest.approx(1.5)
+
+
+def test_replicas_without_sessions_are_no_reason_for_more() -> None:
+    """Those who wait do not move there: with each that came, the pool would want another share of all."""
+    waits, idle = replace(CALM, starving=8), replace(CALM, name="b", sessions=0, reading=0.0)
+    policy = autoscaling.create("work")
+    for second in range(60):
+        wanted = policy.desired(PoolState(float(second), 2, (waits, idle)))
+    assert wanted == pytest.approx(2.0)
+
+
+def test_nobody_needs_two_replicas() -> None:
+    lone = replace(CALM, sessions=1, backlog=1_000_000)
+    assert desired(autoscaling.create("work"), *[lone] * 60) == 1.0
+
+
+def test_replicas_that_have_not_worked_know_nothing() -> None:
+    busy = [
+        tuple(
+            replace(CALM, name=name, prefilled=second * 5000.0, sessions=50, base_s=0.0, token_s=2e-4)
+            for name in "ab"
+        )
+        for second in range(300)
+    ]
+    new = ReplicaState("c", kv_capacity=10_000, base_s=1e-9, token_s=1e-9)
+    alone, beside = autoscaling.create("work"), autoscaling.create("work")
+    for second, replicas in enumerate(busy):
+        wanted = alone.desired(PoolState(float(second), 2, replicas))
+        wanted_beside = beside.desired(PoolState(float(second), 3, (*replicas, new)))
+    assert wanted == pytest.approx(wanted_beside) == pytest.approx(4.0, rel=0.02)
+
+
+def test_an_hour_in_which_the_pool_was_empty_does_not_count() -> None:
+    policy = autoscaling.create("work", load=0.5, window_s=10.0)
+    assert desired(policy, *steady(20_000, seconds=60, reading=0)) == pytest.approx(4.0, rel=0.02)
+    for second in range(60):
+        again = replace(CALM, name="b", prefilled=second * 20_000.0, reading=0.0)
+        wanted = policy.desired(PoolState(4000.0 + second, 1, (again,)))
+    assert wanted == pytest.approx(4.0, rel=0.02)
+
+
+def test_the_first_second_is_no_rate() -> None:
+    """Eight prompts of 4,000 tokens are 3.2 seconds' work, not a load that goes on."""
+    policy = autoscaling.create("work", load=0.5, window_s=60.0, clear_s=20.0)
+    first, second = replace(CALM, prefilled=1.0), replace(CALM, prefilled=32_000.0)
+    assert policy.desired(PoolState(0.0, 1, (first,))) == 1.0
+    assert policy.desired(PoolState(1.0, 1, (second,))) < 1.5
 
 
 def test_a_burst_passes() -> None:
@@ -73,7 +120,7 @@ def test_nothing_to_do_is_nothing() -> None:
     policy = autoscaling.create("work", window_s=10.0)
     idle = replace(CALM, sessions=0, reading=0.0, kv_wanted=0.0)
     assert desired(policy, *[idle] * 3) == 0.0
-    assert desired(policy, idle, held=1.0) == 1.0
+    assert desired(policy, idle, waiting=1.0) == 1.0
 
 
 def test_a_replica_that_goes_takes_nothing_along() -> None:
