@@ -2,15 +2,39 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import Protocol
 
 from deployments.autoscaling import EVERY_S, replica_state
-from deployments.modes.base import VERIFIER
 from policies.autoscaling import PoolState
-from simulator.clock import Handle
+from simulator.clock import Handle, VirtualLoop
+from simulator.config import TargetGroup
+from simulator.server import Server
 
-if TYPE_CHECKING:
-    from simulator.world import Server, World
+
+class Cloud(Protocol):
+    """Where servers come from. servers: all of them, those that have gone included."""
+
+    loop: VirtualLoop
+
+    @property
+    def servers(self) -> Sequence[Server]: ...
+
+    def add_server(self, g: int) -> Server:
+        """One more of a group, as good as up."""
+        ...
+
+    async def end(self, server: Server) -> None:
+        """It is not needed any more."""
+        ...
+
+    def refresh(self) -> None:
+        """Tell the router what is up."""
+        ...
+
+    def waiting(self) -> float:
+        """Requests that no server has yet."""
+        ...
 
 
 class Pool:
@@ -20,10 +44,10 @@ class Pool:
     target: that is how many, starting ones included.
     """
 
-    def __init__(self, world: World, g: int) -> None:
-        group = world.targets[g]
+    def __init__(self, cloud: Cloud, g: int, group: TargetGroup, places: int) -> None:
+        """g: the group's number; places: sessions that a step takes."""
         assert group.autoscaling is not None
-        self._world, self._g, self._group = world, g, group
+        self._cloud, self._g, self._group, self._places = cloud, g, group, places
         self._autoscaler = group.autoscaling.autoscaler()
         self._least = group.autoscaling.min_replicas
         self.target = group.initial
@@ -36,28 +60,26 @@ class Pool:
     @property
     def up(self) -> list[Server]:
         """Those that take requests, the oldest first."""
-        return [server for server in self._world.servers if server.group == self._g and server.up]
+        return [server for server in self._cloud.servers if server.group == self._g and server.up]
 
     def replica_s(self) -> float:
         """Seconds that there have been servers, starting and draining ones included, in sum."""
-        now_s = self._world.loop.time()
+        now_s = self._cloud.loop.time()
         there = (*self._since_s.values(), *(since_s for since_s, _ in self._starting))
         return self._spent_s + sum(now_s - since_s for since_s in there)
 
     def wake(self) -> None:
         """There is something to decide."""
         if self._deciding is None:
-            self._deciding = self._world.loop.call_later(EVERY_S, self._decide)
+            self._deciding = self._cloud.loop.call_later(EVERY_S, self._decide)
 
     def _decide(self) -> None:
         self._deciding = None
         self._let_go()
-        world, now_s, up = self._world, self._world.loop.time(), self.up
+        now_s, up, waiting = self._cloud.loop.time(), self.up, self._cloud.waiting()
         for server in up:  # somebody else may have added one
             self._since_s.setdefault(server, now_s)
-        waiting = world.routing.take_waiting()[VERIFIER]
-        places = world.engines[self._g].batch_limit
-        states = tuple(replica_state(s.endpoint.name, s.stats(), places) for s in up)
+        states = tuple(replica_state(s.endpoint.name, s.stats(), self._places) for s in up)
         self.target = self._autoscaler.decide(PoolState(now_s, self.target, states, waiting))
         self._follow_target()
         busy = waiting or self._starting or self._draining or any(server.open_sessions for server in up)
@@ -67,7 +89,7 @@ class Pool:
     def _follow_target(self) -> None:
         """Start what is missing, also in place of what has died; what is too much goes, the newest first."""
         missing = self.target - len(self.up) - len(self._starting)
-        loop = self._world.loop
+        loop = self._cloud.loop
         for _ in range(missing):
             self._starting.append((loop.time(), loop.call_later(self._group.start_s, self._arrive)))
         for _ in range(-missing):
@@ -80,25 +102,25 @@ class Pool:
 
     def _arrive(self) -> None:
         since_s, _ = self._starting.pop(0)
-        self._since_s[self._world.add_server(self._g)] = since_s
-        self._world.refresh()
+        self._since_s[self._cloud.add_server(self._g)] = since_s
+        self._cloud.refresh()
 
     def _drain(self, server: Server) -> None:
         server.up = False
-        self._draining[server] = self._world.loop.time() + self._group.drain_s
-        self._world.refresh()
+        self._draining[server] = self._cloud.loop.time() + self._group.drain_s
+        self._cloud.refresh()
 
     def _let_go(self) -> None:
         """Those that have drained, or for long enough, end; those that are gone cost nothing more."""
-        now_s = self._world.loop.time()
+        now_s = self._cloud.loop.time()
         for server, until_s in list(self._draining.items()):
             if not server.open_sessions or now_s >= until_s:
                 del self._draining[server]
                 self._forget(server)
-                self._world.loop.create_task(self._world.end(server))
+                self._cloud.loop.create_task(self._cloud.end(server))
         for server in [server for server in self._since_s if not server.alive]:
             self._forget(server)
 
     def _forget(self, server: Server) -> None:
         if (since_s := self._since_s.pop(server, None)) is not None:
-            self._spent_s += self._world.loop.time() - since_s
+            self._spent_s += self._cloud.loop.time() - since_s

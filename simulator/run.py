@@ -18,8 +18,9 @@ from simulator.answer import Answer
 from simulator.config import Config, DeviceGroup, TargetGroup
 from simulator.devices import MakeSpeed, SimulatedDevice, Speed
 from simulator.network import frame_bytes
+from simulator.server import Server
 from simulator.workload import Request, build
-from simulator.world import Server, World
+from simulator.world import World
 
 Progress = Callable[[int], None]  # requests finished since the last call
 

@@ -6,7 +6,7 @@ Simulated are how long a step takes (`hardware`), which tokens come (`script`), 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, NamedTuple
@@ -25,7 +25,7 @@ from deployments.request.executor import Executor
 from deployments.request.session import Dial
 from deployments.routing import Routing
 from engine import vllm
-from engine.base import Engine, EngineInfo, EngineStats, EngineStopped
+from engine.base import Engine, EngineInfo, EngineStopped
 from engine.core.engine import CoreEngine
 from policies.collaboration import collaboration
 from policies.routing import routing
@@ -38,6 +38,7 @@ from simulator.hardware import StepTimer
 from simulator.network import LinkedEngine, Path
 from simulator.pool import Pool
 from simulator.script import Script
+from simulator.server import Server
 
 if TYPE_CHECKING:
     from simulator.vllm import TimedVllm
@@ -52,43 +53,6 @@ class Load(NamedTuple):
 
     time_s: float
     sessions: int
-
-
-@dataclass(slots=True, eq=False)
-class Server:
-    """A replica of a pool.
-
-    group: of the configuration's targets.
-    engine: as it is reached.
-    hardware: what it computes on, which a drafter may share.
-    path: the way there, where calls take time; None where they take none.
-    up: the scheduler lists it.
-    alive: it answers.
-    """
-
-    group: int
-    endpoint: EndpointInfo
-    core: CoreEngine | TimedVllm
-    engine: Engine
-    hardware: Hardware
-    path: Path | None = None
-    up: bool = True
-    alive: bool = True
-
-    async def kill(self) -> None:
-        """Its process ends: whoever waits for it hears that the connection is lost."""
-        self.up = self.alive = False
-        await self.core.close()
-
-    def stats(self) -> EngineStats:
-        """What it tells of itself to whoever scales its pool."""
-        stats = self.core.gauges()
-        stats.sessions = self.open_sessions
-        return stats
-
-    @property
-    def open_sessions(self) -> int:
-        return self.core.sessions
 
 
 class World:
@@ -131,7 +95,11 @@ class World:
         self._executors: dict[int, Executor] = {}
         self._reader_at_device = config.reader_at_device
         self._cloud = self._executor(self._dial_from_cloud)
-        self.pools = [Pool(self, g) for g, group in enumerate(self.targets) if group.autoscaling is not None]
+        self.pools = [
+            Pool(self, g, group, self.engines[g].batch_limit)
+            for g, group in enumerate(self.targets)
+            if group.autoscaling is not None
+        ]
         self.refresh()
 
     # -- requests ---------------------------------------------------------------------------------------
@@ -198,6 +166,10 @@ class World:
         for drafter in self.drafters:
             if drafter.hardware is server.hardware:
                 await drafter.kill()
+
+    def waiting(self) -> float:
+        """Requests that no server has yet."""
+        return self.routing.take_waiting()[VERIFIER]
 
     def replica_s(self) -> float:
         """Seconds that there have been servers of the verifiers' pool, in sum."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 
+DEFAULT_URL = "http://127.0.0.1:8000"
 TIMEOUT = httpx.Timeout(10.0, read=300.0)
 Json = dict[str, Any]
 

@@ -10,9 +10,7 @@ from typing import Annotated
 
 import typer
 
-from app.cli.client import ClientError
-
-DEFAULT_URL = "http://127.0.0.1:8000"
+from app.cli.client import DEFAULT_URL, ClientError
 
 Url = Annotated[
     str | None,

@@ -19,7 +19,7 @@ import httpx
 import yaml
 from rich.console import Console
 
-from app.cli.common import DEFAULT_URL
+from app.cli.client import DEFAULT_URL
 from app.cli.local_ray import ENVIRONMENT, LocalRay, StillRunning, local_ray, token_of
 from app.cli.processes import Process, alive, descendants, end, myself
 

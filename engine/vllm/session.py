@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from engine.base import (
     Draft,
     DraftProbs,
     EngineError,
+    EngineInfo,
+    EngineStats,
     EngineStopped,
     InvalidRequest,
     TokenLogprob,
@@ -31,7 +33,6 @@ if TYPE_CHECKING:
     from vllm.outputs import RequestOutput
     from vllm.v1.engine.output_processor import RequestOutputCollector
 
-    from engine.vllm.engine import VllmEngine
 
 STRIDE = 0x9E3779B97F4A7C15
 """Between the seeds of a session's requests: vLLM's randomness knows no position, and none shall repeat another's."""
@@ -81,10 +82,38 @@ class Request:
         return self.scores[start : start + count] if self._logprobs >= 0 else None
 
 
+class Host(Protocol):
+    """The engine, as its sessions need it.
+
+    counters: of all sessions.
+    died: what vLLM raises when its process is gone.
+    """
+
+    info: EngineInfo
+    counters: EngineStats
+    died: type[Exception]
+
+    async def start(self, log: Log, forced: Sequence[int] = ()) -> Request:
+        """Have vLLM go on after a session's log and `forced` tokens, which it scores. Raises EngineStopped."""
+        ...
+
+    def ask(self, request: Request, drafts: Sequence[int] = ()) -> None:
+        """Have a request go on to its `until`, with drafts to follow what it has made."""
+        ...
+
+    def abort(self, request: Request) -> None:
+        """A request is not needed any more."""
+        ...
+
+    def forget(self, session: VllmSession) -> None:
+        """A session has ended."""
+        ...
+
+
 class VllmSession(BaseSession):
     """log: prompt and output as the client knows them."""
 
-    def __init__(self, engine: VllmEngine, log: Log) -> None:
+    def __init__(self, engine: Host, log: Log) -> None:
         super().__init__(engine.info)
         self.log = log
         self._engine = engine

@@ -11,7 +11,8 @@ from deployments.request.assignment import Assignment, RoutingRequest
 from policies.dispatch import NEVER, Side
 from simulator.chaos.scenario import Fault
 from simulator.config import Config
-from simulator.world import Server, World
+from simulator.server import Server
+from simulator.world import World
 
 RESTART_S = 8.0  # a dead replica's successor answers after so long, as measured with Ray Serve
 OTHERS = 9  # processes that may slow a server down
