@@ -21,7 +21,7 @@ def test_every_setting_is_explained() -> None:
     assert all(setting.meaning for setting in found.values())
     assert found["limits.step_s"].unit == "seconds"
     assert found["limits.step_s"].default == f"{Settings().limits.step_s:g}"
-    assert found["expander.replicas"].allowed == "a whole number or null ≥ 0 ≤ 1000"
+    assert found["verifier.replicas"].allowed == "a whole number or null ≥ 0 ≤ 1000"
     assert found["hosts[].devices[].link.up_mbit_per_s"].default == "null"
     assert found["hosts[].devices[].name"].default == ""
     for family, key in ((window, "window"), (routing, "router.routing")):
