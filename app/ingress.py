@@ -85,7 +85,9 @@ class Ingress:
         limits = settings.limits
         queued_s = settings.gate.queue_s + limits.assign_s
         self._entrance = Entrance(
-            partial(self._within, queued_s), lambda method, *args: getattr(router, method).remote(*args)
+            partial(self._within, queued_s),
+            lambda method, *args: getattr(router, method).remote(*args),
+            lambda: self._executor.closing(),
         )
         self._callers = Callers(partial(self._within, limits.assign_s))
         self._executor = Executor(

@@ -114,14 +114,14 @@ async def whoever_gives_way_says_the_same(engine: Engine, prompt: list[int]) -> 
 async def tells_of_its_work(engine: Engine, prompt: list[int]) -> None:
     """Whoever sizes its pool sees what sessions want, who waits, and what has been done."""
     before = await engine.stats()
-    sampling = Sampling(max_tokens=120, ignore_eos=True, reader_rate=1000.0)
+    sampling = Sampling(max_tokens=120, ignore_eos=True, reader_rate=10.0)
     sessions = [await engine.open([20 + i, *prompt], sampling) for i in range(SESSIONS)]
     streams = [asyncio.ensure_future(drain(s)) for s in sessions]
     while not (busy := await engine.stats()).outstanding.awaited:
         assert not all(stream.done() for stream in streams), "there are fewer places than sessions"
         await asyncio.sleep(0)
     assert busy.sessions == SESSIONS
-    assert busy.outstanding.reading == 1000.0 * SESSIONS
+    assert busy.outstanding.reading == 10.0 * SESSIONS
     assert busy.outstanding.backlog >= len(prompt), "somebody waits, with all of its prompt"
     assert 0 < busy.base_s < 10
     assert 0 < busy.token_s < 10

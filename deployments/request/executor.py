@@ -76,6 +76,10 @@ class Executor:
         """Other tools, for jobs from now on."""
         self._tools, self._modes = tools, {}
 
+    def closing(self) -> frozenset[asyncio.Task[None]]:
+        """Cancellations that are on their way."""
+        return frozenset(self._leaving)
+
     async def settled(self) -> None:
         """Return when no cancellation is on its way any more."""
         while self._leaving:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from app.entrance import SIGN_S, Entrance
+from app.entrance import CLOSING_S, SIGN_S, Entrance
 from deployments.gate import Entry, LimitReached, Passage
 from tests.virtual import in_virtual_time
 
@@ -42,6 +42,25 @@ async def test_what_ends_is_told_together() -> None:
             assert not router.told
     await asyncio.sleep(0.5)
     assert router.told == [("left", [1, 2])]
+    entrance.close()
+
+
+@in_virtual_time
+@pytest.mark.parametrize("closes", [True, False])
+async def test_a_place_is_taken_until_its_sessions_are_closed(closes: bool) -> None:
+    """Whoever came next might find the engine full. Where they do not close in time, nobody is there any more."""
+    router, closed = Router(), asyncio.Event()
+    closing = asyncio.ensure_future(closed.wait())
+    entrance = Entrance(router.ask, router.tell, lambda: {closing})
+    async with entrance.pass_through(entry(1)):
+        pass
+    await asyncio.sleep(CLOSING_S / 2)
+    assert not router.told
+    if closes:
+        closed.set()
+    await asyncio.sleep(CLOSING_S / 2 + (0.5 if not closes else 0.0))
+    assert router.told == [("left", [1])]
+    closing.cancel()
     entrance.close()
 
 
