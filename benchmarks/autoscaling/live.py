@@ -1,12 +1,12 @@
 """Autoscaled pools, live and scaled down: the conversation trace at the front door of up to two small replicas.
 
-    python -m benchmarks autoscaling_live [--span-s 120] [--rate 4]
+    python -m benchmarks autoscaling_live [--span-s 120] [--rate 6.5]
 
 Real models, on a single thread in each replica, so that a machine of two cores has room for two. Requests arrive as at
 the peak of Azure's conversation trace, thinned to `rate` a second, with a lull: the middle third has a tenth of them.
-Lengths are an eighth of the trace's; readers take in 10 tokens/s. In turn: a fixed pool of two, Ray Serve's policy and
-Tandem's, these two with the same delays. Scaled down like this it shows that pools follow their load live, not who
-saves most; for that there is `autoscaling`.
+Prompts are an eighth of the trace's, answers a third; readers take in 10 tokens/s. In turn: a fixed pool of two, Ray
+Serve's policy and Tandem's, these two with the same delays. Scaled down like this it shows that pools follow their load
+live, not who saves most; for that there is `autoscaling`.
 
 failed: requests without a whole answer, over all runs.
 live_cut: by which share Tandem's pool was smaller than that of Serve's policy; live_fixed_cut: than the fixed one.
@@ -19,6 +19,7 @@ import asyncio
 import csv
 import itertools
 import json
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -31,7 +32,8 @@ from benchmarks import report
 from benchmarks.application import application
 from benchmarks.paths import DATA
 
-SHRINK = 8
+SHRINK = {"prompt": 8, "output": 3}
+LONGEST = 500  # tokens of a prompt: the model's context has to hold the answer, too
 LOOK_S = 0.25
 DELAYS = {"upscale_delay_s": 0.0, "downscale_delay_s": 10.0}
 POOLS: dict[str, dict[str, Any]] = {
@@ -92,8 +94,8 @@ def requests(span_s: float, rate: float) -> list[Asked]:
         if number < next_row:
             continue
         next_row = number + every * (10 if lull else 1)
-        prompt, output = (max(2, int(row[f"{kind}_tokens"]) // SHRINK) for kind in ("prompt", "output"))
-        asked.append(Asked(at_s, prompt, output))
+        prompt, output = (max(2, int(row[f"{kind}_tokens"]) // by) for kind, by in SHRINK.items())
+        asked.append(Asked(at_s, min(prompt, LONGEST), output))
     return asked
 
 
@@ -152,7 +154,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """The command."""
     parser = report.parser("autoscaling_live", __doc__)
     parser.add_argument("--span-s", type=float, default=120.0, help="seconds of each run (%(default)g)")
-    parser.add_argument("--rate", type=float, default=4.0, help="requests/s outside the lull (%(default)g)")
+    parser.add_argument("--rate", type=float, default=6.5, help="requests/s outside the lull (%(default)g)")
     options = parser.parse_args(arguments)
     asked = requests(options.span_s, options.rate)
     outcomes: dict[str, Outcome] = {}
@@ -171,6 +173,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         )
         for kind, outcome in outcomes.items()
     ]
+    for kind, outcome in outcomes.items():
+        for failure in sorted(set(outcome.failures)):
+            print(f"{kind}: {failure}", file=sys.stderr)
     report.table(f"{len(asked)} requests", ("pool", "replica-s", "P50 TTFT s", "P99 TTFT s", "failed"), rows)
     ours = outcomes["tandem"]
     report.figures(
