@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
@@ -12,7 +13,7 @@ from typing import Any, TypeVar
 import msgspec
 from pydantic import Field, field_validator
 from ray import serve
-from ray.exceptions import RayActorError, RayTaskError
+from ray.exceptions import RayError
 from ray.serve.handle import DeploymentHandle
 from starlette.types import ASGIApp
 
@@ -20,27 +21,30 @@ from app.api.backend import ModelCard
 from app.api.errors import NotReady
 from app.api.routes import create_api
 from app.api.settings import ApiSettings
-from app.callers import Callers
-from app.entrance import Entrance
 from app.settings import Settings
 from app.vocabularies import Vocabularies
 from cluster.peers import Peers
 from cluster.registry import DeviceRecord
-from cluster.wire import WireSettings
 from deployments.accounts import Statement
+from deployments.asking import ask
+from deployments.callers import Callers
 from deployments.changes import in_place
 from deployments.directory import Snapshot
 from deployments.engines import context_of
+from deployments.entrance import Entrance
 from deployments.gate import Entry, Passage
 from deployments.keys import Caller, Key, Role
 from deployments.metrics import Observation
 from deployments.modes.base import POOLS, Tools
+from deployments.modes.expansion import Sketching
 from deployments.reports import Outbox, Report
 from deployments.request.assignment import Assignment, EndpointInfo, RoutingRequest
 from deployments.request.executor import Executor
+from deployments.request.expansion import Place, PlaceReport, PlaceRequest, PlanRequest, SketchPlan
 from deployments.request.job import Delta, Job
-from deployments.settings import LimitSettings, PolicyChoice, Strict
+from deployments.settings import PolicyChoice, Strict
 from engine.base import Engine
+from engine.sketch import sketch_format
 from engine.tokenizer import Tokenizer
 from policies.window import window
 
@@ -73,15 +77,20 @@ class IngressChanges(Strict):
 class Ingress:
     """The API's backend (`app.api.backend.Backend`), and the hub of the data plane."""
 
-    async def __init__(self, router: DeploymentHandle, settings: Settings) -> None:  # type: ignore[misc]  # Serve awaits
-        self._router, self._settings, self._changes = router, settings, IngressChanges()
+    async def __init__(  # type: ignore[misc]  # Serve awaits it
+        self, router: DeploymentHandle, settings: Settings, gateway: DeploymentHandle | None = None
+    ) -> None:
+        self._router, self._gateway = router, gateway
+        self._settings, self._changes = settings, IngressChanges()
         self._vocabularies = await asyncio.to_thread(Vocabularies, settings)
         vocabulary = self._vocabularies.target.vocabulary
         self._card = ModelCard(settings.model, context_of(settings.verifier.engine), vocabulary)
         endpoint = settings.endpoint
-        self._peers = Peers(token=endpoint.token, tls=endpoint.dialling(), settings=_wire(settings.limits))
+        self._peers = Peers(token=endpoint.token, tls=endpoint.dialling(), settings=settings.limits.wire())
         self._outbox = Outbox[Report](lambda reports: self._router.report.remote(reports))
         self._observations = Outbox[Observation](lambda seen: self._router.observe.remote(seen))
+        text = self._vocabularies.target
+        self._sketching = Sketching(sketch_format(text), RoutersExpanders(router), settings.sketch.suitable)
         limits = settings.limits
         queued_s = settings.gate.queue_s + limits.assign_s
         self._entrance = Entrance(
@@ -108,7 +117,9 @@ class Ingress:
     def _tools(self) -> Tools:
         choice = self._changes.window or self._settings.window
         fused_window = _first(self._changes.fused_window, self._settings.fused_window)
-        return Tools(window=lambda: choice.create(window), fused_window=fused_window)
+        return Tools(
+            window=lambda: choice.create(window), fused_window=fused_window, sketching=self._sketching
+        )
 
     def __serve_build_asgi_app__(self) -> ASGIApp:
         return create_api(self)
@@ -121,11 +132,18 @@ class Ingress:
     def default_reader_rate(self) -> float:
         return _first(self._changes.default_reader_rate, self._settings.default_reader_rate)
 
+    @property
+    def behind_proxy(self) -> bool:
+        return os.environ.get("RAY_SERVE_ENABLE_HA_PROXY") == "1"
+
     def models(self) -> Sequence[ModelCard]:
         return (self._card,)
 
     def tokenizer(self, model: str) -> Tokenizer:
         return self._vocabularies.target
+
+    def check(self, mode: str) -> None:
+        self._executor.check(mode)
 
     def run(self, job: Job) -> AsyncGenerator[Delta, None]:
         return self._executor.run(job)
@@ -172,7 +190,7 @@ class Ingress:
 
     async def ready(self) -> dict[str, Any]:
         """Replicas by pool and the number of devices, once every pool has a replica that should; "missing" names the
-        devices that should be there and are not."""
+        devices that should be there and are not; "gateway" is where others dial in, if there is one."""
         snapshot = await self._snapshot()
         if not snapshot.version:
             raise NotReady(["the router does not know yet what is up"])
@@ -180,8 +198,17 @@ class Ingress:
         missing = [f"no {p} is up" for p, up in snapshot.pools.items() if not up and p not in may_be_empty]
         if missing:
             raise NotReady(missing)
-        up = {pool: len(replicas) for pool, replicas in snapshot.pools.items()}
+        up: dict[str, Any] = {pool: len(replicas) for pool, replicas in snapshot.pools.items()}
+        if self._gateway is not None:
+            up["gateway"] = await self._dial_in_at(self._gateway)
         return {**up, "devices": len(snapshot.devices), "missing": sorted(snapshot.awaited)}
+
+    async def _dial_in_at(self, gateway: DeploymentHandle) -> str:
+        try:
+            async with asyncio.timeout(self._settings.limits.open_s):
+                return str(await gateway.address.remote())
+        except (TimeoutError, RayError):
+            raise NotReady(["no gateway is up"]) from None
 
     def observe(self, seen: Observation) -> None:
         self._observations.add(seen)
@@ -202,34 +229,16 @@ class Ingress:
         """What the router answers; raises NotReady if it takes longer."""
         try:
             async with asyncio.timeout(limit_s):
-                return await self._ask(method, *args)
+                return await ask(self._router, method, *args)
         except TimeoutError:
             raise NotReady(["the router does not answer"]) from None
 
     async def _assign(self, wanted: RoutingRequest) -> Assignment:
-        return await self._ask("assign", wanted)
+        return await ask(self._router, "assign", wanted)
 
     def _lost(self, endpoint: EndpointInfo) -> None:
         if endpoint.device:  # the scheduler sees for itself which replicas are up
-            self._router.lost.remote(endpoint.address)
-
-    async def _ask(self, method: str, *args: object) -> Any:
-        """Call the router; what it raises arrives as it was there, without Ray's wrapping.
-
-        If the router dies over it, its successor is asked.
-        """
-        while True:
-            try:
-                answer = await getattr(self._router, method).remote(*args)
-            except RayTaskError as error:
-                raise error.cause from None
-            except RayActorError as error:
-                logger.warning("the router died: %s", type(error).__name__)
-                await asyncio.sleep(0.1)
-                continue
-            if isinstance(answer, Exception):  # a refusal, see `deployments.router.told`
-                raise answer
-            return answer
+            self._router.lost.remote(endpoint.name, endpoint.address)
 
     async def _dial(self, endpoint: EndpointInfo) -> Engine:
         engine = await self._peers.engine(endpoint.address, endpoint.engine)
@@ -243,14 +252,28 @@ class Ingress:
         await self._peers.close()
 
 
+class RoutersExpanders:
+    """As `deployments.request.expansion.Expanders`, by a handle."""
+
+    def __init__(self, router: DeploymentHandle) -> None:
+        self._router = router
+
+    async def plan(self, wanted: PlanRequest) -> SketchPlan:
+        return await ask(self._router, "plan", wanted)
+
+    async def place(self, wanted: PlaceRequest) -> Place | None:
+        try:
+            return await ask(self._router, "place", wanted)
+        except asyncio.CancelledError:  # of this, Serve does not tell the router
+            self.free(PlaceReport(wanted.id))
+            raise
+
+    def free(self, report: PlaceReport) -> None:
+        self._router.free.remote(report)
+
+
 def _first(change: T | None, setting: T) -> T:
     return setting if change is None else change
-
-
-def _wire(limits: LimitSettings) -> WireSettings:
-    """A wire that gives up a second after the executor, whose limits are the ones that hold."""
-    longest_s = max(limits.open_s, limits.first_s, limits.step_s)
-    return WireSettings(timeout_s=longest_s + 1.0, hello_s=limits.connect_s + 1.0)
 
 
 def _shown(device: DeviceRecord) -> dict[str, Any]:

@@ -6,6 +6,9 @@
                           └────────── the wire: tokens ──▶ Verifier, Drafter, Expander                   │
                           └────────── the wire: tokens ──────────────────────────────────────────────────┘
 
+    A device that is a program of its own dials the Gateway, which passes on what others want of it, and what it wants
+    of Verifier and Middle: drafts, tokens, hidden states.
+
 Arrows in brackets are Serve handles, a few calls a request; the wire carries every token (see `cluster`).
 """
 
@@ -20,11 +23,13 @@ from ray.serve import Application, Deployment
 from ray.serve.config import AutoscalingConfig, AutoscalingPolicy
 
 from app.ingress import Ingress, IngressChanges
-from app.settings import PoolSettings, Settings
+from app.settings import Pool, Settings
 from deployments.autoscaling import EVERY_S, ServePolicy
 from deployments.drafter import Drafter
 from deployments.expander import Expander
-from deployments.modes.base import DRAFTER, EXPANDER, VERIFIER
+from deployments.gateway import Gateway
+from deployments.middle import Middle
+from deployments.modes.base import DRAFTER, EXPANDER, MIDDLE, VERIFIER
 from deployments.router import Router, RouterChanges
 from deployments.scheduler import Scheduler, SchedulerChanges
 from deployments.settings import Strict
@@ -43,6 +48,7 @@ def build(args: Settings) -> Application:
             (VERIFIER, Verifier, args.verifier),
             (DRAFTER, Drafter, args.drafter),
             (EXPANDER, Expander, args.expander),
+            (MIDDLE, Middle, args.middle),
         )
         if settings.exists
     }
@@ -53,13 +59,18 @@ def build(args: Settings) -> Application:
         args.model,
         args.router,
         args.racing,
+        args.sketch,
         args.ledger,
         args.gate,
         engine.batch_limit,
         engine.places,
     )
+    gateway = None
+    if args.gateway is not None:
+        listening = _control(Gateway, surge_percent=0)  # its port is there once
+        gateway = listening.bind(router, scheduler, args.gateway, args.gate, args.endpoint, args.limits)
     ingress = _control(Ingress, args.ingress_replicas, drain_s=args.api.drain_s)
-    return ingress.bind(router, args)
+    return ingress.bind(router, args, gateway)
 
 
 def _secret() -> str:
@@ -73,7 +84,7 @@ def _secret() -> str:
 
 
 # `Any` in these two: mypy takes a decorated class for the class (python/mypy#3135).
-def _pool(deployment: Any, pool: PoolSettings, args: Settings) -> Deployment:
+def _pool(deployment: Any, pool: Pool, args: Settings) -> Deployment:
     """Replicas with an engine each; a drain waits for their sessions, which Serve does not see."""
     return deployment.options(
         **_size(pool),
@@ -84,7 +95,7 @@ def _pool(deployment: Any, pool: PoolSettings, args: Settings) -> Deployment:
     )
 
 
-def _size(pool: PoolSettings) -> dict[str, Any]:
+def _size(pool: Pool) -> dict[str, Any]:
     """How many replicas, as Serve wants it said. What a pool that grows and shrinks waits for is up to its policy."""
     if (bounds := pool.autoscaling) is None:
         return {"num_replicas": 1 if pool.replicas is None else pool.replicas}
@@ -107,15 +118,18 @@ def _size(pool: PoolSettings) -> dict[str, Any]:
     return {"num_replicas": None, "autoscaling_config": config}
 
 
-def _control(deployment: Any, replicas: int = 1, drain_s: float = 20.0) -> Deployment:
+def _control(
+    deployment: Any, replicas: int = 1, drain_s: float = 20.0, surge_percent: int = 100
+) -> Deployment:
     """Replicas that mostly wait for others: any number of requests at once. drain_s: for those under way when a replica
-    is replaced."""
+    is replaced. surge_percent: of replicas, how many more there may be meanwhile, so that a successor answers before
+    its predecessor goes."""
     return deployment.options(
         num_replicas=replicas,
         ray_actor_options={"num_cpus": 0.1},
         max_ongoing_requests=10_000,
         graceful_shutdown_timeout_s=drain_s,
-        max_surge_percent=100,  # a successor answers before its predecessor goes
+        max_surge_percent=surge_percent,
         **WATCHED,
     )
 

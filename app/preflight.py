@@ -6,7 +6,13 @@ from collections.abc import Iterator
 
 from app.settings import Settings
 from app.vocabularies import Vocabularies
-from deployments.engines import EngineSettings, ModelSettings, TorchSettings, VllmSettings, model_folder
+from deployments.engines import (
+    EngineSettings,
+    MiddleSettings,
+    ModelSettings,
+    VllmSettings,
+    model_folder,
+)
 from deployments.modes.base import POOLS
 from engine import vllm
 from engine.model_folder import ARCHITECTURES, read_config
@@ -18,12 +24,14 @@ def check(settings: Settings) -> None:
     for where, engine in _engines(settings):
         if isinstance(engine, VllmSettings):
             _check_vllm(where, engine)
-        if isinstance(engine, ModelSettings):
-            architectures = ARCHITECTURES if isinstance(engine, TorchSettings) else None
+        if isinstance(engine, ModelSettings | MiddleSettings):
+            architectures = None if isinstance(engine, VllmSettings) else ARCHITECTURES
             try:
-                read_config(model_folder(engine.model), architectures)
+                config = read_config(model_folder(engine.model), architectures)
             except (ValueError, OSError) as error:
                 raise ValueError(f"{where}.engine.model: {error}") from None
+            if isinstance(engine, MiddleSettings):
+                _check_middle(where, engine, config["num_hidden_layers"])
     if settings.endpoint.tls is not None:
         try:
             settings.endpoint.tls.contexts()
@@ -35,6 +43,17 @@ def check(settings: Settings) -> None:
         raise ValueError(f"tokenizer: {error}") from None
 
 
+def _check_middle(where: str, engine: MiddleSettings, layers: int) -> None:
+    if engine.first >= layers:
+        raise ValueError(
+            f"{where}.engine.first: of {layers} layers, devices can have 1 to {layers - 1}, not {engine.first}"
+        )
+    if engine.stages > layers - engine.first:
+        raise ValueError(
+            f"{where}.engine.stages: {layers - engine.first} layers cannot be {engine.stages} stages"
+        )
+
+
 def _check_vllm(where: str, engine: VllmSettings) -> None:
     try:
         vllm.require()
@@ -44,7 +63,7 @@ def _check_vllm(where: str, engine: VllmSettings) -> None:
         raise ValueError(f"{where}.engine: {error}") from None
 
 
-def _engines(settings: Settings) -> Iterator[tuple[str, EngineSettings]]:
+def _engines(settings: Settings) -> Iterator[tuple[str, EngineSettings | MiddleSettings]]:
     """Those that will run, and where the settings have them."""
     for pool in POOLS:
         of_pool = getattr(settings, pool)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Self
+
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from app.api.settings import ApiSettings
 from deployments.autoscaling import AutoscalingSettings
 from deployments.edge import HostSettings
 from deployments.endpoint import EndpointSettings
-from deployments.engines import EngineSettings, ModelSettings, TorchSettings
+from deployments.engines import EngineSettings, MiddleSettings, ModelSettings, TorchSettings
+from deployments.gateway import GatewaySettings
 from deployments.scheduler import SchedulerSettings
 from deployments.settings import (
     GateSettings,
@@ -17,13 +20,14 @@ from deployments.settings import (
     PolicyChoice,
     RacingSettings,
     RouterSettings,
+    SketchSettings,
     Strict,
 )
 from policies.rounds import FUSED_WINDOW
 from policies.window import window
 
 
-class PoolSettings(Strict):
+class Pool(Strict):
     """A pool of replicas that serve one engine each.
 
     replicas: how many; 0 leaves the pool empty; null: one, or as many as `autoscaling` would have. Where both are said,
@@ -40,7 +44,6 @@ class PoolSettings(Strict):
     cpus: float = Field(0.1, ge=0)
     gpus: float = Field(0.0, ge=0)
     surge_percent: int = Field(100, ge=0, le=100)
-    engine: EngineSettings = TorchSettings(model="small")
 
     @property
     def exists(self) -> bool:
@@ -53,7 +56,7 @@ class PoolSettings(Strict):
         return self.autoscaling is not None and self.autoscaling.min_replicas == 0
 
     @model_validator(mode="after")
-    def _begins_within_bounds(self) -> PoolSettings:
+    def _begins_within_bounds(self) -> Self:
         bounds = self.autoscaling
         if bounds is None or self.replicas is None:
             return self
@@ -65,6 +68,19 @@ class PoolSettings(Strict):
         return self
 
 
+class PoolSettings(Pool):
+    """Of a whole model."""
+
+    engine: EngineSettings = TorchSettings(model="small")
+
+
+class MiddlePool(Pool):
+    """Of the layers between of a split model; the rest as in Pool."""
+
+    replicas: int | None = Field(0, ge=0, le=1000)
+    engine: MiddleSettings = MiddleSettings()
+
+
 class Settings(Strict):
     """Arguments of `app.main:build`.
 
@@ -72,8 +88,11 @@ class Settings(Strict):
     tokenizer: the family model or folder whose tokenizer turns text into the target's tokens; null: the verifier's.
     ingress_replicas: of the API.
     default_reader_rate: tokens/s that a chat's reader takes in where the client does not say (0: nobody reads along).
-    verifier, drafter, expander: the pools; no mode uses the expander yet.
+    verifier, drafter, expander: the pools.
+    middle: the pool of mode split.
+    gateway: where devices dial in that are programs of their own (`tandem device`); null: nowhere.
     racing: policies, prices and budgets of races.
+    sketch: of mode sketch.
     window: the policy that chooses γ.
     fused_window: γ of rounds that stay in the cloud.
     """
@@ -87,10 +106,12 @@ class Settings(Strict):
     verifier: PoolSettings = PoolSettings(engine=TorchSettings(model="target"))
     drafter: PoolSettings = PoolSettings()
     expander: PoolSettings = PoolSettings(replicas=0)
+    middle: MiddlePool = MiddlePool()
     hosts: tuple[HostSettings, ...] = ()
     router: RouterSettings = RouterSettings()
     scheduler: SchedulerSettings = SchedulerSettings()
     racing: RacingSettings = RacingSettings()
+    sketch: SketchSettings = SketchSettings()
     window: PolicyChoice = PolicyChoice(name="static", parameters={"size": 4})
     fused_window: int = Field(FUSED_WINDOW, ge=0)
     limits: LimitSettings = LimitSettings()
@@ -98,6 +119,7 @@ class Settings(Strict):
     gate: GateSettings = GateSettings()
     ledger: LedgerSettings = LedgerSettings()
     endpoint: EndpointSettings = EndpointSettings()
+    gateway: GatewaySettings | None = None
 
     @property
     def text_model(self) -> str:

@@ -10,12 +10,15 @@ from cluster.registry import DeviceRecord
 from deployments.assigner import Assigner
 from deployments.directory import Snapshot
 from deployments.experience import Experience
-from deployments.modes.base import DRAFTER, VERIFIER, Tools
+from deployments.modes.base import DRAFTER, MIDDLE, VERIFIER, Tools
+from deployments.modes.expansion import Sketching
 from deployments.request.assignment import Assignment, EndpointInfo, RoutingRequest
 from deployments.request.executor import Executor
 from deployments.request.job import Job
 from deployments.settings import RacingSettings
 from engine.base import Engine, Sampling
+from engine.sketch.base import Question
+from engine.split.base import OuterEngine
 from policies.collaboration import collaboration
 from policies.routing import routing
 from policies.window import WindowPolicy
@@ -30,16 +33,25 @@ def local_executor(
     *,
     drafter: bool = False,
     devices: Sequence[DeviceRecord] = (),
+    outer: OuterEngine | None = None,
     racing: RacingSettings | None = None,
+    sketching: Callable[[Assigner], Sketching] | None = None,
+    vocabulary: str = "",
 ) -> Executor:
     """Requests are served by one verifier, called "verifier", and by the devices that they name.
 
     dial: the engine of an endpoint, over whatever link it has.
     window: makes a window policy for a new draft–target pair.
     drafter: whether the cloud has one of its own, called "drafter".
+    outer: the two ends of a split model, if this process is the device that has them; of the rest, the cloud has one,
+        called "middle".
     racing: of races; what they teach is learnt from seed 1 on.
+    sketching: what makes and expands sketches, with the router's knowledge of what is up.
+    vocabulary: of the cloud's models.
     """
-    pools = {pool: (EndpointInfo(pool, "", pool),) for pool in (VERIFIER, *([DRAFTER] if drafter else []))}
+    there = [VERIFIER, *([DRAFTER] if drafter else []), *([MIDDLE] if outer else [])]
+    split = None if outer is None else outer.info.split
+    pools = {pool: (EndpointInfo(pool, "", pool, vocabulary=vocabulary, split=split),) for pool in there}
     assigner = Assigner(
         collaboration.create("explicit"),
         lambda: routing.create("jsq"),
@@ -54,7 +66,8 @@ def local_executor(
     async def dialled(endpoint: EndpointInfo) -> Engine:
         return dial(endpoint)
 
-    return Executor(assign, dialled, Tools(window), report=assigner.take_in)
+    tools = Tools(window, outer=outer, sketching=None if sketching is None else sketching(assigner))
+    return Executor(assign, dialled, tools, report=assigner.take_in)
 
 
 def device_record(name: str, rtt_s: float = 0.0, prefill_token_s: float = 0.0) -> DeviceRecord:
@@ -70,6 +83,12 @@ def device_record(name: str, rtt_s: float = 0.0, prefill_token_s: float = 0.0) -
     )
 
 
-def new_job(prompt: Sequence[int], sampling: Sampling, mode: str, device: str | None = None) -> Job:
+def new_job(
+    prompt: Sequence[int],
+    sampling: Sampling,
+    mode: str,
+    device: str | None = None,
+    question: Question | None = None,
+) -> Job:
     """A request; no two of a process are the same."""
-    return Job(next(_numbers), tuple(prompt), sampling, mode, device)
+    return Job(next(_numbers), tuple(prompt), sampling, mode, device, question=question)

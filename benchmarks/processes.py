@@ -12,7 +12,7 @@ from multiprocessing.connection import Connection
 from cluster.device import Device
 from cluster.endpoint import serve_engines
 from cluster.profile import DeviceProfile
-from deployments.engines import AnySettings, build_engine
+from deployments.engines import AnySettings, MiddleSettings, build_engine
 from engine.base import Engine
 
 START_S = 120.0  # a grown model is written and read before its process answers
@@ -20,7 +20,7 @@ START_S = 120.0  # a grown model is written and read before its process answers
 
 @contextmanager
 def engine_process(
-    settings: AnySettings, devices: int = 0, profile: DeviceProfile | None = None
+    settings: AnySettings | MiddleSettings, devices: int = 0, profile: DeviceProfile | None = None
 ) -> Iterator[str]:
     """Run one engine, named "engine" on the wire, in a child process; yields its address.
 
@@ -45,13 +45,15 @@ def engine_process(
             process.join()
 
 
-def _serve(settings: AnySettings, devices: int, profile: DeviceProfile | None, parent: Connection) -> None:
+def _serve(
+    settings: AnySettings | MiddleSettings, devices: int, profile: DeviceProfile | None, parent: Connection
+) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends us
     asyncio.run(_serve_until_closed(settings, devices, profile, parent))
 
 
 async def _serve_until_closed(
-    settings: AnySettings, devices: int, profile: DeviceProfile | None, parent: Connection
+    settings: AnySettings | MiddleSettings, devices: int, profile: DeviceProfile | None, parent: Connection
 ) -> None:
     engine = build_engine(settings)
     engines: dict[str, Engine] = {"engine": engine}

@@ -9,8 +9,10 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 from cluster import frames
+from cluster.dialling import Dialler
 from cluster.frames import (
     AnyFrame,
+    Error,
     ProtocolError,
     Request,
     UnknownEngine,
@@ -19,13 +21,16 @@ from cluster.frames import (
     unpack_ids,
 )
 from cluster.link import Link, Pipe
+from cluster.resumption import Book
 from cluster.wire import DEFAULTS, Wire, WireSettings
 from engine.base import (
     Draft,
     DraftProbs,
+    EngineError,
     EngineInfo,
     EngineStats,
     EngineStopped,
+    Forwarded,
     Sampling,
     Tensor,
     Tokens,
@@ -82,20 +87,27 @@ class Call:
 class Connection(Wire):
     """A connection to another process: drives its engines, and has `serve` handle what it asks of ours.
 
+    peer_engines: the engines that the other side serves.
+    peer: who dialled, as far as `admit` of `cluster.endpoint.serve_engines` said.
     finished: done when the connection is closed and all that the other side had asked for is stopped.
     session_ids: of the sessions that this side opens; those of another connection are others.
     """
 
     def __init__(
         self,
-        infos: Mapping[str, EngineInfo],
-        token: str | None,
+        peer_engines: Mapping[str, EngineInfo],
         settings: WireSettings,
-        dialled: bool,
         serve: Callable[[Connection], Handler] | None = None,
+        book: Book | None = None,
+        dialler: Dialler | None = None,
     ) -> None:
-        super().__init__(infos, token, settings, dialled)
+        """`book`, and on the side that dialled `dialler`: of a connection that may be resumed."""
+        super().__init__(settings, book)
+        self.peer_engines = dict(peer_engines)
+        self.peer: object = None
         self._handler = serve(self) if serve else None
+        self._dialler = dialler
+        self._returning: asyncio.Task[None] | None = None
         self.session_ids = itertools.count(1)
         self._sequence = itertools.count(1)
         self._calls: dict[int, Call] = {}
@@ -110,7 +122,18 @@ class Connection(Wire):
         if name not in self.peer_engines:
             there = ", ".join(self.peer_engines) or "none"
             raise UnknownEngine(f"no engine {name!r} at the other side; there are: {there}")
-        return RemoteEngine(self, name, link)
+        return RemoteEngine(self, name, self.peer_engines[name], link)
+
+    async def find(self, name: str, link: Link | None = None) -> RemoteEngine:
+        """The same, of a side whose engines come and go: it is asked for one that hello did not name."""
+        if name in self.peer_engines:
+            return self.engine(name, link)
+        reply = await self.call(frames.GetInfo(0, 0, name), frames.Info, link)
+        return RemoteEngine(self, name, reply.info, link)
+
+    async def ask(self, method: str, body: bytes) -> bytes:
+        """Something that is about no engine. Raises the EngineError that came in place of an answer."""
+        return (await self.call(frames.Ask(0, 0, "", method, body), frames.Answer)).body
 
     def start(self, request: Request, link: Link | None = None) -> Call:
         """Send a request. Raises EngineStopped if the connection is lost. Whoever starts must `end` it."""
@@ -163,14 +186,35 @@ class Connection(Wire):
         else:
             call.up.carry(size_bytes, lambda: call.deliver(frame), self.rtt_s / 2)
 
+    def parted(self) -> None:
+        if self._dialler is not None and self._book is not None:
+            back = self._return(self._dialler, self._book)
+            self._returning = asyncio.get_running_loop().create_task(back)
+
+    async def _return(self, dialler: Dialler, book: Book) -> None:
+        try:
+            transport, welcome = await dialler.dial_again(book)
+        except EngineError as error:
+            self.give_up(f"the other side does not resume it: {error}")  # cancels this task, which is over
+            return
+        try:
+            self.resume(transport, welcome.received)
+        except ProtocolError as error:
+            transport.abort()
+            self.fail(error)
+
     def lost(self) -> None:
         error = frames.Error.of(EngineStopped(self.reason))
         for call in self._calls.values():
             call.fail(error)
+        if self._returning is not None:
+            self._returning.cancel()
         self._stopping = asyncio.get_running_loop().create_task(self._stop())
 
     async def _stop(self) -> None:
         try:
+            if self._returning is not None:
+                await asyncio.wait((self._returning,))
             if self._handler is not None:
                 await self._handler.stop()
         finally:
@@ -201,9 +245,8 @@ def expect(reply: AnyFrame, expected: type[F]) -> F:
 class RemoteEngine:
     """The Engine protocol over a connection. Its `close` leaves the engine, which is another's, as it is."""
 
-    def __init__(self, connection: Connection, name: str, link: Link | None = None) -> None:
-        self.info: EngineInfo = connection.peer_engines[name]
-        self.name = name
+    def __init__(self, connection: Connection, name: str, info: EngineInfo, link: Link | None = None) -> None:
+        self.info, self.name = info, name
         self._connection, self._link = connection, link
 
     async def open(self, prompt: Sequence[int], sampling: Sampling, log: Sequence[int] = ()) -> RemoteSession:
@@ -235,6 +278,7 @@ class RemoteSession(BaseSession):
         super().__init__(info)
         self._engine, self._session = engine, session
         self._connection, self._link = connection, link
+        self._travelling = 0  # forwards that are not answered: the other side has them take turns
 
     async def generate(self) -> AsyncGenerator[Tokens, None]:
         self._begin("generate")
@@ -287,13 +331,18 @@ class RemoteSession(BaseSession):
         finally:
             self._busy = False
 
-    async def forward(self, position: int, hidden: Tensor) -> Tensor:
-        self._begin("forward")
+    async def forward(self, position: int, hidden: Tensor, wanted: int) -> Forwarded:
+        if not self._travelling:
+            self._begin("forward")
+        elif self._ended is not None:
+            raise self._refusal("forward")
+        self._travelling += 1
         try:
-            request = frames.Forward(self._session, 0, self._engine, position, hidden)
-            return (await self._connection.call(request, frames.Hidden, self._link)).hidden
+            request = frames.Forward(self._session, 0, self._engine, position, hidden, wanted)
+            return (await self._connection.call(request, frames.Hidden, self._link)).forwarded
         finally:
-            self._busy = False
+            self._travelling -= 1
+            self._busy = self._travelling > 0
 
     async def cancel(self) -> None:
         if not self._end():
@@ -316,25 +365,18 @@ async def connect(
     serve: Callable[[Connection], Handler] | None = None,
 ) -> Connection:
     """Dial "host:port" and say hello. `infos` and `serve`: engines that this side serves (see
-    `cluster.endpoint.dial_in`).
+    `cluster.endpoint.dial_in`). With `settings.resume_s`, the connection dials again by itself when it breaks.
 
     Raises EngineStopped if nobody answers in time, Unauthorized if the token is not the right one.
     """
-    host, _, port = address.rpartition(":")
-    loop = asyncio.get_running_loop()
-    try:
-        async with asyncio.timeout(settings.hello_s):
-            transport, connection = await loop.create_connection(
-                lambda: Connection(infos or {}, token, settings, False, serve),
-                host.strip("[]"),
-                int(port),
-                ssl=tls,
-            )
-    except (OSError, ValueError, TimeoutError) as error:
-        raise EngineStopped(f"no connection to {address}: {error or 'no answer'}") from None
-    try:
-        await connection.ready
-    except BaseException:
+    dialler = Dialler(address, token, tls, settings, infos or {})
+    transport, frame = await dialler.dial()
+    if isinstance(frame, Error):
         transport.abort()
-        raise
+        raise frame.exception()
+    book = None
+    if settings.resume_s and frame.resume_s:
+        book = Book(frame.name, min(settings.resume_s, frame.resume_s), settings.max_kept)
+    connection = Connection(frame.engines, settings, serve, book, dialler)
+    connection.attach(transport)
     return connection

@@ -17,6 +17,7 @@ from engine.base import (
     Engine,
     EngineInfo,
     EngineStats,
+    Forwarded,
     Sampling,
     Session,
     Tensor,
@@ -108,14 +109,17 @@ class DelayedSession(BaseSession):
         finally:
             self._busy = False
 
-    async def forward(self, position: int, hidden: Tensor) -> Tensor:
-        self._begin("forward")
-        try:
-            result = await self._inner.forward(position, hidden)
-            await self._arrival()
-            return result
-        finally:
-            self._busy = False
+    async def forward(self, position: int, hidden: Tensor, wanted: int) -> Forwarded:
+        began_s = self._loop.time()
+        async with self._forwards:
+            self._begin("forward")
+            try:
+                forwarded = await self._inner.forward(position, hidden, wanted)
+                await self._arrival()
+            finally:
+                self._busy = False
+        forwarded.took_s = self._loop.time() - began_s
+        return forwarded
 
     async def extend(self, position: int, tokens: Sequence[int]) -> None:
         self._begin("extend")

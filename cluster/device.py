@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from cluster.processor import Job, Processor
 from cluster.profile import DeviceSpeed
+from cluster.registry import DeviceRecord
 from engine.base import (
     Draft,
     DraftProbs,
@@ -18,6 +19,7 @@ from engine.base import (
     EngineInfo,
     EngineStats,
     EngineStopped,
+    Forwarded,
     NoCapacity,
     Sampling,
     Session,
@@ -35,13 +37,13 @@ class Device:
     """The Engine protocol over an engine that devices may share, at the speed of other hardware.
 
     An emulated device does one job at a time: prefill of n tokens or decoding of n tokens occupies it for as long as
-    `speed` says, or as the engine really takes, whichever is longer. A native one runs at the engine's own speed. It
-    closes its sessions, not the engine. An empty one is stopped.
+    `speed` says, or as the engine really takes, whichever is longer; but it decodes up to `speed.batch` sequences at
+    once. A native one runs at the engine's own speed. It closes its sessions, not the engine. An empty one is stopped.
     """
 
     def __init__(self, engine: Engine, speed: DeviceSpeed) -> None:
         self.speed = speed
-        self.processor = Processor(parallel=not speed.emulated)
+        self.processor = Processor(not speed.emulated, speed.batch)
         self.counters = EngineStats(emulated=speed.emulated)
         self._engine = engine
         self._sessions: dict[DeviceSession, None] = {}
@@ -94,6 +96,28 @@ class Device:
         if self._sessions.pop(session, self) is None:
             self.counters.cancelled += not session.finished
             self.counters.finished += session.finished
+
+    def record(self, name: str, address: str = "", rtt_s: float = 0.0) -> DeviceRecord:
+        """How it is doing, for a registry."""
+        speed = self.speed
+        return DeviceRecord(
+            name=name,
+            address=address,
+            profile=speed.name,
+            model=self.info.model,
+            vocabulary=self.info.vocabulary,
+            rtt_s=rtt_s,
+            sessions=self.sessions,
+            opened=self.counters.opened,
+            capacity=speed.sessions,
+            battery=self.battery,
+            emulated=speed.emulated,
+            prefill_token_s=speed.prefill_s(1),
+            decode_token_s=speed.decode_s(1, 0),
+            prefill_j=speed.power_w * speed.prefill_s(1),
+            decode_j=speed.power_w * speed.decode_s(1, 0),
+            energy_j=round(self.energy_j, 3),
+        )
 
     async def stats(self) -> EngineStats:
         self.counters.sessions = len(self._sessions)
@@ -154,7 +178,7 @@ class DeviceSession(BaseSession):
         try:
             async with aclosing(inner.generate()) as stream:
                 while True:
-                    tokens = await self._compute(stream.__anext__, self._generated)
+                    tokens = await self._compute(stream.__anext__, self._generated, decodes=True)
                     self._device.counters.tokens_generated += len(tokens.ids)
                     self.finished = tokens.finish is not None
                     yield tokens
@@ -163,13 +187,15 @@ class DeviceSession(BaseSession):
         finally:
             self._busy = False
 
-    def _generated(self, tokens: Tokens) -> float:
-        seconds = self._decode_s(len(tokens.ids))
+    def _generated(self, tokens: Tokens, sequences: int) -> float:
+        seconds = self._decode_s(len(tokens.ids), sequences)
         self._output += tokens.ids
         return seconds
 
     async def verify(self, drafts: Sequence[int], probs: DraftProbs | None = None) -> Verdict:
-        def seconds(verdict: Verdict) -> float:  # one forward pass over several positions: a short prefill
+        def seconds(
+            verdict: Verdict, _: int
+        ) -> float:  # one forward pass over several positions: a short prefill
             step_s = self._pass_s(self._take_pending() + len(drafts) + 1)
             self._output += verdict.ids
             return step_s
@@ -187,30 +213,36 @@ class DeviceSession(BaseSession):
         return verdict
 
     async def draft(self, position: int, tokens: Sequence[int], window: int) -> Draft:
-        def seconds(draft: Draft) -> float:
+        def seconds(draft: Draft, sequences: int) -> float:
             self._replace(position, tokens)
-            decode_s = self._decode_s(len(draft.ids))
+            decode_s = self._decode_s(len(draft.ids), sequences)
             self._output += draft.ids
             return decode_s
 
         inner, timer = self._start("draft"), self._processor.timer
         began_s = timer.time()
         try:
-            draft = await self._compute(partial(inner.draft, position, tokens, window), seconds)
+            work = partial(inner.draft, position, tokens, window)
+            draft = await self._compute(work, seconds, decodes=True)
         finally:
             self._busy = False
         draft.took_s = timer.time() - began_s
         self._device.counters.tokens_drafted += len(draft.ids)
         return draft
 
-    async def forward(self, position: int, hidden: Tensor) -> Tensor:
-        inner = self._start("forward")
-        try:
-            positions = hidden.shape[0] if hidden.shape else 0
-            work = partial(inner.forward, position, hidden)
-            return await self._compute(work, lambda _: self._pass_s(positions))
-        finally:
-            self._busy = False
+    async def forward(self, position: int, hidden: Tensor, wanted: int) -> Forwarded:
+        timer, pass_s = self._processor.timer, self._pass_s(hidden.shape[0] if hidden.shape else 0)
+        came_s = timer.time()
+        async with self._forwards:
+            inner = self._start("forward")
+            try:
+                work = partial(inner.forward, position, hidden, wanted)
+                forwarded = await self._compute(work, lambda *_: pass_s)
+            finally:
+                self._busy = False
+        forwarded.batch_s = max(forwarded.batch_s, pass_s)
+        forwarded.took_s = timer.time() - came_s
+        return forwarded
 
     async def extend(self, position: int, tokens: Sequence[int]) -> None:
         inner = self._start("extend")
@@ -239,16 +271,19 @@ class DeviceSession(BaseSession):
         assert self._inner is not None
         return self._inner
 
-    async def _compute(self, work: Callable[[], Awaitable[T]], seconds: Callable[[T], float]) -> T:
-        """Do `work` when its turn has come; it occupies the processor for at least `seconds` of its result."""
-        job = Job()
+    async def _compute(
+        self, work: Callable[[], Awaitable[T]], seconds: Callable[[T, int], float], decodes: bool = False
+    ) -> T:
+        """Do `work` when its turn has come; it occupies the processor for at least `seconds` of its result and of as
+        many sequences as are decoded."""
+        job = Job(decodes=decodes)
         try:
             self._processor.start(job)
             if job.start_s is None:
                 await self._wait(job.notify)
             assert job.start_s is not None
             result = await work()
-            timer, end_s = self._processor.timer, job.start_s + seconds(result)
+            timer, end_s = self._processor.timer, job.start_s + seconds(result, job.sequences)
             if timer.time() < end_s:
                 await self._wait(partial(timer.call_at, end_s))
             return result
@@ -272,10 +307,10 @@ class DeviceSession(BaseSession):
         pending, self._pending = self._pending, 0
         return pending
 
-    def _decode_s(self, tokens: int) -> float:
+    def _decode_s(self, tokens: int, sequences: int) -> float:
         """Decoding takes the last pending token in with its first step; those before it are prefill."""
         before = self._take_pending() - 1
-        decode_s = self._speed.decode_s(tokens, self._prompt + len(self._output))
+        decode_s = self._speed.decode_s(tokens, self._prompt + len(self._output), sequences)
         if before <= 0:
             return decode_s
         self._prefilled(before)

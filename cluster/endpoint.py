@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import ssl
 from collections.abc import AsyncIterator, Callable, Mapping, Set
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from cluster.client import Connection, connect
+from cluster.address import is_loopback
+from cluster.client import Connection, Handler, connect
 from cluster.link import Link
+from cluster.reception import Admit, Desk
 from cluster.server import EngineHandler
 from cluster.wire import DEFAULTS, WireSettings
 from engine.base import Engine, EngineInfo
@@ -31,43 +32,38 @@ async def serve_engines(
     port: int = 0,
     *,
     token: str | None = None,
+    admit: Admit | None = None,
     tls: ssl.SSLContext | None = None,
     links: Mapping[str, Link] | None = None,
     settings: WireSettings = DEFAULTS,
     on_connect: Callable[[Connection], None] | None = None,
+    handler: Callable[[Connection], Handler] | None = None,
 ) -> AsyncIterator[Endpoint]:
     """Serve `engines` by name until the context is left; port 0 takes a free one.
 
     A lost connection cancels the sessions it opened. `links`: emulated links in front of engines, by name.
     `on_connect` is called with each connection after hello; whoever dialled in may serve engines over it
-    (`connection.peer_engines`, `connection.engine(name)`). Raises ValueError for a host beyond this machine
-    without a token.
+    (`connection.peer_engines`, `connection.engine(name)`). In place of a shared `token`, `admit` says who has the one
+    that came (`connection.peer`), or raises Unauthorized; it is asked again when a connection is resumed, within
+    `hello_s`. `handler`: serves a connection in place of an EngineHandler with these engines.
+
+    Raises ValueError for both, and for a host beyond this machine without either.
     """
-    if token is None and host != "localhost" and not ipaddress.ip_address(host).is_loopback:
+    if token is not None and admit is not None:
+        raise ValueError("either a token or admit, not both")
+    if token is None and admit is None and not is_loopback(host):
         raise ValueError(f"listening on {host}, beyond this machine, needs a token")
-    connections: set[Connection] = set()
-    infos, serve = _infos(engines), _serve(engines, links)
-
-    def accept() -> Connection:
-        connection = Connection(infos, token, settings, True, serve)
-        # Not before: asyncio says nothing more of a connection whose TLS handshake fails.
-        connection.made.add_done_callback(lambda _: connections.add(connection))
-        connection.finished.add_done_callback(lambda _: connections.discard(connection))
-        if on_connect is not None:
-            connection.ready.add_done_callback(lambda _: on_connect(connection))
-        return connection
-
-    loop = asyncio.get_running_loop()
+    desk = Desk(_infos(engines), token, admit, settings, handler or _serve(engines, links), on_connect)
     patience = settings.hello_s if tls else None
-    server = await loop.create_server(
-        accept, host, port, ssl=tls, ssl_handshake_timeout=patience, backlog=1024
+    server = await asyncio.get_running_loop().create_server(
+        desk.receive, host, port, ssl=tls, ssl_handshake_timeout=patience, backlog=1024
     )
     try:
         name, port = server.sockets[0].getsockname()[:2]
-        yield Endpoint(f"[{name}]:{port}" if ":" in name else f"{name}:{port}", connections)
+        yield Endpoint(f"[{name}]:{port}" if ":" in name else f"{name}:{port}", desk.connections)
     finally:
         server.close()
-        await asyncio.gather(*(connection.close() for connection in list(connections)))
+        await desk.close()
 
 
 async def dial_in(

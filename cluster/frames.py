@@ -21,6 +21,7 @@ from engine.base import (
     EngineError,
     EngineInfo,
     EngineStats,
+    Forwarded,
     InvalidRequest,
     NoCapacity,
     Sampling,
@@ -50,8 +51,15 @@ class UnknownEngine(EngineError):
     code = "unknown_engine"
 
 
+class UnknownConnection(EngineError):
+    """The side that was dialled does not know, or no longer knows, the connection that is to be resumed."""
+
+    code = "unknown_connection"
+
+
 Id = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+Seconds = Annotated[float, msgspec.Meta(ge=0.0)]
 
 
 class Frame(msgspec.Struct, array_like=True, tag_field="type"):
@@ -96,10 +104,12 @@ class Cancel(Request, tag=6):
 
 
 class Forward(Request, tag=7):
-    """Hidden states of output or prompt positions from `position` on, to be run through a part of a model."""
+    """Hidden states of prompt and output positions from `position` on, to be run through a part of a model; the last
+    `wanted` of them come back."""
 
     position: Count
     hidden: Tensor
+    wanted: Count
 
 
 class GetStats(Request, tag=8):
@@ -111,20 +121,60 @@ class Abandon(Request, tag=9):
 
 
 class Ping(Frame, tag=10):
-    """Either side asks whether the other lives, and how far it is; the answer is Pong."""
+    """Either side asks whether the other lives, and how far it is; the answer is Pong. received: as in Ack."""
+
+    received: Id = 0
 
 
 class Hello(Request, tag=11):
-    """First frame of a connection, from the side that dialled: who it is and what it serves itself."""
+    """First frame of a connection, from the side that dialled: who it is and what it serves itself.
+
+    resume_s: how long it would wait for the other side, should the connection break.
+    name: of the connection that is to be resumed; empty: a new one.
+    received: as in Ack.
+    """
 
     token: str
     engines: dict[str, EngineInfo]
+    resume_s: Seconds = 0.0
+    name: bytes = b""
+    received: Id = 0
+
+
+class Ack(Frame, tag=12):
+    """How many frames of this connection its sender has received. Only what follows hello is counted, without Ping,
+    Pong, Ack and Bye."""
+
+    received: Id
+
+
+class Bye(Frame, tag=13):
+    """The connection is closed on purpose: nobody is to wait for its return."""
+
+
+class GetInfo(Request, tag=14):
+    """What engine is it? Asked of those that came after hello."""
+
+
+class Ask(Request, tag=15):
+    """Something that is about no engine: a method by name, and what it takes, as those two sides have agreed."""
+
+    method: str
+    body: bytes
 
 
 class Welcome(Frame, tag=32):
-    """Answer to Hello: what the side that was dialled serves."""
+    """Answer to Hello: what the side that was dialled serves.
+
+    resume_s: how long both sides wait for each other, should the connection break; 0: not at all.
+    name: the secret with which the side that dialled resumes it.
+    received: as in Ack.
+    """
 
     engines: dict[str, EngineInfo]
+    resume_s: Seconds = 0.0
+    name: bytes = b""
+    received: Id = 0
 
 
 class Done(Frame, tag=33):
@@ -151,7 +201,7 @@ class Verdict(Frame, tag=36):
 
 
 class Hidden(Frame, tag=37):
-    hidden: Tensor
+    forwarded: Forwarded
 
 
 class Stats(Frame, tag=38):
@@ -159,7 +209,19 @@ class Stats(Frame, tag=38):
 
 
 class Pong(Frame, tag=40):
-    pass
+    """Answer to Ping. received: as in Ack."""
+
+    received: Id = 0
+
+
+class Info(Frame, tag=41):
+    info: EngineInfo
+
+
+class Answer(Frame, tag=42):
+    """What an Ask's method gave back."""
+
+    body: bytes
 
 
 class Error(Frame, tag=39):
@@ -187,13 +249,13 @@ class Error(Frame, tag=39):
 
 _ERRORS: dict[str, type[EngineError]] = {
     kind.code: kind
-    for kind in [*vars(base).values(), ProtocolError, Unauthorized, UnknownEngine]
+    for kind in [*vars(base).values(), ProtocolError, Unauthorized, UnknownEngine, UnknownConnection]
     if isinstance(kind, type) and issubclass(kind, EngineError)
 }
 
 AnyFrame = (
-    Open | Generate | Verify | Draft | Extend | Cancel | Forward | GetStats | Abandon | Ping | Hello
-    | Welcome | Done | Tokens | Drafts | Verdict | Hidden | Stats | Pong | Error
+    Open | Generate | Verify | Draft | Extend | Cancel | Forward | GetStats | GetInfo | Ask | Abandon | Ping | Hello
+    | Ack | Bye | Welcome | Done | Tokens | Drafts | Verdict | Hidden | Stats | Info | Answer | Pong | Error
 )  # fmt: skip
 
 _encoder = msgspec.msgpack.Encoder()

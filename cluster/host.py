@@ -87,24 +87,7 @@ class Host:
                 await asyncio.sleep(self._heartbeat_s)
 
     def _record(self, name: str, address: str) -> DeviceRecord:
-        device = self._devices[name]
-        return DeviceRecord(
-            name=name,
-            address=address,
-            profile=device.speed.name,
-            model=device.info.model,
-            vocabulary=device.info.vocabulary,
-            rtt_s=self._settings[name].link.rtt_s,
-            sessions=device.sessions,
-            opened=device.counters.opened,
-            capacity=device.speed.sessions,
-            battery=device.battery,
-            emulated=device.speed.emulated,
-            prefill_token_s=device.speed.prefill_s(1),
-            prefill_j=device.speed.power_w * device.speed.prefill_s(1),
-            decode_j=device.speed.power_w * device.speed.decode_s(1, 0),
-            energy_j=round(device.energy_j, 3),
-        )
+        return self._devices[name].record(name, address, self._settings[name].link.rtt_s)
 
 
 def _die(serving: asyncio.Task[None]) -> None:

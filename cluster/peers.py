@@ -43,7 +43,7 @@ class Peers:
 
     async def engine(self, address: str, name: str, link: Link | None = None) -> RemoteEngine:
         """The engine called `name` at an address; raises what `connect` raises, and UnknownEngine."""
-        return (await self.connection(address)).engine(name, link)
+        return await (await self.connection(address)).find(name, link)
 
     async def close(self) -> None:
         """Close every connection."""

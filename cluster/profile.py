@@ -26,6 +26,7 @@ class DeviceSpeed(Protocol):
     power_w: drawn while computing, in watts; 0 where it is not accounted.
     emulated: whether the device is slowed at all.
     sessions: how many it works on at a time.
+    batch: sequences that it decodes at once; it takes in prompts one by one.
     battery_wh: a full battery in watt-hours; None for a device on mains.
     """
 
@@ -38,14 +39,16 @@ class DeviceSpeed(Protocol):
     @property
     def sessions(self) -> int: ...
     @property
+    def batch(self) -> int: ...
+    @property
     def battery_wh(self) -> float | None: ...
 
     def prefill_s(self, tokens: int) -> float:
         """Seconds to take in `tokens` tokens."""
         ...
 
-    def decode_s(self, tokens: int, context: int) -> float:
-        """Seconds to produce `tokens` tokens one by one, after `context` of them."""
+    def decode_s(self, tokens: int, context: int, sequences: int = 1) -> float:
+        """Seconds to produce `tokens` tokens one by one, after `context` of them, of so many sequences at once."""
         ...
 
 
@@ -56,6 +59,7 @@ class DeviceProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     power_w: drawn while computing, in watts; 0 where it is not accounted.
     battery_wh: a full battery in watt-hours; null for a device on mains.
     sessions: how many it works on at a time.
+    batch: sequences that it decodes at once, each as fast as one alone: memory is what decoding waits for.
     """
 
     name: str
@@ -67,6 +71,7 @@ class DeviceProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     power_w: float = 0.0
     battery_wh: float | None = None
     sessions: int = 4
+    batch: int = 1
 
     def __post_init__(self) -> None:
         for key in ("prefill_tokens_per_s", "decode_tokens_per_s", "battery_wh"):
@@ -77,8 +82,9 @@ class DeviceProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
             raise ValueError("prefill_tokens_per_s and decode_tokens_per_s must both be given, or both null")
         if self.power_w < 0:
             raise ValueError(f"power_w must be 0 or more, not {self.power_w}")
-        if self.sessions < 1:
-            raise ValueError(f"sessions must be at least 1, not {self.sessions}")
+        for key in ("sessions", "batch"):
+            if getattr(self, key) < 1:
+                raise ValueError(f"{key} must be at least 1, not {getattr(self, key)}")
 
     @property
     def emulated(self) -> bool:
@@ -89,8 +95,9 @@ class DeviceProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         """Seconds to take in `tokens` tokens; 0 at this machine's own speed."""
         return tokens / self.prefill_tokens_per_s if self.prefill_tokens_per_s else 0.0
 
-    def decode_s(self, tokens: int, context: int = 0) -> float:
-        """Seconds to produce `tokens` tokens one by one, whatever the context; 0 at this machine's own speed."""
+    def decode_s(self, tokens: int, context: int = 0, sequences: int = 1) -> float:
+        """Seconds to produce `tokens` tokens one by one, whatever the context and of however many sequences; 0 at this
+        machine's own speed."""
         return tokens / self.decode_tokens_per_s if self.decode_tokens_per_s else 0.0
 
 

@@ -16,9 +16,10 @@ class DeviceRecord(msgspec.Struct, frozen=True, kw_only=True):
     capacity: sessions that it works on at most.
     battery: share left, None on mains.
     emulated: it is slowed to other hardware's speed.
-    prefill_token_s: seconds to take in a token, 0 where not known.
+    prefill_token_s, decode_token_s: seconds to take in a token and to give one out, 0 where not known.
     prefill_j, decode_j: joules that a token costs.
     energy_j: joules spent so far.
+    dialled_in: it is a program of its own, reached through a gateway: others at that address may be well without it.
     """
 
     name: str
@@ -33,6 +34,8 @@ class DeviceRecord(msgspec.Struct, frozen=True, kw_only=True):
     battery: float | None = None
     emulated: bool = False
     prefill_token_s: float = 0.0
+    decode_token_s: float = 0.0
     prefill_j: float = 0.0
     decode_j: float = 0.0
     energy_j: float = 0.0
+    dialled_in: bool = False

@@ -62,7 +62,10 @@ class _Opened:
 
 
 class EngineHandler:
-    """Runs the requests of one connection on the engines of this side. No connection knows another's sessions."""
+    """Runs the requests of one connection on the engines of this side. No connection knows another's sessions.
+
+    engines: by name; they may come and go.
+    """
 
     def __init__(
         self, engines: Mapping[str, Engine], links: Mapping[str, Link], connection: Connection
@@ -115,12 +118,19 @@ class EngineHandler:
                 reply = frames.Done(request.session, request.seq)
             elif type(request) is frames.GetStats:
                 reply = frames.Stats(0, request.seq, await self._engine(request).stats())
+            elif type(request) is frames.GetInfo:
+                reply = frames.Info(0, request.seq, (await self.find(request.engine)).info)
+            elif type(request) is frames.Ask:
+                reply = frames.Answer(0, request.seq, await self.answer(request.method, request.body))
             elif opened is not None:
+                came_s = self._loop.time()
                 if opened.busy:
                     await opened.turn()
                 opened.busy = True
                 try:
                     reply = await self._operate(request, opened)
+                    if type(reply) is frames.Hidden:  # it may have waited for the one before
+                        reply.forwarded.took_s = self._loop.time() - came_s
                 finally:
                     opened.leave()
             else:
@@ -195,17 +205,38 @@ class EngineHandler:
                 task.cancel()
         if self._tasks:
             await asyncio.wait(list(self._tasks.values()))
+        await self.end_sessions()
+
+    @property
+    def sessions(self) -> int:
+        """That the other side has open, or is opening."""
+        return len(self._sessions)
+
+    async def end_sessions(self) -> None:
+        """Cancel all that the other side has open; whatever it asks of them fails."""
         sessions, self._sessions = self._sessions, {}
         for (engine, _), opened in sessions.items():
+            opened.over = True
             try:
                 if opened.session is not None:
                     await opened.session.cancel()
             except Exception:
                 log.exception("engine %r failed to cancel a session", engine)
 
+    async def find(self, engine: str) -> Engine:
+        """The engine of that name, for whoever asks whether there is one. Raises UnknownEngine."""
+        return self._named(engine)
+
+    async def answer(self, method: str, body: bytes) -> bytes:
+        """What the other side asks that is about no engine. Raises EngineError."""
+        raise ProtocolError(f"nobody here answers {method!r}")
+
     def _engine(self, request: Request) -> Engine:
-        if (engine := self._engines.get(request.engine)) is None:
-            raise UnknownEngine(f"no engine {request.engine!r}; there are: {', '.join(self._engines)}")
+        return self._named(request.engine)
+
+    def _named(self, name: str) -> Engine:
+        if (engine := self._engines.get(name)) is None:
+            raise UnknownEngine(f"no engine {name!r}; there are: {', '.join(self._engines) or 'none'}")
         return engine
 
     def _send(self, reply: frames.Frame, engine: str) -> None:
@@ -237,8 +268,8 @@ async def _extend(session: Session, request: frames.Extend) -> frames.Frame:
 
 
 async def _forward(session: Session, request: frames.Forward) -> frames.Frame:
-    hidden = await session.forward(request.position, request.hidden)
-    return frames.Hidden(request.session, request.seq, hidden)
+    forwarded = await session.forward(request.position, request.hidden, request.wanted)
+    return frames.Hidden(request.session, request.seq, forwarded)
 
 
 _OPERATIONS: dict[type[Request], Callable[[Session, Any], Awaitable[frames.Frame]]] = {

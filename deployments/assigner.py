@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NoReturn
 
+from cluster.registry import DeviceRecord
 from deployments.devices import DeviceIndex
 from deployments.directory import Snapshot
 from deployments.experience import Experience
 from deployments.modes import MODES
-from deployments.modes.base import DEVICE, POOLS, VERIFIER, Mode, Role, Situation
+from deployments.modes.base import DEVICE, MIDDLE, POOLS, VERIFIER, Mode, Role, Situation
 from deployments.reports import Report
 from deployments.request.assignment import (
     Assignment,
@@ -20,7 +21,8 @@ from deployments.request.assignment import (
     RoutingRequest,
 )
 from deployments.request.job import NoSuchDevice, UnknownMode
-from engine.base import InvalidRequest, NoCapacity
+from engine.base import InvalidRequest, NoCapacity, SplitInfo
+from engine.split.base import SplitMismatch, misfit
 from policies.collaboration import (
     ANY_DEVICE,
     Collaboration,
@@ -81,6 +83,20 @@ class Assigner:
         """All that is up."""
         return Snapshot(self._version, dict(self._pools), dict(self._devices.records), awaited=self._awaited)
 
+    @property
+    def devices(self) -> Mapping[str, DeviceRecord]:
+        """Those that are up, by name."""
+        return self._devices.records
+
+    def replicas(self, pool: str) -> Sequence[EndpointInfo]:
+        """Those of a pool that are up."""
+        return self._pools.get(pool, ())
+
+    @property
+    def splits(self) -> tuple[SplitInfo, ...]:
+        """Which kinds of middles are up."""
+        return tuple(dict.fromkeys(e.split for e in self._pools.get(MIDDLE, ()) if e.split is not None))
+
     def count(self, pool: str) -> int:
         """Replicas that are up."""
         return len(self._pools.get(pool, ()))
@@ -111,8 +127,8 @@ class Assigner:
         retry_lost: endpoints that failed the request may be tried again.
         now_s: of any one clock, seconds.
 
-        Raises UnknownMode, NoSuchDevice, InvalidRequest, NoCapacity, and NoEndpoint where what is needed is not up
-        (it may come: ask again with the next snapshot).
+        Raises UnknownMode, NoSuchDevice, InvalidRequest, NoCapacity, SplitMismatch, and NoEndpoint where what is needed
+        is not up (it may come: ask again with the next snapshot).
         """
         self._devices.forget_assigned(now_s - ASSIGNED_S)
         for key in wanted.full:
@@ -225,7 +241,7 @@ class Assigner:
         self, role: Role, wanted: RoutingRequest, retry_lost: bool, now_s: float
     ) -> tuple[EndpointInfo, ...]:
         """As many as the role takes, of those that are up and have not failed the request."""
-        up: Sequence[EndpointInfo] = self._pools.get(role.pool, ())
+        up = self._fitting(role.pool, wanted)
         if wanted.lost and (role.expendable or not retry_lost):
             up = [e for e in up if e.key not in wanted.lost]
         elif wanted.lost and up:  # those that failed it least often
@@ -244,6 +260,16 @@ class Assigner:
             up = [e for e in up if e is not chosen[-1]] if role.count > 1 else ()
         return tuple(chosen)
 
+    def _fitting(self, pool: str, wanted: RoutingRequest) -> Sequence[EndpointInfo]:
+        """Those that are up; of parts of a split model, those that fit the one that the request's driver has."""
+        up, ours = self._pools.get(pool, ()), wanted.split
+        if ours is None or not any(e.split for e in up):
+            return up
+        whys = [misfit(ours, e.split) if e.split else None for e in up]
+        if None not in whys and not _begun(wanted):
+            raise SplitMismatch(f"no {pool} fits this device: {'; '.join(sorted(filter(None, set(whys))))}")
+        return [e for e, why in zip(up, whys, strict=True) if why is None]
+
     def _not_kept(self, up: Sequence[EndpointInfo], now_s: float) -> Sequence[EndpointInfo]:
         """Those at which no begun answer waits for room: it goes before new ones."""
         kept = self._kept_until_s = {
@@ -260,7 +286,7 @@ class Assigner:
             return True
         pools = [r.pool for r in MODES[role.if_lost].roles if r.needed] if role.if_lost else [role.pool]
         taken = {e.key for e in cast[role.name]}.union(wanted.lost)
-        return all(any(e.key not in taken for e in self._pools.get(pool, ())) for pool in pools)
+        return all(any(e.key not in taken for e in self._fitting(pool, wanted)) for pool in pools)
 
     def _load(self, endpoint: EndpointInfo) -> int:
         return endpoint.sessions + self._assigned[endpoint.key]

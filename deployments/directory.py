@@ -81,8 +81,11 @@ class Directory:
         return Snapshot(self.version, dict(self._pools), devices, tuple(gone), version, self._awaited)
 
     def register(self, records: Iterable[DeviceRecord], now_s: float) -> bool:
-        """Devices announce themselves, or that they are still there; says whether that is news."""
+        """Devices announce themselves, or that they are still there; says whether that is news. A name of the settings'
+        own devices is theirs."""
         for record in records:
+            if record.dialled_in and record.name in self._expected:
+                continue
             self._heard_s[record.name] = now_s
             self._heard_s.move_to_end(record.name)
             if record.name in self._awaited:
@@ -92,10 +95,15 @@ class Directory:
                 self._note(record.name)
         return self.update(now_s)
 
-    def lost(self, address: str, now_s: float) -> bool:
-        """Forget the devices at an address, until they register again; says whether that is news."""
-        for name in [name for name, record in self._devices.items() if record.address == address]:
+    def lost(self, name: str, address: str, now_s: float) -> bool:
+        """Forget a device, and with it the others of its host, until they register again; says whether that is
+        news."""
+        known = self._devices.get(name)
+        if known is not None and known.address == address and known.dialled_in:
             self._forget(name)
+        else:
+            for each in [each for each, record in self._devices.items() if record.address == address]:
+                self._forget(each)
         return self.update(now_s)
 
     def list_pool(self, pool: str, replicas: Iterable[EndpointInfo]) -> None:

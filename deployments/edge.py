@@ -17,11 +17,10 @@ from ray.experimental import internal_kv
 
 from cluster import host as hosting
 from cluster.profile import load_profile
+from deployments.device_name import PATTERN, device_name
 from deployments.endpoint import EndpointSettings
 from deployments.engines import EngineSettings, TorchSettings, build_engine
-from deployments.modes.base import POOLS
 from deployments.settings import LinkSettings, Strict
-from policies.collaboration import ANY_DEVICE
 
 logger = logging.getLogger("ray.serve")
 
@@ -36,16 +35,14 @@ class DeviceSettings(Strict):
     profile: "native" for this machine's own speed, or the profile of what it is slowed to.
     """
 
-    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
+    name: str = Field(pattern=PATTERN)
     profile: str = "native"
     link: LinkSettings = LinkSettings()
 
     @field_validator("name")
     @classmethod
     def _means_nothing_else(cls, name: str) -> str:
-        if name in (*POOLS, ANY_DEVICE):
-            raise ValueError(f"{name!r} has a meaning of its own; call the device something else")
-        return name
+        return device_name(name)
 
     @field_validator("profile")
     @classmethod

@@ -14,7 +14,7 @@ from cluster.address import reachable
 from cluster.endpoint import serve_engines
 from cluster.tls import contexts
 from deployments.autoscaling import as_numbers, replica_state
-from deployments.engines import AnySettings, build_engine
+from deployments.engines import AnySettings, MiddleSettings, build_engine
 from deployments.request.assignment import EndpointInfo, Load
 from deployments.settings import Strict
 from engine.base import EngineStopped
@@ -67,7 +67,7 @@ class EngineEndpoint:
     """
 
     async def __init__(  # type: ignore[misc]  # Ray Serve awaits it
-        self, pool: str, engine: AnySettings, settings: EndpointSettings
+        self, pool: str, engine: AnySettings | MiddleSettings, settings: EndpointSettings
     ) -> None:
         self.pool, self._settings = pool, settings
         self._exit = AsyncExitStack()
@@ -97,6 +97,7 @@ class EngineEndpoint:
             vocabulary=info.vocabulary,
             sessions=stats.sessions,
             load=Load(stats.waiting, stats.blocks_free, stats.blocks_total),
+            split=info.split,
         )
 
     async def record_autoscaling_stats(self) -> dict[str, float]:

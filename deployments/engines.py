@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import logging
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from cluster.delayed import Delayed
 from cluster.latency import LogNormal
@@ -35,6 +35,31 @@ class TorchSettings(EngineConfig):
     grow: int = Field(1, ge=1, le=64)
     threads: int | None = Field(1, ge=1)
     latency: LatencySettings | None = None
+
+
+class MiddleSettings(EngineConfig):
+    """The layers between of a split model, on the torch engine.
+
+    kind: which engine.
+    model: the whole one, as of any torch engine.
+    first: m, how many layers the devices hold; with the next one it begins.
+    stages: P, that its layers are spread over; each computes a batch of its own, with threads of its own.
+    threads: of torch in a stage, null for torch's own choice.
+    The rest: see `engine.config.EngineConfig`.
+    """
+
+    kind: Literal["torch"] = "torch"
+    model: str = "target"
+    first: int = Field(2, ge=1)
+    stages: int = Field(1, ge=1, le=64)
+    threads: int | None = Field(1, ge=1)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _not_vllm(cls, said: Any) -> Any:
+        if isinstance(said, dict) and said.get("kind") == "vllm":
+            raise ValueError("vLLM cannot be a middle: hidden states do not pass through it; kind torch does")
+        return said
 
 
 class VllmSettings(VllmConfig):
@@ -85,7 +110,7 @@ AnySettings = ModelSettings | NullSettings
 EngineSettings = Annotated[AnySettings, Field(discriminator="kind")]
 
 
-def build_engine(settings: AnySettings) -> Engine:
+def build_engine(settings: AnySettings | MiddleSettings) -> Engine:
     """Load and start the engine; takes seconds for a torch engine, half a minute for vLLM. Raises FileNotFoundError,
     ValueError."""
     if isinstance(settings, NullSettings):
@@ -98,6 +123,16 @@ def build_engine(settings: AnySettings) -> Engine:
 
         folder = model_folder(settings.model)
         return load_vllm(folder, settings, threads=settings.threads, report=_log_loaded)
+
+    if isinstance(settings, MiddleSettings):
+        from engine.torch.split import load_middle, load_pipeline
+
+        folder, threads = model_folder(settings.model), settings.threads
+        if settings.stages == 1:
+            return load_middle(folder, settings.first, settings, threads=threads, report=_log_loaded)
+        return load_pipeline(
+            folder, settings.first, settings.stages, settings, threads=threads, report=_log_loaded
+        )
 
     from engine.torch.engine import load  # imports torch: only where a model runs
     from engine.torch.linear import choices

@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from deployments.accounts import Terms, account_of
+from deployments.device_name import device_name
 
 PREFIX = "tandem-"
 SECRET_BYTES = 32
@@ -18,10 +19,12 @@ SECRET_BYTES = 32
 
 
 class Role(StrEnum):
-    """user: asks for answers, and sees its own account. operator: sees everything, and makes keys and terms."""
+    """user: asks for answers, and sees its own account. operator: sees everything, and makes keys and terms. device:
+    opens the gateway, and nothing of the API."""
 
     USER = "user"
     OPERATOR = "operator"
+    DEVICE = "device"
 
 
 class KeyRefused(ValueError):
@@ -35,7 +38,7 @@ class NoSuchKey(KeyRefused):
 @dataclass(frozen=True, slots=True)
 class Key:
     """id: by which it is called, and its account.
-    name: whose it is, for people.
+    name: whose it is, for people; a device's: what requests call it.
     hint: the end of its secret.
     made_s: when, seconds since the epoch.
     """
@@ -53,13 +56,15 @@ class Caller:
     """Who asks.
 
     account: who pays.
-    keyed: it has shown a key; otherwise there are none, and it must be on this machine.
+    keyed: it has shown a key; otherwise the API asks for none, and it must be on this machine.
+    name: of its key, "" without one; a device's: what requests call it.
     """
 
     account: str
     role: Role
     terms: Terms
     keyed: bool
+    name: str = ""
 
     def at(self, device: str | None) -> Caller:
         """Without a key, the account is that of the device."""
@@ -97,6 +102,12 @@ class Keyring:
         """By id."""
         return self._keys
 
+    @property
+    def guards_api(self) -> bool:
+        """Whether the API asks for a key: as soon as there is one that opens it. A device's does not, and whoever makes
+        one before any other must not be shut out by it."""
+        return bool(self._openers())
+
     def copy(self) -> Keyring:
         """One that may be changed before the change is known to last."""
         return Keyring(self._keys.values(), self._secrets.values())
@@ -119,8 +130,12 @@ class Keyring:
         return key if expires_s is None or now_s < expires_s else None
 
     def make(self, name: str, role: Role, terms: Terms, now_s: float) -> tuple[Key, Secret, str]:
-        """A new key: what is kept of it, and its secret. Raises KeyRefused for a first one that is no operator's."""
-        if not (_rules(role, terms) or self._rulers()):
+        """A new key: what is kept of it, and its secret. Raises KeyRefused, also for a first one that opens the API and
+        is no operator's."""
+        if role is Role.DEVICE:
+            self._check_device(name)
+            terms = _of_device(name, terms)
+        elif not (_rules(role, terms) or self._rulers()):
             raise KeyRefused(
                 "the first key must be an operator's that does not expire: with it, everybody without one is turned "
                 "away"
@@ -146,7 +161,14 @@ class Keyring:
 
     def change(self, id: str, name: str, role: Role, terms: Terms) -> Key:
         """Set what it is. Raises KeyRefused."""
-        key = replace(self.key(id), name=name, role=role, terms=terms)
+        old = self.key(id)
+        if Role.DEVICE in (old.role, role):
+            if role is not old.role:
+                raise KeyRefused("a device's key stays one, and no other key becomes one: make a new one")
+            if name != old.name:
+                raise KeyRefused(f"the device keeps its name, {old.name!r}: make a new key for another one")
+            terms = _of_device(name, terms)
+        key = replace(old, name=name, role=role, terms=terms)
         if not _rules(role, terms):
             self._not_last(id)
         self._keys[id] = key
@@ -155,7 +177,7 @@ class Keyring:
     def revoke(self, id: str) -> Key:
         """It opens nothing any more. Raises KeyRefused."""
         key = self.key(id)
-        if len(self._keys) > 1:  # with the last one gone, everything is open again, on this machine
+        if self._openers() != [id]:  # with the last one gone, the API is open again, on this machine
             self._not_last(id)
         del self._keys[id]
         self._secrets = {hashed: known for hashed, known in self._secrets.items() if known.key != id}
@@ -165,6 +187,20 @@ class Keyring:
         known = Secret(digest(said), key.id)
         self._secrets[known.digest] = known
         return known
+
+    def _openers(self) -> list[str]:
+        """Those that open the API."""
+        return [key.id for key in self._keys.values() if key.role is not Role.DEVICE]
+
+    def _check_device(self, name: str) -> None:
+        """Raises KeyRefused for a name that no device may have, or that another one has."""
+        try:
+            device_name(name)
+        except ValueError as error:
+            raise KeyRefused(str(error)) from None
+        for key in self._keys.values():
+            if key.role is Role.DEVICE and key.name == name:
+                raise KeyRefused(f"the device {name!r} has a key, {key.id}: rotate it, or revoke it first")
 
     def _rulers(self) -> list[str]:
         """Operators that will still be there tomorrow."""
@@ -178,3 +214,10 @@ class Keyring:
 def _rules(role: Role, terms: Terms) -> bool:
     """Whether it is enough to stay in charge."""
     return role is Role.OPERATOR and terms.expires_s is None
+
+
+def _of_device(name: str, terms: Terms) -> Terms:
+    """A device computes for itself alone: others are not its own to use."""
+    if terms.devices not in (None, (name,)):
+        raise KeyRefused(f"the key of the device {name!r} is for that device alone")
+    return replace(terms, devices=(name,))

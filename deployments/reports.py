@@ -29,6 +29,7 @@ class Report:
     whole: it came to its end.
     bill: what it has cost, whatever became of it.
     taught: by mode, what its `ModeRun.report` says.
+    request: the job's id.
     """
 
     account: str
@@ -37,6 +38,7 @@ class Report:
     whole: bool
     bill: Bill
     taught: Mapping[str, object] = field(default_factory=dict)
+    request: int = 0
 
 
 class Outbox(Generic[T]):

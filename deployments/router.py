@@ -20,6 +20,7 @@ from deployments.accounts import Statement, device_of
 from deployments.assigner import Assigner
 from deployments.changes import in_place
 from deployments.directory import Snapshot
+from deployments.expansions import Expansions
 from deployments.experience import Experience
 from deployments.gate import Entry, Gate, Passage
 from deployments.keys import Caller, Key, KeyRefused, Role
@@ -27,11 +28,19 @@ from deployments.metrics import Metrics, Observation
 from deployments.modes.base import VERIFIER
 from deployments.reports import Report
 from deployments.request.assignment import Assignment, RoutingRequest
+from deployments.request.expansion import Place, PlaceReport, PlaceRequest, PlanRequest, SketchPlan
 from deployments.request.job import NoSuchDevice
 from deployments.routing import Routing
-from deployments.settings import GateSettings, LedgerSettings, RacingSettings, RouterSettings, Strict
+from deployments.settings import (
+    GateSettings,
+    LedgerSettings,
+    RacingSettings,
+    RouterSettings,
+    SketchSettings,
+    Strict,
+)
 from deployments.treasury import Treasury
-from engine.base import EngineError
+from engine.base import EngineError, SplitInfo
 from policies.collaboration import collaboration
 from policies.routing import routing
 
@@ -68,11 +77,13 @@ class RouterChanges(Strict):
 
     router: how requests find mode and endpoints.
     racing: budget and exchange_rate only for new accounts.
+    sketch: whether answers are sketched, and who expands them.
     gate: when all verifiers are full.
     """
 
     router: RouterSettings | None = None
     racing: RacingSettings | None = None
+    sketch: SketchSettings | None = None
     gate: GateSettings | None = None
 
 
@@ -91,13 +102,14 @@ class Router:
         model: str,
         settings: RouterSettings,
         racing: RacingSettings,
+        sketch: SketchSettings,
         ledger: LedgerSettings,
         gate: GateSettings,
         batch_limit: int,
         places: int,
     ) -> None:
         self._scheduler = scheduler
-        self._started = RouterChanges(router=settings, racing=racing, gate=gate)
+        self._started = RouterChanges(router=settings, racing=racing, sketch=sketch, gate=gate)
         self._assigner = Assigner(
             settings.collaboration.create(collaboration),
             lambda: settings.routing.create(routing),
@@ -105,6 +117,7 @@ class Router:
             Experience(racing),
         )
         self._routing = Routing(self._assigner, settings)
+        self._expansions = Expansions(self._assigner, sketch)
         self._treasury = Treasury(ledger, self._assigner.experience.accounts)
         await self._treasury.open()
         # Where the pool is empty, a first replica's places: whoever waits for it is not held back before.
@@ -126,6 +139,8 @@ class Router:
             self._routing.settings = router
         if (racing := changes.racing or started.racing) is not None:
             self._assigner.experience.follow(racing)
+        if (sketch := changes.sketch or started.sketch) is not None:
+            self._expansions.follow(sketch)
         if (gate := changes.gate or started.gate) is not None:
             self._gate.settings = gate
 
@@ -133,6 +148,22 @@ class Router:
     async def assign(self, wanted: RoutingRequest) -> Assignment:
         """Mode and endpoints for a request; raises as Routing.assign."""
         return await self._routing.assign(wanted)
+
+    async def plan(self, wanted: PlanRequest) -> SketchPlan:
+        """As Expansions.plan."""
+        return await self._expansions.plan(wanted)
+
+    async def place(self, wanted: PlaceRequest) -> Place | None:
+        """As Expansions.place."""
+        return await self._expansions.place(wanted)
+
+    async def free(self, report: PlaceReport) -> None:
+        """As Expansions.free."""
+        self._expansions.free(report)
+
+    async def middles(self) -> tuple[SplitInfo, ...]:
+        """Which kinds there are."""
+        return self._assigner.splits
 
     async def report(self, reports: Sequence[Report]) -> None:
         """Answers are over."""
@@ -210,9 +241,9 @@ class Router:
         """It opens nothing any more. Raises KeyRefused."""
         return await self._treasury.revoke(id)
 
-    async def lost(self, address: str) -> None:
-        """Devices at this address did not answer somebody."""
-        self._scheduler.lost.remote(address)
+    async def lost(self, name: str, address: str) -> None:
+        """That device did not answer somebody."""
+        self._scheduler.lost.remote(name, address)
 
     async def snapshot(self) -> Snapshot:
         """What is up, as this router knows it."""
@@ -228,6 +259,7 @@ class Router:
                 await asyncio.sleep(0.5)
                 continue
             self._routing.see(snapshot)
+            self._expansions.see()
 
     async def _tell_what_waits(self) -> None:
         """Requests that wait for a pool are what it grows for, from nothing if need be."""

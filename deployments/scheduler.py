@@ -86,9 +86,10 @@ class Scheduler:
         if self._directory.register(records, time.monotonic()):
             self._tell()
 
-    async def lost(self, address: str) -> None:
-        """Devices at this address did not answer somebody; until they register again they are not there."""
-        if self._directory.lost(address, time.monotonic()):
+    async def lost(self, name: str, address: str) -> None:
+        """That device did not answer somebody; until it registers again it is not there, nor are others of its
+        host."""
+        if self._directory.lost(name, address, time.monotonic()):
             self._tell()
 
     async def waiting(self, requests: Mapping[str, float]) -> None:

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from cluster.link import LinkProfile
+from cluster.wire import DEFAULTS as WIRE
+from cluster.wire import WireSettings
 from deployments.request.timeouts import Limits, Timeouts
 from engine.config import PolicyChoice, Strict
+from engine.split.hidden import Kind
+from policies.chunking import chunking
 from policies.collaboration import collaboration
 from policies.cost import MAINS_USD_PER_J
 from policies.dispatch import dispatch
+from policies.drafting import drafting
 from policies.migration import migration
+from policies.parallel_drafting import parallel_drafting
 from policies.routing import routing
+from policies.sketch.dispatch import job_queue
+from policies.sketch.level import sketching
+from policies.sketch.suitability import sketchable
 
 __all__ = ["LatencySettings", "LinkSettings", "PolicyChoice", "RacingSettings", "RouterSettings", "Strict"]
 
@@ -27,6 +37,8 @@ class LinkSettings(Strict):
     jitter_ms: by how much a one-way delay varies either way, milliseconds; at most half the round-trip time.
     up_mbit_per_s, down_mbit_per_s: bandwidth from and to the device, megabits/s; null for no limit.
     rtt_trace: a round-trip time that changes, as [[seconds, rtt_ms], …] from second 0 on, in place of rtt_ms.
+    up_trace, down_trace: a bandwidth that changes, as [[seconds, megabits/s], …] from second 0 on, in place of the
+        constant.
     """
 
     rtt_ms: float = Field(0.0, ge=0)
@@ -34,6 +46,8 @@ class LinkSettings(Strict):
     up_mbit_per_s: float | None = Field(None, gt=0)
     down_mbit_per_s: float | None = Field(None, gt=0)
     rtt_trace: tuple[tuple[float, float], ...] = ()
+    up_trace: tuple[tuple[float, float], ...] = ()
+    down_trace: tuple[tuple[float, float], ...] = ()
 
     @model_validator(mode="after")
     def _possible(self) -> LinkSettings:
@@ -56,6 +70,8 @@ class LinkSettings(Strict):
             down_bytes_per_s=down,
             seed=seed,
             rtt_trace=tuple((time_s, rtt_ms / 1e3) for time_s, rtt_ms in self.rtt_trace),
+            up_trace=tuple((time_s, rate * BYTES_PER_MBIT) for time_s, rate in self.up_trace),
+            down_trace=tuple((time_s, rate * BYTES_PER_MBIT) for time_s, rate in self.down_trace),
         )
 
 
@@ -100,6 +116,13 @@ class LimitSettings(Strict):
         """As the executor takes them."""
         timeouts = Timeouts(self.connect_s, self.open_s, self.first_s, self.step_s)
         return Limits(self.replans, self.assign_s, timeouts)
+
+    def wire(self, silence_s: float = WIRE.silence_s, resume_s: float = WIRE.resume_s) -> WireSettings:
+        """A wire that gives up a second after the executor, whose limits are the ones that hold."""
+        longest_s = max(self.open_s, self.first_s, self.step_s, self.assign_s)
+        return WireSettings(
+            timeout_s=longest_s + 1.0, hello_s=self.connect_s + 1.0, silence_s=silence_s, resume_s=resume_s
+        )
 
 
 class RouterSettings(Strict):
@@ -171,3 +194,82 @@ class RacingSettings(Strict):
     def _migration_exists(cls, choice: PolicyChoice) -> PolicyChoice:
         choice.create(migration)
         return choice
+
+
+class ExpandingModel(Strict):
+    """A small model that expands sketches.
+
+    capability: the quality of its answers in relation to the target's, 0 to 1.
+    least_share: the length of a sketch that it needs for that, in relation to the answer's.
+    """
+
+    capability: float = Field(ge=0, le=1)
+    least_share: float = Field(0.3, gt=0, lt=1)
+
+
+def _family() -> dict[str, ExpandingModel]:
+    """The embedded one, by the facts in what its models expand, as its model card has them."""
+    capability = {"medium": 1.0, "small": 0.93, "other": 0.86, "tiny": 0.77}
+    return {name: ExpandingModel(capability=share) for name, share in capability.items()}
+
+
+class SketchSettings(Strict):
+    """Sketches, and who expands them.
+
+    questions: whose answers may be sketched: those that fall into points, by the question's text; or all, for a target
+        that was trained for its questions.
+    sketching: whether an answer is sketched, and how long the sketch may be.
+    queue: the order in which expansions get a place.
+    models: those that expand, by name, in order of preference.
+    candidates: expansions of a sentence that compete, where so many devices are idle.
+    batch: expansions that a device computes at once.
+    sequences: that an expander's replica computes at once.
+    parallelism: p, sentences that a device is taken to expand in the time of one when it is decided on a sketch.
+    within: sentences share a sequence as long as the expansion takes no more than this share of the time that the
+        target would have needed; 1 is PICE's.
+    wait_s: how long an expansion waits for a place; the target then finishes the answer.
+    """
+
+    questions: Literal["points", "all"] = "points"
+    sketching: PolicyChoice = PolicyChoice(name="latency")
+    queue: PolicyChoice = PolicyChoice(name="multi_list")
+    models: dict[str, ExpandingModel] = Field(default_factory=_family)
+    candidates: int = Field(1, ge=1, le=8)
+    batch: int = Field(1, ge=1, le=64)
+    sequences: int = Field(8, ge=1, le=1024)
+    parallelism: float = Field(1.0, ge=1)
+    within: float = Field(0.25, ge=0, le=1)
+    wait_s: float = Field(10.0, gt=0)
+
+    @model_validator(mode="after")
+    def _policies_exist(self) -> SketchSettings:
+        self.sketching.create(sketching)
+        self.queue.create(job_queue)
+        return self
+
+    def suitable(self, question: str) -> bool:
+        """Whether its answer may be sketched."""
+        return self.questions == "all" or sketchable(question)
+
+
+class SplitSettings(Strict):
+    """A device with the two ends of a split model.
+
+    chunking: how many tokens of a prompt go up next.
+    drafting: whether it drafts one more token.
+    parallel_drafting: what it drafts while it waits.
+    wire: hidden states on their way; int8 has a scale for each token. With float32, greedy answers are the whole
+        model's.
+    """
+
+    chunking: PolicyChoice = PolicyChoice(name="hat")
+    drafting: PolicyChoice = PolicyChoice(name="threshold")
+    parallel_drafting: PolicyChoice = PolicyChoice(name="hat")
+    wire: Kind = "float16"
+
+    @model_validator(mode="after")
+    def _policies_exist(self) -> SplitSettings:
+        self.chunking.create(chunking)
+        self.drafting.create(drafting)
+        self.parallel_drafting.create(parallel_drafting)
+        return self

@@ -63,12 +63,14 @@ class Treasury:
         self._thread.shutdown()
 
     def caller(self, hashed: str | None) -> Caller | None:
-        """Who has shown the key with that hash; None: nobody that is known. Where there are no keys it may be
-        anybody."""
-        if not len(self._ring):
-            return Caller(ANONYMOUS, Role.OPERATOR, self._accounts.terms, keyed=False)
+        """Who has shown the key with that hash; None: nobody that is known. Where the API asks for no key it may be
+        anybody, but a device is known by its own."""
         key = None if hashed is None else self._ring.holder(hashed, self._now_s())
-        return None if key is None else Caller(key.id, key.role, key.terms, keyed=True)
+        if key is not None:
+            return Caller(key.id, key.role, key.terms, keyed=True, name=key.name)
+        if self._ring.guards_api:
+            return None
+        return Caller(ANONYMOUS, Role.OPERATOR, self._accounts.terms, keyed=False)
 
     def terms(self, account: str) -> Terms:
         """What holds for its next request."""

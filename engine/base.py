@@ -204,6 +204,20 @@ class Verdict(msgspec.Struct, array_like=True):
     logprobs: list[TokenLogprob] | None = None
 
 
+class Forwarded(msgspec.Struct, array_like=True):
+    """Hidden states that a part of a model gives back, and the batch that they were computed in.
+
+    batch_tokens, batch_s: positions of that batch, all sessions' together, and seconds that it took; of several, the
+        last. 0: nothing was to be computed.
+    took_s: as in Draft.
+    """
+
+    hidden: Tensor
+    batch_tokens: int = 0
+    batch_s: float = 0.0
+    took_s: float = 0.0
+
+
 class EngineStats(msgspec.Struct):
     """Gauges of this moment and counters since the start. Times in seconds.
 
@@ -266,12 +280,30 @@ class EngineStats(msgspec.Struct):
     decision_s: float = 0.0
 
 
+class SplitInfo(msgspec.Struct, frozen=True):
+    """Which part of a model an engine has; the two parts of one model say the same.
+
+    checksum: of all the model's weights, in hexadecimal.
+    first: layer with which the middle begins; those before it are the outer part's.
+    layers: of the whole model.
+    hidden: numbers of a token's hidden states.
+    stages: P, of a middle's pipeline: so many batches are computed at once, one after the other.
+    """
+
+    checksum: str
+    first: int
+    layers: int
+    hidden: int
+    stages: int = 1
+
+
 class EngineInfo(msgspec.Struct, frozen=True):
     """What a caller must know of the model behind an engine.
 
     vocabulary: an id of the tokenizer; equal ids mean equal token ids.
     context: tokens of prompt and output together.
     capabilities: what its sessions can do, of CAPABILITIES.
+    split: of an engine with a part of a model.
     """
 
     model: str
@@ -280,6 +312,7 @@ class EngineInfo(msgspec.Struct, frozen=True):
     context: int
     eos: int
     capabilities: tuple[str, ...] = ("generate", "verify", "draft")
+    split: SplitInfo | None = None
 
 
 CAPABILITIES = ("generate", "verify", "draft", "forward")
@@ -288,8 +321,9 @@ CAPABILITIES = ("generate", "verify", "draft", "forward")
 class Session(Protocol):
     """One sequence at one engine: a prompt and the output tokens that follow it.
 
-    Output positions count from 0 at the first token after the prompt. One operation runs at a time, another one
-    raises InvalidRequest. An operation that the engine lacks (see EngineInfo.capabilities) raises InvalidRequest.
+    Output positions count from 0 at the first token after the prompt. One operation runs at a time, another one raises
+    InvalidRequest; only a `forward` may follow another. An operation that the engine lacks (see
+    EngineInfo.capabilities) raises InvalidRequest.
     """
 
     def generate(self) -> AsyncGenerator[Tokens, None]:
@@ -315,8 +349,17 @@ class Session(Protocol):
         """Set the output from `position` on to `tokens`: keeps the common part, rolls the rest back."""
         ...
 
-    async def forward(self, position: int, hidden: Tensor) -> Tensor:
-        """Run hidden states of the positions from `position` on through the engine's part of a model."""
+    async def forward(self, position: int, hidden: Tensor, wanted: int) -> Forwarded:
+        """Run hidden states of the positions from `position` on through the engine's part of a model.
+
+        wanted: how many of the last of them are to come back.
+
+        Others may be asked for before one has ended, so that they travel meanwhile: they run one after another.
+
+        Positions count from the prompt's first token on. What was there from `position` on is dropped. Such a session
+        is opened with an empty prompt and a sampling that says no more than `max_tokens`, which is of prompt and
+        output, and `reader_rate`: it learns of no token.
+        """
         ...
 
     async def cancel(self) -> None:

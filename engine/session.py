@@ -12,6 +12,7 @@ from engine.base import (
     EngineError,
     EngineInfo,
     EngineStopped,
+    Forwarded,
     InvalidRequest,
     SessionCancelled,
     Tensor,
@@ -37,6 +38,7 @@ class BaseSession:
         self._loop = asyncio.get_running_loop()
         self._ended: EngineError | None = None
         self._waiter: asyncio.Future[None] | None = None
+        self._forwards = asyncio.Lock()  # they take turns
 
     @property
     def busy(self) -> bool:
@@ -49,7 +51,7 @@ class BaseSession:
     async def draft(self, position: int, tokens: Sequence[int], window: int) -> Draft:
         raise self._lacks("draft")
 
-    async def forward(self, position: int, hidden: Tensor) -> Tensor:
+    async def forward(self, position: int, hidden: Tensor, wanted: int) -> Forwarded:
         raise self._lacks("forward")
 
     def _lacks(self, operation: str) -> InvalidRequest:

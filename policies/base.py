@@ -26,11 +26,12 @@ class Registry(Generic[P]):
     The contract tests of the family (tests/policies/test_contract.py) then run over it; what it does beyond that is
     tested in a file of its own.
 
-    family: its name, which is also that of the module and of the variable in it that hold this registry.
+    family: its name, which is also that of the variable that holds this registry.
+    module: the one in this package that the variable is in; "": of the family's name.
     """
 
-    def __init__(self, family: str) -> None:
-        self.family = family
+    def __init__(self, family: str, module: str = "") -> None:
+        self.family, self._module = family, module or family
         self._factories: dict[str, Callable[..., P]] = {}
 
     def register(self, name: str) -> Callable[[type[P]], type[P]]:
@@ -57,13 +58,13 @@ class Registry(Generic[P]):
         _import_all()
         return iter(sorted(self._factories))
 
-    def __reduce__(self) -> tuple[Callable[[str], Registry[P]], tuple[str]]:
+    def __reduce__(self) -> tuple[Callable[[str, str], Registry[P]], tuple[str, str]]:
         """Pickled, it is a reference: every process has its own registry of each family."""
-        return _family, (self.family,)
+        return _family, (self.family, self._module)
 
 
-def _family(name: str) -> Registry[Any]:
-    found: Registry[Any] = getattr(import_module(f"policies.{name}"), name)
+def _family(name: str, module: str) -> Registry[Any]:
+    found: Registry[Any] = getattr(import_module(f"policies.{module}"), name)
     return found
 
 

@@ -18,15 +18,28 @@ from cluster.profile import load_profile
 from deployments.autoscaling import AutoscalingSettings
 from deployments.mistakes import explain
 from deployments.modes import MODES
-from deployments.settings import LatencySettings, LimitSettings, LinkSettings, RacingSettings, RouterSettings
+from deployments.modes.base import MIDDLE, VERIFIER
+from deployments.settings import (
+    ExpandingModel,
+    LatencySettings,
+    LimitSettings,
+    LinkSettings,
+    RacingSettings,
+    RouterSettings,
+    SketchSettings,
+    SplitSettings,
+)
 from engine import vllm
+from engine.base import SplitInfo
 from engine.config import EngineConfig, PolicyChoice, SessionLimits, Strict
+from engine.core.pipeline import spread
 from engine.vllm.config import VllmConfig, check_options
 from policies.batching import ChunkedPrefill, batching
 from policies.window import window
 from simulator import hardware
 from simulator.errors import ConfigError, renamed
-from simulator.hardware import MeasuredTimer, RateTimer, StepTimer
+from simulator.hardware import Drafter, Ends, MeasuredEnds, MeasuredTimer, RateTimer, StepTimer
+from simulator.sketch import SketchShape
 from simulator.workload import WorkloadSettings
 
 __all__ = [
@@ -35,6 +48,7 @@ __all__ = [
     "ConfigError",
     "DeviceGroup",
     "Engine",
+    "Split",
     "TargetGroup",
     "Vllm",
     "load",
@@ -46,6 +60,9 @@ NO_LIMIT = 1_000_000  # requests that wait there
 GROUPED = ("targets", "auto_topology")  # keys of a configuration below which targets' engines lie
 VLLM_KV_BLOCKS = 1024  # of a measured engine; a live one has as many as it finds memory for
 VLLM_TOKEN_BUDGET = 2048  # vLLM's choice on most machines
+HIDDEN = 512  # numbers of a hidden state where nobody says: the embedded target's
+ALPHA = 0.8  # share of drafts that is accepted where nobody says: of the embedded pair
+LEAST = 0.01  # of that share, and of what is left, for a drafter that is never or always right
 
 
 class Service(SessionLimits):
@@ -115,11 +132,60 @@ def _kind(raw: Any) -> str:
 AnyEngine = Annotated[Annotated[Engine, Tag("torch")] | Annotated[Vllm, Tag("vllm")], Discriminator(_kind)]
 
 
+class Split(SplitSettings):
+    """What devices do with the two ends of a split model, as `tandem device` is told it, and what else a simulation has
+    to know.
+
+    drafter: adapter, whose every token takes a pass; heads, which give a draft in one; or none.
+    sureness: s of the drafter's confidence, see `simulator.guesses`; null: what the share of accepted drafts implies,
+        that of the embedded pair where `workload.acceptance` does not say.
+    hidden: numbers of a token's hidden states; null: the model's.
+    engine: memory and limits of a device's part.
+    """
+
+    drafter: Drafter = "adapter"
+    sureness: float | None = Field(None, gt=0)
+    hidden: int | None = Field(None, ge=1)
+    engine: EngineConfig = EngineConfig()
+
+
+class Sketch(SketchSettings):
+    """Sketches, as the application is told of them, and what else a simulation has to know.
+
+    models: of devices: "devices-0" is the first group's, and so on; none: all expand.
+    capability: of devices, where `models` does not say it.
+    share: of an answer's tokens that its sketch has.
+    sentence: tokens of a sentence of an answer.
+    length_error: standard deviation of the logarithm of the length that the target tells over the true one.
+    asking: tokens that are asked in beside a question.
+    """
+
+    models: dict[str, ExpandingModel] = Field(default_factory=dict)
+    capability: float = Field(0.9, ge=0, le=1)
+    share: float = Field(0.3, gt=0, lt=1)
+    sentence: int = Field(20, ge=1)
+    length_error: float = Field(0.1, ge=0)
+    asking: int = Field(16, ge=0)
+
+    def shape(self, seed: int) -> SketchShape:
+        """Of all sketches."""
+        return SketchShape(self.share, self.sentence, self.length_error, self.asking, seed)
+
+    def settings(self, groups: int) -> SketchSettings:
+        """With a model for each of so many groups of devices."""
+        known = ExpandingModel(capability=self.capability, least_share=self.share)
+        return self.model_copy(
+            update={"models": self.models or {f"devices-{g}": known for g in range(groups)}}
+        )
+
+
 class TargetGroup(Strict):
     """Alike servers of the cloud pool.
 
     count: how many there are.
     hardware, model: names that the hardware model knows ("4xA100", "Llama-2-70B").
+    first: they have a split model's middle, from this layer on; those before it are devices'. null: whole models.
+    stages: P, that this is spread over; each is on such hardware of its own. What passes between them takes no time.
     measured: step times of a live engine, in place of hardware; `model` is then any name.
     draft_model: a small model on the same hardware, which drafts in fused rounds; null for none.
     measured_draft: step times of such a model, in place of draft_model.
@@ -135,6 +201,8 @@ class TargetGroup(Strict):
     count: int = Field(1, ge=1)
     hardware: str | None = None
     model: str
+    first: int | None = Field(None, ge=1)
+    stages: int = Field(1, ge=1)
     measured: MeasuredTimer | None = None
     draft_model: str | None = None
     measured_draft: MeasuredTimer | None = None
@@ -159,8 +227,20 @@ class TargetGroup(Strict):
             raise ValueError("a target needs either hardware or measured")
         if self.draft_model is not None and (self.measured_draft is not None or self.hardware is None):
             raise ValueError("draft_model goes with hardware, and without measured_draft")
+        if self.first is not None:
+            if self.draft_model is not None or self.measured_draft is not None:
+                raise ValueError("a middle has no drafter beside it")
+            if self.engine.latency is not None:
+                raise ValueError("a middle is no service with a latency of its own")
+        if self.stages > 1 and (self.first is None or self.hardware is None):
+            raise ValueError("stages are of a middle (first) on hardware")
         if self.hardware is not None:
             hardware.check(self.hardware, self.model)
+            layers = hardware.shape_of(self.model).layers
+            if self.first is not None and self.first >= layers:
+                raise ValueError(f"first must be below {self.model}'s {layers} layers, not {self.first}")
+            if self.first is not None:
+                spread(self.first, layers, self.stages)
             if self.draft_model is not None:
                 hardware.check(self.hardware, self.draft_model)
         return self
@@ -170,7 +250,24 @@ class TargetGroup(Strict):
         if self.hardware is None:
             assert self.measured is not None
             return self.measured
+        if self.first is not None:
+            return self.stage_timers(data)[0]
         return hardware.timer(self.hardware, self.model, data)
+
+    def stage_timers(self, data: Path | None) -> list[StepTimer]:
+        """The same of each stage of a middle."""
+        if self.hardware is None or self.first is None:
+            return [self.timer(data)]
+        layers = hardware.shape_of(self.model).layers
+        return [
+            hardware.middle_timer(self.hardware, self.model, end - begin, data)
+            for begin, end in spread(self.first, layers, self.stages)
+        ]
+
+    @property
+    def pool(self) -> str:
+        """In which they are."""
+        return VERIFIER if self.first is None else MIDDLE
 
     def draft_timer(self, data: Path | None) -> StepTimer | None:
         """The same of the small model beside it; None without one."""
@@ -188,6 +285,8 @@ class TargetGroup(Strict):
     def over(self, common: AnyEngine) -> TargetGroup:
         """With what is said of all engines, where its own does not say otherwise, or is of another kind that has no
         such key."""
+        if self.first is not None:  # which no vLLM can be, nor a service
+            common = Engine() if isinstance(common, Vllm) else common.model_copy(update={"latency": None})
         if "engine" not in self.model_fields_set:
             return self.model_copy(update={"engine": common})
         own = self.engine
@@ -202,7 +301,8 @@ class TargetGroup(Strict):
         derived: dict[str, Any] = {}
         if self.hardware is not None:
             if "kv_blocks" not in said:
-                derived["kv_blocks"] = hardware.kv_tokens(self.hardware, self.model) // engine.block_size
+                places = self.hardware if self.stages == 1 else f"{self.stages}x{self.hardware}"
+                derived["kv_blocks"] = hardware.kv_tokens(places, self.model) // engine.block_size
             if "max_sessions" not in said:
                 derived["max_sessions"] = MAX_SESSIONS
             if "max_waiting" not in said:
@@ -243,21 +343,25 @@ class DeviceGroup(Strict):
 
     count: how many there are.
     sessions: requests that each works on at a time; null: as its profile says, else 1.
+    batch: sequences that each decodes at once; null: as its profile says, else 1.
     hardware, model: names that the hardware model knows ("A40", "Qwen-7B").
     profile: of `cluster/configs`, as in the application's `hosts`.
     rates: prefill_tokens_per_s and decode_tokens_per_s.
     measured: step times of a live engine.
+    ends: step times of a split model's two ends on it; null: as hardware and model have them, else it has none.
     link: between the device and the cloud.
     power_w: drawn while computing, watts; null: as its profile says, else 0.
     """
 
     count: int = Field(1, ge=1)
     sessions: int | None = Field(None, ge=1)
+    batch: int | None = Field(None, ge=1)
     hardware: str | None = None
     model: str | None = None
     profile: str | None = None
     rates: RateTimer | None = None
     measured: MeasuredTimer | None = None
+    ends: MeasuredEnds | None = None
     link: LinkSettings = LinkSettings()
     power_w: float | None = Field(None, ge=0)
 
@@ -282,12 +386,27 @@ class DeviceGroup(Strict):
         assert timer is not None
         return timer
 
+    def split_ends(self, first: int, drafter: Drafter, data: Path | None) -> Ends | None:
+        """How long its part of a split model takes; None if it has none."""
+        if self.ends is not None:
+            return self.ends.ends(drafter)
+        if self.hardware is None or self.model is None:
+            return None
+        return hardware.ends(self.hardware, self.model, first, drafter, data)
+
     @property
     def places(self) -> int:
         """Requests that each works on at a time."""
         if self.sessions is None and self.profile is not None:
             return load_profile(self.profile).sessions
         return self.sessions or 1
+
+    @property
+    def batch_limit(self) -> int:
+        """Sequences that each decodes at once."""
+        if self.batch is None and self.profile is not None:
+            return load_profile(self.profile).batch
+        return self.batch or 1
 
     @property
     def watts(self) -> float:
@@ -347,6 +466,8 @@ class Config(Strict):
     window: the policy that chooses γ.
     router: the policies that choose mode, device and server.
     racing: policies, prices and budgets of races.
+    split: policies of devices with the two ends of a split model, and what drafts there.
+    sketch: of mode sketch.
     limits: time limits of a request, as live: an overloaded system turns away whom it keeps waiting for longer.
     engine: memory, limits and policies of every target's engine that does not say otherwise.
     targets, devices: groups of servers and of devices.
@@ -364,6 +485,8 @@ class Config(Strict):
     window: PolicyChoice = PolicyChoice(name="static", parameters={"size": 4})
     router: RouterSettings = RouterSettings()
     racing: RacingSettings = RacingSettings()
+    split: Split = Split()
+    sketch: Sketch = Sketch()
     limits: LimitSettings = LimitSettings()
     engine: AnyEngine = Engine()
     targets: tuple[TargetGroup, ...] = ()
@@ -416,6 +539,7 @@ class Config(Strict):
                 raise ValueError(f"target {target.model}: a measured engine with host_memory needs kv_bytes")
             if target.hardware is not None and "kv_blocks" not in target.engine.model_fields_set:
                 hardware.kv_tokens(target.hardware, target.model)
+        self._parts_fit(targets, devices)
         arrival = self.workload.arrival
         if devices:
             count = sum(group.count for group in devices)
@@ -434,6 +558,45 @@ class Config(Strict):
         if arrival.kind == "closed" and arrival.users is None:
             raise ValueError("closed arrivals without devices need workload.arrival.users")
         return self
+
+    def _parts_fit(self, targets: Sequence[TargetGroup], devices: Sequence[DeviceGroup]) -> None:
+        middles = [target for target in targets if target.first is not None]
+        if len({(middle.first, middle.model) for middle in middles}) > 1:
+            raise ValueError("the middles of all targets must be of one model, and begin with the same layer")
+        if any(isinstance(middle.engine, Vllm) for middle in middles):
+            raise ValueError("a middle runs on Tandem's own engine (engine: {kind: torch})")
+        asked = {self.mode, *(mode for _, mode in self.workload.modes)}
+        if "split" in asked and not (middles and self.reader_at_device):
+            raise ValueError("mode split needs targets with a middle (first), devices, and readers there")
+        if not middles:
+            return
+        for device in devices:
+            if device.ends is None and device.hardware is None and "split" in asked:
+                raise ValueError("mode split needs devices with hardware and model, or ends")
+            if device.ends is None and device.model not in (None, middles[0].model):
+                raise ValueError(f"a device with {device.model} has no part of {middles[0].model}")
+        others = asked - {"split"}
+        if others and len(middles) == len(targets):
+            raise ValueError("targets that are all middles serve mode split alone")
+
+    @property
+    def split_info(self) -> SplitInfo | None:
+        """Of both parts of the split model; None if there is none."""
+        for target in self.topology()[0]:
+            if (first := target.first) is not None:
+                known = None if target.hardware is None else hardware.shape_of(target.model)
+                hidden = self.split.hidden or (known.hidden if known else HIDDEN)
+                return SplitInfo("simulated", first, known.layers if known else first + 1, hidden)
+        return None
+
+    @property
+    def sureness(self) -> float:
+        """The drafter's, see `simulator.guesses`."""
+        acceptance = self.workload.acceptance
+        if self.split.sureness is not None:
+            return self.split.sureness
+        alpha = acceptance.alpha if acceptance.kind == "alpha" else ALPHA
+        return max(alpha, LEAST) / max(1 - alpha, LEAST)
 
     def topology(self) -> tuple[tuple[TargetGroup, ...], tuple[DeviceGroup, ...]]:
         """Servers, their engines with what is said of all, and devices."""

@@ -16,9 +16,11 @@ from engine.base import Engine, EngineInfo, EngineStopped, Sampling
 from simulator.clock import VirtualLoop
 from simulator.config import Config, DeviceGroup
 from simulator.device_model import ScriptedEngine
+from simulator.guesses import Guesses
 from simulator.hardware import StepTimer
 from simulator.network import Path
 from simulator.script import EOS, VOCAB_SIZE, VOCABULARY, Script
+from simulator.split import OuterRunner, TimedOuterEngine
 
 
 class Speed:
@@ -27,35 +29,39 @@ class Speed:
     emulated = True
     battery_wh = None
 
-    def __init__(self, name: str, timer: StepTimer, sessions: int, power_w: float) -> None:
-        self.name, self.sessions, self.power_w = name, sessions, power_w
+    def __init__(self, name: str, timer: StepTimer, sessions: int, power_w: float, batch: int = 1) -> None:
+        self.name, self.sessions, self.power_w, self.batch = name, sessions, power_w, batch
         self._timer = timer
-        self._step_s: dict[int, float] = {}  # of decoding a token, by context: asked for again and again
+        self._step_s: dict[tuple[int, int], float] = {}  # of decoding, by context and sequences
 
     def prefill_s(self, tokens: int) -> float:
         """Seconds to take in so many tokens."""
         return self._timer.step_s(tokens, 1, 0, ((tokens, 0),)) if tokens else 0.0
 
-    def decode_s(self, tokens: int, context: int = 0) -> float:
-        """Seconds to produce so many, one by one, after a context of so many."""
+    def decode_s(self, tokens: int, context: int = 0, sequences: int = 1) -> float:
+        """Seconds to produce so many, one by one, after a context of so many, of so many alike sequences at once."""
         context += tokens // 2
-        step_s = self._step_s.get(context)
+        key = context, sequences
+        step_s = self._step_s.get(key)
         if step_s is None:
-            step_s = self._step_s[context] = self._timer.step_s(1, 1, context)
+            step_s = self._step_s[key] = self._timer.step_s(sequences, sequences, sequences * context)
         return tokens * step_s
 
 
-MakeSpeed = Callable[[str, StepTimer, int, float], Speed]
-"""Of a group of devices: name, timer, sessions that each works on at a time, watts."""
+MakeSpeed = Callable[[str, StepTimer, int, float, int], Speed]
+"""Of a group of devices: name, timer, sessions that each works on at a time, watts, sequences that it decodes at
+once."""
 
 
 class SimulatedDevice:
-    """A device, its link, and how it is reached from the cloud."""
+    """A device, its link, and how it is reached from the cloud. outer: its part of a split model, if it has one."""
 
-    __slots__ = ("device", "link", "path", "uplink")
+    __slots__ = ("device", "link", "outer", "path", "uplink")
 
-    def __init__(self, loop: VirtualLoop, device: Device, link: Link) -> None:
-        self.device, self.link = device, link
+    def __init__(
+        self, loop: VirtualLoop, device: Device, link: Link, outer: TimedOuterEngine | None = None
+    ) -> None:
+        self.device, self.link, self.outer = device, link, outer
         self.path, self.uplink = Path.to_device(loop, link), Path.to_cloud(loop, link)
 
     @property
@@ -78,9 +84,11 @@ class Devices(Sequence[SimulatedDevice]):
         speed: MakeSpeed = Speed,
     ) -> None:
         self._loop, self._seed, self._groups = loop, config.seed, groups
+        self._script, self._config = script, config
+        self._guesses = Guesses(script, config.sureness, config.workload.seed)
         data = config.data_folder
         self._speeds = [
-            speed(f"devices-{g}", group.timer(data), group.places, group.watts)
+            speed(f"devices-{g}", group.timer(data), group.places, group.watts, group.batch_limit)
             for g, group in enumerate(groups)
         ]
         shares = sorted((i / group.count, g) for g, group in enumerate(groups) for i in range(group.count))
@@ -100,12 +108,30 @@ class Devices(Sequence[SimulatedDevice]):
     def __len__(self) -> int:
         return len(self._group_of)
 
+    @property
+    def groups(self) -> Sequence[DeviceGroup]:
+        """Of which they are."""
+        return self._groups
+
     def __getitem__(self, index: int) -> SimulatedDevice:  # type: ignore[override]
         made = self._made.get(index)
         if made is None:
             profile = self._groups[self._group_of[index]].link.profile(self._seed * 1_000_003 + index)
-            made = self._made[index] = SimulatedDevice(self._loop, self._device(index), Link(profile))
+            outer = self._outer(self._groups[self._group_of[index]])
+            made = self._made[index] = SimulatedDevice(self._loop, self._device(index), Link(profile), outer)
         return made
+
+    def _outer(self, group: DeviceGroup) -> TimedOuterEngine | None:
+        """The two ends of the split model on a device of that group; None without."""
+        config = self._config
+        if (info := config.split_info) is None:
+            return None
+        split = config.split
+        ends = group.split_ends(info.first, split.drafter, config.data_folder)
+        if ends is None:
+            return None
+        runner = OuterRunner(self._script, self._guesses, ends, split.drafter != "none")
+        return TimedOuterEngine(self._loop, "ends", split.engine, info, split.wire, runner, ends)
 
     @property
     def busy(self) -> Collection[SimulatedDevice]:
@@ -218,6 +244,7 @@ def _record(speed: Speed, rtt_s: float) -> DeviceRecord:
         capacity=speed.sessions,
         emulated=True,
         prefill_token_s=prefill_s,
+        decode_token_s=speed.decode_s(1, 64),
         prefill_j=speed.power_w * prefill_s,
         decode_j=speed.power_w * speed.decode_s(1, 64),
     )

@@ -131,6 +131,11 @@ def step_s(timer: StepTimer, chunks: Iterable[Chunk], padded: bool) -> float:
     return timer.step_s(tokens, sequences, context, prefills)
 
 
+def work_s(timer: StepTimer, work: Work, padded: bool = False) -> float:
+    """The same of a core's step."""
+    return step_s(timer, [(grant, s.computed, grant == s.window) for s, grant in work], padded)
+
+
 class TimedRunner:
     """Steps whose tokens a script knows. block_bytes: of KV cache."""
 
@@ -162,20 +167,12 @@ class TimedDriver:
         self,
         core: Core,
         loop: VirtualLoop,
-        timer: StepTimer,
+        seconds: Callable[[Work], float],
         hardware: Hardware,
-        *,
-        padded: bool = False,
     ) -> None:
-        """timer: how long a step takes; padded: see `step_s`."""
+        """seconds: what a step takes."""
         self.running = True
-        self._core, self._loop, self._timer, self._hardware, self._padded = (
-            core,
-            loop,
-            timer,
-            hardware,
-            padded,
-        )
+        self._core, self._loop, self._seconds, self._hardware = core, loop, seconds, hardware
         self._commands: deque[Command] = deque()
         self._computing = False  # a step is under way
         self._alarm = Alarm(loop, self._turn)
@@ -205,8 +202,7 @@ class TimedDriver:
                 self._alarm.ring_at(self._loop.time() + max(idle_s, SHORTEST_WAIT_S))
             return
         self._computing = True
-        chunks = [(grant, s.computed, grant == s.window) for s, grant in work]
-        self._hardware.compute(step_s(self._timer, chunks, self._padded), partial(self._end, work))
+        self._hardware.compute(self._seconds(work), partial(self._end, work))
 
     def _end(self, work: Work) -> None:
         self._computing = False
@@ -232,6 +228,6 @@ def timed_engine(
     token_bytes: of KV cache a token; padded: see `step_s`."""
     runner = TimedRunner(script, token_bytes * config.block_size)
     core = Core(runner, config, loop.time)
-    driver = TimedDriver(core, loop, timer, hardware or Hardware(loop), padded=padded)
+    driver = TimedDriver(core, loop, partial(work_s, timer, padded=padded), hardware or Hardware(loop))
     info = EngineInfo(model, VOCABULARY, VOCAB_SIZE, context, EOS)
     return CoreEngine(core, driver, info)

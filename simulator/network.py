@@ -22,6 +22,7 @@ from engine.base import (
     EngineInfo,
     EngineStats,
     EngineStopped,
+    Forwarded,
     Sampling,
     Session,
     Tensor,
@@ -33,6 +34,9 @@ from engine.core.stream import Stream
 HEADER_BYTES = 24  # of a frame: length, session, sequence number, tag
 TOKEN_BYTES = 3  # a token id as the wire packs it
 SILENCE_S = WireSettings().silence_s  # after which a connection counts as lost
+RESUME_S = (
+    30.0  # for which the ends of one that is broken wait for each other, as the gateway's settings have it
+)
 
 
 def frame_bytes(tokens: int) -> int:
@@ -45,7 +49,8 @@ class Path:
 
     there, back: the link's two directions, as the caller sees them.
     As a connection does, a path that is cut ends the sessions opened over it and refuses calls; one that is stalled
-    keeps what is sent until it is healed, or counts as cut when nothing was heard for `SILENCE_S`.
+    keeps what is sent until it is healed, or counts as cut when nothing was heard for `SILENCE_S`. One whose ends have
+    parted does so as well, but they know; it counts as cut when they were apart for `RESUME_S`.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, there: Pipe, back: Pipe) -> None:
@@ -54,7 +59,7 @@ class Path:
         self._waiting: dict[asyncio.Future[None], None] = {}
         self._streams: dict[Stream, None] = {}
         self._sessions: dict[Session, None] = {}
-        self._cut = False
+        self._cut = self._parted = False
         self._stalled: list[tuple[Pipe, int, Callable[[], None]]] | None = None
         self._silence: asyncio.TimerHandle | None = None
 
@@ -70,7 +75,7 @@ class Path:
 
     def cut(self) -> None:
         """Nothing crosses any more; both ends hear of it."""
-        self._cut, self._stalled = True, None
+        self._cut, self._parted, self._stalled = True, False, None
         waiting, self._waiting = self._waiting, {}
         for future in waiting:
             if not future.done():
@@ -97,12 +102,23 @@ class Path:
             self._stalled = []
             self._silence = self._loop.call_later(SILENCE_S, self.cut)
 
+    @property
+    def is_parted(self) -> bool:
+        """Whether the ends are apart, and may come together again."""
+        return self._parted
+
+    def part(self) -> None:
+        """The connection breaks, and may be resumed: what is sent from now on waits for that."""
+        if self.is_clear:
+            self._parted, self._stalled = True, []
+            self._silence = self._loop.call_later(RESUME_S, self.cut)
+
     def heal(self) -> None:
         """All is well again; what a stall has kept is sent on."""
         if self._silence is not None:
             self._silence.cancel()
             self._silence = None
-        kept, self._cut, self._stalled = self._stalled or [], False, None
+        kept, self._cut, self._parted, self._stalled = self._stalled or [], False, False, None
         for pipe, size, deliver in kept:
             pipe.carry(size, deliver)
 
@@ -132,21 +148,23 @@ class Path:
         """They wait no more."""
         self._streams.pop(stream, None)
 
-    def there(self, tokens: int = 0) -> asyncio.Future[None]:
-        """Done when a frame of so many tokens reaches the engine; fails with EngineStopped."""
-        return self._cross(self._there, tokens)
+    def there(self, tokens: int = 0, hidden_bytes: int = 0) -> asyncio.Future[None]:
+        """Done when a frame of so many tokens, and bytes of hidden states, reaches the engine; fails with
+        EngineStopped."""
+        return self._cross(self._there, tokens, hidden_bytes)
 
-    def back(self, tokens: int = 0) -> asyncio.Future[None]:
-        """Done when a frame of so many tokens reaches the caller; fails with EngineStopped."""
-        return self._cross(self._back, tokens)
+    def back(self, tokens: int = 0, hidden_bytes: int = 0) -> asyncio.Future[None]:
+        """Done when such a frame reaches the caller; fails with EngineStopped."""
+        return self._cross(self._back, tokens, hidden_bytes)
 
-    def _cross(self, pipe: Pipe, tokens: int) -> asyncio.Future[None]:
+    def _cross(self, pipe: Pipe, tokens: int, hidden_bytes: int) -> asyncio.Future[None]:
         future: asyncio.Future[None] = asyncio.Future(loop=self._loop)
         if self._cut:
             future.set_exception(EngineStopped("there is no connection"))
         else:
             self._waiting[future] = None
-            self._carry(pipe, HEADER_BYTES + TOKEN_BYTES * tokens, partial(self._arrived, future))
+            size = HEADER_BYTES + TOKEN_BYTES * tokens + hidden_bytes
+            self._carry(pipe, size, partial(self._arrived, future))
         return future
 
     def _arrived(self, future: asyncio.Future[None]) -> None:
@@ -219,9 +237,9 @@ class LinkedSession:
         pump.cancel()
         self._stopping = pump
 
-    async def _there(self, tokens: int = 0) -> None:
+    async def _there(self, tokens: int = 0, hidden_bytes: int = 0) -> None:
         """A call gets to the engine, and waits for its turn: what was stopped before it has to come to rest."""
-        await self._path.there(tokens)
+        await self._path.there(tokens, hidden_bytes)
         if self._stopping is not None:
             await asyncio.wait((self._stopping,))
             self._stopping = None
@@ -253,10 +271,10 @@ class LinkedSession:
         await self._session.extend(position, tokens)
         await self._path.back()
 
-    async def forward(self, position: int, hidden: Tensor) -> Tensor:
-        await self._there()
-        result = await self._session.forward(position, hidden)
-        await self._path.back()
+    async def forward(self, position: int, hidden: Tensor, wanted: int) -> Forwarded:
+        await self._there(hidden_bytes=hidden.data.nbytes)
+        result = await self._session.forward(position, hidden, wanted)
+        await self._path.back(hidden_bytes=result.hidden.data.nbytes)
         return result
 
     async def cancel(self) -> None:

@@ -32,8 +32,8 @@ class Cloud(Protocol):
         """Tell the router what is up."""
         ...
 
-    def waiting(self) -> float:
-        """Requests that no server has yet."""
+    def waiting(self, pool: str) -> float:
+        """Requests that no server of the pool has yet."""
         ...
 
 
@@ -76,7 +76,7 @@ class Pool:
     def _decide(self) -> None:
         self._deciding = None
         self._let_go()
-        now_s, up, waiting = self._cloud.loop.time(), self.up, self._cloud.waiting()
+        now_s, up, waiting = self._cloud.loop.time(), self.up, self._cloud.waiting(self._group.pool)
         for server in up:  # somebody else may have added one
             self._since_s.setdefault(server, now_s)
         states = tuple(replica_state(s.endpoint.name, s.stats(), self._places) for s in up)

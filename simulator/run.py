@@ -20,7 +20,7 @@ from simulator.devices import MakeSpeed, SimulatedDevice, Speed
 from simulator.network import frame_bytes
 from simulator.server import Server
 from simulator.workload import Request, build
-from simulator.world import World
+from simulator.world import MakeService, World, as_it_is
 
 Progress = Callable[[int], None]  # requests finished since the last call
 
@@ -31,16 +31,18 @@ def simulate(
     requests: Sequence[Request] | None = None,
     window: Callable[[], WindowPolicy] | None = None,
     speed: MakeSpeed = Speed,
+    service: MakeService = as_it_is,
 ) -> Result:
     """Run the configuration to its end.
 
     requests: in order of arrival, in place of the configured workload.
     window: makes a window policy per draft–target pair, in place of the configured one.
     speed: makes a group of devices' speed, in place of the plain one.
+    service: what is reached of a server's engine, in place of all of it.
     Raises ConfigError, TraceError or the hardware model's errors before it begins.
     """
     with _collecting_less(), _quiet():
-        return _simulate(config, progress or (lambda _: None), requests, window, speed)
+        return _simulate(config, progress or (lambda _: None), requests, window, speed, service)
 
 
 def _simulate(
@@ -49,11 +51,12 @@ def _simulate(
     requests: Sequence[Request] | None,
     window: Callable[[], WindowPolicy] | None,
     speed: MakeSpeed,
+    service: MakeService,
 ) -> Result:
     began = time.perf_counter()
     if requests is None:
         requests = build(config.workload)
-    world = World(config, window, speed)
+    world = World(config, window, speed, service)
     ready = time.perf_counter()
     clients = Clients(world, progress)
     world.loop.run(clients.run(requests))
@@ -74,7 +77,7 @@ def _simulate(
 
 
 def _service(server: Server) -> Service:
-    counters = server.core.counters
+    counters = server.core.gauges()
     return Service(server.hardware.busy_s, counters.steps, counters.preempted, server.open_sessions)
 
 
@@ -175,7 +178,8 @@ class Clients:
             raise ContextOverflow(f"{request.prompt_tokens} tokens leave no room in {world.context}")
         prompt = world.script.add(request)
         sampling = Sampling(max_tokens=wanted or room, reader_rate=request.reader_rate)
-        name = world.devices.name(device) if device >= 0 and mode != "cloud" else None
+        alone = device >= 0 and mode not in ("cloud", "sketch")
+        name = world.devices.name(device) if alone else None
         return Job(prompt[0], prompt, sampling, mode, name)
 
 

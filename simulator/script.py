@@ -26,21 +26,26 @@ class Script:
 
     def __init__(self) -> None:
         self._requests: dict[int, Request] = {}
+        self._firsts: dict[int, int] = {}  # of outputs that do not count up from TOKEN
         self._next = FIRST
 
-    def add(self, request: Request) -> tuple[int, ...]:
-        """A request enters: its prompt."""
+    def add(self, request: Request, first: int = TOKEN) -> tuple[int, ...]:
+        """A request enters: its prompt. first: the first token of its output."""
         number, self._next = self._next, self._next + 1
         self._requests[number] = request
+        if first != TOKEN:
+            self._firsts[number] = first
         return (number,) + (_FILL,) * (request.prompt_tokens - 1)
 
-    def prompt_tokens(self, number: int) -> int:
-        """The prompt's length."""
-        return self._requests[number].prompt_tokens
+    def request(self, number: int) -> Request:
+        """As it entered."""
+        return self._requests[number]
 
     def own(self, number: int, position: int) -> int:
         """The target's token at an output position."""
-        return EOS if position + 1 >= self._requests[number].output_tokens else TOKEN + position
+        if position + 1 >= self._requests[number].output_tokens:
+            return EOS
+        return self._firsts.get(number, TOKEN) + position
 
     def draft(self, number: int, position: int, count: int = 1) -> list[int]:
         """A drafter's tokens from there on, so many, or as far as its EOS."""
@@ -60,13 +65,13 @@ class Script:
 
     def judge(self, number: int, position: int, drafts: Sequence[int]) -> tuple[int, int]:
         """(how many of the drafts from an output position on stand, the target's own token after those)."""
-        last = self._requests[number].output_tokens - 1
+        last, first = self._requests[number].output_tokens - 1, self._firsts.get(number, TOKEN)
         for i, draft in enumerate(drafts, position):
-            own = TOKEN + i if i < last else EOS
+            own = first + i if i < last else EOS
             if draft != own:
                 return i - position, own
         end = position + len(drafts)
-        return len(drafts), TOKEN + end if end < last else EOS
+        return len(drafts), first + end if end < last else EOS
 
     def answer(self, number: int) -> list[int]:
         """The whole output."""

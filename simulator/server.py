@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from deployments.request.assignment import EndpointInfo
 from engine.base import Engine, EngineStats
 from engine.core.engine import CoreEngine
+from engine.core.pipeline import Pipeline
 from simulator.engine import Hardware
 from simulator.network import Path
 
@@ -29,7 +30,7 @@ class Server:
 
     group: int
     endpoint: EndpointInfo
-    core: CoreEngine | TimedVllm
+    core: CoreEngine | Pipeline | TimedVllm
     engine: Engine
     hardware: Hardware
     path: Path | None = None

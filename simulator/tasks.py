@@ -11,6 +11,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from cluster.own_ray import reaped
+
 K = TypeVar("K")
 T = TypeVar("T")
 R = TypeVar("R")
@@ -110,4 +112,5 @@ def _ray() -> Iterator[Any]:
     try:
         yield ray
     finally:
-        ray.shutdown()
+        with reaped():
+            ray.shutdown()

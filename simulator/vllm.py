@@ -187,7 +187,7 @@ class TimedCore:
 
     def _tokens(self, request: Request, drafts: list[int]) -> list[int]:
         script, number = self._script, request.all_token_ids[0]
-        position = request.num_tokens - script.prompt_tokens(number)
+        position = request.num_tokens - script.request(number).prompt_tokens
         if self._drafts:
             return script.draft(number, position)
         right, own = script.judge(number, position, drafts)
@@ -195,16 +195,15 @@ class TimedCore:
 
 
 class TimedVllm(VllmEngine):
-    """The live engine over a core in virtual time; `counters` are those of both."""
+    """The live engine over a core in virtual time."""
 
     def __init__(self, core: TimedCore, info: EngineInfo, config: VllmConfig) -> None:
         super().__init__(core, info, config)
-        self.counters = core.scheduler.stats()
         self._scheduler = core.scheduler
 
     def gauges(self) -> EngineStats:
         """As `engine.core.engine.CoreEngine.gauges`."""
-        return copy(self._scheduler.stats())
+        return self.counted(copy(self._scheduler.stats()))
 
     @property
     def blocks_used(self) -> int:

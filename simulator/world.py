@@ -16,18 +16,26 @@ from cluster.latency import LogNormal
 from cluster.link import Link, LinkProfile
 from deployments.assigner import Assigner
 from deployments.directory import Directory
+from deployments.expansions import Expansions
 from deployments.experience import Experience
 from deployments.modes import MODES
-from deployments.modes.base import DEVICE, DRAFTER, VERIFIER, Tools
+from deployments.modes.base import DEVICE, DRAFTER, MIDDLE, VERIFIER, Tools
+from deployments.modes.expansion import Sketching
 from deployments.reports import Outbox, Report
 from deployments.request.assignment import Assignment, EndpointInfo, RoutingRequest
 from deployments.request.executor import Executor
+from deployments.request.expansion import Place, PlaceReport, PlaceRequest, PlanRequest, SketchPlan
 from deployments.request.session import Dial
 from deployments.routing import Routing
 from engine import vllm
 from engine.base import Engine, EngineInfo, EngineStopped
 from engine.core.engine import CoreEngine
+from engine.core.pipeline import Pipeline
+from engine.split.base import OuterEngine
+from policies.chunking import chunking
 from policies.collaboration import collaboration
+from policies.drafting import drafting
+from policies.parallel_drafting import parallel_drafting
 from policies.routing import routing
 from policies.window import WindowPolicy, window
 from simulator.clock import Handle, VirtualLoop
@@ -39,6 +47,8 @@ from simulator.network import LinkedEngine, Path
 from simulator.pool import Pool
 from simulator.script import Script
 from simulator.server import Server
+from simulator.sketch import ScriptedFormat
+from simulator.split import timed_middle
 
 if TYPE_CHECKING:
     from simulator.vllm import TimedVllm
@@ -46,6 +56,14 @@ if TYPE_CHECKING:
 HEARTBEAT_S = 1.0  # how often devices register
 REFRESH_S = 0.5  # how often the directory learns of loads, as the scheduler's settings have it
 NO_EXPIRY_S = float("inf")
+
+
+MakeService = Callable[[Engine], Engine]
+
+
+def as_it_is(engine: Engine) -> Engine:
+    """The engine itself."""
+    return engine
 
 
 class Load(NamedTuple):
@@ -59,7 +77,7 @@ class World:
     """Everything of one configuration, before anything is asked.
 
     engines: of the groups of targets, complete.
-    servers: of the verifiers' pool, those that have gone included.
+    servers: of the groups of targets, those that have gone included.
     pools: the groups that grow and shrink.
     drafters: of the cloud's own.
     loads: by pool (or DEVICE), how many sessions were open at each refresh.
@@ -67,11 +85,16 @@ class World:
     """
 
     def __init__(
-        self, config: Config, windows: Callable[[], WindowPolicy] | None = None, speed: MakeSpeed = Speed
+        self,
+        config: Config,
+        windows: Callable[[], WindowPolicy] | None = None,
+        speed: MakeSpeed = Speed,
+        service: MakeService = as_it_is,
     ) -> None:
         """windows: makes a window policy per draft–target pair, in place of the configured one.
-        speed: makes a group of devices' speed, in place of the plain one."""
-        self.config, self.script = config, Script()
+        speed: makes a group of devices' speed, in place of the plain one.
+        service: what is reached of a server's engine, in place of all of it."""
+        self.config, self.script, self._service = config, Script(), service
         self.loop = VirtualLoop()  # type: ignore[abstract]  # it has no sockets, threads or signals
         self._data = config.data_folder
         self.targets, groups = config.topology()
@@ -85,12 +108,17 @@ class World:
                 self.add_server(g)
         self.devices = Devices(self.loop, self.script, config, groups, speed)
         self.context = min(_context(engine) for engine in self.engines)
+        if config.split_info is not None:
+            self.context = min(self.context, config.split.engine.kv_tokens)
         self.served: dict[int, int] = {}
-        self.loads: dict[str, list[Load]] = {VERIFIER: [], DRAFTER: [], DEVICE: []}
+        self.loads: dict[str, list[Load]] = {VERIFIER: [], MIDDLE: [], DRAFTER: [], DEVICE: []}
         self._windows = windows or partial(config.window.create, window)
         self._directory = Directory(NO_EXPIRY_S)
         self._refreshing: Handle | None = None
-        self.routing = self.new_router()
+        self.restart_router()
+        self._sketching = Sketching(
+            ScriptedFormat(self.script, config.sketch.shape(config.workload.seed)), self, lambda _: True
+        )
         self._outbox = Outbox(self.report)
         self._executors: dict[int, Executor] = {}
         self._reader_at_device = config.reader_at_device
@@ -110,8 +138,9 @@ class World:
             return self._cloud
         executor = self._executors.get(device)
         if executor is None:
-            dial = partial(self._dial_from_device, device)
-            executor = self._executors[device] = self._executor(dial)
+            dial, here = partial(self._dial_from_device, device), self.devices[device]
+            executor = self._executor(dial, here.outer, lambda: here.uplink.is_parted)
+            self._executors[device] = executor
         return executor
 
     def forwarded(self, mode: str | None) -> bool:
@@ -123,20 +152,32 @@ class World:
         for executor in (self._cloud, *self._executors.values()):
             await executor.settled()
 
-    def _executor(self, dial: Dial) -> Executor:
+    def _executor(
+        self, dial: Dial, outer: OuterEngine | None = None, away: Callable[[], bool] = lambda: False
+    ) -> Executor:
+        split = self.config.split
         return Executor(
             self.assign,
             dial,
-            Tools(self._windows, fused_window=self.config.fused_window),
+            Tools(
+                self._windows,
+                sketching=self._sketching,
+                fused_window=self.config.fused_window,
+                outer=outer,
+                chunking=partial(split.chunking.create, chunking),
+                drafting=partial(split.drafting.create, drafting),
+                parallel_drafting=partial(split.parallel_drafting.create, parallel_drafting),
+            ),
             self.config.limits.limits(),
             report=self._outbox.add,
             lost=self._lost,
+            away=away,
         )
 
     # -- the router and the scheduler ---------------------------------------------------------------------
 
-    def new_router(self) -> Routing:
-        """A router that knows nothing yet."""
+    def restart_router(self) -> None:
+        """From now on, one that knows nothing yet."""
         config = self.config
         assigner = Assigner(
             config.router.collaboration.create(collaboration),
@@ -144,7 +185,8 @@ class World:
             max(engine.batch_limit for engine in self.engines),
             Experience(config.racing, Random(config.seed)),
         )
-        return Routing(assigner, config.router)
+        self.routing = Routing(assigner, config.router)
+        self.expansions = Expansions(assigner, config.sketch.settings(len(self.devices.groups)))
 
     @property
     def experience(self) -> Experience:
@@ -160,6 +202,18 @@ class World:
         self.refresh_soon()
         return assignment
 
+    async def plan(self, wanted: PlanRequest) -> SketchPlan:
+        """As Expansions.plan."""
+        return await self.expansions.plan(wanted)
+
+    async def place(self, wanted: PlaceRequest) -> Place | None:
+        """As Expansions.place."""
+        return await self.expansions.place(wanted)
+
+    def free(self, report: PlaceReport) -> None:
+        """As Expansions.free."""
+        self.expansions.free(report)
+
     async def end(self, server: Server) -> None:
         """It is not needed any more, and goes, with the drafter beside it."""
         await server.kill()
@@ -167,12 +221,12 @@ class World:
             if drafter.hardware is server.hardware:
                 await drafter.kill()
 
-    def waiting(self) -> float:
-        """Requests that no server has yet."""
-        return self.routing.take_waiting()[VERIFIER]
+    def waiting(self, pool: str) -> float:
+        """Requests that no server of the pool has yet."""
+        return self.routing.take_waiting()[pool]
 
     def replica_s(self) -> float:
-        """Seconds that there have been servers of the verifiers' pool, in sum."""
+        """Seconds that there have been servers, drafters apart, in sum."""
         fixed = sum(group.count for group in self.targets if group.autoscaling is None)
         return fixed * self.loop.time() + sum(pool.replica_s() for pool in self.pools)
 
@@ -196,10 +250,11 @@ class World:
             self._refreshing.cancel()
             self._refreshing = None
         directory = self._directory
-        for pool, servers in ((VERIFIER, self.servers), (DRAFTER, self.drafters)):
+        for pool, servers in self._members().items():
             directory.list_pool(pool, [_with_load(s) for s in servers if s.up])
         directory.register(self.devices.news(), self.loop.time())
         self.routing.see(directory.since(self.routing.assigner.version))
+        self.expansions.see()
         if self._sample():
             self.refresh_soon()
 
@@ -207,8 +262,7 @@ class World:
         """Note how many sessions are open; whether any is."""
         now_s, busy = self.loop.time(), False
         pools: dict[str, Collection[Server | SimulatedDevice]] = {
-            VERIFIER: self.servers,
-            DRAFTER: self.drafters,
+            **self._members(),
             DEVICE: self.devices.busy,
         }
         for pool, members in pools.items():
@@ -218,8 +272,15 @@ class World:
                 busy = busy or sessions > 0
         return busy
 
+    def _members(self) -> dict[str, Sequence[Server]]:
+        """Servers by pool."""
+        pools = {VERIFIER: list[Server](), MIDDLE: list[Server]()}
+        for server in self.servers:
+            pools[self.targets[server.group].pool].append(server)
+        return {**pools, DRAFTER: self.drafters}
+
     def _lost(self, gone: EndpointInfo) -> None:
-        if gone.device and self._directory.lost(gone.address, self.loop.time()):
+        if gone.device and self._directory.lost(gone.name, gone.address, self.loop.time()):
             self.devices.forget(gone.name)
             self.loop.call_later(HEARTBEAT_S, self.refresh)
             self.refresh_soon()
@@ -256,8 +317,12 @@ class World:
         """One more server of that group, with the drafter beside it if it has one."""
         group, config, hardware = self.targets[g], self.engines[g], Hardware(self.loop)
         number = len(self.servers)
-        core = self._timed(group, config, group.model, group.timer(self._data), hardware)
-        engine: Engine = core
+        core: CoreEngine | Pipeline | TimedVllm
+        if group.first is None:
+            core = self._timed(group, config, group.model, group.timer(self._data), hardware)
+        else:
+            core = self._middle(group, config, hardware)
+        engine = self._service(core)
         path: Path | None = None
         if (latency := config.latency) is not None:
             law = LogNormal(median_s=latency.median_s, sigma=latency.sigma)
@@ -265,7 +330,7 @@ class World:
         if group.call_s:
             path = Path.to_device(self.loop, Link(LinkProfile(rtt_s=group.call_s)))
             engine = LinkedEngine(engine, path)
-        endpoint = _endpoint(VERIFIER, number, core.info)
+        endpoint = _endpoint(group.pool, number, core.info)
         self._numbers[endpoint.key] = number
         server = Server(g, endpoint, core, engine, hardware, path)
         self._add(self.servers, server)
@@ -308,6 +373,7 @@ class World:
                 drafts=drafts,
                 padded=group.padded,
             )
+        token_bytes = float(group.kv_token_bytes or 0)
         return timed_engine(
             self.loop,
             model,
@@ -316,9 +382,30 @@ class World:
             self.script,
             hardware=hardware,
             context=config.kv_tokens,
-            token_bytes=float(group.kv_token_bytes or 0),
+            token_bytes=token_bytes,
             padded=group.padded,
         )
+
+    def _middle(self, group: TargetGroup, config: AnyEngine, hardware: Hardware) -> CoreEngine | Pipeline:
+        """In one stage or more, the first of which is on that hardware."""
+        split = self.config.split_info
+        assert split is not None
+        assert not isinstance(config, Vllm)
+        timers = group.stage_timers(self._data)
+        stages = [
+            timed_middle(
+                self.loop,
+                group.model,
+                config,
+                timer,
+                split,
+                hardware=Hardware(self.loop) if number else hardware,
+                token_bytes=float(group.kv_token_bytes or 0) / len(timers),
+                padded=group.padded,
+            )
+            for number, timer in enumerate(timers)
+        ]
+        return stages[0] if len(stages) == 1 else Pipeline(stages)
 
     def _add(self, pool: list[Server], server: Server) -> None:
         pool.append(server)
@@ -332,7 +419,9 @@ def _context(engine: AnyEngine) -> int:
 
 
 def _endpoint(pool: str, number: int, info: EngineInfo) -> EndpointInfo:
-    return EndpointInfo(f"{pool} {number}", f"{pool}-{number}", pool, info.model, info.vocabulary)
+    return EndpointInfo(
+        f"{pool} {number}", f"{pool}-{number}", pool, info.model, info.vocabulary, split=info.split
+    )
 
 
 def _with_load(server: Server) -> EndpointInfo:

@@ -4,7 +4,8 @@
 async def test_contract(check, engine, prompt): await check(engine, prompt)
 
 A check opens sessions of its own and cancels them. Sampling is greedy and ignores the end of sequence,
-so that the number of tokens is known. `SPECULATIVE` are those of CHECKS that ask an engine to verify and draft.
+so that the number of tokens is known. `SPECULATIVE` are those of CHECKS that ask an engine to verify and draft;
+`FORWARDING` is for the middle of a split model, whose prompt is empty.
 """
 
 from __future__ import annotations
@@ -67,12 +68,12 @@ async def exhaust(stream: AsyncIterator[Tokens]) -> None:
 
 def operations(s: Session) -> dict[str, Callable[[], Awaitable[object]]]:
     """A call of each operation, by name."""
-    hidden = Tensor.of(np.zeros((1, 4), np.float32))
+    states = Tensor.of(np.zeros((1, 4), np.float32))
     return {
         "generate": lambda: exhaust(s.generate()),
         "verify": lambda: s.verify([]),
         "draft": lambda: s.draft(0, [], 1),
-        "forward": lambda: s.forward(0, hidden),
+        "forward": lambda: s.forward(0, states, 1),
         "extend": lambda: s.extend(0, []),
     }
 
@@ -317,6 +318,158 @@ CHECKS = [
     refuses_what_makes_no_sense,
     counts,
 ]
+
+
+WIDTH = 16
+"""Numbers of a token's hidden states, of the engines whose sessions forward."""
+
+
+def hidden(seed: int, count: int = TOKENS) -> np.ndarray:
+    """Hidden states [count, WIDTH]."""
+    return np.random.default_rng(seed).normal(size=(count, WIDTH)).astype(np.float32)
+
+
+async def forwarded(engine: Engine, rows: np.ndarray) -> np.ndarray:
+    """All of them at once, in a session of their own."""
+    async with session(engine, []) as s:
+        return (await s.forward(0, Tensor.of(rows), len(rows))).hidden.numpy()
+
+
+def alike(rows: np.ndarray, expected: np.ndarray) -> None:
+    np.testing.assert_allclose(rows, expected, rtol=1e-4, atol=1e-5)
+
+
+async def forwards_in_parts_as_at_once(engine: Engine, _: list[int]) -> None:
+    """And gives back no more than is wanted."""
+    rows = hidden(1)
+    expected = await forwarded(engine, rows)
+    async with session(engine, []) as s:
+        for start, end, wanted in ((0, 5, 0), (5, 6, 1), (6, 12, 4)):
+            part = await s.forward(start, Tensor.of(rows[start:end]), wanted)
+            assert part.hidden.shape[0] == wanted
+            if wanted:
+                alike(part.hidden.numpy(), expected[end - wanted : end])
+
+
+async def forgets_what_is_rolled_back(engine: Engine, _: list[int]) -> None:
+    """With the next states, and without any."""
+    rows, other = hidden(1), hidden(2)
+    expected = await forwarded(engine, rows)
+    async with session(engine, []) as s:
+        await s.forward(0, Tensor.of(np.concatenate([rows[:4], other[:6]])), 1)
+        alike((await s.forward(4, Tensor.of(rows[4:7]), 3)).hidden.numpy(), expected[4:7])
+        await s.forward(7, Tensor.of(other[:2]), 0)
+        await s.extend(6, [])
+        with pytest.raises(InvalidRequest):
+            await s.forward(7, Tensor.of(rows[7:8]), 1)
+        alike((await s.forward(6, Tensor.of(rows[6:]), 6)).hidden.numpy(), expected[6:])
+
+
+async def forwards_many_together(engine: Engine, _: list[int]) -> None:
+    """Chunks and windows of many sessions in steps of any mixture, equal states among them."""
+    sizes = [(3, 1), (12, 12), (7, 2), (1, 1), (12, 0), (12, 12)]
+    rows = [hidden(3 + i % 5, count) for i, (count, _) in enumerate(sizes)]
+    expected = [await forwarded(engine, each) for each in rows]
+
+    async def one(i: int) -> None:
+        async with session(engine, []) as s:
+            count, wanted = sizes[i]
+            first = count // 2
+            await s.forward(0, Tensor.of(rows[i][:first]), 0)
+            after = min(wanted, count - first)
+            part = await s.forward(first, Tensor.of(rows[i][first:]), after)
+            if after:
+                alike(part.hidden.numpy(), expected[i][count - after :])
+
+    await asyncio.gather(*map(one, range(len(sizes))))
+
+
+async def learns_of_no_token(engine: Engine, _: list[int]) -> None:
+    for refused in (engine.open([5], greedy()), engine.open([], greedy(), [5])):
+        with pytest.raises(InvalidRequest):
+            await refused
+    for telling in (
+        Sampling(stop=("word",)),
+        Sampling(stop_tokens=(5,)),
+        Sampling(temperature=1.0, seed=3),
+        Sampling(logprobs=2),
+    ):
+        with pytest.raises(InvalidRequest):
+            await engine.open([], telling)
+    with pytest.raises(ContextOverflow):
+        await engine.open([], greedy(engine.info.context + 1))
+    async with session(engine, []) as s:
+        with pytest.raises(InvalidRequest):
+            await s.extend(0, [5])
+        for name, call in operations(s).items():
+            if name not in ("forward", "extend"):
+                with pytest.raises(InvalidRequest, match=name):
+                    await call()
+
+
+async def refuses_states_that_do_not_fit(engine: Engine, _: list[int]) -> None:
+    rows = hidden(1)
+    async with session(engine, []) as s:
+        for position, states, wanted in (
+            (1, Tensor.of(rows), 1),
+            (0, Tensor.of(rows), 13),
+            (0, Tensor.of(rows[:, :5]), 1),
+            (0, Tensor.of(rows.astype(np.float64)), 1),
+            (0, Tensor((2, WIDTH), "float32", memoryview(b"1")), 1),
+            (0, Tensor.of(np.concatenate([rows, rows])), 1),  # of 12 that may be
+        ):
+            with pytest.raises(InvalidRequest):
+                await s.forward(position, states, wanted)
+        alike(
+            (await s.forward(0, Tensor.of(rows), 12)).hidden.numpy(), await forwarded(engine, rows)
+        )  # unharmed
+
+
+async def forwards_follow_one_another(engine: Engine, _: list[int]) -> None:
+    """Asked for at once, they run in that order; each tells of the batch that it was computed in."""
+    rows = hidden(1)
+    expected = await forwarded(engine, rows)
+    async with session(engine, []) as s:
+        parts = [(0, 5, 0), (5, 6, 1), (6, 12, 4)]
+        running = [
+            asyncio.ensure_future(s.forward(start, Tensor.of(rows[start:end]), wanted))
+            for start, end, wanted in parts
+        ]
+        await asyncio.sleep(0)
+        with pytest.raises(InvalidRequest):  # one operation at a time
+            await s.extend(0, [])
+        answers = await asyncio.gather(*running)
+        for (start, end, wanted), answer in zip(parts, answers, strict=True):
+            assert answer.batch_tokens == end - start
+            assert min(answer.batch_s, answer.took_s) > 0
+            if wanted:
+                alike(answer.hidden.numpy(), expected[end - wanted : end])
+        assert (await s.forward(12, Tensor.of(rows[:0]), 0)).batch_tokens == 0, "nothing was computed"
+
+
+async def cancel_ends_a_forward(engine: Engine, _: list[int]) -> None:
+    """And those that wait for their turn behind it."""
+    async with session(engine, []) as s:
+        running = [asyncio.ensure_future(s.forward(0, Tensor.of(hidden(1)), 1)) for _ in range(3)]
+        await asyncio.sleep(0)
+        await s.cancel()
+        for each in running:
+            with pytest.raises((SessionCancelled, UnknownSession)):
+                await each
+
+
+FORWARDING = [
+    forwards_in_parts_as_at_once,
+    forgets_what_is_rolled_back,
+    forwards_many_together,
+    learns_of_no_token,
+    refuses_states_that_do_not_fit,
+    forwards_follow_one_another,
+    cancel_ends_a_forward,
+    nothing_follows_cancel,
+    a_cancelled_open_leaves_nothing_behind,
+]
+"""Of CHECKS and beyond: what an engine owes that only forwards, in place of CHECKS. A prompt is passed for nothing."""
 
 
 async def close_stops_it(engine: Engine, prompt: list[int]) -> None:

@@ -155,6 +155,21 @@ async def test_a_device_answers_alone(openai: AsyncOpenAI) -> None:
     assert stats["by_origin"] == {"device": stats["tokens"]}
 
 
+async def test_small_models_write_what_the_large_one_has_sketched(openai: AsyncOpenAI) -> None:
+    """A replica of the API that does not know yet how fast the large one is has it answer in full."""
+    for _ in range(8):
+        text, stats = await ask(openai, LONG, {"mode": "sketch", "show_sketch": True}, max_tokens=400)
+        if stats["sketches"]:
+            break
+        assert stats["sketch_in_full"] == 1
+        assert set(stats["by_origin"]) == {"cloud"}
+    assert stats["by_origin"].keys() >= {"sketch", "expansion"}
+    lines, _, answer = text.partition("\n\n")
+    assert stats["sketch_notes"] == len(lines.splitlines()) > 2
+    assert answer.count(".") >= stats["sketch_notes"]
+    assert stats["device_tokens"][1] > stats["server_tokens"][1] > 0
+
+
 async def test_a_race_is_run_and_paid_for(openai: AsyncOpenAI, http: httpx.AsyncClient) -> None:
     """Both start, one answers; the slow device decodes dearer than the server, so it ends there."""
     wishes = {"mode": "race", "device": SLOW_DEVICE, "budget": 1.0, "exchange_rate": 1.0}

@@ -1,16 +1,17 @@
-"""Who may ask: whoever has a key; without any key made, whoever is on this machine."""
+"""Who may ask: whoever has a key that is no device's; without any such key made, whoever is on this machine."""
 
 from __future__ import annotations
-
-from ipaddress import ip_address
 
 from fastapi import Request
 
 from app.api.backend import Backend
 from app.api.errors import ApiError
+from cluster.address import is_loopback
 from deployments.keys import Caller, Role, digest
 
 LOCAL = "localhost"
+FORWARDED_FOR = "x-forwarded-for"
+"""What the server has read already: whoever is named there, by a proxy on this machine, is the client."""
 
 
 async def authenticate(request: Request, backend: Backend) -> Caller:
@@ -19,8 +20,12 @@ async def authenticate(request: Request, backend: Backend) -> Caller:
     caller = await backend.caller(None if secret is None else digest(secret))
     if caller is None:
         raise _unauthorized(secret is None)
+    if caller.role is Role.DEVICE:
+        raise ApiError(
+            403, "this key is a device's: it opens the gateway, not the API", "permission_error", "device_key"
+        )
     if not caller.keyed:
-        _check_local(request)
+        _check_local(request, backend.behind_proxy)
     return caller
 
 
@@ -48,10 +53,17 @@ def _bearer(request: Request) -> str | None:
     return secret.strip() if kind.lower() == "bearer" and secret.strip() else None
 
 
-def _check_local(request: Request) -> None:
+def _check_local(request: Request, behind_proxy: bool) -> None:
     """Both who asks and the name by which it calls this machine: a web page's name may have been made to mean it."""
     client = request.client
-    if client is not None and not _is_loopback(client.host):
+    if behind_proxy and FORWARDED_FOR not in request.headers:  # else the proxy would be taken for who asks
+        raise ApiError(
+            403,
+            "no API key has been made, and the proxy in front does not say who asks: see `tandem keys make`",
+            "permission_error",
+            "local_only",
+        )
+    if client is not None and not is_loopback(client.host):
         raise ApiError(
             403,
             "no API key has been made, so only this machine is answered: see `tandem keys make`",
@@ -61,20 +73,13 @@ def _check_local(request: Request) -> None:
     said = request.headers.get("host", LOCAL)
     name, _, port = said.rpartition(":")
     host = name if port.isdigit() else said
-    if host != LOCAL and not _is_loopback(host.strip("[]")):
+    if not is_loopback(host.strip("[]")):
         raise ApiError(
             403,
             f"no API key has been made, so the host must be this machine, not {host!r}",
             "permission_error",
             "host_not_allowed",
         )
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _unauthorized(missing: bool) -> ApiError:

@@ -25,6 +25,7 @@ from deployments.modes import MODES
 from deployments.modes.cloud import CloudMode
 from deployments.request.job import Job, UnknownMode
 from engine.base import Sampling
+from engine.sketch.base import Question
 from engine.tokenizer import Tokenizer
 from engine.validation import check_ids
 from policies.collaboration import ANY_DEVICE
@@ -56,14 +57,17 @@ class Admitted:
 
 async def admit(request: ChatRequest | CompletionRequest, backend: Backend, caller: Caller) -> Admitted:
     """caller: who pays. Raises ApiError (no such model, no room in the context, not allowed), InvalidRequest,
-    UnknownMode."""
+    UnknownMode, and what Backend.check raises."""
     wishes = _wishes(request, caller)
+    if wishes.mode is not None:
+        backend.check(wishes.mode)
     rate = _reader_rate(request, backend)
     card = _card(request.model, backend)
     tokenizer = backend.tokenizer(card.id)
     jobs, choices = [], []
     prompts = await _prompts(request, tokenizer, backend.api.sessions)
     for text, prompt in prompts:
+        question = _question(request, text, prompt)
         wanted, room = request.wanted_tokens(), card.context - len(prompt)
         if room < (wanted or 1):
             raise context_overflow(card.context, len(prompt), wanted, request.prompt_field)
@@ -76,6 +80,7 @@ async def admit(request: ChatRequest | CompletionRequest, backend: Backend, call
                     wishes,
                     id=secrets.randbits(63),
                     prompt=prompt,
+                    question=question,
                     sampling=msgspec.structs.replace(sampling, seed=seed),
                 )
             )
@@ -121,7 +126,17 @@ def _wishes(request: ChatRequest | CompletionRequest, caller: Caller) -> Job:
         modes=terms.modes,
         devices=terms.devices,
         scored=scored,
+        min_quality=asked.min_quality,
+        show_sketch=asked.show_sketch,
     )
+
+
+def _question(request: ChatRequest | CompletionRequest, text: str, prompt: tuple[int, ...]) -> Question:
+    """What is asked: in a chat, by its last message."""
+    if isinstance(request, CompletionRequest):
+        return Question(prompt, text=text)
+    chat = request.chat()
+    return Question(prompt, chat, chat[-1]["content"])
 
 
 def _reader_rate(request: ChatRequest | CompletionRequest, backend: Backend) -> float:

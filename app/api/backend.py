@@ -38,10 +38,19 @@ class Backend(Protocol):
         """Tokens/s that a chat's reader takes in where the client does not say; 0: nobody reads along."""
         ...
 
+    @property
+    def behind_proxy(self) -> bool:
+        """Whether requests come from a proxy, which is to say whose they are."""
+        ...
+
     def models(self) -> Sequence[ModelCard]: ...
 
     def tokenizer(self, model: str) -> Tokenizer:
         """Of a model that `models` names."""
+        ...
+
+    def check(self, mode: str) -> None:
+        """Raises EngineError for a mode in which nothing can be driven from here."""
         ...
 
     def run(self, job: Job) -> AsyncGenerator[Delta, None]:

@@ -94,6 +94,8 @@ _ENGINE_ERRORS: dict[str, tuple[int, str, str | None]] = {
     "invalid_request": (400, INVALID, None),
     "context_length_exceeded": (400, INVALID, None),
     "unknown_mode": (400, INVALID, "tandem.mode"),
+    "prompt_left_device": (400, INVALID, "tandem.mode"),
+    "split_mismatch": (400, INVALID, "tandem.mode"),
     "device_not_found": (404, INVALID, "tandem.device"),
     "overloaded": (429, "rate_limit_error", None),
     "rate_limit_exceeded": (429, "rate_limit_error", None),

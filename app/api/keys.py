@@ -51,7 +51,7 @@ class TermsForm(Strict):
 
 
 class KeyForm(TermsForm):
-    """name: whose it is."""
+    """name: whose it is; a device's: what requests call it."""
 
     name: str = Field(min_length=1, max_length=128)
     role: Role = Field(Role.USER, strict=False)

@@ -169,6 +169,8 @@ class TandemOptions(Strict):
     reader_rate: tokens/s the reader takes in.
     paced: the stream's tokens are handed over no faster than that.
     budget, exchange_rate: of this request, in place of its account's (see `app.api.account.AccountChange`).
+    min_quality: of what small models write in mode sketch, in relation to the target's own answer.
+    show_sketch: an answer in mode sketch begins with the sketch.
     """
 
     mode: str | None = Field(default=None, min_length=1, max_length=64)
@@ -181,6 +183,8 @@ class TandemOptions(Strict):
     paced: bool = False
     budget: float | None = Field(default=None, ge=0, le=1)
     exchange_rate: float | None = Field(default=None, ge=0, le=1e6, allow_inf_nan=False)
+    min_quality: float = Field(default=0.0, ge=0, le=1)
+    show_sketch: bool = False
 
     @property
     def named(self) -> str | tuple[str, ...] | None:

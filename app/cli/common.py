@@ -18,6 +18,7 @@ Url = Annotated[
         envvar="TANDEM_URL", help=f"The server; otherwise what `tandem up` runs here, or {DEFAULT_URL}."
     ),
 ]
+AsJson = Annotated[bool, typer.Option("--json", help="As JSON, for programs.")]
 
 
 def server(url: str | None) -> str:
@@ -29,6 +30,11 @@ def server(url: str | None) -> str:
     return url
 
 
+def abandon_stdout() -> None:
+    """It could not be written: what is left of it must not fail once more when Python ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 @contextmanager
 def failures() -> Iterator[None]:
     """Says what failed in one line on stderr, and exits accordingly; TANDEM_DEBUG=1 shows the trace."""
@@ -37,7 +43,7 @@ def failures() -> Iterator[None]:
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
     except BrokenPipeError:  # `tandem chat … | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        abandon_stdout()
         raise typer.Exit(1) from None
     except Exception as error:
         if os.environ.get("TANDEM_DEBUG") or isinstance(error, typer.Exit):

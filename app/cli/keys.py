@@ -4,45 +4,43 @@ from __future__ import annotations
 
 import json
 import time
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
 
+from app.cli import device_keys
 from app.cli.client import Client
-from app.cli.common import Url, failures, server
+from app.cli.common import AsJson, Url, failures, server
 from app.cli.render import show_table
+from app.cli.terms import (
+    Budget,
+    Concurrent,
+    Days,
+    Devices,
+    ExchangeRate,
+    Modes,
+    Requests,
+    Tokens,
+    terms_form,
+    told,
+)
 from deployments.keys import Role
-from deployments.modes import MODES
-
-DAY_S = 24 * 3600.0
 
 cli = typer.Typer(
     help="""Make, list, change, rotate and revoke API keys.
 
 As long as there are none, the server answers this machine only, and everybody on it is an operator. The first key must
-be an operator's. From then on, operators show theirs in TANDEM_API_KEY.""",
+be an operator's. From then on, operators show theirs in TANDEM_API_KEY. Devices' keys (`tandem keys device`) do not
+count, for they do not open the API.""",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
+cli.add_typer(device_keys.cli, name="device")
 
-AsJson = Annotated[bool, typer.Option("--json", help="As JSON, for programs.")]
 Id = Annotated[str, typer.Argument(help="As `tandem keys list` shows it.")]
-Budget = Annotated[
-    float | None,
-    typer.Option(
-        min=0, max=1, help="In races, share of prompt tokens for the constrained endpoint, at most."
-    ),
-]
-ExchangeRate = Annotated[
-    float | None, typer.Option(min=0, help="What a joule of the devices is worth at most, dollars.")
-]
-Requests = Annotated[int | None, typer.Option(min=0, help="A minute; 0: no limit.")]
-Tokens = Annotated[int | None, typer.Option(min=0, help="A minute, in and out; 0: no limit.")]
-Concurrent = Annotated[int | None, typer.Option(min=0, help="Answers at once; 0: no limit.")]
-Modes = Annotated[list[str] | None, typer.Option("--mode", help=f"May be used: {', '.join(MODES)}, or all.")]
-Devices = Annotated[list[str] | None, typer.Option("--device", help="May be used, by name, or all.")]
-Days = Annotated[float | None, typer.Option(min=0, help="Until it expires; 0: never.")]
+People = Literal["user", "operator"]
+"""Roles that open the API. A device's key is made by `tandem keys device`, and stays one."""
 
 
 @cli.command("list")
@@ -58,13 +56,15 @@ def list_(url: Url = None, as_json: AsJson = False) -> None:
             console.print("There is no key: this machine alone is answered.")
             return
         show_table(console, ("id", "name", "role", "secret", "made", "terms"), map(_row, found))
+        if all(key["role"] == Role.DEVICE for key in found):
+            console.print("No key opens the API: this machine alone is answered.")
 
 
 @cli.command()
 def make(
     name: Annotated[str, typer.Argument(help="Whose it is.")],
     url: Url = None,
-    role: Annotated[Role, typer.Option(help="What it may do.")] = Role.USER,
+    role: Annotated[People, typer.Option(help="What it may do.")] = "user",
     budget: Budget = None,
     exchange_rate: ExchangeRate = None,
     requests: Requests = None,
@@ -76,9 +76,9 @@ def make(
     as_json: AsJson = False,
 ) -> None:
     """Make a key, and show its secret, this once."""
-    terms = _terms(budget, exchange_rate, requests, tokens, concurrent, modes, devices, days)
+    terms = terms_form(budget, exchange_rate, requests, tokens, concurrent, modes, devices, days)
     with failures(), Client(server(url)) as client:
-        _show(client.post("/v1/keys", {"name": name, "role": str(role), **terms}), as_json)
+        _show(client.post("/v1/keys", {"name": name, "role": role, **terms}), as_json)
 
 
 @cli.command()
@@ -86,7 +86,7 @@ def change(
     id: Id,
     url: Url = None,
     name: Annotated[str | None, typer.Option(help="Whose it is.")] = None,
-    role: Annotated[Role | None, typer.Option(help="What it may do.")] = None,
+    role: Annotated[People | None, typer.Option(help="What it may do.")] = None,
     budget: Budget = None,
     exchange_rate: ExchangeRate = None,
     requests: Requests = None,
@@ -98,8 +98,8 @@ def change(
     as_json: AsJson = False,
 ) -> None:
     """Change a key's name, role or terms; what is left out stays as it is."""
-    terms = _terms(budget, exchange_rate, requests, tokens, concurrent, modes, devices, days)
-    form = {"name": name, "role": None if role is None else str(role), **terms}
+    terms = terms_form(budget, exchange_rate, requests, tokens, concurrent, modes, devices, days)
+    form = {"name": name, "role": role, **terms}
     with failures(), Client(server(url)) as client:
         _show(client.patch(f"/v1/keys/{id}", form), as_json)
 
@@ -126,59 +126,13 @@ def revoke(id: Id, url: Url = None) -> None:
 
 def _row(key: dict[str, Any]) -> tuple[str, ...]:
     made = time.strftime("%Y-%m-%d", time.localtime(key["made_s"]))
-    return key["id"], key["name"], key["role"], f"…{key['hint']}", made, _told(key["terms"])
-
-
-def _terms(
-    budget: float | None,
-    exchange_rate: float | None,
-    requests: int | None,
-    tokens: int | None,
-    concurrent: int | None,
-    modes: list[str] | None,
-    devices: list[str] | None,
-    days: float | None,
-) -> dict[str, Any]:
-    """As the API takes them."""
-    return {
-        "budget": budget,
-        "exchange_rate": exchange_rate,
-        "requests_per_minute": requests,
-        "tokens_per_minute": tokens,
-        "concurrent": concurrent,
-        "modes": _names(modes),
-        "devices": _names(devices),
-        "expires_s": days if not days else time.time() + days * DAY_S,
-    }
-
-
-def _names(given: list[str] | None) -> list[str] | None:
-    """ "all" lifts the limit."""
-    if not given:
-        return None
-    return [] if given == ["all"] else given
+    return key["id"], key["name"], key["role"], f"…{key['hint']}", made, told(key["terms"])
 
 
 def _show(key: dict[str, Any], as_json: bool) -> None:
     if as_json:
         print(json.dumps(key))
         return
-    print(f"{key['id']}\t{key['name']}\t{key['role']}\t{_told(key['terms'])}")
+    print(f"{key['id']}\t{key['name']}\t{key['role']}\t{told(key['terms'])}")
     if key.get("secret"):
         print(f"{key['secret']}\nKeep it: it is not shown again.")
-
-
-def _told(terms: dict[str, Any]) -> str:
-    """What is limited, in a line."""
-    shown = {
-        "requests_per_minute": "{:,} requests/min",
-        "tokens_per_minute": "{:,} tokens/min",
-        "concurrent": "{} at once",
-        "budget": "budget {:g}",
-        "exchange_rate": "{:g} $/J",
-    }
-    told = [text.format(terms[name]) for name, text in shown.items() if terms.get(name) is not None]
-    told += [f"{what}: {', '.join(terms[what])}" for what in ("modes", "devices") if terms.get(what)]
-    if terms.get("expires_s"):
-        told.append(time.strftime("until %Y-%m-%d %H:%M", time.localtime(terms["expires_s"])))
-    return "; ".join(told)

@@ -6,7 +6,6 @@ import logging
 import os
 import random
 import secrets
-import shutil
 import socket
 import tempfile
 from collections.abc import Iterator
@@ -14,7 +13,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from app.cli import haproxy
+from app.cli.guard import guarded
 from app.cli.processes import adopt_orphans, collect, descendants, end
+from cluster.own_ray import reaped
 
 ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -24,6 +26,9 @@ ENVIRONMENT = {
     "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",
     "RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP": "0",
     "RAY_SERVE_FREEZE_GC_ON_STARTUP": "1",
+    "RAY_SERVE_ENABLE_HA_PROXY": "1",
+    "RAY_SERVE_USE_GRPC_BY_DEFAULT": "1",  # a call of a handle costs less than one of an actor
+    "RAY_SERVE_REPLICA_GRPC_MAX_MESSAGE_LENGTH": str(2**28),  # of bytes: a snapshot may name many devices
 }
 """Ray and Serve read these when they are imported: set them before."""
 
@@ -48,42 +53,43 @@ class LocalRay:
 def local_ray() -> Iterator[LocalRay]:
     """Start Ray, and stop it at the end.
 
-    Its processes descend from this one and are bound to its life by the kernel, so that even a kill leaves
-    none; those that are left at the end are stopped one by one. Raises StillRunning if that fails.
+    Its processes are stopped one by one where Ray leaves some, and none outlives this one, even if it is killed. Raises
+    StillRunning if a process cannot be stopped.
     """
     os.environ.update(ENVIRONMENT)
     folder = Path(tempfile.mkdtemp(prefix="tandem-"))  # short: Ray makes socket paths below it
     token = folder / TOKEN
     token.touch(mode=0o600)
     token.write_text(secrets.token_hex(32))
-    os.environ.update(token_of(folder))
+    os.environ.update(token_of(folder) | haproxy.environment(folder, free_port))
     adopt_orphans()
-    before = set(descendants())
     import ray
 
-    try:
-        port = free_port()
-        ray.init(
-            address="local",
-            namespace="serve",
-            num_cpus=max(4, os.cpu_count() or 1),  # replicas ask for fractions of one; see the settings
-            object_store_memory=100_000_000,
-            include_dashboard=True,
-            dashboard_host="127.0.0.1",
-            dashboard_port=port,
-            _temp_dir=str(folder),
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-        )
-        yield LocalRay(f"http://127.0.0.1:{port}", folder)
-    finally:
-        started = set(descendants()) - before
-        ray.shutdown()
-        stubborn = end(started)
-        collect(started)
-        shutil.rmtree(folder, ignore_errors=True)
-        if stubborn:
-            raise StillRunning(f"these processes live on: {', '.join(str(p.pid) for p in stubborn)}")
+    with guarded(folder):
+        before = set(descendants())
+        try:
+            port = free_port()
+            ray.init(
+                address="local",
+                namespace="serve",
+                num_cpus=max(4, os.cpu_count() or 1),  # replicas ask for fractions of one; see the settings
+                object_store_memory=100_000_000,
+                include_dashboard=True,
+                dashboard_host="127.0.0.1",
+                dashboard_port=port,
+                _temp_dir=str(folder),
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+            )
+            yield LocalRay(f"http://127.0.0.1:{port}", folder)
+        finally:
+            started = set(descendants()) - before
+            with reaped():
+                ray.shutdown()
+                stubborn = end(started)
+            collect(started)
+            if stubborn:
+                raise StillRunning(f"these processes live on: {', '.join(str(p.pid) for p in stubborn)}")
 
 
 def token_of(folder: Path) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The command line: `tandem up | deploy | down | chat | devices | account | keys | bench | simulate | sweep`."""
+"""The command line, `tandem`: a command a function; what it does is a module of its own."""
 
 from __future__ import annotations
 
@@ -110,6 +110,45 @@ def devices(
             console.print("No device is registered.")
         else:
             show_table(console, DEVICE_COLUMNS, map(device_row, found))
+
+
+@cli.command()
+def device(
+    connect: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Where the cloud's gateway listens.")
+    ] = None,
+    key: Annotated[
+        Path | None, typer.Option(help="The file with the device's key, from `tandem keys device make`.")
+    ] = None,
+    model: Annotated[
+        Path | None,
+        typer.Option(
+            help="The folder with the two ends of a split model, from `python -m training.split`, or with several such "
+            "folders to choose from."
+        ),
+    ] = None,
+    listen: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Where the device's own API listens; on this machine."),
+    ] = None,
+    authority: Annotated[
+        Path | None,
+        typer.Option(
+            help="PEM file of who signed the gateway's certificate; otherwise whom this machine trusts."
+        ),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(exists=True, dir_okay=False, help="A YAML file with these and more settings."),
+    ] = None,
+) -> None:
+    """Be a device: serve its owner over an API on this machine, and the cloud's requests over a connection to its
+    gateway. Prompts in modes device and split do not leave it."""
+    with failures():
+        from app.cli import device as local
+
+        said = {"connect": connect, "key": key, "bundle": model, "listen": listen, "authority": authority}
+        local.run(local.settings_of(config, said))
 
 
 @cli.command()

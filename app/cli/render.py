@@ -18,6 +18,8 @@ ORIGINS = {
     "draft": ("green", "drafted and accepted"),
     "corrected": ("bright_red", "corrected"),
     "bonus": ("bright_yellow", "bonus of the cloud"),
+    "sketch": ("cyan", "sketch"),
+    "expansion": ("bright_cyan", "expanded from the sketch"),
     "prompt": ("dim", "prompt"),
 }
 

@@ -1,24 +1,27 @@
 """The simulator against reality: the same requests live on this machine and simulated.
 
-    python -m benchmarks calibration [--requests 200] [--grow 4] [--engine vllm]
+    python -m benchmarks calibration [--requests 200] [--grow 4] [--engine vllm] [--modes split]
 
 Live: a target (the embedded one, grown), and emulated devices behind emulated links, in processes of their own, driven
-by the executor over the wire. Before and after every case the live deployment is profiled while it answers requests
-that come ever faster: the engine's own step times, regressed on what was in the steps, and what a call takes that waits
-for no step (a shared machine is now faster, now slower; both profiles are taken together). That is all that is fitted.
-Settings are the same in both worlds, and requests too: their arrivals and lengths, and the acceptance that the live
-token logs show. Three loads, two RTTs, every mode.
+by the executor over the wire. In mode split: the embedded target cut in two (m = 2), its middle in another process, and
+one device with its ends, at this machine's speed, behind an emulated link. Before and after every case the live
+deployment is profiled while it answers requests that come ever faster: the engines' own step times, regressed on what
+was in the steps, and what a call takes that waits for no step (a shared machine is now faster, now slower; both
+profiles are taken together). That is all that is fitted. Settings are the same in both worlds, and requests too: their
+arrivals and lengths, and which drafts are accepted, as the live token logs show it, or as the device's adapter says in
+mode split when it is asked afterwards, with how sure it is. Three loads, two RTTs, every mode.
 
 MODE_ttft_p50_error and the like: relative, the mean over the six cases of a mode. Races are decided by policies that
-learn; each world learns for itself.
+learn; each world learns for itself, as devices in mode split do.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import mean
 from tempfile import TemporaryDirectory
@@ -28,9 +31,9 @@ import msgspec
 import numpy as np
 
 from benchmarks import report
+from benchmarks.calibration import split
 from benchmarks.calibration.live import (
     DEVICES,
-    DRAFTER,
     GAMMA,
     MAX_TOKENS,
     PROFILE,
@@ -38,15 +41,14 @@ from benchmarks.calibration.live import (
     TARGET,
     VLLM,
     WINDOW,
-    Costs,
     Live,
     Seen,
-    profile,
+    whole_models,
 )
-from benchmarks.processes import engine_process
-from cluster.client import connect
-from deployments.engines import TorchSettings, VllmSettings
-from deployments.modes import MODES
+from benchmarks.calibration.profile import Costs
+from deployments.engines import MiddleSettings, TorchSettings, VllmSettings
+from deployments.modes import AT_FRONT_DOORS, MODES
+from deployments.modes.split import SplitMode
 from engine import family
 from engine.config import EngineConfig
 from engine.family.grow import grow as write_grown
@@ -54,7 +56,7 @@ from engine.tokenizer import Tokenizer
 from engine.vllm.config import VllmConfig
 from simulator.analysis import Result
 from simulator.config import parse
-from simulator.hardware import MeasuredTimer
+from simulator.hardware import MeasuredEnds
 from simulator.run import simulate
 from training.family.prompts import heldout_questions
 
@@ -86,36 +88,59 @@ class Case:
 
 def simulated(case: Case) -> Result:
     """The same requests in the simulator. Raises RuntimeError if one fails there."""
-    costs = case.costs
     config = parse(
         {
             "name": case.name,
             "mode": case.mode,
-            "reader": "cloud",
             "workload": {"count": len(case.seen)},  # the live run's own take its place
-            "window": WINDOW,
-            "racing": RACING,
             "engine": case.engine,
-            "targets": [
-                {"model": "target", "measured": msgspec.to_builtins(costs.timer), "call_s": costs.call_s}
-            ],
-            "devices": [
-                {
-                    "count": DEVICES,
-                    "sessions": PROFILE.sessions,
-                    "rates": {
-                        "prefill_tokens_per_s": PROFILE.prefill_tokens_per_s,
-                        "decode_tokens_per_s": PROFILE.decode_tokens_per_s,
-                    },
-                    "link": {"rtt_ms": case.rtt_s * 1e3},
-                }
-            ],
+            **(_whole(case) if case.costs.ends is None else _split(case)),
         }
     )
     result = simulate(config, requests=[one.request for one in case.seen])
     if failures := {answer.failure for answer in result.answers if not answer.finished}:
-        raise RuntimeError(f"{case.name}: simulated requests failed: {failures}, {costs}")
+        raise RuntimeError(f"{case.name}: simulated requests failed: {failures}, {case.costs}")
     return result
+
+
+def _whole(case: Case) -> dict[str, Any]:
+    """What there is of whole models."""
+    return {
+        "reader": "cloud",
+        "window": WINDOW,
+        "racing": RACING,
+        "targets": [_target(case)],
+        "devices": [
+            {
+                "count": DEVICES,
+                "sessions": PROFILE.sessions,
+                "rates": RATES,
+                "link": {"rtt_ms": case.rtt_s * 1e3},
+            }
+        ],
+    }
+
+
+def _split(case: Case) -> dict[str, Any]:
+    """The two parts of one."""
+    return {
+        "split": {**split.SPLIT.model_dump(), "engine": split.OUTER},
+        "targets": [{**_target(case), "first": split.LAYERS}],
+        "devices": [
+            {"rates": RATES, "ends": msgspec.to_builtins(case.costs.ends), "link": split.link(case.rtt_s)}
+        ],
+    }
+
+
+RATES = {
+    "prefill_tokens_per_s": PROFILE.prefill_tokens_per_s,
+    "decode_tokens_per_s": PROFILE.decode_tokens_per_s,
+}
+
+
+def _target(case: Case) -> dict[str, Any]:
+    costs = case.costs
+    return {"model": "target", "measured": msgspec.to_builtins(costs.timer), "call_s": costs.call_s}
 
 
 Figures = dict[str, float]
@@ -155,9 +180,9 @@ def grown(engine: str, grow: int) -> Iterator[TorchSettings | VllmSettings]:
         yield VLLM.model_copy(update={"model": folder})
 
 
-def as_simulated(target: TorchSettings | VllmSettings) -> dict[str, Any]:
+def as_simulated(target: TorchSettings | MiddleSettings | VllmSettings) -> dict[str, Any]:
     """Its settings without those of its model."""
-    limits = EngineConfig if isinstance(target, TorchSettings) else VllmConfig
+    limits = VllmConfig if isinstance(target, VllmSettings) else EngineConfig
     return target.model_dump(include={"kind", *limits.model_fields})
 
 
@@ -165,46 +190,56 @@ async def play(
     target: TorchSettings | VllmSettings, requests: int, seed: int, modes: Sequence[str]
 ) -> list[Case]:
     """All cases, live."""
-    waits, engine = isinstance(target, VllmSettings), as_simulated(target)
     tokenizer = Tokenizer.load(family.path("target"))
     prompts = [
         tokenizer.render_chat([{"role": "user", "content": question}])
         for question in heldout_questions(requests, seed=3)
     ]
     played: list[Case] = []
-    with engine_process(target) as target_at, engine_process(DRAFTER, DEVICES, PROFILE) as drafter_at:
-        target_wire, drafter_wire = await connect(target_at), await connect(drafter_at)
-
-        def fresh() -> Live:
-            return Live(target_wire, drafter_wire, prompts)
-
-        await fresh().run("speculative", RTTS_S[0], [0.0] * 8)  # warms up
-        for mode in modes:
-            before = await profile(fresh(), mode, RTTS_S[0], waits)
-            top = capacity(before.costs().timer, mode)
-            profiles = [before]
-            cases = [(rtt_s, load) for rtt_s in RTTS_S for load in LOADS]
-            for rtt_s, load in report.progress(cases, f"{mode}, live"):
-                rate = load * top
-                gaps = np.random.default_rng([seed, round(rtt_s * 1e3), round(load * 100)]).exponential(
-                    1 / rate, requests
-                )
-                seen = await fresh().run(mode, rtt_s, np.cumsum(gaps).tolist())
-                after = await profile(fresh(), mode, rtt_s, waits)
-                played.append(Case(mode, rtt_s, rate, seen, (before + after).costs(), engine))
-                before = after
-                profiles.append(after)
-            report.table(
-                f"Profiles of the live deployment, mode {mode}",
-                ["", "ms"],
-                [
-                    [name, report.spread([1e3 * value(one.costs()) for one in profiles])]
-                    for name, value in PROFILED.items()
-                ],
-            )
-        await target_wire.close()
-        await drafter_wire.close()
+    if doors := [mode for mode in modes if mode in AT_FRONT_DOORS]:
+        async with whole_models(target, prompts) as deployment:
+            await deployment("speculative").run(RTTS_S[0], [0.0] * 8)  # warms up
+            for mode in doors:
+                played += await _cases(mode, partial(deployment, mode), as_simulated(target), requests, seed)
+    if SplitMode.name in modes:
+        async with split.split_model(prompts) as fresh:
+            await fresh().run(RTTS_S[0], [0.0] * 8)
+            played += await _cases(SplitMode.name, fresh, as_simulated(split.MIDDLE), requests, seed)
     return played
+
+
+async def _cases(
+    mode: str, fresh: Callable[[], Live], engine: dict[str, Any], requests: int, seed: int
+) -> list[Case]:
+    """Those of one mode."""
+    before = await fresh().profile(RTTS_S[0])
+    top = capacity(before.costs(), mode)
+    profiles, played = [before], []
+    for rtt_s, load in report.progress(
+        [(rtt_s, load) for rtt_s in RTTS_S for load in LOADS], f"{mode}, live"
+    ):
+        rate = load * top
+        random = np.random.default_rng([seed, round(rtt_s * 1e3), round(load * 100)])
+        seen = await fresh().run(rtt_s, np.cumsum(random.exponential(1 / rate, requests)).tolist())
+        after = await fresh().profile(rtt_s)
+        played.append(Case(mode, rtt_s, rate, seen, (before + after).costs(), engine))
+        before = after
+        profiles.append(after)
+    costs = [one.costs() for one in profiles]
+    ends = [one.ends for one in costs if one.ends is not None]
+    report.table(
+        f"Profiles of the live deployment, mode {mode}",
+        ["", "ms"],
+        [
+            *([name, _spread_ms(map(value, costs))] for name, value in PROFILED.items()),
+            *([name, _spread_ms(map(value, ends))] for name, value in PROFILED_ENDS.items() if ends),
+        ],
+    )
+    return played
+
+
+def _spread_ms(seconds: Iterable[float]) -> str:
+    return report.spread([1e3 * each for each in seconds])
 
 
 PROFILED: dict[str, Callable[[Costs], float]] = {
@@ -213,15 +248,25 @@ PROFILED: dict[str, Callable[[Costs], float]] = {
     "… and a sequence": lambda costs: costs.timer.sequence_s,
     "a call of the target beside steps": lambda costs: costs.call_s,
 }
+PROFILED_ENDS: dict[str, Callable[[MeasuredEnds], float]] = {
+    "a step of the device": lambda ends: ends.base_s,
+    "… and a position of it": lambda ends: ends.token_s,
+    "… and its head": lambda ends: ends.head_s,
+}
 
 
-def capacity(timer: MeasuredTimer, mode: str) -> float:
+def capacity(costs: Costs, mode: str) -> float:
     """Requests/s of one target, or of the devices, with eight sessions at work all the time."""
     if mode == "device":
         return 8 / PROFILE.decode_s(MAX_TOKENS)
+    if (
+        ends := costs.ends
+    ) is not None:  # one device, which drafts six tokens of a round one after the other, roughly
+        round_s = 6 * (ends.step_s(8, 0, 0) + ends.head_s) + costs.timer.step_s(8 * 7, 0, 0)
+        return 8 * 5 / round_s / MAX_TOKENS
     positions = GAMMA + 1 if mode == "speculative" else 1
     tokens = 3.5 if mode == "speculative" else 1.0  # a round, roughly
-    return 8 * tokens / timer.step_s(8 * positions, 8, 8 * 100) / MAX_TOKENS
+    return 8 * tokens / costs.timer.step_s(8 * positions, 8, 8 * 100) / MAX_TOKENS
 
 
 def main(arguments: Sequence[str] = ()) -> None:

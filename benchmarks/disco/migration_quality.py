@@ -21,6 +21,7 @@ import numpy as np
 import torch
 
 from benchmarks import report
+from benchmarks.scores import Scores
 from engine import family
 from engine.base import Engine, Sampling
 from engine.config import EngineConfig
@@ -29,41 +30,14 @@ from engine.torch.engine import load
 from engine.translate import Translated
 from training.family.items import LONG_KINDS, Item
 from training.family.prompts import answer_prompt, heldout
-from training.family.scoring import check_facts, rouge1
 
 MAX_TOKENS = 256
 CUTS = (0, 4, 16, 64, 256)
 PAIRS = (("small", "target"), ("target", "small"), ("other", "target"), ("target", "other"))
+MODELS = sorted({name for pair in PAIRS for name in pair})
 AT_ONCE = 64  # sessions
 RESAMPLES = 2000
 Answers = list[list[int]]
-
-
-@dataclass(frozen=True, slots=True)
-class Scores:
-    """By question.
-
-    stated: facts that the answer states.
-    asked: facts that were asked for.
-    rouge: ROUGE-1 against the reference.
-    """
-
-    stated: np.ndarray
-    asked: np.ndarray
-    rouge: np.ndarray
-
-    @classmethod
-    def of(cls, items: Sequence[Item], texts: Sequence[str]) -> Scores:
-        checks = [check_facts(item, text) for item, text in zip(items, texts, strict=True)]
-        rouge = [rouge1(text, item.answer) for item, text in zip(items, texts, strict=True)]
-        return cls(np.array([sum(c) for c in checks]), np.array([len(c) for c in checks]), np.array(rouge))
-
-    def resampled(self, chosen: np.ndarray) -> dict[str, np.ndarray]:
-        """Each metric over the questions of each row of `chosen`."""
-        return {
-            "facts": self.stated[chosen].sum(1) / self.asked[chosen].sum(1),
-            "ROUGE-1": self.rouge[chosen].mean(1),
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,10 +77,10 @@ async def answer(engine: Engine, prompts: Answers, logs: Answers) -> Answers:
 
 async def answers(items: Sequence[Item]) -> dict[tuple[str, str, int], list[str]]:
     """The texts for each pair and cut."""
-    tokenizers = {name: Tokenizer.load(family.path(name)) for name in family.NAMES}
+    tokenizers = {name: Tokenizer.load(family.path(name)) for name in MODELS}
     here = tokenizers["target"]
     config = EngineConfig(max_sessions=AT_ONCE)
-    models = {name: load(family.path(name), config, device="cpu", threads=2) for name in family.NAMES}
+    models = {name: load(family.path(name), config, device="cpu", threads=2) for name in MODELS}
     engines: dict[str, Engine] = {**models, "other": Translated(models["other"], here, tokenizers["other"])}
     prompts = [here.encode(answer_prompt(item.question)) for item in items]
     nothing: Answers = [[] for _ in items]

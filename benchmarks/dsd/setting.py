@@ -189,8 +189,8 @@ def under_way(dataset: str, cell: tuple[int, int, str]) -> float:
 class OnePass(Speed):
     """Several tokens take as long as one. No device drafts so, hence no setting of the simulator's."""
 
-    def decode_s(self, tokens: int, context: int = 0) -> float:
-        return super().decode_s(min(tokens, 1), context)
+    def decode_s(self, tokens: int, context: int = 0, sequences: int = 1) -> float:
+        return super().decode_s(min(tokens, 1), context, sequences)
 
 
 def measure(

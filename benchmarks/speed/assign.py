@@ -15,7 +15,7 @@ from deployments.accounts import Bill
 from deployments.assigner import Assigner
 from deployments.directory import Directory, Snapshot
 from deployments.experience import Experience
-from deployments.modes import MODES
+from deployments.modes import AT_FRONT_DOORS
 from deployments.reports import Report
 from deployments.request.assignment import EndpointInfo, RoutingRequest
 from policies.collaboration import collaboration
@@ -66,7 +66,7 @@ def router_costs(devices: int) -> RouterCosts:
 
     assign = {
         f"{mode}, {wish}": _ms(partial(burst, mode, device)) / REQUESTS
-        for mode in MODES
+        for mode in AT_FRONT_DOORS
         for wish, device in wishes.items()
     }
     report = Report("key-1", "", 100, True, Bill(1, Used(39, 100), 1e-5, 9e-5))

@@ -23,7 +23,7 @@ from benchmarks import report
 from cluster.client import Connection, connect
 from cluster.endpoint import serve_engines
 from cluster.link import Link, LinkProfile
-from engine.base import CAPABILITIES, Sampling, Session, Tensor
+from engine.base import CAPABILITIES, Forwarded, Sampling, Session, Tensor
 from engine.null_engine import NullEngine, NullSession
 
 SESSIONS = 64
@@ -39,10 +39,10 @@ LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
 
 
 class MiddleSession(NullSession):
-    """Takes hidden states and gives back those of the last position."""
+    """Takes hidden states and gives back a little of those that are wanted."""
 
-    async def forward(self, position: int, hidden: Tensor) -> Tensor:
-        return Tensor.of(hidden.numpy()[-1:, :8])
+    async def forward(self, position: int, hidden: Tensor, wanted: int) -> Forwarded:
+        return Forwarded(Tensor.of(hidden.numpy()[-wanted:, :8]))
 
 
 class Middle(NullEngine):
@@ -109,7 +109,7 @@ async def hidden_mb_per_s(connection: Connection, frames: int = 400, in_flight: 
     async def drive() -> None:
         session = await engine.open([5], Sampling())
         for position in range(frames // in_flight):
-            await session.forward(position, hidden)
+            await session.forward(position, hidden, 1)
         await session.cancel()
 
     start_s = time.perf_counter()
@@ -141,7 +141,7 @@ async def bandwidth_error(connection: Connection, frames: int = 8) -> float:
         engine = connection.engine("null", Link(LinkProfile(up_bytes_per_s=rate, down_bytes_per_s=rate)))
         sessions = [await engine.open([5], Sampling()) for _ in range(frames)]
         start_s = time.perf_counter()
-        await asyncio.gather(*(session.forward(0, hidden) for session in sessions))
+        await asyncio.gather(*(session.forward(0, hidden, 1) for session in sessions))
         seconds = time.perf_counter() - start_s
         errors.append(abs(seconds / (frames * hidden.data.nbytes / rate) - 1))
         for session in sessions:

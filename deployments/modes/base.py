@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import ClassVar
 
 from deployments.experience import Experience
+from deployments.modes.expansion import Sketching
 from deployments.request.assignment import EndpointInfo, Endpoints, RoutingRequest
 from deployments.request.job import Delta, Figures, Job
 from deployments.request.session import EndpointSession, EndpointSessions
 from deployments.request.tokenlog import Origin, TokenLog
-from engine.base import Sampling
+from engine.base import Sampling, Verdict
+from engine.split.base import OuterEngine
+from policies.chunking import ChunkingPolicy, HatChunks
 from policies.cost import Used
+from policies.drafting import DraftingPolicy, Threshold
+from policies.parallel_drafting import HatParallelDrafting, ParallelDraftingPolicy
 from policies.rounds import FUSED_WINDOW
 from policies.window import StaticWindow, WindowPolicy
 
-VERIFIER, DRAFTER, EXPANDER = "verifier", "drafter", "expander"
-POOLS = (VERIFIER, DRAFTER, EXPANDER)
+VERIFIER, DRAFTER, EXPANDER, MIDDLE = "verifier", "drafter", "expander", "middle"
+POOLS = (VERIFIER, DRAFTER, EXPANDER, MIDDLE)
 SCORED_AT_ONCE = 64
 """Tokens of a prompt whose log-probabilities are computed in one step."""
 DEVICE = "device"
@@ -58,10 +63,18 @@ class Tools:
 
     window: makes a window policy for a new draft–target pair.
     fused_window: γ of the cloud's own drafter in fused rounds.
+    outer: the outer part of a split model in this process; None: it is not where the prompts are.
+    chunking, drafting, parallel_drafting: make the policies of a device with such a part.
+    sketching: what makes and expands sketches; None: nothing does.
     """
 
     window: Callable[[], WindowPolicy] = StaticWindow
     fused_window: int = FUSED_WINDOW
+    outer: OuterEngine | None = None
+    chunking: Callable[[], ChunkingPolicy] = HatChunks
+    drafting: Callable[[], DraftingPolicy] = Threshold
+    parallel_drafting: Callable[[], ParallelDraftingPolicy] = HatParallelDrafting
+    sketching: Sketching | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +112,10 @@ class ModeRun(ABC):
         """What this request has taught, for `Mode.learn`; None: nothing."""
         return None
 
+    def close(self) -> Coroutine[None, None, None] | None:
+        """The request is over: what is left to do beside closing its sessions, in the background."""
+        return None
+
 
 class Mode(ABC):
     """A way to answer requests. One object for each executor: what it keeps, all its requests share.
@@ -108,15 +125,24 @@ class Mode(ABC):
     figures: the kind of figures it adds to an answer's.
     local: a request of somebody who sits at the device is best driven from there: what the device does then crosses no
         link.
+    private: nobody else can drive it: the prompt does not leave the device.
+    afar: a device's own program can drive it as well.
+    briefing: the type of what `brief` gives, plain data; None: it gives nothing.
     """
 
     name: ClassVar[str]
     roles: ClassVar[tuple[Role, ...]]
     figures: ClassVar[type[Figures]] = Figures
     local: ClassVar[bool] = False
+    private: ClassVar[bool] = False
+    afar: ClassVar[bool] = True
+    briefing: ClassVar[type | None] = None
 
     def __init__(self, tools: Tools) -> None:  # noqa: B027 (most modes need none)
         """tools: what the executor gives all its modes."""
+
+    def check(self) -> None:  # noqa: B027 (most modes have no reason)
+        """Raises EngineError where the executor cannot drive such requests; asked before anything else happens."""
 
     @abstractmethod
     def start(self, job: Job) -> ModeRun:
@@ -163,3 +189,11 @@ async def decode(
         async for tokens in stream:
             ids = tokens.ids
             yield Delta(ids, [origin] * len(ids), tokens.finish, tokens.logprobs, None, len(log))
+
+
+def judged(position: int, drafted: int, verdict: Verdict) -> Delta:
+    """A verdict's tokens with their origins: accepted drafts first, then the target's own."""
+    accepted = min(verdict.accepted, len(verdict.ids))
+    own = Origin.CORRECTED if accepted < drafted else Origin.BONUS if drafted else Origin.CLOUD
+    origins = [Origin.DRAFT] * accepted + [own] * (len(verdict.ids) - accepted)
+    return Delta(verdict.ids, origins, verdict.finish, verdict.logprobs, None, position)

@@ -103,6 +103,7 @@ class RaceMode(Mode):
     )
     figures = Racing
     local = True
+    afar = False  # budgets are spent as whoever drives it says, and its plan is no plain data
 
     def __init__(self, tools: Tools) -> None:
         self._rivals = Rivals()

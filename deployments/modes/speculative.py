@@ -15,13 +15,13 @@ from dataclasses import dataclass, field
 import msgspec
 
 from deployments.experience import Experience
-from deployments.modes.base import DEVICE, DRAFTER, VERIFIER, Mode, ModeRun, Role, Situation, Tools
+from deployments.modes.base import DEVICE, DRAFTER, VERIFIER, Mode, ModeRun, Role, Situation, Tools, judged
 from deployments.modes.observer import Observer
 from deployments.pairs import Pairs, pair_name
 from deployments.request.job import Delta, Figures, Job
 from deployments.request.session import EndpointSession, EndpointSessions
-from deployments.request.tokenlog import Origin, TokenLog
-from engine.base import Draft, Sampling, Verdict
+from deployments.request.tokenlog import TokenLog
+from engine.base import Draft, Sampling
 from policies.cost import Used
 from policies.pair import PairSnapshot
 from policies.rounds import Drafter, FusedRound, PairRound, Rounds, teach
@@ -98,6 +98,7 @@ class SpeculativeMode(Mode):
         Role("drafter", DRAFTER, unless="device", expendable=True, if_lost="cloud"),
     )
     figures = Speculation
+    briefing = PairBriefing
 
     def __init__(self, tools: Tools) -> None:
         self._pairs, self._fused_window = Pairs(tools.window), tools.fused_window
@@ -158,7 +159,7 @@ class SpeculativeRun(ModeRun):
         try:
             await target.open(job.prompt, job.sampling, log.ids)
             verdict = await target.verify([])
-            yield _delta(len(log), NOTHING, verdict)
+            yield judged(len(log), 0, verdict)
             while verdict.finish is None:
                 if rounds.adaptive:
                     observer.look()
@@ -173,7 +174,7 @@ class SpeculativeRun(ModeRun):
                 verdict = await target.verify(draft.ids, draft.probs)
                 verify_s = max(0.0, target.took_s - observer.target_s)
                 rounds.done(len(draft.ids), verdict.accepted, len(verdict.ids), draft_s, verify_s)
-                yield _delta(len(log), draft, verdict)
+                yield judged(len(log), len(draft.ids), verdict)
         finally:
             observer.stop()
             for drafter in (device, cloud):
@@ -233,11 +234,3 @@ def drafting(sampling: Sampling) -> Sampling:
     are independent of those that drew it. Our engines keep them apart anyhow; another one need not.
     """
     return msgspec.structs.replace(sampling, stop=(), logprobs=-1, seed=sampling.seed ^ DRAFT_SEED)
-
-
-def _delta(position: int, draft: Draft, verdict: Verdict) -> Delta:
-    """The verdict's tokens with their origins: accepted drafts first, then the target's own."""
-    accepted = min(verdict.accepted, len(verdict.ids))
-    own = Origin.CORRECTED if accepted < len(draft.ids) else Origin.BONUS if draft.ids else Origin.CLOUD
-    origins = [Origin.DRAFT] * accepted + [own] * (len(verdict.ids) - accepted)
-    return Delta(verdict.ids, origins, verdict.finish, verdict.logprobs, None, position)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from cluster.registry import DeviceRecord
-from engine.base import EngineError, EngineStopped
+from engine.base import EngineError, EngineStopped, SplitInfo
 from policies.cost import MAINS_USD_PER_J, PerToken
 
 FREE = PerToken(0.0, 0.0)
@@ -56,6 +56,7 @@ class EndpointInfo:
     prefill_token_s: of a device, seconds to take in a token; 0 where not known.
     joules: of a device, what a token costs it.
     load: of a replica; that it has changed is no news.
+    split: which part of a split model it has; None: a whole one.
     """
 
     name: str
@@ -69,6 +70,7 @@ class EndpointInfo:
     prefill_token_s: float = 0.0
     joules: PerToken = FREE
     load: Load = field(default=IDLE, compare=False)
+    split: SplitInfo | None = None
 
     @classmethod
     def of(cls, device: DeviceRecord) -> EndpointInfo:
@@ -106,6 +108,7 @@ class RoutingRequest:
     account: who pays.
     budget, exchange_rate: of this request, in place of its account's.
     modes, devices: that the account may use; None: all.
+    split: which part of a split model whoever drives the request has; None: none.
     """
 
     mode: str | None = None
@@ -122,6 +125,7 @@ class RoutingRequest:
     exchange_rate: float | None = None
     modes: tuple[str, ...] | None = None
     devices: tuple[str, ...] | None = None
+    split: SplitInfo | None = None
 
 
 @dataclass(frozen=True, slots=True)

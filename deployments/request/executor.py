@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable
 from contextlib import aclosing
 
 from deployments.modes import MODES
@@ -15,7 +15,7 @@ from deployments.request.job import Delta, Job, JobStats
 from deployments.request.session import Dial, EndpointSession, EndpointSessions, RequestContext
 from deployments.request.timeouts import Deadline, Limits
 from deployments.request.tokenlog import TokenLog
-from engine.base import EngineError, EngineStopped, NoCapacity
+from engine.base import EngineError, EngineStopped, NoCapacity, SplitInfo
 from policies.patience import Patience
 
 logger = logging.getLogger(__name__)
@@ -31,6 +31,7 @@ class Executor:
     tools: of the modes.
     report: tells the router what an answer has taught, once it is over.
     lost: is told of every endpoint that is gone, also where the answer goes on without it.
+    away: at a device, whether the cloud cannot be reached just now; nobody there is late then.
     """
 
     def __init__(
@@ -41,8 +42,10 @@ class Executor:
         limits: Limits | None = None,
         report: Callable[[Report], object] = lambda _: None,
         lost: Callable[[EndpointInfo], object] = lambda _: None,
+        away: Callable[[], bool] = lambda: False,
     ) -> None:
         self._assign, self._dial, self._report, self._lost = assign, dial, report, lost
+        self._away = away
         self._tools, self._limits = tools or Tools(), limits or Limits()
         self._modes: dict[type[Mode], Mode] = {}
         self._leaving: set[asyncio.Task[None]] = set()
@@ -54,6 +57,8 @@ class Executor:
         cancelled in the background. Raises EngineError: what the router or an engine refuses, or
         EngineStopped when the endpoints were lost more often than allowed, or had no room for half an answer.
         """
+        if job.mode is not None:
+            self.check(job.mode)
         request = _Request(self, job)
         try:
             while True:
@@ -76,6 +81,12 @@ class Executor:
         """Other tools, for jobs from now on."""
         self._tools, self._modes = tools, {}
 
+    @property
+    def split(self) -> SplitInfo | None:
+        """Which part of a split model is here."""
+        outer = self._tools.outer
+        return None if outer is None else outer.info.split
+
     def closing(self) -> frozenset[asyncio.Task[None]]:
         """Cancellations that are on their way."""
         return frozenset(self._leaving)
@@ -84,6 +95,11 @@ class Executor:
         """Return when no cancellation is on its way any more."""
         while self._leaving:
             await asyncio.wait(self._leaving)
+
+    def check(self, mode: str) -> None:
+        """Raises EngineError for a mode whose requests cannot be driven from here."""
+        if mode in MODES:
+            self.mode(mode).check()
 
     def mode(self, name: str) -> Mode:
         """The one object of that mode here."""
@@ -99,7 +115,11 @@ class Executor:
         if not session.is_open:
             session.hang_up()
             return None
-        task = asyncio.get_running_loop().create_task(_close(session))
+        return self.finish(_close(session))
+
+    def finish(self, closing: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        """Have it come to its end in the background."""
+        task = asyncio.get_running_loop().create_task(closing)
         self._leaving.add(task)
         task.add_done_callback(self._leaving.discard)
         return task
@@ -116,7 +136,9 @@ class _Request:
         self.log, self.stats = TokenLog(), JobStats()
         timeouts = self._limits.timeouts
         self._patience = Patience(timeouts.step_s, job.sampling.reader_rate)
-        self._context = RequestContext(executor._dial, self.stats, timeouts, self._patience, executor._lost)
+        self._context = RequestContext(
+            executor._dial, self.stats, timeouts, self._patience, executor._lost, executor._away
+        )
         self._runs: dict[str, ModeRun] = {}
         self._assignment: Assignment | None = None
         self._sessions: EndpointSessions | None = None
@@ -190,6 +212,9 @@ class _Request:
     def end(self) -> None:
         """It is over, however it ended."""
         self._leave()
+        for run in self._runs.values():
+            if (closing := run.close()) is not None:
+                self._executor.finish(closing)
         if self._assignment is None:
             return
         if not self.stats.by_origin:  # it did not come to its end
@@ -204,6 +229,7 @@ class _Request:
                 whole=stats.tokens > 0,
                 bill=stats.bill(),
                 taught=taught,
+                request=self._job.id,
             )
         )
 
@@ -224,8 +250,9 @@ class _Request:
             exchange_rate=job.exchange_rate,
             modes=job.modes,
             devices=job.devices,
+            split=self._executor.split,
         )
-        deadline = Deadline(self._loop)
+        deadline = Deadline(self._loop, self._executor._away)
         deadline.start(began_s, self._limits.assign_s)
         try:
             return await self._executor._assign(wanted)

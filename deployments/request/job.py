@@ -10,6 +10,7 @@ from deployments.accounts import Bill
 from deployments.request.assignment import Prices
 from deployments.request.tokenlog import Origin
 from engine.base import EngineError, Sampling, TokenLogprob
+from engine.sketch.base import Question
 from policies.cost import Used
 
 
@@ -36,6 +37,9 @@ class Job:
     budget, exchange_rate: as the account has them where None.
     modes, devices: that the account may use; None: all.
     scored: the prompt's tokens get log-probabilities, too.
+    question: the same in words, for modes that ask it otherwise; None: nobody does.
+    min_quality: of an expansion in relation to the target's own answer, 0 to 1.
+    show_sketch: the answer begins with the sketch that it is made from, if there is one.
     """
 
     id: int
@@ -50,6 +54,9 @@ class Job:
     modes: tuple[str, ...] | None = None
     devices: tuple[str, ...] | None = None
     scored: bool = False
+    question: Question | None = None
+    min_quality: float = 0.0
+    show_sketch: bool = False
 
 
 @dataclass(slots=True)

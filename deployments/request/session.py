@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
 from contextlib import aclosing
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from cluster.frames import ProtocolError, Unauthorized, UnknownEngine
 from deployments.request.assignment import Assignment, EndpointInfo, EndpointLost
@@ -16,12 +17,15 @@ from engine.base import (
     DraftProbs,
     Engine,
     EngineError,
+    EngineInfo,
     EngineStats,
     EngineStopped,
+    Forwarded,
     NoCapacity,
     Sampling,
     Session,
     SessionCancelled,
+    Tensor,
     TokenLogprob,
     Tokens,
     UnknownSession,
@@ -30,6 +34,20 @@ from engine.base import (
 from policies.patience import Pace, Patience
 
 T = TypeVar("T")
+
+
+class Trip(NamedTuple):
+    """Hidden states' way to an endpoint and back.
+
+    rows: that went there.
+    sent_s, came_s: when they left and when the answer was here, on the event loop's clock.
+    """
+
+    forwarded: Forwarded
+    rows: int
+    sent_s: float
+    came_s: float
+
 
 Dial = Callable[[EndpointInfo], Awaitable[Engine]]
 
@@ -44,9 +62,10 @@ class RequestContext:
     timeouts, patience: how long they are waited for.
     stats: seconds spent by stage, tokens taken in and given out, and joules are added to these.
     report: told once of each endpoint that is gone (and did not merely refuse).
+    away: whether nobody can be reached just now, but for who is here; then nobody is late.
     """
 
-    __slots__ = ("dial", "loop", "patience", "report", "stats", "timeouts")
+    __slots__ = ("away", "dial", "loop", "patience", "report", "stats", "timeouts")
 
     def __init__(
         self,
@@ -55,8 +74,9 @@ class RequestContext:
         timeouts: Timeouts | None = None,
         patience: Patience | None = None,
         report: Callable[[EndpointInfo], object] = lambda _: None,
+        away: Callable[[], bool] = lambda: False,
     ) -> None:
-        self.dial, self.stats, self.report = dial, stats, report
+        self.dial, self.stats, self.report, self.away = dial, stats, report, away
         self.timeouts = timeouts or Timeouts()
         self.patience = patience or Patience(self.timeouts.step_s)
         self.loop = asyncio.get_running_loop()
@@ -85,6 +105,7 @@ class EndpointSession:
         "_pace",
         "_replaceable",
         "_session",
+        "_trips",
         "_unbilled",
         "endpoint",
         "full",
@@ -105,12 +126,13 @@ class EndpointSession:
         self._context, self._expendable, self._replaceable = context, expendable, replaceable
         self._losses: tuple[type[Exception], ...] = (EngineError, OSError) if expendable else (*GONE, OSError)
         self._now = context.loop.time
-        self._deadline = Deadline(context.loop)
+        self._deadline = self._new_deadline()
         self._pace = Pace()
         self._engine: Engine | None = None
         self._session: Session | None = None
         self._unbilled = 0  # tokens taken in, if they were
         self._asked_s = 0.0  # when it was asked to take them in
+        self._trips: deque[tuple[asyncio.Task[Trip], int, bool]] = deque()  # the oldest first
 
     async def open(self, prompt: Sequence[int], sampling: Sampling, log: Sequence[int] = ()) -> None:
         context = self._context
@@ -158,6 +180,36 @@ class EndpointSession:
         self._gave(len(draft.ids))
         return draft
 
+    def send(self, position: int, hidden: Tensor, wanted: int) -> None:
+        """Have hidden states forwarded; the answers are there to be received in the same order."""
+        rows = hidden.shape[0]
+        trip = self._context.loop.create_task(self._forward(self._opened, position, hidden, wanted))
+        trip.add_done_callback(_seen)
+        self._trips.append((trip, rows, wanted > 0))
+        self._unbilled += rows
+
+    async def receive(self) -> Trip:
+        """The next answer; of states of which none were wanted back it may take as long as a first one."""
+        task, rows, wanted = self._trips.popleft()
+        self._answered = self._answered and wanted
+        trip = await self._call("forward", self._limit_s(), task)
+        if self._answered:
+            self._pace.note(self.took_s)
+        self._answered = wanted
+        self._unbilled -= rows
+        self._book(rows, 0)
+        return trip
+
+    @property
+    def on_their_way(self) -> int:
+        """Answers that were not received."""
+        return len(self._trips)
+
+    async def _forward(self, session: Session, position: int, hidden: Tensor, wanted: int) -> Trip:
+        sent_s = self._now()
+        forwarded = await session.forward(position, hidden, wanted)
+        return Trip(forwarded, hidden.shape[0], sent_s, self._now())
+
     async def extend(self, position: int, tokens: Sequence[int]) -> None:
         if tokens:
             self._ask(len(tokens))
@@ -173,11 +225,13 @@ class EndpointSession:
         """End the session, if one is open. It may be opened again."""
         session, self._session = self._session, None
         self.stop_meter()
+        while self._trips:
+            self._trips.popleft()[0].cancel()
         if session is None:
             return
         if self._deadline.waiting:  # for what this ends
             self._deadline.close()
-            self._deadline = Deadline(self._context.loop)
+            self._deadline = self._new_deadline()
         await self._call("cancel", self._context.timeouts.open_s, session.cancel())
 
     async def close(self) -> None:
@@ -192,9 +246,19 @@ class EndpointSession:
         self._deadline.close()
 
     @property
+    def info(self) -> EngineInfo:
+        """Of the engine that was dialled."""
+        assert self._engine is not None
+        return self._engine.info
+
+    @property
     def is_open(self) -> bool:
         """Whether there is a session to cancel."""
         return self._session is not None
+
+    def unfit(self, why: str) -> EndpointLost:
+        """To raise where it is well, and no use to this request."""
+        return self._lose(why, gone=False)
 
     def stop_meter(self) -> None:
         """It was stopped before it had answered."""
@@ -225,6 +289,10 @@ class EndpointSession:
         """Whether it is given up when it is late: once it has answered; and at once where it only helps with an answer
         that its reader has begun."""
         return self._answered or (self._expendable and self._context.patience.begun)
+
+    def _new_deadline(self) -> Deadline:
+        context = self._context
+        return Deadline(context.loop) if self.endpoint.device else Deadline(context.loop, context.away)
 
     def _limit_s(self) -> float:
         context = self._context
@@ -285,6 +353,12 @@ class EndpointSession:
             stats.used.server_out += given_out
 
 
+def _seen(trip: asyncio.Task[Trip]) -> None:
+    """What became of it, whoever waits for it is told, if anybody does."""
+    if not trip.cancelled():
+        trip.exception()
+
+
 class EndpointSessions:
     """A request's sessions at the endpoints of one assignment, by role. Whoever makes it closes what is in `all`.
 
@@ -318,6 +392,12 @@ class EndpointSessions:
     def another(self, role: str, number: int = 0) -> EndpointSession:
         """One more session at the role's endpoint of this number."""
         return self._add(role, self._by_role[role][number].endpoint)
+
+    def at(self, endpoint: EndpointInfo) -> EndpointSession:
+        """One at an endpoint that came later, and that the request can do without."""
+        session = EndpointSession(endpoint, self._context, expendable=True, replaceable=True)
+        self.all.append(session)
+        return session
 
     def _add(self, role: str, endpoint: EndpointInfo) -> EndpointSession:
         replaceable = role in self._assignment.replaceable

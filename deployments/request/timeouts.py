@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 
 
@@ -35,6 +36,10 @@ class Limits:
     timeouts: Timeouts = Timeouts()
 
 
+LEAST_S = 0.1
+"""Between two looks whether somebody can be reached."""
+
+
 class Deadline:
     """Ends one wait after another, each of which may have a limit of its own.
 
@@ -53,10 +58,22 @@ class Deadline:
     what is then waited for is set again.
     """
 
-    __slots__ = ("_cancelling", "_expired", "_limit_at", "_loop", "_task", "_timer", "_timer_at")
+    __slots__ = (
+        "_away",
+        "_cancelling",
+        "_expired",
+        "_limit_at",
+        "_limit_s",
+        "_loop",
+        "_task",
+        "_timer",
+        "_timer_at",
+    )
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+    def __init__(self, loop: asyncio.AbstractEventLoop, away: Callable[[], bool] = lambda: False) -> None:
+        """away: whether nobody can be reached at all just now; a limit that passes then begins anew."""
+        self._loop, self._away = loop, away
+        self._limit_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = self._limit_at = float("inf")  # times of the loop's clock
         self._task: asyncio.Task[object] | None = None  # that waits
@@ -74,6 +91,7 @@ class Deadline:
         task = asyncio.current_task(self._loop)
         assert task is not None
         self._task, self._cancelling, self._expired = task, task.cancelling(), False
+        self._limit_s = limit_s
         self._limit_at = limit_at = now_s + limit_s
         if limit_at < self._timer_at:
             if self._timer is not None:
@@ -102,6 +120,8 @@ class Deadline:
         self._timer, self._timer_at = None, float("inf")
         if self._task is None or self._expired:
             return
+        if self._limit_at <= at and self._away():
+            self._limit_at = at + max(self._limit_s, LEAST_S)
         if self._limit_at > at:
             self._set(self._limit_at)
         else:

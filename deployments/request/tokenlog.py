@@ -20,6 +20,8 @@ class Origin(StrEnum):
     DRAFT = "draft"  # drafted, and accepted by the target
     CORRECTED = "corrected"  # the target's own token in place of a rejected draft
     BONUS = "bonus"  # the target's own token after a fully accepted draft
+    SKETCH = "sketch"  # of the sketch, shown before the answer
+    EXPANSION = "expansion"  # written by a small model, after the target's sketch
 
 
 @dataclass(slots=True)

@@ -65,6 +65,8 @@ class CoreEngine:
         """tokenizer: to recognise stop strings; without one they are refused."""
         self.info = msgspec.structs.replace(info, context=min(info.context, core.config.kv_tokens))
         self._core, self._driver, self._tokenizer = core, driver, tokenizer
+        self._sequence: type[CoreSequence] = CoreSequence
+        self._session: type[CoreSession] = CoreSession
         self._max_open = core.config.max_sessions + core.config.max_waiting
         self._sessions: dict[int, CoreSession] = {}
         self._numbers = 0
@@ -73,7 +75,7 @@ class CoreEngine:
 
     async def open(self, prompt: Sequence[int], sampling: Sampling, log: Sequence[int] = ()) -> CoreSession:
         self._check_running()
-        check_request(prompt, log, sampling, self.info.vocab_size, self.info.context)
+        self.check_request(prompt, log, sampling)
         if len(self._sessions) >= self._max_open:
             raise NoCapacity(f"{len(self._sessions)} sessions are open; no room for another now")
         stops = None
@@ -81,11 +83,20 @@ class CoreEngine:
             if self._tokenizer is None:
                 raise InvalidRequest("stop strings need an engine with a tokenizer")
             stops = partial(watch, self._tokenizer, sampling.stop)
-        self._numbers += 1
-        sequence = CoreSequence(self._numbers, list(prompt), list(log), sampling, self.info.eos, stops)
-        session = self._sessions[self._numbers] = CoreSession(self, self._core, self._driver, sequence)
+        number = self.number()
+        sequence = self._sequence(number, list(prompt), list(log), sampling, self.info.eos, stops)
+        session = self._sessions[number] = self._session(self, self._core, self._driver, sequence)
         self._driver.submit(partial(self._core.open, sequence))
         return session
+
+    def check_request(self, prompt: Sequence[int], log: Sequence[int], sampling: Sampling) -> None:
+        """Raises InvalidRequest, ContextOverflow."""
+        check_request(prompt, log, sampling, self.info.vocab_size, self.info.context)
+
+    def number(self) -> int:
+        """Of a new session, or of a branch of one."""
+        self._numbers += 1
+        return self._numbers
 
     @property
     def sessions(self) -> int:

@@ -77,6 +77,22 @@ class BlockPool:
             table.blocks.append(self._take())
         return True
 
+    def fork(self, table: BlockTable, branch: BlockTable, tokens: int) -> bool:
+        """Give the empty `branch` the first `tokens` tokens of `table`: its registered blocks, and copies of the
+        others. False, and nothing changed, if there are too few blocks for those."""
+        shared, count = min(table.shared, tokens // self.block_size), self.blocks_for(tokens)
+        if count - shared > self.available:
+            return False
+        for block in table.blocks[:shared]:
+            self._hold(block)
+            branch.blocks.append(block)
+        for block in table.blocks[shared:count]:
+            branch.blocks.append(self._take())
+            self._copy_block(block, branch.blocks[-1])
+        branch.shared = shared
+        branch.tail = self._name_of[branch.blocks[shared - 1]] if shared else 0
+        return True
+
     def register(self, table: BlockTable, tokens: Sequence[int], computed: int) -> None:
         """Make the full blocks among the first `computed` tokens available to other sequences.
 

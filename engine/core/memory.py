@@ -44,6 +44,27 @@ class Memory:
         self.sequences[s.number] = self._active[s.number] = s
         self.waiting.append(s)
 
+    def fork(self, s: Sequence, branch: Sequence) -> bool:
+        """A new session whose first `branch.computed` tokens are computed as those of `s` are; False, and nothing
+        changed, if there is no room for it."""
+        there = s.admitted and s.loading is None and not self._full
+        if not there or not self.pool.fork(s.table, branch.table, branch.computed):
+            return False
+        self.sequences[branch.number] = self._active[branch.number] = branch
+        branch.admitted = True
+        return True
+
+    def adopt(self, s: Sequence, branch: Sequence) -> bool:
+        """Swap what `s` holds for what a branch of it does, whose tokens begin with its own; False, and nothing
+        changed, if that is not there any more."""
+        if not (s.admitted and branch.admitted) or branch.computed < s.computed:
+            return False
+        self._finish_copies(s)
+        self._finish_copies(branch)
+        s.table, branch.table = branch.table, s.table
+        s.computed, branch.computed = branch.computed, s.computed
+        return True
+
     def remove(self, s: Sequence) -> None:
         """Free what the session holds."""
         del self.sequences[s.number]
@@ -124,7 +145,7 @@ class Memory:
             return
         while candidates := [w for w in self.waiting if not w.paused]:
             s = min(candidates, key=lambda w: (w.task is None, w.rank))
-            s.computed = self.pool.match(s.table, s.tokens, min(s.confirmed, len(s.tokens) - 1))
+            s.computed = self.pool.match(s.table, s.tokens, s.reusable)
             # what its window needs, or else it would be let in only to give way again
             need = min(len(s.tokens) + max(1, s.window - 1), s.prompt_len + s.sampling.max_tokens)
             while self._full or not self.pool.grow(s.table, need):
@@ -308,7 +329,7 @@ class Memory:
         self.wake(s)
         if tokens < max(s.computed, s.stored):
             self._finish_copies(s)
-        s.computed = min(s.computed, tokens)
+        s.recede(tokens)
         if tokens < s.stored:
             self._forget(s, tokens // self.pool.block_size)
         if s.admitted and not self.pool.truncate(s.table, s.computed):

@@ -22,13 +22,16 @@ class Outcome(NamedTuple):
     accepted: of the task's drafts, how many stand.
     token: the model's own, after those.
     scores: of the accepted drafts and the token, where they were asked for.
-    q: (ids, probabilities) that a draft's token was drawn from, [width] each; None for a greedy one.
+    q: (ids, probabilities) that a draft's token was drawn from, [width] each; None for a greedy one, except in a split
+        model's outer part.
+    hidden: rows that a forward task asked for.
     """
 
     accepted: int
     token: int
     scores: list[TokenLogprob] | None = None
     q: tuple[np.ndarray, np.ndarray] | None = None
+    hidden: np.ndarray | None = None
 
 
 class Runner(Protocol):

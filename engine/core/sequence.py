@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from typing import Any
+
+import numpy as np
 
 from engine.base import InvalidRequest, Sampling
 from engine.core.host_memory import Copy
@@ -18,8 +21,7 @@ class Place:
 
     table: its blocks of KV cache.
     admitted: whether it may hold any.
-    computed: leading tokens whose keys and values are there. At rest it is at most len(tokens) − 1: the last token is
-        computed with the next task, which needs its logits.
+    computed: leading tokens whose keys and values are there.
     hosts: host blocks that hold its first blocks.
     stored: leading tokens that those are good for.
     loading, saving: copies under way.
@@ -35,6 +37,10 @@ class Place:
         self.stored = 0
         self.loading: Copy | None = None
         self.saving: Copy | None = None
+
+    def recede(self, tokens: int) -> None:
+        """At most the first `tokens` of what is computed are still right."""
+        self.computed = min(self.computed, tokens)
 
 
 class Sequence(Place):
@@ -53,6 +59,9 @@ class Sequence(Place):
     reader: whoever takes the output in.
     opened_s: when it was opened, on the engine's clock.
     """
+
+    RESERVED = 1
+    """Last tokens that only a task computes: it needs their logits."""
 
     __slots__ = (
         "_new_text",
@@ -92,7 +101,7 @@ class Sequence(Place):
         self.sampling = sampling
         self.confirmed = len(self.tokens)
         self.task: Task | None = None
-        self.goal, self.window = len(self.tokens) - 1, 0
+        self.goal, self.window = len(self.tokens) - self.RESERVED, 0
         self.paused, self.fresh = False, True
         self.opened_s = 0.0
         self.reader = Reader(sampling.reader_rate or REFERENCE_RATE)
@@ -117,7 +126,7 @@ class Sequence(Place):
     @property
     def pending(self) -> int:
         """Positions to compute before the task (or, without one, the prefill) has what it needs."""
-        return self.goal - self.computed
+        return max(0, self.goal - self.computed)
 
     def begin(self, task: Task, arrival: int) -> None:
         """The session's next task."""
@@ -128,13 +137,18 @@ class Sequence(Place):
     def end(self) -> None:
         """No task is left."""
         self.task = None
-        self.goal, self.window = len(self.tokens) - 1, 0
+        self.goal, self.window = len(self.tokens) - self.RESERVED, 0
 
     def full_blocks(self, block_size: int) -> int:
         """Blocks that will not change any more: computed, confirmed and full."""
         return min(self.computed, self.confirmed) // block_size
 
-    def upcoming(self, count: int) -> list[int]:
+    @property
+    def reusable(self) -> int:
+        """Leading tokens that it may find in the KV cache when it is let in."""
+        return min(self.confirmed, len(self.tokens) - 1)
+
+    def upcoming(self, count: int) -> list[int] | np.ndarray:
         """The next `count` tokens to compute."""
         ids = self.tokens[self.computed : self.computed + count]
         if len(ids) < count and self.task is not None:
@@ -161,7 +175,11 @@ class Sequence(Place):
     @property
     def missing(self) -> int:
         """Tokens to be computed or brought back before it decodes."""
-        return self.goal - self.computed - 1 if self.admitted else max(0, len(self.tokens) - self.computed)
+        return (
+            self.goal - self.computed - self.RESERVED
+            if self.admitted
+            else max(0, len(self.tokens) - self.computed)
+        )
 
     def reach(self, more: int) -> int:
         """Tokens it may hold after so many more, its present window included."""
@@ -194,7 +212,7 @@ class Sequence(Place):
                 f"of at most {self.sampling.max_tokens}"
             )
 
-    def replace(self, position: int, tokens: list[int]) -> int:
+    def replace(self, position: int, tokens: Collection[Any]) -> int:
         """Set the output from `position` on; returns how many leading tokens are unchanged."""
         start = self.prompt_len + position
         same = 0
@@ -204,7 +222,7 @@ class Sequence(Place):
             same += 1
         self.tokens[start:] = tokens
         self.confirmed = len(self.tokens)
-        self.goal = self.confirmed - 1
+        self.goal = self.confirmed - self.RESERVED
         # What watches text has no state to go back to, and an end that was found may lie before `position`.
         self._find_finish(0 if self._new_text or self.finish else position)
         return start + same

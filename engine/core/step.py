@@ -19,7 +19,7 @@ from engine.core.kvcache import BlockPool
 from engine.core.memory import Memory
 from engine.core.runner import Outcome, Runner, Work
 from engine.core.sequence import Sequence
-from engine.core.tasks import DraftTask, Task, VerifyTask
+from engine.core.tasks import Computed, DraftTask, ForwardTask, GenerateTask, Task, VerifyTask
 from engine.session import BUSY
 from policies.batching import BatchingPolicy, Demand, batching
 from policies.scheduling.base import SchedulingPolicy, scheduling
@@ -65,6 +65,7 @@ class Core:
             self._control = SchedulingControl(scheduling_policy, self.memory, self.step_time, most)
         self._arrivals = 0
         self._began_s = 0.0
+        self._batch = 0, 0.0  # of this step: positions, and seconds until it was computed
         self._grace_s: float | None = None  # for which it waits, see GRACE_S
         self._ended_s: float | None = None  # the last step, if the next one follows at once
 
@@ -96,17 +97,21 @@ class Core:
         self._check_idle(s)
         if s.confirmed < len(s.tokens):  # proposals that nobody confirmed are no output
             self.extend(s, s.confirmed - s.prompt_len, [])
-        if isinstance(task, DraftTask):
+        if isinstance(task, ForwardTask):
+            if not task.window and s.goal <= s.computed:  # no more than a rollback
+                task.deliver(Computed(np.empty((0, 0), np.float32)))
+                return
+        elif isinstance(task, DraftTask):
             if task.length < 1 or s.finish is not None:
                 task.deliver(Draft([]))
                 return
         elif s.finish is not None:
             if isinstance(task, VerifyTask):
                 task.deliver(Verdict(0, [], s.finish))
-            else:
+            elif isinstance(task, GenerateTask):
                 task.deliver(Tokens([], s.finish))
             return
-        elif task.drafts:
+        elif isinstance(task, VerifyTask) and task.drafts:
             room = s.sampling.max_tokens - s.output_len
             if (
                 len(task.drafts) >= room
@@ -120,15 +125,17 @@ class Core:
         s.begin(task, self._arrivals)
         self.memory.wake(s)
 
-    def extend(self, s: Sequence, position: int, tokens: list[int]) -> None:
+    def extend(self, s: Sequence, position: int, tokens: list[int] | np.ndarray) -> None:
         """Set the output from `position` on; the cache keeps the common part.
+
+        tokens: hidden states [positions, hidden] of a forward session.
 
         Raises InvalidRequest for a position beyond the output, for tokens beyond max_tokens, or while a task runs.
         """
         self._check_idle(s)
         s.check_place(position, len(tokens))
         same = s.replace(position, tokens)
-        self.memory.roll_back(s, min(same, len(s.tokens) - 1))
+        self.memory.roll_back(s, min(same, s.goal))
 
     def pause(self, s: Sequence) -> None:
         """Take the running task away, if there is one; the session stays open."""
@@ -207,9 +214,9 @@ class Core:
     def conclude(self, work: Work, outcomes: list[Outcome]) -> None:
         """Advance every session by its grant, and give those whose window is complete their outcome, in their order."""
         stats, register, size = self.stats, self.memory.pool.register, self.memory.block_size
-        positions, i, now = 0, 0, self.clock()
+        positions, i, now = sum(grant for _, grant in work), 0, self.clock()
+        self._batch = positions, now - self._began_s
         for s, grant in work:
-            positions += grant
             complete = s.task is not None and s.computed + grant == s.goal
             stats.tokens_prefilled += grant - s.window if complete else grant
             s.computed += grant
@@ -255,7 +262,13 @@ class Core:
         if isinstance(task, DraftTask):
             self._propose(s, task, outcome)
             return
-        assert task is not None
+        if isinstance(task, ForwardTask):
+            self.stats.tokens_prefilled += task.window  # they have no logits either
+            s.end()
+            assert outcome.hidden is not None
+            task.deliver(Computed(outcome.hidden, *self._batch))
+            return
+        assert isinstance(task, GenerateTask | VerifyTask)
         before, drafts = len(s.tokens), task.drafts
         accepted, token = outcome.accepted, outcome.token
         ids = [*drafts[:accepted], token]

@@ -1,13 +1,15 @@
-"""What a session is asked to do next: decode, check drafts, or draft."""
+"""What a session is asked to do next: decode, check drafts, draft, or run hidden states through."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
 from engine.base import Draft, Tokens, Verdict
+from engine.split.base import GoOn
 
 
 @dataclass(slots=True, eq=False)
@@ -59,4 +61,49 @@ class DraftTask:
     drafts = ()
 
 
-Task = GenerateTask | VerifyTask | DraftTask
+class Computed(NamedTuple):
+    """Hidden states [positions, hidden] float32; batch_tokens, batch_s: as in Forwarded."""
+
+    rows: np.ndarray
+    batch_tokens: int = 0
+    batch_s: float = 0.0
+
+
+@dataclass(slots=True, eq=False)
+class ForwardTask:
+    """Compute all there is and deliver the last `window` rows."""
+
+    window: int
+    deliver: Callable[[Computed], None]
+    drafts = ()
+
+
+@dataclass(slots=True, eq=False)
+class ShallowTask:
+    """Compute the first `end` positions in the outer part of a split model, and deliver."""
+
+    end: int
+    deliver: Callable[[], None]
+    window = 0
+    drafts = ()
+
+
+@dataclass(slots=True, eq=False)
+class RoundTask:
+    """Draft in the outer part of a split model until `length` tokens are tentative or `go_on`, told how probable the
+    last one was, has enough; and deliver.
+
+    closes: and compute the last of them, too, so that its hidden states are there.
+    closing: that is what is being done.
+    """
+
+    length: int
+    go_on: GoOn
+    closes: bool
+    deliver: Callable[[], None]
+    closing: bool = False
+    window = 1
+    drafts = ()
+
+
+Task = GenerateTask | VerifyTask | DraftTask | ForwardTask | ShallowTask | RoundTask

@@ -1,13 +1,16 @@
-"""The embedded model family: target (the cloud's), small, and other (small, another tokenizer).
+"""The embedded model family: target (the cloud's); tiny, small and medium for devices, and other (small, another
+tokenizer); and an adapter with which the target's first layers draft for it.
 
-All three know the invented encyclopedia of `training.family.world`; how good they are is in MODEL_CARD.md.
+All of them know the invented encyclopedia of `training.family.world`; how good they are is in MODEL_CARD.md.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-NAMES = ("target", "small", "other")
+NAMES = ("target", "tiny", "small", "medium", "other")
+EXPANDERS = ("tiny", "small", "medium")
+"""Those with the target's tokenizer that expand its sketches; from quick to good."""
 WEIGHTS = Path(__file__).parent / "weights"
 
 
@@ -21,3 +24,23 @@ def path(name: str) -> Path:
             f"{folder} has no weights; make them with: python -m training.family.train {name}"
         )
     return folder
+
+
+def adapter_file(name: str = "target", layers: int = 2) -> Path:
+    """Where the adapter for a model of the family behind so many of its layers belongs."""
+    return WEIGHTS / "adapters" / f"{name}-{layers}.safetensors"
+
+
+def adapter(name: str = "target", layers: int = 2) -> Path:
+    """That file, for the outer part of the model: `engine.split.bundle`."""
+    file = adapter_file(name, layers)
+    if not file.exists():
+        raise FileNotFoundError(
+            f"{file} is not there; make it with: python -m training.adapter {name} --layers {layers}"
+        )
+    return file
+
+
+def sketch_delta_file(name: str = "target") -> Path:
+    """Where the low-rank change belongs with which a model of the family writes shorter sketches."""
+    return WEIGHTS / "sketches" / f"{name}.safetensors"

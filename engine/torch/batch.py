@@ -6,15 +6,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, groupby
 
+import numpy as np
 import torch
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
     """One sequence's part of a step: `ids` at positions start .. start + len(ids) − 1, KV blocks `blocks`
-    (covering all positions up to the last), and how many of the last positions want logits."""
+    (covering all positions up to the last), and how many of the last positions want logits. A model's middle has
+    hidden states [positions, hidden] in place of ids."""
 
-    ids: Sequence[int]
+    ids: Sequence[int] | np.ndarray
     start: int
     blocks: Sequence[int]
     logits: int
@@ -47,7 +49,7 @@ class Group:
 class Batch:
     """T rows: the positions of all pieces, in the pieces' order. The groups follow one another."""
 
-    ids: torch.Tensor  # [T]
+    inputs: torch.Tensor  # [T] ids, or [T, hidden] float32
     positions: torch.Tensor  # [T]
     slots: torch.Tensor  # [T] where the new keys and values go
     groups: tuple[Group, ...]
@@ -69,25 +71,30 @@ def lay_out(
     more than a list of that length.
     """
     ids: list[int] = []
+    hidden: list[np.ndarray] = []
     positions: list[int] = []
     slots: list[int] = []
     logit_rows: list[int] = []
     groups: list[Group] = []
     for members in _grouped(pieces, block_size, group_tokens):
-        groups.append(_group(members, len(ids), block_size, device, dtype))
+        groups.append(_group(members, len(positions), block_size, device, dtype))
         for piece in members:
-            ids += piece.ids
+            if isinstance(piece.ids, np.ndarray):
+                hidden.append(piece.ids)
+            else:
+                ids += piece.ids
             positions += range(piece.start, piece.end)
             slots += [
                 piece.blocks[position // block_size] * block_size + position % block_size
                 for position in range(piece.start, piece.end)
             ]
-            logit_rows += range(len(ids) - piece.logits, len(ids))
-    rows = torch.tensor([ids, positions, slots], device=device)
+            logit_rows += range(len(positions) - piece.logits, len(positions))
+    rows = torch.tensor([positions, slots, ids] if ids else [positions, slots], device=device)
+    inputs = rows[2] if ids else torch.from_numpy(np.concatenate(hidden)).to(device)
     wanted = None
-    if len(logit_rows) < len(ids):
+    if len(logit_rows) < len(positions):
         wanted = torch.tensor(logit_rows, dtype=torch.long, device=device)
-    return Batch(rows[0], rows[1], rows[2], tuple(groups), wanted)
+    return Batch(inputs, rows[0], rows[1], tuple(groups), wanted)
 
 
 def _grouped(pieces: Sequence[Piece], block_size: int, group_tokens: int | None) -> Iterator[list[Piece]]:

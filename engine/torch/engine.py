@@ -15,7 +15,7 @@ import torch
 
 from engine.base import EngineInfo
 from engine.config import EngineConfig
-from engine.core.engine import CoreEngine
+from engine.core.engine import CoreEngine, Driver
 from engine.core.step import Core
 from engine.core.thread import ThreadDriver
 from engine.tokenizer import Tokenizer
@@ -24,6 +24,8 @@ from engine.torch.model import Model
 from engine.torch.runner import TorchRunner
 
 T = TypeVar("T")
+C = TypeVar("C", bound=Core)
+E = TypeVar("E", bound=CoreEngine)
 
 
 def load(
@@ -47,9 +49,8 @@ def load(
     """
     began_s = time.perf_counter()
     folder = Path(folder)
-    place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    dtype = torch.float32 if place.type == "cpu" else torch.bfloat16
-    loaded = _apart(lambda: _weights(folder, place, dtype, grow), threads)  # laid out for as many threads
+    place, dtype = place_of(device)
+    loaded = apart(lambda: _weights(folder, place, dtype, grow), threads)  # laid out for as many threads
     tokenizer = Tokenizer.load(folder)
     info = EngineInfo(
         model=name or folder.name,
@@ -59,20 +60,31 @@ def load(
         eos=tokenizer.eos,
     )
     engine = start(Model(loaded), info, config, tokenizer, threads)
-    report(
-        {
-            "model": info.model,
-            "load_s": round(time.perf_counter() - began_s, 2),
-            "parameters": loaded.parameters,
-            "dtype": str(dtype).removeprefix("torch."),
-            "place": str(place),
-            "threads": threads or torch.get_num_threads(),
-            "kv_blocks": config.kv_blocks,
-            "kv_tokens": config.kv_tokens,
-            "kv_bytes": config.kv_tokens * loaded.kv_token_bytes,
-        }
-    )
+    report(figures(info, loaded, config, threads, began_s))
     return engine
+
+
+def place_of(device: str | None) -> tuple[torch.device, torch.dtype]:
+    """Where a model runs, and in which precision; None: on a GPU if there is one."""
+    place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    return place, torch.float32 if place.type == "cpu" else torch.bfloat16
+
+
+def figures(
+    info: EngineInfo, loaded: weights.Weights, config: EngineConfig, threads: int | None, began_s: float
+) -> dict[str, object]:
+    """What was loaded and how much memory it takes, by name."""
+    return {
+        "model": info.model,
+        "load_s": round(time.perf_counter() - began_s, 2),
+        "parameters": loaded.parameters,
+        "dtype": str(loaded.dtype).removeprefix("torch."),
+        "place": str(loaded.rotation.device),
+        "threads": threads or torch.get_num_threads(),
+        "kv_blocks": config.kv_blocks,
+        "kv_tokens": config.kv_tokens,
+        "kv_bytes": config.kv_tokens * loaded.kv_token_bytes,
+    }
 
 
 def _weights(folder: Path, device: torch.device, dtype: torch.dtype, grow: int) -> weights.Weights:
@@ -93,15 +105,20 @@ def start(
     threads: int | None = None,
 ) -> CoreEngine:
     """An engine over a model that is loaded. threads: see `load`."""
-    core = _apart(lambda: Core(TorchRunner(model, config.kv_blocks, config.block_size), config), threads)
+    core = apart(lambda: Core(TorchRunner(model, config.kv_blocks, config.block_size), config), threads)
+    return drive(core, info, threads, partial(CoreEngine, tokenizer=tokenizer))
+
+
+def drive(core: C, info: EngineInfo, threads: int | None, make: Callable[[C, Driver, EngineInfo], E]) -> E:
+    """The engine that `make` makes over a core, whose steps have begun in a thread of their own."""
     prepare = (lambda: None) if threads is None else partial(torch.set_num_threads, threads)
     driver = ThreadDriver(core, f"engine-{info.model}", prepare)
-    engine = CoreEngine(core, driver, info, tokenizer)
+    engine = make(core, driver, info)
     driver.start(engine.fail)
     return engine
 
 
-def _apart(work: Callable[[], T], threads: int | None) -> T:
+def apart(work: Callable[[], T], threads: int | None) -> T:
     """What it gives, in a thread that ends with it. threads: of torch there.
 
     OpenMP keeps a team for each thread that ever computed in parallel, as long as that lives. Once all teams together

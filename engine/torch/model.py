@@ -46,11 +46,11 @@ class Model:
 
     def __init__(self, weights: Weights) -> None:
         self.config, self.weights = weights.config, weights
-        self.device, self.dtype = weights.embedding.device, weights.embedding.dtype
+        self.device, self.dtype = weights.rotation.device, weights.dtype
         self._query_width = self.config.heads * self.config.head_dim
         self._group_tokens: int | None = None
         if self.device.type == "cpu":
-            token_bytes = 2 * self.config.kv_heads * self.config.head_dim * weights.embedding.element_size()
+            token_bytes = 2 * self.config.kv_heads * self.config.head_dim * self.dtype.itemsize
             self._group_tokens = GATHERED_BYTES // token_bytes
 
     def batch(self, pieces: Sequence[Piece], pool: KVPool) -> Batch:
@@ -59,20 +59,30 @@ class Model:
 
     def forward(self, batch: Batch, pool: KVPool) -> torch.Tensor:
         """Logits [rows that want them, vocab] in float32; the pool gets the new keys and values."""
-        hidden = self.embed(batch.ids)
-        rotation = self.weights.rotation.index_select(0, batch.positions)[:, None]
-        for w, kv, slots in zip(self.weights.layers, pool.layers, pool.slots, strict=True):
-            hidden = self._layer(w, hidden, rotation, batch, kv, slots)
+        hidden = self.decode(self.embed(batch.inputs), batch, pool)
         if batch.logit_rows is not None:
             hidden = hidden.index_select(0, batch.logit_rows)
         return self.head(hidden)
 
+    def decode(
+        self, hidden: torch.Tensor, batch: Batch, pool: KVPool, first: int = 0, end: int | None = None
+    ) -> torch.Tensor:
+        """Through the layers first .. end − 1: [T, hidden] → the same shape."""
+        rotation = self.weights.rotation.index_select(0, batch.positions)[:, None]
+        layers = list(zip(self.weights.layers, pool.layers, pool.slots, strict=True))
+        for w, kv, slots in layers[first:end]:
+            hidden = self._layer(w, hidden, rotation, batch, kv, slots)
+        return hidden
+
     def embed(self, ids: torch.Tensor) -> torch.Tensor:
         """[T] → [T, hidden]"""
+        assert self.weights.embedding is not None
         return F.embedding(ids, self.weights.embedding)
 
     def head(self, hidden: torch.Tensor) -> torch.Tensor:
         """[R, hidden] → logits [R, vocab] in float32."""
+        assert self.weights.head is not None
+        assert self.weights.norm is not None
         return self.weights.head(self.weights.norm(hidden)).float()
 
     def _layer(
@@ -88,8 +98,10 @@ class Model:
         qkv = self._rotate(w, w.qkv(w.attention_norm(hidden)), rotation)
         slots.index_copy_(0, batch.slots, qkv[:, heads:])
         hidden = w.output(self._attention(qkv[:, :heads], batch, kv), residual=hidden)
-        gate, up = w.gate_up(w.mlp_norm(hidden)).chunk(2, dim=-1)
-        return w.down(F.silu(gate).mul_(up), residual=hidden)
+        if (ffn := w.feed_forward) is None:
+            return hidden
+        gate, up = ffn.gate_up(ffn.norm(hidden)).chunk(2, dim=-1)
+        return ffn.down(F.silu(gate).mul_(up), residual=hidden)
 
     def _rotate(self, w: Layer, qkv: torch.Tensor, rotation: torch.Tensor) -> torch.Tensor:
         """[T, (heads + 2 kv_heads) · head_dim] → [T, heads + 2 kv_heads, head_dim], query and key turned by

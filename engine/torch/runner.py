@@ -36,27 +36,39 @@ class TorchRunner:
         # alike pieces side by side; the logits of drafts drawn by chance come last
         ordered = sorted(work, key=lambda item: (_drafts_by_chance(item[0]), item[1], item[0].computed))
         pieces = [
-            Piece(s.upcoming(grant), s.computed, s.table.blocks, s.window if s in windows else 0)
+            Piece(s.upcoming(grant), s.computed, s.table.blocks, self.logits(s) if s in windows else 0)
             for s, grant in ordered
         ]
-        outcomes: dict[Session, Outcome] = {}
         with torch.inference_mode():
-            logits = self.model.forward(self.model.batch(pieces, self.kv), self.kv)
+            logits = self.forward(ordered, pieces)
             finished = [s for s, _ in ordered if s in windows]
-            decided = [s for s in finished if not _drafts_by_chance(s)]
-            rows = sum(s.window for s in decided)
-            if decided:
-                outcomes.update(zip(decided, _decide(decided, logits[:rows]), strict=True))
-            if drawn := finished[len(decided) :]:
-                outcomes.update(zip(drawn, _draw(drawn, logits[rows:]), strict=True))
+            outcomes = dict(zip(finished, self.outcomes(finished, logits), strict=True))
         return [outcomes[s] for s in complete]
+
+    def logits(self, s: Session) -> int:
+        """Positions of a complete window whose logits are needed."""
+        return s.window
+
+    def forward(self, work: Work, pieces: Sequence[Piece]) -> torch.Tensor:
+        """The logits that the pieces of `work` want."""
+        return self.model.forward(self.model.batch(pieces, self.kv), self.kv)
+
+    def outcomes(self, finished: list[Session], logits: torch.Tensor) -> list[Outcome]:
+        """Of sessions whose windows are complete, those that draft by chance last, with their logits one after
+        another."""
+        decided = [s for s in finished if not _drafts_by_chance(s)]
+        rows = sum(s.window for s in decided)
+        outcomes = decide(decided, logits[:rows]) if decided else []
+        if drawn := finished[len(decided) :]:
+            outcomes += _draw(drawn, logits[rows:])
+        return outcomes
 
 
 def _drafts_by_chance(s: Session) -> bool:
     return isinstance(s.task, DraftTask) and not s.sampling.greedy
 
 
-def _decide(sequences: Sequence[Session], raw: torch.Tensor) -> list[Outcome]:
+def decide(sequences: Sequence[Session], raw: torch.Tensor) -> list[Outcome]:
     """Verification windows; plain decode and a greedy draft are windows without drafts."""
     windows = [_window(s) for s in sequences]
     logits = raw

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -29,9 +30,39 @@ class ModelConfig:
 
 
 @dataclass(frozen=True)
+class Part:
+    """Layers first .. end − 1 of a model (end None: up to its last), and whether its two ends come with them: the
+    embedding before its first layer, norm and head after its last."""
+
+    first: int = 0
+    end: int | None = None
+    ends: bool = True
+
+    def holds(self, name: str, layers: int) -> bool:
+        """Whether a tensor is to be read, of a model of so many layers: also one that no part of it would know."""
+        if (layer := _LAYER.match(name)) and int(layer[1]) < layers:
+            return self.first <= int(layer[1]) < (layers if self.end is None else self.end)
+        return self.ends or name not in _ENDS
+
+
+WHOLE = Part()
+_LAYER = re.compile(r"layers\.(\d+)\.")
+_ENDS = ("embed_tokens.weight", "norm.weight", "lm_head.weight")
+
+
+@dataclass(frozen=True)
+class FeedForward:
+    """A layer's second half."""
+
+    norm: RMSNorm
+    gate_up: Linear  # hidden → 2 · ffn
+    down: Linear  # ffn → hidden
+
+
+@dataclass(frozen=True)
 class Layer:
-    """One decoder layer. qkv yields query, key and value side by side in this order, and the rotary pairs of
-    query and key lie next to each other (see `_interleave`).
+    """One decoder layer; an adapter ends with its attention. qkv yields query, key and value side by side in this
+    order, and the rotary pairs of query and key lie next to each other (see `_interleave`).
     """
 
     attention_norm: RMSNorm
@@ -39,18 +70,20 @@ class Layer:
     query_norm: RMSNorm | None  # of a head, Qwen3
     key_norm: RMSNorm | None
     output: Linear  # heads · head_dim → hidden
-    mlp_norm: RMSNorm
-    gate_up: Linear  # hidden → 2 · ffn
-    down: Linear  # ffn → hidden
+    feed_forward: FeedForward | None
 
 
 @dataclass(frozen=True)
 class Weights:
+    """Of a model, or of the part that was read: `config.layers` are its own layers, and without the ends there is no
+    embedding, norm or head."""
+
     config: ModelConfig
-    embedding: torch.Tensor  # [vocab, hidden]
+    dtype: torch.dtype
+    embedding: torch.Tensor | None  # [vocab, hidden]
     layers: tuple[Layer, ...]
-    norm: RMSNorm
-    head: Linear  # hidden → vocab
+    norm: RMSNorm | None
+    head: Linear | None  # hidden → vocab
     rotation: torch.Tensor  # complex64 [context, head_dim / 2]: e^(i · position · frequency)
     parameters: int  # numbers that were learnt
 
@@ -58,22 +91,22 @@ class Weights:
     def kv_token_bytes(self) -> int:
         """Of a token's keys and values in all layers."""
         config = self.config
-        return 2 * config.layers * config.kv_heads * config.head_dim * self.embedding.element_size()
+        return 2 * config.layers * config.kv_heads * config.head_dim * self.dtype.itemsize
 
 
-def load(folder: Path, device: torch.device, dtype: torch.dtype) -> Weights:
-    """Read config.json and *.safetensors of `folder`; raises UnsupportedModel saying what is the matter."""
+def load(folder: Path, device: torch.device, dtype: torch.dtype, part: Part = WHOLE) -> Weights:
+    """Read config.json of `folder`, and of its *.safetensors what `part` needs; raises UnsupportedModel saying what is
+    the matter."""
     raw = read_config(folder)
-    try:
-        config = _model_config(raw)
-    except KeyError as missing:
-        raise UnsupportedModel(f"config.json of {folder} has no {missing}") from None
+    config = shape(folder, raw)
+    layers = range(config.layers)[part.first : part.end]
     files = sorted(folder.glob("*.safetensors"))
     tensors: dict[str, torch.Tensor] = {}
     for file in files:
         with safe_open(file, framework="pt") as f:
             for name in f.keys():  # noqa: SIM118 - a safetensors handle, not a dict
-                tensors[name.removeprefix("model.")] = f.get_tensor(name).to(device=device, dtype=dtype)
+                if part.holds(short := name.removeprefix("model."), config.layers):
+                    tensors[short] = f.get_tensor(name).to(device=device, dtype=dtype)
 
     read = _elements(tensors)
 
@@ -82,13 +115,18 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype) -> Weights:
             raise UnsupportedModel(f"{folder} has no tensor {name!r}")
         return tensors.pop(name)
 
-    embedding = get("embed_tokens.weight")
+    embedding = norm = head = None
+    if part.ends:
+        embedding = get("embed_tokens.weight")
+        norm = RMSNorm(get("norm.weight"), config.norm_eps)
+        head = Linear(embedding if raw.get("tie_word_embeddings", False) else get("lm_head.weight"))
     loaded = Weights(
-        config=config,
+        config=replace(config, layers=len(layers)),
+        dtype=dtype,
         embedding=embedding,
-        layers=tuple(_layer(tensors, f"layers.{i}.", config) for i in range(config.layers)),
-        norm=RMSNorm(get("norm.weight"), config.norm_eps),
-        head=Linear(embedding if raw.get("tie_word_embeddings", False) else get("lm_head.weight")),
+        layers=tuple(_layer(tensors, f"layers.{i}.", config) for i in layers),
+        norm=norm,
+        head=head,
         rotation=_rotation(raw, config).to(device),
         parameters=read - _elements(tensors),  # what is left is a copy, or can be computed
     )
@@ -98,6 +136,44 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype) -> Weights:
             f"{folder} has tensors that this engine does not know: {', '.join(unused[:4])}"
         )
     return loaded
+
+
+def shape(folder: Path, raw: dict) -> ModelConfig:
+    """What config.json of `folder`, as read, says of the model; raises UnsupportedModel."""
+    try:
+        return _model_config(raw)
+    except KeyError as missing:
+        raise UnsupportedModel(f"config.json of {folder} has no {missing}") from None
+
+
+def with_adapter(weights: Weights, file: Path) -> Weights:
+    """The same with one layer more, an attention block of the model's shape without a feed-forward network, whose
+    tensors are those of a decoder layer's first half. Raises UnsupportedModel."""
+    with safe_open(file, framework="pt") as f:
+        tensors = {
+            name: f.get_tensor(name).to(weights.rotation.device, weights.dtype)
+            for name in f.keys()  # noqa: SIM118 - a safetensors handle, not a dict
+        }
+    read, config = _elements(tensors), weights.config
+    queries, keys = config.heads * config.head_dim, config.kv_heads * config.head_dim
+    for name, expected in {
+        "q_proj": (queries, config.hidden),
+        "k_proj": (keys, config.hidden),
+        "v_proj": (keys, config.hidden),
+        "o_proj": (config.hidden, queries),
+    }.items():
+        weight = tensors.get(f"self_attn.{name}.weight")
+        if weight is not None and weight.shape != expected:
+            raise UnsupportedModel(f"{file} is no adapter of this model: {name} is {list(weight.shape)}")
+    adapter = _layer(tensors, "", config, feed_forward=False)
+    if tensors:
+        raise UnsupportedModel(f"{file} has tensors that are no adapter's: {', '.join(sorted(tensors)[:4])}")
+    return replace(
+        weights,
+        config=replace(config, layers=len(weights.layers) + 1),
+        layers=(*weights.layers, adapter),
+        parameters=weights.parameters + read,
+    )
 
 
 def _elements(tensors: dict[str, torch.Tensor]) -> int:
@@ -117,7 +193,9 @@ def _model_config(raw: dict) -> ModelConfig:
     )
 
 
-def _layer(tensors: dict[str, torch.Tensor], prefix: str, config: ModelConfig) -> Layer:
+def _layer(
+    tensors: dict[str, torch.Tensor], prefix: str, config: ModelConfig, feed_forward: bool = True
+) -> Layer:
     def get(name: str) -> torch.Tensor:
         try:
             return tensors.pop(prefix + name)
@@ -155,9 +233,13 @@ def _layer(tensors: dict[str, torch.Tensor], prefix: str, config: ModelConfig) -
         query_norm=norm(rotary("self_attn.q_norm.weight")) if normed else None,
         key_norm=norm(rotary("self_attn.k_norm.weight")) if normed else None,
         output=Linear(get("self_attn.o_proj.weight")),
-        mlp_norm=norm(get("post_attention_layernorm.weight")),
-        gate_up=Linear(torch.cat([get("mlp.gate_proj.weight"), get("mlp.up_proj.weight")])),
-        down=Linear(get("mlp.down_proj.weight")),
+        feed_forward=FeedForward(
+            norm=norm(get("post_attention_layernorm.weight")),
+            gate_up=Linear(torch.cat([get("mlp.gate_proj.weight"), get("mlp.up_proj.weight")])),
+            down=Linear(get("mlp.down_proj.weight")),
+        )
+        if feed_forward
+        else None,
     )
 
 

@@ -159,13 +159,18 @@ class VllmEngine:
 
     async def stats(self) -> EngineStats:
         self._check_running()
-        stats = await self._core.stats()
-        for counter in ("opened", "cancelled", "finished", "tokens_generated", "tokens_drafted"):
+        return self.counted(await self._core.stats())
+
+    def counted(self, stats: EngineStats) -> EngineStats:
+        """What the scheduler says, with what only this side sees."""
+        for counter in ("opened", "cancelled", "finished", "tokens_generated"):
             setattr(stats, counter, getattr(self.counters, counter))
-        stats.tokens_verified, stats.tokens_accepted = (
-            self.counters.tokens_verified,
-            self.counters.tokens_accepted,
-        )
+        for counter in (
+            "tokens_drafted",
+            "tokens_verified",
+            "tokens_accepted",
+        ):  # theirs: vLLM's own proposals
+            setattr(stats, counter, getattr(stats, counter) + getattr(self.counters, counter))
         stats.sessions = len(self._sessions)
         stats.running = sum(session.busy for session in self._sessions.values())
         return stats

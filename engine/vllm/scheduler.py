@@ -51,6 +51,7 @@ class TandemScheduler(Scheduler):
             blocks_total=self.kv_cache_manager.block_pool.num_gpu_blocks - 1, block_size=self.block_size
         )
         self._step_time = StepTimeModel()
+        self._given = set[str]()  # requests whose drafts in the present step are a client's
         self._began_s = 0.0
         self._ended_s: float | None = None  # when the last step did, where nothing came between
         self._memory = MemoryView(self.kv_cache_manager, self.block_size, self.max_num_running_reqs)
@@ -74,7 +75,7 @@ class TandemScheduler(Scheduler):
             self._changed()
 
     def stats(self) -> EngineStats:
-        """Gauges and counters of memory and steps."""
+        """Gauges, and counters of memory, steps and vLLM's own proposals."""
         stats = self._stats
         stats.waiting = sum(not view.admitted for view in self._views.values())
         stats.blocks_free = self._memory.free_blocks
@@ -160,8 +161,10 @@ class TandemScheduler(Scheduler):
 
     def _place_drafts(self, ready: Iterable[RequestView]) -> None:
         """Drafts take the place of what vLLM proposes itself. The target's own token needs one, too."""
+        self._given.clear()
         for view in ready:
             if view.drafts:
+                self._given.add(view.request.request_id)
                 request, drafts, view.drafts = view.request, view.drafts, []
                 room = (
                     min(
@@ -214,8 +217,18 @@ class TandemScheduler(Scheduler):
             stats.steps += 1
             stats.step_s += seconds
             stats.tokens_prefilled += positions - _windows(scheduler_output, model_runner_output)
+            self._count_proposals(scheduler_output, model_runner_output)
             self._step_time.note(positions, seconds)
         return outputs
+
+    def _count_proposals(self, scheduled: SchedulerOutput, made: ModelRunnerOutput) -> None:
+        """vLLM's own ones; a client's count where it asks."""
+        stats, drafts = self._stats, scheduled.scheduled_spec_decode_tokens
+        for request_id, ids in zip(made.req_ids, made.sampled_token_ids, strict=True):
+            if ids and request_id not in self._given and (proposed := len(drafts.get(request_id, ()))):
+                stats.tokens_drafted += proposed
+                stats.tokens_verified += proposed
+                stats.tokens_accepted += len(ids) - 1
 
     def _update_request_with_output(
         self, request: Request, new_token_ids: list[int], is_stale: bool = False

@@ -11,7 +11,7 @@ from deployments.request.timeouts import Limits
 from policies.budget import CORRECTION
 from simulator.answer import Answer
 from simulator.chaos.saboteur import FragileWorld
-from simulator.chaos.scenario import DEAR_JOULE, DEVICE_FAULTS, Fault
+from simulator.chaos.scenario import DEAR_JOULE, DEVICE_FAULTS, FATAL_FAULTS, Fault
 from simulator.run import Unreachable
 from simulator.world import World
 
@@ -77,11 +77,16 @@ def check(outcome: Outcome, world: FragileWorld) -> None:
         if server.alive and (memory := server.core.blocks_used):
             broken.append(f"{server.endpoint.name} is left with {memory} blocks in use")
     for index in range(len(world.devices)):
-        if sessions := world.devices[index].device.sessions:
+        here = world.devices[index]
+        if sessions := here.device.sessions:
             broken.append(f"device {index} is left with {sessions} sessions")
+        if here.outer is not None and (sessions := here.outer.sessions):
+            broken.append(f"device {index}'s part of a model is left with {sessions} sessions")
+    if world.expansions.waiting or world.expansions.held:
+        broken.append("expansions have places, or wait for some")
     if tasks := _tasks(world.loop):
         broken.append(f"tasks are left: {', '.join(tasks)}")
-    broken += _overspent(outcome, world)
+    broken += _overspent(outcome, world) + _not_resumed(outcome)
 
 
 def _reader_is_cut_off(answer: Answer, outcome: Outcome, world: World) -> bool:
@@ -111,6 +116,29 @@ def _tasks(loop: Any) -> list[str]:
     return sorted(
         getattr(task.get_coro(), "__qualname__", "?") for task in asyncio.all_tasks(loop) if not task.done()
     )
+
+
+def _not_resumed(outcome: Outcome) -> list[str]:
+    """Answers whose device left and came back in time, and that have nevertheless broken off or begun another session,
+    though nothing else went wrong meanwhile."""
+    broken = []
+    for number, answer in enumerate(outcome.answers):
+        meanwhile = [f for f in outcome.faults if _during(f, answer)]
+        away = [f for f in meanwhile if f.kind == "away" and f.target == answer.device]
+        if (
+            not away
+            or answer.mode != "split"
+            or any(f.kind in FATAL_FAULTS or f.kind == "stall" for f in meanwhile)
+        ):
+            continue
+        if answer.failure is not None or answer.stats is None or answer.stats.replans:
+            replans = 0 if answer.stats is None else answer.stats.replans
+            broken.append(f"request {number} was not resumed: {answer.failure}, {replans} sessions more")
+    return broken
+
+
+def _during(fault: Fault, answer: Answer) -> bool:
+    return answer.arrival_s <= fault.at_s + fault.seconds and fault.at_s <= answer.ended_s
 
 
 def _overspent(outcome: Outcome, world: FragileWorld) -> list[str]:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from functools import partial
+from typing import Any, TypeVar
 
 from deployments.experience import Report
 from deployments.modes.race import RaceBriefing
 from deployments.request.assignment import Assignment, RoutingRequest
+from deployments.request.expansion import Place, PlaceReport, PlaceRequest, PlanRequest, SketchPlan
 from policies.dispatch import NEVER, Side
 from simulator.chaos.scenario import Fault
 from simulator.config import Config
 from simulator.server import Server
 from simulator.world import World
+
+T = TypeVar("T")
 
 RESTART_S = 8.0  # a dead replica's successor answers after so long, as measured with Ray Serve
 OTHERS = 9  # processes that may slow a server down
@@ -29,20 +34,34 @@ class FragileWorld(World):
         self.deaf_until_s = 0.0
         self.plans: dict[int, bool] = {}
         self._router_back: asyncio.Future[None] | None = None  # None: it is there
-        self._asking: dict[asyncio.Task[Assignment], None] = {}
+        self._asking: dict[asyncio.Task[Any], None] = {}
         super().__init__(config)
 
     async def assign(self, wanted: RoutingRequest) -> Assignment:
+        assignment = await self._ask(partial(super().assign, wanted))
+        self._note_plan(wanted.request, assignment)
+        return assignment
+
+    async def plan(self, wanted: PlanRequest) -> SketchPlan:
+        return await self._ask(partial(super().plan, wanted))
+
+    async def place(self, wanted: PlaceRequest) -> Place | None:
+        return await self._ask(partial(super().place, wanted))
+
+    def free(self, report: PlaceReport) -> None:
+        """A place at a router that is no more is nobody's."""
+        if self._router_back is None:
+            super().free(report)
+
+    async def _ask(self, question: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """As the ingress does: if the router dies over it, its successor is asked."""
         while True:
             if self._router_back is not None:
                 await asyncio.shield(self._router_back)
-            asking = self.loop.create_task(super().assign(wanted))
+            asking = self.loop.create_task(question())
             self._asking[asking] = None
             try:
-                assignment = await asking
-                self._note_plan(wanted.request, assignment)
-                return assignment
+                return await asking
             except asyncio.CancelledError:
                 asking.cancel()
                 task = asyncio.current_task()
@@ -82,7 +101,7 @@ class FragileWorld(World):
     def replace_router(self) -> None:
         """Its successor is there, which knows nothing."""
         assert self._router_back is not None
-        self.routing = self.new_router()
+        self.restart_router()
         self._router_back.set_result(None)
         self._router_back = None
         self.refresh()
@@ -111,6 +130,7 @@ class Saboteur:
             "leave": self._leave,
             "drafter": self._drafter,
             "silence": self._silence,
+            "away": self._away,
         }
         if self._over:
             return
@@ -207,6 +227,19 @@ class Saboteur:
             there = self._world.devices[fault.target]
             for path in (there.path, there.uplink):
                 path.cut()
+            await asyncio.sleep(fault.seconds)
+            for path in (there.path, there.uplink):
+                path.heal()
+            self._hit.remove(fault.target)
+
+    async def _away(self, fault: Fault) -> None:
+        """The device's connection breaks while it drives an answer of its own in mode split, and is resumed in time."""
+        there = self._world.devices[fault.target]
+        if there.outer is None or not there.outer.sessions:
+            self.done.remove(fault)
+        elif self._hits(fault):
+            for path in (there.path, there.uplink):
+                path.part()
             await asyncio.sleep(fault.seconds)
             for path in (there.path, there.uplink):
                 path.heal()

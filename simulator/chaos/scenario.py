@@ -6,16 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
-from deployments.modes import MODES
+from deployments.modes import AT_FRONT_DOORS
+from deployments.modes.sketch import SketchMode
 from policies.cost import MAINS_USD_PER_J
 from simulator.config import Config, parse
-from simulator.network import SILENCE_S
+from simulator.network import RESUME_S, SILENCE_S
 from simulator.workload import Request
 
 LAST_FAULT_S = 60.0
 HURRY = 10.0  # times as fast requests and faults come where room is tight
 SHORT_RACES = 40  # in some runs, beside all else
-DEVICE_FAULTS = ("restart", "cut", "stall", "leave")
+DEVICE_FAULTS = ("restart", "cut", "stall", "leave", "away")
 FATAL_FAULTS = ("kill", "restart", "cut", "drain", "leave", "drafter", "silence")
 FATAL = 3  # of these in a run at most, fewer than the endpoints that a request may lose
 LIMITS = {"open_s": 5.0, "first_s": 20.0, "step_s": 15.0}
@@ -37,7 +38,11 @@ class Fault:
 
 def scenario(seed: int) -> tuple[Config, list[Request], list[Fault]]:
     """A small system, its requests, and faults that leave somebody to answer."""
-    random, more = Random(seed), Random(f"more of {seed}")  # what is drawn from one leaves the other as it is
+    random, more = (
+        Random(seed),
+        Random(f"more of {seed}"),
+    )  # what is drawn from one leaves the others as they are
+    split, sketch = Random(f"split of {seed}"), Random(f"sketches of {seed}")
     servers, devices = random.randint(2, 3), random.randint(1, 3)
     tight = random.random() < 0.3
     config = parse(
@@ -73,8 +78,26 @@ def scenario(seed: int) -> tuple[Config, list[Request], list[Fault]]:
                     "measured": {"base_s": 0.02, "token_s": 1e-4},
                     "measured_draft": {"base_s": 0.004, "token_s": 1e-5},
                     "call_s": random.choice([0.0, 0.001]),
-                }
+                },
+                {
+                    "model": "middle",
+                    "first": 2,
+                    "count": 2,
+                    "measured": {"base_s": 0.02, "token_s": 1e-4},
+                    "call_s": split.choice([0.0, 0.001]),
+                },
             ],
+            "split": {
+                "chunking": {"name": split.choice(["hat", "fixed", "whole"])},
+                "drafting": {"name": split.choice(["threshold", "expected_gain", "fallback", "none"])},
+                "parallel_drafting": {"name": split.choice(["hat", "none"])},
+            },
+            "sketch": {
+                "sketching": {"name": sketch.choice(["latency", "always"]), "parameters": {"shortest": 40}},
+                "candidates": sketch.choice([1, 2]),
+                "batch": sketch.choice([1, 2]),
+                "within": sketch.choice([0.0, 0.25]),
+            },
             "devices": [
                 {
                     "count": devices,
@@ -82,11 +105,12 @@ def scenario(seed: int) -> tuple[Config, list[Request], list[Fault]]:
                     "rates": {"prefill_tokens_per_s": 500, "decode_tokens_per_s": 40},
                     "link": {"rtt_ms": random.choice([5, 30, 80]), "jitter_ms": random.choice([0, 2])},
                     "power_w": 5.0,
+                    "ends": {"base_s": 0.005, "token_s": 1e-4, "head_s": 0.002},
                 }
             ],
         }
     )
-    modes: list[str | None] = [None, *MODES]
+    modes: list[str | None] = [None, *(mode for mode in AT_FRONT_DOORS if mode != SketchMode.name)]
     requests = [
         Request(
             arrival_s=arrival_s,
@@ -103,11 +127,18 @@ def scenario(seed: int) -> tuple[Config, list[Request], list[Fault]]:
     if more.random() < 0.2 and not tight:  # the budget of a few races is hard to overspend
         races = [_short_race(more, devices) for _ in range(SHORT_RACES)]
         requests = sorted([*requests, *races], key=lambda request: request.arrival_s)
+    private = []
+    if config.reader == "device":
+        private = [_split(split, devices) for _ in range(split.randint(0, 6))]
+        requests = sorted([*requests, *private], key=lambda request: request.arrival_s)
+    long = [_sketched(sketch, devices) for _ in range(sketch.randint(0, 6))]
+    requests = sorted([*requests, *long], key=lambda request: request.arrival_s)
+    away = [_away(split, request) for request in private[:1]]
     first = ["kill", "restart", "cut", "stall", "late", "router", "scheduler", "drain"]
     faults = _faults(random, [random.choice(first) for _ in range(random.randint(1, 6))], servers, devices)
     fatal = sum(fault.kind in FATAL_FAULTS for fault in faults)
     second = [more.choice(["leave", "drafter", "silence"]) for _ in range(more.randint(0, 2))]
-    faults += _faults(more, second, servers, devices, fatal)
+    faults += _faults(more, second, servers, devices, fatal) + away
     if tight:  # more is asked at once than there is room for
         requests = [replace(request, arrival_s=request.arrival_s / HURRY) for request in requests]
         faults = [replace(fault, at_s=fault.at_s / HURRY) for fault in faults]
@@ -123,6 +154,37 @@ def _short_race(random: Random, devices: int) -> Request:
         mode="race",
         max_tokens=1000,
     )
+
+
+def _split(random: Random, devices: int) -> Request:
+    return Request(
+        arrival_s=random.uniform(0, LAST_FAULT_S),
+        prompt_tokens=random.randint(1, 120),
+        output_tokens=(output := random.randint(1, 200)),
+        acceptance=bytes(random.random() < 0.75 for _ in range(output)),
+        device=random.randrange(devices),
+        mode="split",
+        max_tokens=1000,
+    )
+
+
+def _sketched(random: Random, devices: int) -> Request:
+    return Request(
+        arrival_s=random.uniform(0, LAST_FAULT_S),
+        prompt_tokens=random.randint(1, 120),
+        output_tokens=random.randint(1, 300),
+        device=random.randrange(devices),
+        reader_rate=random.choice([0.0, 5.0, 20.0]),
+        mode=SketchMode.name,
+        max_tokens=1000,
+    )
+
+
+def _away(random: Random, request: Request) -> Fault:
+    """The request's device leaves while it is answered, and comes back in time."""
+    assert request.device is not None
+    at_s = request.arrival_s + random.uniform(0.1, 2.0)
+    return Fault(at_s, "away", request.device, random.uniform(0.2, 0.9 * RESUME_S))
 
 
 def _faults(random: Random, kinds: Sequence[str], servers: int, devices: int, fatal: int = 0) -> list[Fault]:

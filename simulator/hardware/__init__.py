@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from simulator.hardware.batching import Batching, derive_batching
-from simulator.hardware.catalog import check, kv_bytes, kv_tokens, timer
+from simulator.hardware.catalog import check, kv_bytes, kv_tokens, shape_of, timer
 from simulator.hardware.profiles import UnknownHardware, data_folder
+from simulator.hardware.split import Drafter, Ends, MeasuredEnds, ends, middle_timer
 from simulator.hardware.timer import MeasuredTimer, OperatorTimer, RateTimer, StepTimer
 
 __all__ = [
     "Batching",
+    "Drafter",
+    "Ends",
+    "MeasuredEnds",
     "MeasuredTimer",
     "OperatorTimer",
     "RateTimer",
@@ -17,7 +21,10 @@ __all__ = [
     "check",
     "data_folder",
     "derive_batching",
+    "ends",
     "kv_bytes",
     "kv_tokens",
+    "middle_timer",
+    "shape_of",
     "timer",
 ]

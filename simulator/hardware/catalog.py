@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 from simulator.hardware import roofline, tables
 from simulator.hardware.gpus import GPUS, Gpu
@@ -45,44 +46,82 @@ Over = Callable[[float], float]
 Over2 = Callable[[float, float], float]
 
 
-@lru_cache(maxsize=64)
-def timer(hardware: str, model: str, data: Path | None = None) -> OperatorTimer:
-    """The step timer of a model on hardware like "A40" or "4xA100" (tensor parallel). Raises UnknownHardware."""
+class Operators(NamedTuple):
+    """Of a model on hardware, in seconds.
+
+    layer: everything of one layer but attention, over tokens, all-reduce included.
+    head: logits, over rows.
+    decode, prefill: attention of one layer, over sequences or a chunk, and context.
+    host: around a step, over sequences.
+    sources: where each comes from.
+    """
+
+    gpu: Gpu
+    ways: int
+    shape: ModelShape
+    layer: Over
+    head: Over
+    decode: Over2
+    prefill: Over2
+    host: Over
+    sources: dict[str, str]
+
+
+def operators(hardware: str, model: str, data: Path | None = None) -> Operators:
+    """Of a model on hardware like "A40" or "4xA100" (tensor parallel). Raises UnknownHardware."""
     gpu, ways = parse(hardware)
-    shape = _shape(model)
+    shape = shape_of(model)
     folder = data_folder(data)
     sources: dict[str, str] = {}
-    layer, head = _dense(folder, gpu, shape, ways, sources)
+    dense, head = _dense(folder, gpu, shape, ways, sources)
     decode = _decode(folder, gpu, shape, ways, sources)
     prefill = _prefill(folder, gpu, shape, ways, sources)
     reduce = _all_reduce(folder, gpu, ways, sources)
     row_bytes = 2 * shape.hidden
-    return OperatorTimer(
-        dense=lambda tokens: shape.layers * (layer(tokens) + 2 * reduce(tokens * row_bytes)),
+    return Operators(
+        gpu,
+        ways,
+        shape,
+        layer=lambda tokens: dense(tokens) + 2 * reduce(tokens * row_bytes),
         head=head,
+        decode=decode,
+        prefill=prefill,
         host=_host(folder, gpu, shape, ways, sources),
-        decode=lambda batch, context: shape.layers * decode(batch, context),
-        prefill=lambda chunk, context: shape.layers * prefill(chunk, context),
         sources=sources,
+    )
+
+
+@lru_cache(maxsize=64)
+def timer(hardware: str, model: str, data: Path | None = None) -> OperatorTimer:
+    """The step timer of a whole model. Raises UnknownHardware."""
+    of = operators(hardware, model, data)
+    layers = of.shape.layers
+    return OperatorTimer(
+        dense=lambda tokens: layers * of.layer(tokens),
+        head=of.head,
+        host=of.host,
+        decode=lambda batch, context: layers * of.decode(batch, context),
+        prefill=lambda chunk, context: layers * of.prefill(chunk, context),
+        sources=of.sources,
     )
 
 
 def check(hardware: str, model: str) -> None:
     """Raises UnknownHardware unless both names are known."""
     parse(hardware)
-    _shape(model)
+    shape_of(model)
 
 
 def kv_bytes(model: str) -> int:
     """Bytes of KV cache a token takes. Raises UnknownHardware."""
-    return int(_shape(model).kv_bytes)
+    return int(shape_of(model).kv_bytes)
 
 
 def kv_tokens(hardware: str, model: str) -> int:
     """Tokens of KV cache that the memory holds beside the weights. Raises UnknownHardware where even those do
     not fit."""
     gpu, ways = parse(hardware)
-    shape = _shape(model)
+    shape = shape_of(model)
     left = ways * (gpu.memory_bytes * MEMORY_FOR_ENGINE - ACTIVATION_BYTES) - shape.weight_bytes
     if left <= 0:
         raise UnknownHardware(f"{model} ({shape.weight_bytes / 1e9:.0f} GB) does not fit into {hardware}")
@@ -101,7 +140,8 @@ def parse(hardware: str) -> tuple[Gpu, int]:
     return GPUS[name], int(count)
 
 
-def _shape(model: str) -> ModelShape:
+def shape_of(model: str) -> ModelShape:
+    """Raises UnknownHardware."""
     if model not in MODELS:
         raise UnknownHardware(f"no model {model!r}; there are: {', '.join(sorted(MODELS))}")
     return MODELS[model]

@@ -44,6 +44,7 @@ MODELS = {
         ModelShape("Llama-3.2-1B", 16, 2048, 32, 8, 8192, 128256, head_dim=64),
         ModelShape("Llama-3.2-3B", 28, 3072, 24, 8, 8192, 128256),
         ModelShape("Llama-2-7B", 32, 4096, 32, 32, 11008, 32000),
+        ModelShape("Llama-2-13B", 40, 5120, 40, 40, 13824, 32000),
         ModelShape("Llama-2-70B", 80, 8192, 64, 8, 28672, 32000),
         ModelShape("Llama-3-8B", 32, 4096, 32, 8, 14336, 128256),
         ModelShape("Llama-3.1-8B", 32, 4096, 32, 8, 14336, 128256),

@@ -99,10 +99,10 @@ class MeasuredTimer:
 
 @dataclass(frozen=True, slots=True)
 class RateTimer:
-    """A device of given speeds, one request at a time.
+    """A device of given speeds, as `cluster.profile.DeviceProfile` has them.
 
     prefill_tokens_per_s: of a prompt.
-    decode_tokens_per_s: of an answer.
+    decode_tokens_per_s: of an answer, however many are decoded at once.
     """
 
     __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
@@ -125,4 +125,5 @@ class RateTimer:
         self, tokens: int, sequences: int, context: int, prefills: Sequence[tuple[int, int]] = ()
     ) -> float:
         chunks = sum(chunk for chunk, _ in prefills)
-        return chunks / self.prefill_tokens_per_s + (tokens - chunks) / self.decode_tokens_per_s
+        decoded = (tokens - chunks) / max(1, sequences)  # of each
+        return chunks / self.prefill_tokens_per_s + decoded / self.decode_tokens_per_s

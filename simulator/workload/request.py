@@ -15,6 +15,8 @@ class Request:
     acceptance: a byte per output position, 1 where the drafter's token would be the target's own, given the output up
         to there; None where nothing is drafted. With greedy decoding it does not depend on the window, so a rejected
         draft is made up for by the target's token at the same position.
+    confidence: with which probability the drafter of a split model says each of these tokens; None: drawn, so that it
+        agrees with the acceptance.
     device: index of the device that it comes from; None leaves that to the topology.
     reader_rate: tokens/s that its reader takes in; 0 where nobody said.
     mode: that it asks for; None for none.
@@ -29,6 +31,7 @@ class Request:
     reader_rate: float = 0.0
     mode: str | None = None
     max_tokens: int | None = None
+    confidence: tuple[float, ...] | None = None
 
 
 _TO_BITS = bytes.maketrans(b"01", b"\x00\x01")

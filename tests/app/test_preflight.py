@@ -37,6 +37,12 @@ def test_the_default_may_start() -> None:
             {"hosts": [{"engine": {"kind": "torch", "model": "gpt-9"}, "devices": [{"name": "phone"}]}]},
             r"^hosts\[0\]\.engine\.model: .*gpt-9",
         ),
+        ({"middle": {"replicas": 1, "engine": {"model": "gpt-9"}}}, r"^middle\.engine\.model: .*gpt-9"),
+        (
+            {"middle": {"replicas": 1, "engine": {"first": 12}}},
+            r"^middle\.engine\.first: of 12 layers, devices can have 1 to 11, not 12$",
+        ),
+        ({"middle": {"engine": {"kind": "vllm", "model": "target"}}}, r"vLLM cannot be a middle"),
         ({"verifier": {"engine": {"kind": "torch", "model": "other"}}}, r"^tokenizer: .*'small'"),
         ({"tokenizer": "gpt-9"}, r"^tokenizer: .*gpt-9"),
         (
@@ -51,6 +57,7 @@ def test_what_is_not_there(args: dict[str, Any], message: str) -> None:
 
 
 def test_an_empty_pool_needs_no_model() -> None:
+    check(settings(middle={"replicas": 0, "engine": {"model": "gpt-9", "first": 99}}))
     check(settings(expander={"replicas": 0, "engine": {"kind": "torch", "model": "gpt-9"}}))
 
 

@@ -138,5 +138,5 @@ def test_the_queue_is_measured_by_what_a_step_takes(engine: dict[str, Any], limi
 def test_a_model_is_a_family_name_or_a_folder(tmp_path: Any) -> None:
     assert (model_folder("target") / "config.json").exists()
     assert model_folder(str(tmp_path)) == tmp_path
-    with pytest.raises(ValueError, match="target, small"):
+    with pytest.raises(ValueError, match="target, tiny, small"):
         model_folder("gpt-9")

@@ -1,4 +1,4 @@
-"""A self-signed certificate for 127.0.0.1."""
+"""A self-signed certificate for an address, 127.0.0.1 if no other."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 
-def make_certificate(folder: Path) -> tuple[Path, Path]:
+def make_certificate(folder: Path, address: str = "127.0.0.1") -> tuple[Path, Path]:
     """Paths of a new certificate and its key."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "tandem test")])
@@ -25,9 +25,7 @@ def make_certificate(folder: Path) -> tuple[Path, Path]:
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - datetime.timedelta(minutes=1))
         .not_valid_after(now + datetime.timedelta(hours=1))
-        .add_extension(
-            x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), False
-        )
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(address))]), False)
         .sign(key, hashes.SHA256())
     )
     (folder / "cert.pem").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))

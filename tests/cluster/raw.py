@@ -38,14 +38,14 @@ class Raw:
 
 
 @asynccontextmanager
-async def raw(address: str, token: str | None = "") -> AsyncIterator[Raw]:
+async def raw(address: str, token: str | None = "", resume_s: float = 0.0) -> AsyncIterator[Raw]:
     """A raw connection, after hello unless the token is None."""
     host, port = address.split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     try:
         peer = Raw(reader, writer)
         if token is not None:
-            peer.send(frames.Hello(0, 0, "", token, {}))
+            peer.send(frames.Hello(0, 0, "", token, {}, resume_s))
             assert isinstance(await peer.receive(), frames.Welcome)
         yield peer
     finally:

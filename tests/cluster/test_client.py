@@ -23,6 +23,7 @@ from engine.base import (
     DraftProbs,
     EngineError,
     EngineStopped,
+    Forwarded,
     Sampling,
     SessionCancelled,
     Tensor,
@@ -252,8 +253,8 @@ async def test_a_bug_of_the_engine_stays_there(caplog: pytest.LogCaptureFixture)
 
 async def test_hidden_states() -> None:
     class Doubling(NullSession):
-        async def forward(self, position: int, hidden: Tensor) -> Tensor:
-            return Tensor.of(hidden.numpy() * 2 + position)
+        async def forward(self, position: int, hidden: Tensor, wanted: int) -> Forwarded:
+            return Forwarded(Tensor.of(hidden.numpy()[-wanted:] * 2 + position), 77, 0.5)
 
     class Middle(NullEngine):
         session_class = Doubling
@@ -266,8 +267,10 @@ async def test_hidden_states() -> None:
         s = await remote.open([20], Sampling())
         for rows in (1, 3000):  # within the receive buffer, and beyond
             hidden = np.arange(rows * 64, dtype=np.float32).reshape(rows, 64)
-            result = (await s.forward(7, Tensor.of(hidden))).numpy()
-            assert (result == hidden * 2 + 7).all()
+            for wanted in (1, rows):
+                forwarded = await s.forward(7, Tensor.of(hidden), wanted)
+                assert (forwarded.hidden.numpy() == hidden[-wanted:] * 2 + 7).all()
+                assert (forwarded.batch_tokens, forwarded.batch_s) == (77, 0.5)
 
 
 async def test_sessions_belong_to_their_connection() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from cluster.device import Device
 from cluster.profile import DeviceProfile, load_profile
-from engine.base import EngineStopped, NoCapacity, Sampling, Session, SessionCancelled, Tensor
+from engine.base import EngineStopped, Forwarded, NoCapacity, Sampling, Session, SessionCancelled, Tensor
 from engine.null_engine import NullEngine, NullSession
 from tests.virtual import in_virtual_time, now_s
 
@@ -106,8 +106,8 @@ async def test_verifies_as_a_short_prefill() -> None:
 
 class Middle(NullEngine):
     class Session(NullSession):
-        async def forward(self, position: int, hidden: Tensor) -> Tensor:
-            return hidden
+        async def forward(self, position: int, hidden: Tensor, wanted: int) -> Forwarded:
+            return Forwarded(hidden, 30, 0.02)
 
     session_class = Session
 
@@ -122,14 +122,16 @@ async def test_hidden_states_take_as_long_as_a_short_prefill() -> None:
     s = await device.open([20], Sampling())
     start_s = now_s()
     hidden = Tensor.of(np.zeros((8, 4), np.float32))
-    assert await s.forward(0, hidden) is hidden
+    forwarded = await s.forward(0, hidden, 8)
+    assert (forwarded.hidden, forwarded.batch_tokens) == (hidden, 30)
+    assert (forwarded.batch_s, forwarded.took_s) == (pytest.approx(0.08), pytest.approx(0.01 + 0.08))
     assert now_s() - start_s == pytest.approx(0.01 + 0.08)
 
 
 class Tables:
     """A speed that depends on the context."""
 
-    name, power_w, emulated, sessions, battery_wh = "tables", 0.0, True, 4, None
+    name, power_w, emulated, sessions, batch, battery_wh = "tables", 0.0, True, 4, 1, None
 
     def __init__(self) -> None:
         self.contexts: list[int] = []
@@ -137,7 +139,7 @@ class Tables:
     def prefill_s(self, tokens: int) -> float:
         return 0.0
 
-    def decode_s(self, tokens: int, context: int) -> float:
+    def decode_s(self, tokens: int, context: int, sequences: int = 1) -> float:
         self.contexts.append(context)
         return tokens * context / 1000
 
@@ -169,6 +171,39 @@ async def test_one_job_at_a_time() -> None:
 
     await asyncio.gather(*map(run, sessions))
     assert ended_s == pytest.approx([n / 200 for n in (17, 18, 19, 20)], abs=1e-4)  # token by token, in turn
+
+
+@in_virtual_time
+async def test_it_decodes_a_batch_at_once_and_takes_in_prompts_between() -> None:
+    device = Device(NullEngine(), profile(prefill=10, decode=200, sessions=5, batch=2))
+    sessions = [await device.open([20], Sampling(max_tokens=5)) for _ in range(4)]
+    ended_s: list[float] = []
+
+    async def run(s: Session) -> None:
+        await drain(s)
+        ended_s.append(now_s())
+
+    running = [asyncio.create_task(run(s)) for s in sessions]
+    await asyncio.sleep(0.4 + 0.011)  # the prefills, and two steps
+    late = await device.open([20] * 10, Sampling(max_tokens=1))
+    await asyncio.gather(*running)
+    assert ended_s == pytest.approx([1.4 + n / 200 for n in (9, 9, 10, 10)], abs=1e-4)
+    await drain(late)
+    assert device.processor.busy_s == pytest.approx(1.4 + 11 / 200, abs=1e-4)
+
+
+@in_virtual_time
+async def test_a_step_over_more_sequences_may_take_longer() -> None:
+    class Growing(Tables):
+        batch = 3
+
+        def decode_s(self, tokens: int, context: int, sequences: int = 1) -> float:
+            return tokens * sequences
+
+    device = Device(NullEngine(), Growing())
+    sessions = [await device.open([20], Sampling()) for _ in range(3)]
+    await asyncio.gather(*(s.draft(0, [], 2) for s in sessions))
+    assert now_s() == pytest.approx(2 * 3)
 
 
 @in_virtual_time

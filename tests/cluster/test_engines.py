@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from functools import partial
 
 import pytest
 
 from cluster.client import connect
 from cluster.delayed import Delayed
 from cluster.device import Device
-from cluster.endpoint import serve_engines
+from cluster.endpoint import dial_in, serve_engines
 from cluster.latency import LogNormal
 from cluster.link import Link, LinkProfile
+from cluster.peers import Peers
 from cluster.profile import DeviceProfile, load_profile
+from cluster.server import EngineHandler
+from cluster.wire import WireSettings
 from engine.base import Engine
 from engine.null_engine import NullEngine
 from tests.engine_contract import CHECKS, close_stops_it
@@ -37,10 +42,17 @@ LOCAL: dict[str, Callable[[], Engine]] = {
 }
 
 
-@pytest.fixture(params=[*LOCAL, "remote", "remote over a link", "remote, link there", "remote device"])
+REMOTE = ["remote", "remote over a link", "remote, link there", "remote device", "device that dialled in"]
+
+
+@pytest.fixture(params=[*LOCAL, *REMOTE])
 async def engine(request: pytest.FixtureRequest) -> AsyncIterator[Engine]:
     if request.param in LOCAL:
         yield LOCAL[request.param]()
+        return
+    if request.param == "device that dialled in":
+        async with dialled_in(Device(null(), load_profile("native"))) as engine:
+            yield engine
         return
     served = Device(null(), FAST) if request.param == "remote device" else null()
     links = {"engine": Link(QUICK)} if request.param == "remote, link there" else {}
@@ -48,6 +60,28 @@ async def engine(request: pytest.FixtureRequest) -> AsyncIterator[Engine]:
         connection = await connect(endpoint.address)
         yield connection.engine("engine", Link(QUICK) if request.param == "remote over a link" else None)
         await connection.close()
+
+
+@asynccontextmanager
+async def dialled_in(device: Device) -> AsyncIterator[Engine]:
+    """A device that has dialled a gateway, as somebody else sees it who has dialled that, too."""
+    there: dict[str, Engine] = {}
+    settings = WireSettings(resume_s=5)
+    async with (
+        serve_engines(
+            {},
+            settings=settings,
+            on_connect=lambda connection: there.update(laptop=connection.engine("device")),
+        ) as outside,
+        serve_engines({}, handler=partial(EngineHandler, there, {})) as inside,
+    ):
+        uplink = await dial_in(outside.address, {"device": device}, settings=settings)
+        peers = Peers()
+        try:
+            yield await peers.engine(inside.address, "laptop")
+        finally:
+            await peers.close()
+            await uplink.close()
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)

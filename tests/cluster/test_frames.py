@@ -24,10 +24,12 @@ from engine.base import (
     EngineInfo,
     EngineStats,
     EngineStopped,
+    Forwarded,
     InvalidRequest,
     NoCapacity,
     Sampling,
     SessionCancelled,
+    SplitInfo,
     Tensor,
     TokenLogprob,
     UnknownSession,
@@ -43,11 +45,22 @@ header = {
 request = header | {"engine": st.just("null") | st.text(max_size=12)}
 packed = ids.map(pack_ids)
 count = st.integers(0, 2**31 - 1)
+number = st.integers(0, 9) | st.integers(0, 2**63 - 1)
+resumption = {
+    "resume_s": st.sampled_from([0.0, 0.5, 300.0]),
+    "name": st.binary(max_size=16),
+    "received": number,
+}
 finish = st.sampled_from([None, "stop", "length"])
 logprobs = st.none() | st.lists(st.just(TokenLogprob(-0.5, [(3, -0.5), (4, -2.0)])), max_size=3)
 probs = st.none() | st.just(DraftProbs(2, b"12345678", b"abcdefgh"))
-infos = st.dictionaries(st.text(max_size=5), st.just(EngineInfo("m", "v", 100, 64, 2)), max_size=3)
-tensor = st.just(Tensor.of(np.arange(6, dtype=np.float32).reshape(2, 3)))
+KINDS = [
+    EngineInfo("m", "v", 100, 64, 2),
+    EngineInfo("m", "v", 100, 64, 2, ("forward",), SplitInfo("c0de", 2, 12, 192)),
+]
+infos = st.dictionaries(st.text(max_size=5), st.sampled_from(KINDS), max_size=3)
+TENSOR = Tensor.of(np.arange(6, dtype=np.float32).reshape(2, 3))
+tensor = st.just(TENSOR)
 ANY = st.one_of(
     st.builds(frames.Open, **request, prompt=packed, sampling=st.just(Sampling(seed=2**62)), log=packed),
     st.builds(frames.Generate, **request),
@@ -55,18 +68,20 @@ ANY = st.one_of(
     st.builds(frames.Draft, **request, position=count, ids=packed, window=count),
     st.builds(frames.Extend, **request, position=count, ids=packed),
     st.builds(frames.Cancel, **request),
-    st.builds(frames.Forward, **request, position=count, hidden=tensor),
+    st.builds(frames.Forward, **request, position=count, hidden=tensor, wanted=count),
     st.builds(frames.GetStats, **request),
     st.builds(frames.Abandon, **request),
-    st.builds(frames.Hello, **request, token=st.text(max_size=9), engines=infos),
-    st.builds(frames.Welcome, **header, engines=infos),
-    st.builds(frames.Ping, **header),
-    st.builds(frames.Pong, **header),
+    st.builds(frames.Hello, **request, **resumption, token=st.text(max_size=9), engines=infos),
+    st.builds(frames.Welcome, **header, **resumption, engines=infos),
+    st.builds(frames.Ping, **header, received=number),
+    st.builds(frames.Pong, **header, received=number),
+    st.builds(frames.Ack, **header, received=number),
+    st.builds(frames.Bye, **header),
     st.builds(frames.Done, **header),
     st.builds(frames.Tokens, **header, ids=packed, finish=finish, logprobs=logprobs),
     st.builds(frames.Drafts, **header, ids=packed, probs=probs),
     st.builds(frames.Verdict, **header, accepted=count, ids=packed, finish=finish, logprobs=logprobs),
-    st.builds(frames.Hidden, **header, hidden=tensor),
+    st.builds(frames.Hidden, **header, forwarded=st.just(Forwarded(TENSOR, 40, 0.02, 0.5))),
     st.builds(frames.Stats, **header, stats=st.just(EngineStats(steps=3, energy_j=0.5))),
     st.builds(frames.Error, **header, code=st.text(max_size=9), message=st.text(max_size=9)),
 )

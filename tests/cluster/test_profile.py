@@ -35,6 +35,7 @@ def test_unknown() -> None:
         ("prefill_tokens_per_s: 5", "must both be given"),
         ("power_w: -1", "power_w must be 0 or more"),
         ("sessions: 0", "sessions must be at least 1"),
+        ("batch: 0", "batch must be at least 1"),
         ("sessions: many", r"Expected `int`, got `str` - at `\$.sessions`"),
         ("speed: 3", "unknown field `speed`.*keys: .*decode_tokens_per_s"),
         ("name: [", "file.yaml"),

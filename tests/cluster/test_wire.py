@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -87,7 +88,7 @@ async def test_large_frames_have_their_own_memory() -> None:
         (frames.Verify(1, 2, "null", b"\2odd"), "protocol_error"),
         (frames.Verify(1, 2, "null", pack_ids([1]), frames.DraftProbs(3, b"", b"")), "protocol_error"),
         (frames.Draft(1, 2, "null", 2**31 - 1, pack_ids([1]), 4), "invalid_request"),
-        (frames.Forward(1, 2, "null", 0, Tensor((0,), "float32", memoryview(b""))), "invalid_request"),
+        (frames.Forward(1, 2, "null", 0, Tensor((0,), "float32", memoryview(b"")), 0), "invalid_request"),
         (frames.GetStats(0, 2, "other"), "unknown_engine"),
     ],
 )
@@ -207,7 +208,15 @@ def test_wild_requests_harm_nobody(asked: bytes, noise: list[bytes]) -> None:
     check_that_others_are_unharmed(asked, noise, hello=True)
 
 
-def check_that_others_are_unharmed(asked: bytes, noise: list[bytes], hello: bool) -> None:
+@given(requests.map(numbered), st.lists(noise, max_size=4))
+@settings(deadline=None, max_examples=100)
+def test_noise_on_a_connection_that_may_be_resumed(asked: bytes, noise: list[bytes]) -> None:
+    check_that_others_are_unharmed(asked, noise, hello=True, resume_s=60.0)
+
+
+def check_that_others_are_unharmed(
+    asked: bytes, noise: list[bytes], hello: bool, resume_s: float = 0.0
+) -> None:
     """A well-behaved session, of an id that the wild peer uses too, gets what it would get alone.
 
     asked: requests, whose work is under way before the noise begins.
@@ -217,8 +226,8 @@ def check_that_others_are_unharmed(asked: bytes, noise: list[bytes], hello: bool
         engine = NullEngine()
         async with (
             asyncio.timeout(10),
-            serve_engines({"null": engine}, settings=LIMITS) as endpoint,
-            raw(endpoint.address, "" if hello else None) as bad,
+            serve_engines({"null": engine}, settings=replace(LIMITS, resume_s=resume_s)) as endpoint,
+            raw(endpoint.address, "" if hello else None, resume_s) as bad,
         ):
             connection = await connect(endpoint.address)
             good = connection.engine("null")

@@ -9,7 +9,7 @@ from cluster.registry import DeviceRecord
 from deployments.assigner import Assigner
 from deployments.directory import Snapshot
 from deployments.experience import Experience
-from deployments.modes.base import Tools
+from deployments.modes.base import POOLS, Tools
 from deployments.request.assignment import Assignment, EndpointInfo, RoutingRequest
 from deployments.request.executor import Executor
 from deployments.request.timeouts import Limits, Timeouts
@@ -19,8 +19,10 @@ from engine.base import (
     Engine,
     EngineStats,
     EngineStopped,
+    Forwarded,
     Sampling,
     Session,
+    Tensor,
     Tokens,
     Verdict,
 )
@@ -87,6 +89,10 @@ class _FailingSession:
         self.engine.step("draft")
         return await self.session.draft(position, tokens, window)
 
+    async def forward(self, position: int, hidden: Tensor, wanted: int) -> Forwarded:
+        self.engine.step("forward")
+        return await self.session.forward(position, hidden, wanted)
+
     async def cancel(self) -> None:
         self.engine.step("cancel")
         await self.session.cancel()
@@ -120,13 +126,17 @@ class World:
         windows: Sequence[int] = (4,),
         limits: Limits | None = None,
         experience: Experience | None = None,
+        middles: Sequence[Engine] = (),
+        tools: Tools | None = None,
     ) -> None:
+        """tools: in place of `windows`."""
         self.engines: dict[str, Engine] = {}
         self.gone: list[EndpointInfo] = []  # as reported
         self.wanted: list[RoutingRequest] = []  # as the router was asked
         pools = {
             "verifier": tuple(self.add("verifier", n, e) for n, e in enumerate(verifiers)),
             "drafter": tuple(self.add("drafter", n, e) for n, e in enumerate(drafters)),
+            "middle": tuple(self.add("middle", n, e) for n, e in enumerate(middles)),
         }
         records = [self._register(name, engine) for name, engine in (devices or {}).items()]
         self.snapshot = Snapshot(1, pools, {record.name: record for record in records})
@@ -137,7 +147,7 @@ class World:
         self.executor = Executor(
             self._assign,
             self._dial,
-            Tools(lambda: Script(windows)),
+            tools or Tools(lambda: Script(windows)),
             limits or Limits(timeouts=Timeouts(connect_s=1, open_s=1, first_s=1, step_s=1)),
             self.assigner.take_in,
             self.gone.append,
@@ -156,10 +166,12 @@ class World:
         """The endpoint of an engine, which may then be dialled; `list_pool` makes it known."""
         address = f"{engine_name}:{number}"
         endpoint = EndpointInfo(
-            name=engine_name if engine_name not in ("verifier", "drafter") else address,
+            name=engine_name if engine_name not in POOLS else address,
             address=address,
             engine=engine_name,
+            model=engine.info.model,
             vocabulary=engine.info.vocabulary,
+            split=engine.info.split,
         )
         self.engines[endpoint.key] = engine
         return endpoint
@@ -173,6 +185,7 @@ class World:
             profile="native",
             model=endpoint.model,
             vocabulary=endpoint.vocabulary,
+            capacity=4,
             prefill_j=1.0,
             decode_j=2.0,
         )

@@ -23,6 +23,7 @@ from deployments.request.job import Job, JobStats
 from deployments.request.timeouts import Limits
 from deployments.request.tokenlog import Origin
 from engine.base import Engine, Sampling
+from engine.split.base import OuterEngine
 from policies.collaboration import collaboration
 from policies.dispatch import DEVICE_ONLY, SERVER_ONLY, DispatchState, Start
 from policies.migration import MigrationState
@@ -38,13 +39,14 @@ STREAMS, TOKENS = 32, 96
 WELL_BEGUN = 8  # tokens of an answer after which a fault may come
 
 PHONE = "phone"
-ENDPOINTS = ("verifier-0", "verifier-1", "drafter-0", PHONE)
+ENDPOINTS = ("verifier-0", "verifier-1", "drafter-0", "middle-0", "middle-1", PHONE)
 MODES: dict[str, tuple[str, str | None]] = {
     "cloud": ("cloud", None),
     "device": ("device", PHONE),
     "fused": ("speculative", None),  # with the cloud's own drafter
     "distributed": ("speculative", PHONE),  # with the device, and in some rounds the cloud's own drafter
     "race": ("race", PHONE),
+    "split": ("split", None),  # this process is the device
 }
 
 
@@ -124,9 +126,15 @@ class Answer:
 
 
 class World:
-    """An executor, and a router that sees the fleet. links: by name, in place of endpoints' own addresses."""
+    """An executor, and a router that sees the fleet.
 
-    def __init__(self, fleet: Fleet, links: Mapping[str, Relay] | None = None) -> None:
+    links: by name, in place of endpoints' own addresses.
+    outer: the target's outer part, where this process is a device.
+    """
+
+    def __init__(
+        self, fleet: Fleet, links: Mapping[str, Relay] | None = None, outer: OuterEngine | None = None
+    ) -> None:
         self._fleet = fleet
         self._links = {name: link.address for name, link in (links or {}).items()}
         self.peers = Peers()
@@ -138,14 +146,14 @@ class World:
         self.executor = Executor(
             self._assign,
             self._dial,
-            Tools(lambda: Script((4, 4, 1))),
+            Tools(lambda: Script((4, 4, 1)), outer=outer),
             Limits(),
             self._assigner.take_in,
             self._lost,
         )
 
     async def __aenter__(self) -> World:
-        for pool in ("verifier", "drafter"):
+        for pool in ("verifier", "drafter", "middle"):
             names = [name for name in ENDPOINTS if name.startswith(pool)]
             self._directory.list_pool(pool, [await self._replica(name, pool) for name in names])
         vocabulary = (await self.engine(PHONE)).info.vocabulary
@@ -176,7 +184,7 @@ class World:
 
     def _lost(self, gone: EndpointInfo) -> None:
         """As scheduler and router do: devices at an address that is gone are not there until they register again."""
-        if gone.device and self._directory.lost(gone.address, 0.0):
+        if gone.device and self._directory.lost(gone.name, gone.address, 0.0):
             self._assigner.see(self._directory.snapshot)
 
     async def _dial(self, endpoint: EndpointInfo) -> Engine:

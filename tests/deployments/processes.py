@@ -16,14 +16,15 @@ from cluster.device import Device
 from cluster.endpoint import serve_engines
 from cluster.profile import load_profile
 from deployments.endpoint import EndpointSettings, EngineEndpoint
-from deployments.engines import TorchSettings, build_engine
+from deployments.engines import MiddleSettings, TorchSettings, build_engine
 
 START_S = 60.0
+LAYERS = 2  # of the target, before its middle
 DRAIN_S = 0.05  # that a draining replica leaves its sessions: less than their answers take
 
 # Forked from a server that has imported everything, so that a process is there as soon as its model is read.
 _processes = multiprocessing.get_context("forkserver")
-_processes.set_forkserver_preload([__name__, "engine.torch.engine"])
+_processes.set_forkserver_preload([__name__, "engine.torch.engine", "engine.torch.split"])
 
 
 class EndpointProcess:
@@ -39,7 +40,7 @@ class EndpointProcess:
 
     @classmethod
     def replica(cls, pool: str) -> EndpointProcess:
-        """Of a pool: the target as verifier, the small model as drafter."""
+        """Of a pool: the target as verifier, its middle as such, the small model as drafter."""
         return cls(pool, _serve_replica)
 
     @classmethod
@@ -92,9 +93,13 @@ def _run(
 
 async def _serve_replica(pool: str, parent: Connection) -> None:
     """A replica as Serve makes one, without Serve."""
-    model = "target" if pool == "verifier" else "small"
+    settings = {
+        "verifier": TorchSettings(model="target"),
+        "drafter": TorchSettings(model="small"),
+        "middle": MiddleSettings(model="target", first=LAYERS),
+    }[pool]
     _kept.append(replica := EngineEndpoint.__new__(EngineEndpoint))
-    await replica.__init__(pool, TorchSettings(model=model), EndpointSettings(drain_s=DRAIN_S))  # type: ignore[misc]
+    await replica.__init__(pool, settings, EndpointSettings(drain_s=DRAIN_S))  # type: ignore[misc]
     state = await replica.state()
     assert state is not None
     parent.send(state.address)

@@ -15,10 +15,13 @@ class Relay:
     """Carries bytes between whoever dials `address` and an endpoint, until it is cut.
 
     cuts: connections that were cut; swallowed: bytes that a silent link took and did not carry.
+    carried: what each direction of each connection has carried, if it is to be `heard`.
     """
 
-    def __init__(self, upstream: str) -> None:
+    def __init__(self, upstream: str, heard: bool = False) -> None:
         self.address = ""
+        self.carried: list[bytearray] = []
+        self._heard = heard
         self.cuts = self.swallowed = 0
         self._upstream = upstream
         self._silent = False
@@ -61,11 +64,15 @@ class Relay:
             task.add_done_callback(self._carrying.discard)
 
     async def _carry(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        carried = bytearray()
+        self.carried.append(carried)
         with suppress(ConnectionError):
             while data := await source.read(65536):
                 if self._silent:
                     self.swallowed += len(data)
                 else:
+                    if self._heard:
+                        carried += data
                     sink.write(data)
                     await sink.drain()
         self._writers.discard(sink)
@@ -73,9 +80,9 @@ class Relay:
 
 
 @asynccontextmanager
-async def relay_to(address: str) -> AsyncIterator[Relay]:
-    """A link to the endpoint at an address ("host:port")."""
-    relay = Relay(address)
+async def relay_to(address: str, heard: bool = False) -> AsyncIterator[Relay]:
+    """A link to the endpoint at an address ("host:port"). heard: somebody listens in."""
+    relay = Relay(address, heard)
     await relay.listen()
     try:
         yield relay

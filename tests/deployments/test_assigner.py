@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import msgspec
 import pytest
@@ -15,7 +16,8 @@ from deployments.directory import Snapshot
 from deployments.modes.speculative import PairBriefing
 from deployments.request.assignment import Assignment, EndpointInfo, NoEndpoint, RoutingRequest
 from deployments.request.job import NoSuchDevice, UnknownMode
-from engine.base import InvalidRequest, NoCapacity
+from engine.base import InvalidRequest, NoCapacity, SplitInfo
+from engine.split.base import SplitMismatch
 from policies.collaboration import collaboration
 from policies.routing import routing
 
@@ -331,3 +333,48 @@ def test_the_best_device_is_always_found(steps: list[tuple[str, str, int]]) -> N
         version += 1
         router.see(Snapshot(version, FULL.pools, changed, gone, version - 1))
     assert dict(router.snapshot.devices) == there
+
+
+HERE = SplitInfo("a1", 2, 12, 512)
+STAGED = SplitInfo("a1", 2, 12, 512, stages=3)
+DEEPER, OTHER = SplitInfo("a1", 4, 12, 512), SplitInfo("b2", 2, 12, 512)
+
+
+def middles(*splits: SplitInfo) -> Assigner:
+    pool = tuple(replace(replica("middle", port), split=split) for port, split in enumerate(splits, 7))
+    return assigner(Snapshot(1, {**FULL.pools, "middle": pool}))
+
+
+@given(st.lists(st.sampled_from([HERE, STAGED, DEEPER, OTHER]), min_size=1), st.integers(0, 3))
+def test_a_device_is_sent_to_a_middle_that_fits_its_part_or_refused_at_once(
+    splits: list[SplitInfo], lost: int
+) -> None:
+    router = middles(*splits)
+    fitting = {i for i, split in enumerate(splits) if (split.checksum, split.first) == ("a1", 2)}
+    gone = tuple(f"middle@127.0.0.1:{port}" for port in range(7, 7 + lost))
+    wanted = RoutingRequest("split", split=HERE, lost=gone)
+    if fitting - set(range(lost)):
+        made = router.assign(wanted)
+        (middle,) = made.endpoints["middle"]
+        assert middle.split in (HERE, STAGED)
+        assert middle.key not in gone
+        assert ("middle" in made.replaceable) == (len(fitting - set(range(lost))) > 1)
+    elif lost:
+        with pytest.raises(NoEndpoint):  # one that fits may come
+            router.assign(wanted)
+    else:
+        with pytest.raises(SplitMismatch, match="no middle fits this device"):
+            router.assign(wanted)
+
+
+def test_a_refusal_says_what_there_is() -> None:
+    with pytest.raises(SplitMismatch) as refused:
+        middles(DEEPER, OTHER).assign(RoutingRequest("split", split=HERE))
+    assert "cut from the model a1, the middle from b2" in str(refused.value)
+    assert "ends before layer 2 of 12 (512 wide), the middle begins at 4" in str(refused.value)
+
+
+def test_where_there_is_no_middle_at_all_one_may_come() -> None:
+    with pytest.raises(NoEndpoint) as missing:
+        assigner().assign(RoutingRequest("split", split=HERE))
+    assert missing.value.pool == "middle"

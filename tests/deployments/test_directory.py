@@ -39,8 +39,8 @@ def test_load_is_news() -> None:
 def test_a_lost_address_comes_back_by_registering() -> None:
     directory = Directory(expiry_s=4.0)
     directory.register([PHONE], now_s=0.0)
-    assert directory.lost(PHONE.address, now_s=0.1)
-    assert not directory.lost(PHONE.address, now_s=0.1)
+    assert directory.lost("phone", PHONE.address, now_s=0.1)
+    assert not directory.lost("phone", PHONE.address, now_s=0.1)
     assert directory.snapshot.devices == {}
     assert directory.register([PHONE], now_s=1.0)
 
@@ -98,7 +98,7 @@ def test_differences_add_up_to_what_is_there(steps: list[tuple[str, int, int]], 
                     )
                     directory.register([record], float(now_s))
                 case "lost":
-                    directory.lost(f"a:{number % 2}", float(now_s))
+                    directory.lost(f"d{number}", f"a:{number % 2}", float(now_s))
                 case "pool":
                     directory.list_pool("verifier", [REPLICA] * (load % 2))
                     directory.update(float(now_s))

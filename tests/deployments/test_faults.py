@@ -7,25 +7,32 @@ those of production.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from pathlib import Path
 
 import pytest
 
+from deployments.engines import TorchSettings
 from deployments.modes.race import Racing
 from deployments.request.timeouts import Timeouts
 from deployments.request.tokenlog import Origin
 from engine import family
 from engine.base import Sampling
+from engine.split import bundle
+from engine.split.base import OuterEngine
 from engine.tokenizer import Tokenizer
+from engine.torch.split import load_outer
 from policies.patience import FLOOR_S
 from tests.deployments.fleet import PHONE, STREAMS, TOKENS, Answer, Fleet, Prompts, World
-from tests.deployments.processes import DRAIN_S
+from tests.deployments.processes import DRAIN_S, LAYERS
 from tests.deployments.relay import relay_to
+from tests.engine.torch.split_parts import write_adapter
 from training.family.prompts import heldout_questions
 
 pytestmark = pytest.mark.alone
 
 Ids = Sequence[Sequence[int]]
+Outer = Callable[[str], OuterEngine | None]
 Report = Callable[[str, object], None]
 
 MARGIN_S = 2.0
@@ -57,6 +64,26 @@ def expected(fleet: Fleet, prompts: Prompts) -> Ids:
         return [answer.ids for answer in answers]
 
     return asyncio.run(undisturbed())
+
+
+@pytest.fixture
+async def outer(tmp_path: Path) -> AsyncIterator[Outer]:
+    """Makes the target's outer part for a mode that needs it, with a drafter that was not trained."""
+    loaded: list[OuterEngine] = []
+
+    def load(mode: str) -> OuterEngine | None:
+        if mode != "split":
+            return None
+        target = family.path("target")
+        adapter = write_adapter(target, tmp_path / "adapter.safetensors", 0.0)
+        bundle.write(target, LAYERS, tmp_path / "bundle", adapter)
+        loaded.append(load_outer(tmp_path / "bundle", TorchSettings(), threads=1))
+        return loaded[0]
+
+    yield load
+    for engine in loaded:
+        assert (await engine.stats()).sessions == 0
+        await engine.close()
 
 
 async def check(
@@ -119,17 +146,29 @@ VICTIMS = [
     ("device", PHONE),
     ("race", "verifier-0"),
     ("race", PHONE),
+    ("split", "middle-0"),
 ]
-DRAINED = [(mode, victim) for mode, victim in VICTIMS if victim == "verifier-0"]
-LINKS = [("cloud", "verifier-0"), ("fused", "verifier-0"), *((m, v) for m, v in VICTIMS if v == PHONE)]
+DRAINED = [(mode, victim) for mode, victim in VICTIMS if victim in ("verifier-0", "middle-0")]
+LINKS = [
+    ("cloud", "verifier-0"),
+    ("fused", "verifier-0"),
+    ("split", "middle-0"),
+    *((m, v) for m, v in VICTIMS if v == PHONE),
+]
 
 
 @pytest.mark.parametrize(("mode", "victim"), VICTIMS)
 async def test_a_process_is_killed(
-    fleet: Fleet, prompts: Prompts, expected: Ids, record_property: Report, mode: str, victim: str
+    fleet: Fleet,
+    prompts: Prompts,
+    expected: Ids,
+    outer: Outer,
+    record_property: Report,
+    mode: str,
+    victim: str,
 ) -> None:
     process = fleet[victim]
-    async with World(fleet) as world:
+    async with World(fleet, outer=outer(mode)) as world:
         answers = await world.answers(mode, prompts, [process.kill])
         assert process.exit_code() == -9
         await check(world, answers, expected, record_property)
@@ -173,11 +212,17 @@ async def test_both_rivals_of_a_race_are_lost(
 
 @pytest.mark.parametrize(("mode", "victim"), DRAINED)
 async def test_a_replica_is_drained(
-    fleet: Fleet, prompts: Prompts, expected: Ids, record_property: Report, mode: str, victim: str
+    fleet: Fleet,
+    prompts: Prompts,
+    expected: Ids,
+    outer: Outer,
+    record_property: Report,
+    mode: str,
+    victim: str,
 ) -> None:
     """It has less time than the answers take, so they must move."""
     process = fleet[victim]
-    async with World(fleet) as world:
+    async with World(fleet, outer=outer(mode)) as world:
         answers = await world.answers(mode, prompts, [process.drain])
         assert process.exit_code() == 0
         await check(world, answers, expected, record_property, DRAIN_S + RECOVERY_S)
@@ -190,12 +235,13 @@ async def test_a_link_is_cut(
     fleet: Fleet,
     prompts: Prompts,
     expected: Ids,
+    outer: Outer,
     record_property: Report,
     mode: str,
     victim: str,
     silent: bool,
 ) -> None:
-    async with relay_to(fleet[victim].address) as link, World(fleet, {victim: link}) as world:
+    async with relay_to(fleet[victim].address) as link, World(fleet, {victim: link}, outer(mode)) as world:
         answers = await world.answers(mode, prompts, [link.silence if silent else link.reset])
         assert link.cuts == 1
         assert (link.swallowed > 0) == silent

@@ -104,3 +104,81 @@ def test_a_copy_changes_nothing() -> None:
     assert key is not None
     made.copy().revoke(key.id)
     assert made.holder(digest(user), 3.0) == key
+
+
+# -- devices --------------------------------------------------------------------------------------------
+
+
+def test_a_devices_key_does_not_guard_the_api() -> None:
+    made = Keyring()
+    assert not made.guards_api
+    _, _, secret = made.make("phone", Role.DEVICE, TERMS, 1.0)
+    assert not made.guards_api
+    with pytest.raises(KeyRefused, match="operator"):
+        made.make("app", Role.USER, TERMS, 2.0)
+    made.make("boss", Role.OPERATOR, TERMS, 3.0)
+    assert made.guards_api
+    holder = made.holder(digest(secret), 4.0)
+    assert holder is not None
+    assert (holder.name, holder.role) == ("phone", Role.DEVICE)
+
+
+def test_a_device_is_not_in_charge() -> None:
+    made, operator, user = ring()
+    phone, _, _ = made.make("phone", Role.DEVICE, TERMS, 3.0)
+    boss, app = made.holder(digest(operator), 3.0), made.holder(digest(user), 3.0)
+    assert boss is not None
+    assert app is not None
+    with pytest.raises(KeyRefused):
+        made.revoke(boss.id)
+    made.revoke(app.id)
+    made.revoke(boss.id)
+    assert not made.guards_api, "the last key that opened the API may go, whatever devices have"
+    assert list(made.keys) == [phone.id]
+    made.revoke(phone.id)
+    assert not made.keys
+
+
+def test_every_device_has_a_name_of_its_own() -> None:
+    made, _, _ = ring()
+    phone, _, _ = made.make("phone", Role.DEVICE, TERMS, 3.0)
+    with pytest.raises(KeyRefused, match=phone.id):
+        made.make("phone", Role.DEVICE, TERMS, 4.0)
+    for wrong in ("", "my phone", "drafter", "any"):
+        with pytest.raises(KeyRefused, match="cannot name a device|meaning of its own"):
+            made.make(wrong, Role.DEVICE, TERMS, 4.0)
+    made.make("app", Role.DEVICE, TERMS, 4.0)  # no other device's, though a user's
+    made.make("phone", Role.USER, TERMS, 4.0)
+    made.revoke(phone.id)
+    made.make("phone", Role.DEVICE, TERMS, 5.0)
+
+
+def test_a_devices_key_stays_what_it_is() -> None:
+    made, operator, user = ring()
+    phone, _, _ = made.make("phone", Role.DEVICE, TERMS, 3.0)
+    for role in (Role.USER, Role.OPERATOR):
+        with pytest.raises(KeyRefused, match="stays one"):
+            made.change(phone.id, "phone", role, TERMS)
+    made.make("second", Role.OPERATOR, TERMS, 4.0)
+    for secret in (operator, user):
+        key = made.holder(digest(secret), 4.0)
+        assert key is not None
+        with pytest.raises(KeyRefused, match="no other key becomes one"):
+            made.change(key.id, "tablet", Role.DEVICE, TERMS)
+    with pytest.raises(KeyRefused, match="keeps its name"):
+        made.change(phone.id, "tablet", Role.DEVICE, TERMS)
+    assert made.key(phone.id) == phone
+    assert made.change(phone.id, "phone", Role.DEVICE, Terms(0.25, 1e-7)).terms.budget == 0.25
+
+
+def test_a_device_may_use_itself_alone() -> None:
+    made, _, _ = ring()
+    with pytest.raises(KeyRefused, match="that device alone"):
+        made.make("phone", Role.DEVICE, Terms(0.5, 1e-7, devices=("phone", "laptop")), 3.0)
+    phone, _, _ = made.make("phone", Role.DEVICE, TERMS, 3.0)
+    assert phone.terms.devices == ("phone",)
+    with pytest.raises(KeyRefused, match="that device alone"):
+        made.change(phone.id, "phone", Role.DEVICE, Terms(0.5, 1e-7, devices=("laptop",)))
+    for devices in (None, ("phone",)):
+        changed = made.change(phone.id, "phone", Role.DEVICE, Terms(0.5, 1e-7, devices=devices))
+        assert changed.terms.devices == ("phone",)

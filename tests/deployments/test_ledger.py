@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -44,6 +45,50 @@ def test_everything_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert again.bills(), "what it has cost stays"
     again.close()
     assert path.stat().st_mode & 0o077 == 0, "for its owner alone"
+
+
+BEFORE = """
+PRAGMA journal_mode = WAL;
+CREATE TABLE keys (id TEXT PRIMARY KEY, name TEXT, role TEXT, hint TEXT, made_s REAL, terms BLOB) STRICT;
+CREATE TABLE secrets (digest TEXT PRIMARY KEY, key TEXT, until_s REAL) STRICT;
+CREATE TABLE terms (account TEXT PRIMARY KEY, terms BLOB) STRICT;
+CREATE TABLE bills (
+    account TEXT, device TEXT, requests INTEGER,
+    server_in INTEGER, server_out INTEGER, device_in INTEGER, device_out INTEGER,
+    server_usd_in REAL, server_usd_out REAL, joules REAL, device_usd REAL,
+    PRIMARY KEY (account, device)
+) STRICT;
+INSERT INTO keys VALUES ('key-1', 'app', 'user', 'abcd', 1.0, X'%s');
+INSERT INTO secrets VALUES ('d1', 'key-1', NULL);
+PRAGMA user_version = 1;
+"""
+"""As it was written before devices had keys."""
+
+
+def test_a_ledger_from_before_devices_had_keys_takes_them(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    terms = {
+        "budget": 0.25,
+        "exchange_rate": 1e-7,
+        "requests_per_minute": 60,
+        "tokens_per_minute": None,
+        "concurrent": None,
+        "modes": ["cloud"],
+        "devices": None,
+        "expires_s": 12.5,
+    }
+    with sqlite3.connect(path) as file:
+        file.executescript(BEFORE % msgspec.msgpack.encode(terms).hex())
+    file.close()
+    ledger = Ledger(path)
+    assert ledger.keys() == [KEY]
+    assert ledger.secrets() == [Secret("d1", "key-1")]
+    device = Key("key-2", "phone", Role.DEVICE, TERMS, "efgh", 2.0)
+    ledger.keep_key(device, [Secret("d2", "key-2")])
+    ledger.close()
+    again = Ledger(path)
+    assert again.keys() == [KEY, device]
+    again.close()
 
 
 @given(charges=charges)

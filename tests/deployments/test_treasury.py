@@ -39,7 +39,42 @@ async def test_without_keys_anybody_is_an_operator(path: Path) -> None:
         caller = treasury.caller(hashed)
         assert caller is not None
         assert (caller.account, caller.role, caller.keyed) == (ANONYMOUS, Role.OPERATOR, False)
+        assert not caller.name
         assert caller.at("phone").account == "device-phone"
+    await treasury.close()
+
+
+async def test_a_device_is_known_by_its_key_and_nobody_needs_one_for_it(path: Path) -> None:
+    treasury = await opened(path)
+    key, secret = await treasury.make("phone", Role.DEVICE, {"concurrent": 2, "expires_s": 1001.0})
+    device = treasury.caller(digest(secret))
+    assert device is not None
+    assert (device.account, device.role, device.keyed, device.name) == (key.id, Role.DEVICE, True, "phone")
+    assert (device.terms, device.terms.concurrent) == (treasury.terms(key.id), 2)
+    for hashed in (None, digest("anything")):
+        anybody = treasury.caller(hashed)
+        assert anybody is not None
+        assert (anybody.role, anybody.keyed) == (Role.OPERATOR, False)
+    boss, _ = await treasury.make("boss", Role.OPERATOR, {})
+    assert treasury.caller(None) is None
+    assert treasury.caller(digest(secret)) == device
+    await treasury.revoke(boss.id)
+    assert treasury.caller(None) is not None
+    await treasury.close()
+
+    again = await opened(path)
+    assert again.caller(digest(secret)) == device
+    await again.close()
+
+
+async def test_a_device_may_use_itself_whatever_its_terms_were(path: Path) -> None:
+    treasury = await opened(path)
+    key, _ = await treasury.make("phone", Role.DEVICE, {})
+    for lifted in ((), ("phone",)):
+        statement = await treasury.settle(key.id, {"devices": lifted})
+        assert statement.terms.devices == treasury.terms(key.id).devices == ("phone",)
+    with pytest.raises(KeyRefused):
+        await treasury.settle(key.id, {"devices": ("laptop",)})
     await treasury.close()
 
 
@@ -56,7 +91,7 @@ async def test_keys_terms_and_bills_survive_a_restart(path: Path) -> None:
     assert _names(second) == ["boss", "app"]
     caller = second.caller(digest(secret))
     assert caller is not None
-    assert (caller.account, caller.role, caller.keyed) == (key.id, Role.USER, True)
+    assert (caller.account, caller.role, caller.keyed, caller.name) == (key.id, Role.USER, True, "app")
     assert caller.at("phone") == caller, "a key pays for itself"
     assert (caller.terms.budget, caller.terms.concurrent) == (0.1, 3)
     assert second.statement("device-phone").terms.exchange_rate == 1e-6

@@ -11,8 +11,10 @@ import yaml
 
 from app.api.schema import ChatRequest
 from app.cli.up import IMPORT_PATH, read
+from app.device.settings import DeviceProgram
 from app.settings import Settings
 from deployments.engines import TorchSettings
+from deployments.settings import Strict
 from tests.docs.documents import DOCUMENTS, fenced, name
 
 PYTHON = [(document, code) for document in DOCUMENTS for code in fenced(document, "python")]
@@ -47,6 +49,7 @@ def test_settings_are_the_applications(document: Path, code: str, tmp_path: Path
         file.write_text(yaml.safe_dump(given), encoding="utf-8")
         assert read(file).deployment["applications"][0]["import_path"] == IMPORT_PATH
     else:
-        model = Settings if given.keys() <= Settings.model_fields.keys() else TorchSettings
+        kinds: tuple[type[Strict], ...] = (Settings, DeviceProgram, TorchSettings)
+        model = next(kind for kind in kinds if given.keys() <= kind.model_fields.keys())
         found = model.model_validate(given)
         assert found.model_fields_set == given.keys()

@@ -10,7 +10,7 @@ import math
 import pickle
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from pkgutil import iter_modules
+from pkgutil import walk_packages
 from typing import Any, NamedTuple
 
 import pytest
@@ -21,15 +21,22 @@ import policies
 from policies.autoscaling import PoolState, ReplicaState, autoscaling
 from policies.base import Registry
 from policies.batching import Demand, batching
+from policies.chunking import ChunkState, chunking
 from policies.collaboration import ANY_DEVICE, CollaborationState, DeviceView, collaboration
 from policies.cost import PerToken
 from policies.dispatch import DispatchState, Side, Start, dispatch
+from policies.drafting import DraftRound, DraftState, Learning, drafting
 from policies.migration import MigrationState, buffer_tokens, migration, saved_usd
+from policies.parallel_drafting import Ahead, WaitState, parallel_drafting
 from policies.routing import routing
 from policies.samples import Latencies, Lengths
 from policies.scheduling import Load, scheduling
+from policies.sketch import Choice, Job, SketchState, job_queue, sketching
+from policies.split import Line
 from policies.window import Remembering, WindowState, window
 from tests.policies.scheduling.test_policies import loads
+from tests.policies.sketch.test_dispatch import Call, calls
+from tests.policies.sketch.test_level import sketch_states
 from tests.policies.test_batching import demands_
 from tests.policies.test_collaboration import MODES, devices_
 
@@ -97,9 +104,42 @@ def _size_is_valid(pool: PoolState, desired: float) -> None:
     )
 
 
+def _chunk_is_valid(state: ChunkState, size: int) -> None:
+    assert isinstance(size, int)
+    assert 1 <= size <= state.left
+
+
+def _drafting_is_valid(state: tuple[DraftRound, DraftState], go_on: bool) -> None:
+    assert isinstance(go_on, bool)
+    assert not go_on or state[1].left > 0, "no more than the output may have"
+
+
+def _ahead_is_valid(state: WaitState, ahead: Ahead) -> None:
+    assert bool(ahead.branches) == bool(ahead.steps)
+    assert 0 <= ahead.steps <= state.left
+    assert ahead.steps * state.draft_s(ahead.branches) <= state.wait_s * (1 + 1e-9), "it outlasts the wait"
+
+
 def _collaboration_is_valid(state: CollaborationState, chosen: Any) -> None:
     assert chosen.mode in MODES
     assert state.mode in (None, chosen.mode), "an explicit mode is followed"
+
+
+def _sketch_is_valid(state: SketchState, choice: Choice) -> None:
+    assert 0 <= choice.tokens < state.tokens
+    assert (choice.tokens == 0) == (choice.model is None) == (choice.reason is not None)
+    if choice.model is not None:
+        assert state.devices > 0
+        assert not state.full
+        assert choice.model in {model.name for model in state.models}
+
+
+def _call_is_valid(call: Call, answer: bool | list[Job]) -> None:
+    if isinstance(answer, list):
+        assert call.method == "take"
+        assert len(set(answer)) == len(answer) <= call.arguments[0]
+    else:
+        assert call.method in ("add", "remove")
 
 
 class Best(NamedTuple):
@@ -123,6 +163,26 @@ dollars = st.one_of(st.sampled_from([0.0, 1e-300, 1e9]), st.floats(0, 1e-3))
 per_token = st.builds(PerToken, dollars, dollars)
 lengths = st.one_of(st.integers(1, 400), st.integers(1, 200_000))
 counts = st.integers(0, 1_000_000).map(float)
+lines = st.builds(Line, st.floats(0, 1), st.floats(0, 0.01))
+bandwidths = st.one_of(st.sampled_from([1e-300, 1e300]), st.floats(1e3, 1e9))
+
+
+@st.composite
+def draft_rounds(draw: st.DrawFn) -> DraftRound:
+    confidences = tuple(draw(st.lists(shares, max_size=12)))
+    accepted = draw(st.integers(0, len(confidences)))
+    draft_s = draw(st.floats(0, 10))
+    return DraftRound(confidences, accepted, draft_s, draft_s + draw(st.floats(0, 10)))
+
+
+draft_states = st.builds(
+    DraftState,
+    confidences=st.lists(shares, max_size=12).map(tuple),
+    left=st.integers(-1, 40),
+    draft_s=st.floats(0, 10),
+    token_s=st.floats(0, 10),
+    round_s=st.floats(0, 10),
+)
 replica_states = st.builds(
     ReplicaState,
     name=st.sampled_from("abcdefgh"),
@@ -203,6 +263,43 @@ FAMILIES = {
         lambda policy, state: policy.choose(state),
         _window_is_valid,
     ),
+    "chunking": Family(
+        chunking,
+        st.builds(
+            ChunkState,
+            left=lengths,
+            token_bytes=st.floats(1, 1e5),
+            up_bytes_s=bandwidths,
+            mu=st.floats(0, 1e4),
+            delay_s=lines,
+            pipeline=st.integers(1, 8),
+        ),
+        lambda policy, state: policy.choose(state),
+        _chunk_is_valid,
+    ),
+    "drafting": Family(
+        drafting,
+        st.tuples(draft_rounds(), draft_states),
+        lambda policy, state: (policy.learn(state[0]), policy.go_on(state[1]))[1],
+        _drafting_is_valid,
+    ),
+    "parallel_drafting": Family(
+        parallel_drafting,
+        st.builds(
+            WaitState,
+            tokens=st.integers(1, 13),
+            left=st.integers(0, 40),
+            token_bytes=st.floats(1, 1e5),
+            up_bytes_s=bandwidths,
+            down_bytes_s=bandwidths,
+            delay_s=st.floats(0, 10),
+            draft_s=lines,
+            rtt_s=st.floats(0, 1),
+            passed_s=st.floats(0, 10),
+        ),
+        lambda policy, state: policy.choose(state),
+        _ahead_is_valid,
+    ),
     "routing": Family(
         routing,
         st.lists(st.integers(0, 99), min_size=1, max_size=9),  # replicas come and go
@@ -220,6 +317,18 @@ FAMILIES = {
         loads(),
         lambda policy, state: policy.choose(state).tolist(),
         _choice_is_valid,
+    ),
+    "sketching": Family(
+        sketching,
+        sketch_states,
+        lambda policy, state: policy.choose(state),
+        _sketch_is_valid,
+    ),
+    "job_queue": Family(
+        job_queue,
+        calls(),
+        lambda queue, call: getattr(queue, call.method)(*call.arguments),
+        _call_is_valid,
     ),
     "collaboration": Family(
         collaboration,
@@ -276,10 +385,25 @@ def test_a_window_policy_remembers_what_its_memory_says(
     assert [one.choose(state) for state in after] == [other.choose(state) for state in after]
 
 
+@pytest.mark.parametrize("name", list(drafting))
+@given(rounds=st.lists(draft_rounds(), max_size=30), states=_few(draft_states))
+def test_a_drafting_policy_knows_what_its_memory_says(
+    name: str, rounds: list[DraftRound], states: list[DraftState]
+) -> None:
+    one, other = drafting.create(name), drafting.create(name)
+    for done in rounds:
+        one.learn(done)
+    if isinstance(one, Learning):
+        assert isinstance(other, Learning)
+        other.memory = tuple(float(number) for number in one.memory)
+    assert [one.go_on(state) for state in states] == [other.go_on(state) for state in states]
+
+
 def test_no_family_is_left_out() -> None:
-    """A family lies in the module of its name."""
-    registries = (
-        getattr(import_module(f"policies.{module.name}"), module.name, None)
-        for module in iter_modules(policies.__path__)
-    )
-    assert {found.family for found in registries if isinstance(found, Registry)} == set(FAMILIES)
+    """And every one lies where its registry says, or it could not be pickled."""
+    modules = [import_module(found.name) for found in walk_packages(policies.__path__, "policies.")]
+    registries = [
+        value for module in modules for value in vars(module).values() if isinstance(value, Registry)
+    ]
+    assert {registry.family for registry in registries} == set(FAMILIES)
+    assert all(pickle.loads(pickle.dumps(registry)) is registry for registry in registries)

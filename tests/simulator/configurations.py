@@ -7,6 +7,8 @@ from typing import Any
 from simulator.config import Config, parse
 
 TARGET = {"model": "t", "measured": {"base_s": 0.02, "token_s": 0.0002, "context_s": 1e-7}}
+MIDDLE = {"model": "m", "first": 2, "measured": {"base_s": 0.02, "token_s": 0.0002}}
+ENDS = {"base_s": 0.004, "token_s": 0.0001, "head_s": 0.002}
 DEVICE = {"rates": {"prefill_tokens_per_s": 400, "decode_tokens_per_s": 80}}
 
 
@@ -28,6 +30,17 @@ def raw(**changes: Any) -> dict[str, Any]:
         "devices": [{**DEVICE, "count": 5, "link": {"rtt_ms": 20, "jitter_ms": 4, "up_mbit_per_s": 1}}],
     }
     return document | changes
+
+
+def split(**changes: Any) -> dict[str, Any]:
+    """Changes of `raw` for mode split. changes: of the policies and the like."""
+    link = {"rtt_ms": 4, "up_mbit_per_s": 20, "down_mbit_per_s": 40}
+    return {
+        "mode": "split",
+        "split": changes,
+        "targets": [MIDDLE],
+        "devices": [{**DEVICE, "count": 5, "ends": ENDS, "link": link}],
+    }
 
 
 def config(**changes: Any) -> Config:

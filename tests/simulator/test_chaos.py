@@ -21,9 +21,10 @@ from simulator.answer import Answer
 from simulator.chaos import Fault, Outcome, play, promises
 from simulator.chaos.promises import promised_s
 from simulator.chaos.saboteur import FragileWorld, Saboteur
-from simulator.network import LinkedSession
+from simulator.network import RESUME_S, LinkedSession, Path
+from simulator.run import Clients
 from simulator.workload import Request
-from tests.simulator.configurations import TARGET, config
+from tests.simulator.configurations import TARGET, config, split
 
 SEEDS = [
     906,
@@ -38,6 +39,7 @@ SEEDS = [
 BLIND_SEEDS = range(2000, 2040)
 KINDS = {
     "kill", "restart", "cut", "stall", "late", "router", "scheduler", "drain", "leave", "drafter", "silence",
+    "away",
 }  # fmt: skip
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # see `broken`
@@ -93,6 +95,49 @@ def test_a_fault_without_effect_has_not_happened() -> None:
     assert [fault.kind for fault in saboteur.done] == ["router", "cut", "silence"]
 
 
+def away(seconds: float, at_s: float = 1.0) -> tuple[Answer, Outcome, FragileWorld]:
+    """An answer in mode split, whose device is away for so long in the middle of it."""
+    world = FragileWorld(config(**split(), history=True))
+    clients, saboteur = Clients(world, lambda _: None), Saboteur(world)
+    fault = Fault(at_s, "away", 0, seconds)
+
+    async def main() -> None:
+        world.loop.call_at(at_s, saboteur.begin, fault)
+        await clients.run([Request(0.0, 40, 100, bytes([1, 1, 0, 1] * 25), device=0)])
+        await saboteur.end()
+
+    world.loop.run(main())
+    (answer,) = clients.answers
+    outcome = Outcome(0, faults=saboteur.done, answers=clients.answers)
+    promises.check(outcome, world)
+    return answer, outcome, world
+
+
+def test_a_device_that_comes_back_in_time_goes_on_where_it_was() -> None:
+    alone, _, _ = away(1.0, at_s=1e3)
+    for seconds in (1.0, 0.9 * RESUME_S):
+        answer, outcome, _ = away(seconds)
+        assert [fault.kind for fault in outcome.faults] == ["away"], "it has happened"
+        assert not outcome.broken
+        assert answer.times_s is not None
+        assert answer.times_s[0] < 1.0 < 1.0 + seconds <= answer.times_s[-1], "in mid-answer"
+        assert promises._longest_gap_s(answer) >= seconds - 0.1
+        assert answer.ids == alone.ids
+        assert answer.stats is not None
+        assert answer.stats.replans == 0
+
+
+def test_a_device_that_stays_away_for_longer_loses_its_session() -> None:
+    answer, outcome, _ = away(RESUME_S + 5.0)
+    assert answer.failure is not None or answer.stats is None or answer.stats.replans > 0
+    assert "was not resumed" in "\n".join(outcome.broken)
+
+
+def test_nobody_leaves_in_the_middle_of_nothing() -> None:
+    _, outcome, _ = away(1.0, at_s=1e3)
+    assert not outcome.faults
+
+
 def test_the_end_is_waited_for_as_well() -> None:
     answer = Answer(Request(1.0, 5, 5), 1.0, -1, keep_history=True)
     answer.ended_s = 8.0
@@ -127,14 +172,16 @@ def broken() -> str:
 
 
 def test_a_deadlock_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sessions whose end is waited for in vain."""
+    """Sessions whose end is waited for in vain. By the first seed that has it: elsewhere other sessions stay open
+    meanwhile, whose load the scheduler lists for ever, and that is no deadlock."""
 
     async def close(session: EndpointSession) -> None:
         await session.close()
         await asyncio.Event().wait()
 
     monkeypatch.setattr("deployments.request.executor._close", close)
-    assert "deadlock" in broken()
+    assert any("deadlock" in line for seed in BLIND_SEEDS for line in play(seed).broken)
+    gc.collect()  # as in `broken`
 
 
 def test_blocks_that_nobody_gives_back_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,6 +219,12 @@ def test_readers_who_are_kept_waiting_are_seen(monkeypatch: pytest.MonkeyPatch) 
     """A pause that faults do cause, held against a promise that nobody made."""
     monkeypatch.setattr(promises, "promised_s", lambda limits, wait_s: 2.0)
     assert "waited" in broken()
+
+
+def test_sessions_that_do_not_outlive_an_absence_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a device that is away takes the cloud for late."""
+    monkeypatch.setattr(Path, "is_parted", property(lambda path: False))
+    assert "was not resumed" in broken()
 
 
 def test_sessions_that_nobody_ends_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:

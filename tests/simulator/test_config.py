@@ -19,7 +19,7 @@ A100 = {"hardware": "4xA100", "model": "Llama-2-70B"}
         ({"modus": 1}, r"modus: no such key, did you mean mode\? \(allowed: name, seed, mode"),
         (
             {"mode": "telepathy"},
-            r"mode: no mode 'telepathy' \(allowed: cloud, device, speculative, race, null",
+            r"mode: no mode 'telepathy' \(allowed: cloud, device, speculative, race, split, sketch, null",
         ),
         ({"reader": "moon"}, r"reader: cannot be 'moon' \(allowed: 'device' or 'cloud'\)"),
         ({"window": {"name": "x"}}, "window: no window policy 'x'; there are: awc, dynamic, static"),

@@ -20,3 +20,14 @@ def test_speculation_pays(name: str) -> None:
         return median
 
     assert tpot_s("speculative") < 0.85 * tpot_s("cloud")
+
+
+def test_drafting_pays_at_devices_with_a_part_of_a_model() -> None:
+    def medians(*changes: str) -> tuple[float, float]:
+        summary = simulate(load(EXAMPLES / "split.yaml", ["workload.count=40", *changes])).summary()
+        return summary["ttft_s"]["p50"], summary["tpot_s"]["p50"]
+
+    plain = medians("split.chunking.name=whole", "split.drafting.name=none", "split.drafter=none")
+    ttft_s, tpot_s = medians()
+    assert ttft_s < plain[0]
+    assert tpot_s < 0.85 * plain[1]

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from cluster import frames
 from cluster.device import Device
 from cluster.frames import pack_ids
+from deployments.modes.split import Splitting
 from deployments.request.tokenlog import Origin
 from engine.base import EngineStats
 from policies.window import StaticWindow
@@ -27,15 +28,17 @@ from simulator.run import simulate
 from simulator.script import EOS, TOKEN
 from simulator.workload import Request
 from simulator.world import World
-from tests.simulator.configurations import DEVICE, TARGET, config
+from tests.simulator.configurations import DEVICE, ENDS, MIDDLE, TARGET, config, split
 from tests.simulator.worlds import requests, run, worlds
 
-REFUSALS = {"overloaded", "context_length_exceeded"}
+REFUSALS = {"overloaded", "context_length_exceeded", "prompt_left_device"}
 OF_MODE = {
     "cloud": {Origin.CLOUD},
     "device": {Origin.DEVICE},
     "speculative": {Origin.CLOUD, Origin.DRAFT, Origin.CORRECTED, Origin.BONUS},
     "race": {Origin.CLOUD, Origin.DEVICE},
+    "split": {Origin.CLOUD, Origin.DRAFT, Origin.CORRECTED, Origin.BONUS},
+    "sketch": {Origin.CLOUD, Origin.EXPANSION},
 }
 
 
@@ -59,7 +62,9 @@ def test_1_every_request_ends_once_with_the_tokens_of_its_trace_and_leaves_nothi
                 *(OF_MODE[mode] for mode in answer.stats.figures), {Origin.CLOUD}
             )
         rounds = answer.rounds
-        assert rounds.accepted == answer.origins.get(Origin.DRAFT, 0)
+        halves = Splitting() if answer.stats is None else Splitting.of(answer.stats)
+        assert rounds.accepted + halves.accepted == answer.origins.get(Origin.DRAFT, 0)
+        assert halves.drafted >= halves.accepted
         assert rounds.drafted >= rounds.accepted
         assert answer.stats is None or answer.stats.by_origin in ({}, answer.origins)
     _nothing_is_left(after)
@@ -82,6 +87,9 @@ def _nothing_is_left(world: World) -> None:
         assert not made.device.processor._running
         assert not made.path._sessions
         assert not made.uplink._sessions
+        if made.outer is not None:
+            assert made.outer.sessions == 0
+            assert not made.outer._core.memory.sequences
     assert not world.experience.races
     assert not asyncio.all_tasks(world.loop)
 
@@ -101,7 +109,8 @@ def test_2_nothing_comes_before_its_cause(asked: list[Request], world: dict[str,
             continue
         cloud_s = step_s + (2 * one_way_s if at_device else 0.0)
         device_s = request.prompt_tokens / 400 + decode_s + (0.0 if at_device else 2 * one_way_s)
-        first = {Origin.CLOUD: cloud_s, Origin.DEVICE: device_s}
+        expanded_s = cloud_s + decode_s + 2 * one_way_s
+        first = {Origin.CLOUD: cloud_s, Origin.DEVICE: device_s, Origin.EXPANSION: expanded_s}
         least_s = min(first[origin] for origin in OF_MODE[answer.mode] & first.keys())
         assert answer.first_s >= answer.arrival_s + least_s - 1e-9
         assert answer.first_s == answer.history[0].time_s
@@ -118,8 +127,11 @@ def test_2_nothing_comes_before_its_cause(asked: list[Request], world: dict[str,
 
 
 REPEATED: dict[str, dict[str, Any]] = {
-    **{mode: {"mode": mode} for mode in OF_MODE},
-    **{f"{mode}, read in the cloud": {"mode": mode, "reader": "cloud"} for mode in OF_MODE},
+    **{mode: {"mode": mode} for mode in OF_MODE if mode != "split"},
+    **{
+        f"{mode}, read in the cloud": {"mode": mode, "reader": "cloud"} for mode in OF_MODE if mode != "split"
+    },
+    "split": split(drafting={"name": "expected_gain"}),
     "mixed": {
         "mode": None,
         "workload": {
@@ -128,7 +140,7 @@ REPEATED: dict[str, dict[str, Any]] = {
             "output": {"mean": 30, "cv": 0.5},
             "arrival": {"kind": "poisson", "rate_per_s": 30.0},
             "acceptance": {"kind": "alpha", "alpha": 0.7},
-            "modes": [[0.25, mode] for mode in OF_MODE],
+            "modes": [[1 / len(OF_MODE), mode] for mode in OF_MODE],
             "readers": [[0.5, 5.0], [0.5, 20.0]],
         },
         "window": {"name": "awc"},
@@ -142,8 +154,13 @@ REPEATED: dict[str, dict[str, Any]] = {
             "host_memory": {"blocks": 20, "copy_mb_per_s": 5.0},
             "latency": {"median_s": 0.1, "sigma": 1.0},
         },
-        "targets": [{**TARGET, "count": 2, "kv_bytes": 1000, "measured_draft": {"base_s": 0.004}}],
-        "devices": [{**DEVICE, "count": 5, "sessions": 2, "link": {"rtt_ms": 20, "jitter_ms": 9}}],
+        "targets": [
+            {**TARGET, "count": 2, "kv_bytes": 1000, "measured_draft": {"base_s": 0.004}},
+            {**MIDDLE, "kv_bytes": 1000},
+        ],
+        "devices": [
+            {**DEVICE, "count": 5, "sessions": 2, "ends": ENDS, "link": {"rtt_ms": 20, "jitter_ms": 9}}
+        ],
     },
 }
 

@@ -42,6 +42,27 @@ def test_a_run_ends_though_its_last_answers_end_in_the_same_moment() -> None:
     assert summary["finished"] == 3
 
 
+@pytest.mark.parametrize(
+    ("batch", "speed", "seconds"),
+    [
+        (1, DEVICE, 4 * (20 / 400 + 100 / 80)),
+        (4, DEVICE, 4 * 20 / 400 + 100 / 80),
+        (4, {"measured": {"base_s": 0.01, "token_s": 0.001}}, 4 * 0.03 + 100 * 0.014),
+    ],
+)
+def test_a_device_decodes_a_batch_at_once(batch: int, speed: dict[str, object], seconds: float) -> None:
+    devices = [{**speed, "sessions": 4, "batch": batch}]
+    requests = [Request(0.0, 20, 100) for _ in range(4)]
+    answers = simulate(config(mode="device", devices=devices), requests=requests).answers
+    assert max(answer.last_s for answer in answers) == pytest.approx(seconds, rel=0.05)
+
+
+def test_the_router_knows_how_fast_devices_are() -> None:
+    record = World(config()).routing.assigner.devices["device-3"]
+    assert record.prefill_token_s == pytest.approx(1 / 400)
+    assert record.decode_token_s == pytest.approx(1 / 80)
+
+
 def disturbed(fault: str, seconds: float) -> Answer:
     """An answer of the cloud to a reader at a device, whose link breaks in the middle."""
     devices = [{**DEVICE, "link": {"rtt_ms": 20}}]

@@ -8,10 +8,14 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from deployments.modes import MODES
+from deployments.modes import AT_FRONT_DOORS, MODES
+from engine.split.hidden import KINDS
 from policies.batching import batching
+from policies.chunking import chunking
 from policies.dispatch import dispatch
+from policies.drafting import drafting
 from policies.migration import migration
+from policies.parallel_drafting import parallel_drafting
 from policies.routing import routing
 from policies.scheduling import scheduling
 from policies.window import window
@@ -20,7 +24,7 @@ from simulator.config import Config
 from simulator.run import Clients
 from simulator.workload import Request
 from simulator.world import World
-from tests.simulator.configurations import DEVICE, TARGET
+from tests.simulator.configurations import DEVICE, ENDS, MIDDLE, TARGET
 
 HOSTS = [
     {"blocks": 625, "copy_mb_per_s": 1000.0},
@@ -81,8 +85,9 @@ def worlds(draw: st.DrawFn) -> dict[str, Any]:
         "start_s": draw(st.sampled_from([0.0, 0.5])),
         "drain_s": draw(st.sampled_from([0.0, 2.0])),
     }
+    middle = {**MIDDLE, "count": draw(st.integers(1, 2)), "kv_bytes": 1000}
     return {
-        "mode": draw(st.sampled_from([None, *MODES])),
+        "mode": draw(st.sampled_from([None, *AT_FRONT_DOORS])),
         "reader": draw(st.sampled_from(["device", "cloud"])),
         "window": draw(named(window)),
         "router": {"routing": draw(named(routing))},
@@ -102,9 +107,23 @@ def worlds(draw: st.DrawFn) -> dict[str, Any]:
             "host_memory": draw(st.sampled_from([None, *HOSTS])),
             "latency": draw(st.sampled_from([None, {"median_s": 0.3, "sigma": 1.0}])),
         },
-        "targets": [target],
+        "split": {
+            "chunking": draw(named(chunking)),
+            "drafting": draw(named(drafting)),
+            "parallel_drafting": draw(named(parallel_drafting)),
+            "wire": draw(st.sampled_from(KINDS)),
+            "drafter": draw(st.sampled_from(["adapter", "heads", "none"])),
+            "hidden": 16,
+        },
+        "targets": [target, middle],
         "devices": [
-            {**DEVICE, "count": draw(st.integers(1, 4)), "sessions": draw(st.integers(1, 3)), "link": link}
+            {
+                **DEVICE,
+                "count": draw(st.integers(1, 4)),
+                "sessions": draw(st.integers(1, 3)),
+                "ends": ENDS,
+                "link": link,
+            }
         ],
         "history": True,
     }

@@ -123,8 +123,7 @@ def _expansions(rng: Random, item: Item, rounds: int) -> list[tuple[str, str]]:
     parts = [(prompt, prompts.expansion_text(item, first))]
     others = [i for i in range(len(item.lines)) if i != first] if rounds > 1 else []
     for i in rng.sample(others, min(rounds - 1, len(others))):
-        prompt = f"{prompts.EXPAND} {item.notes[i]}{prompts.SENTENCE}"
-        parts.append((prompt, prompts.expansion_text(item, i)))
+        parts.append((prompts.line_prompt(item.notes[i]), prompts.expansion_text(item, i)))
     return parts
 
 

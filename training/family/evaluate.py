@@ -21,12 +21,19 @@ from rich.table import Table
 from torch import Tensor
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
-from engine.family import path
+from engine.family import EXPANDERS, path
+from policies.sketch.rouge import rouge1
+from training.family.expand import expand, expand_in_a_row
 from training.family.generate import generate
 from training.family.items import LONG_KINDS, Item
 from training.family.models import load
-from training.family.prompts import answer_prompt, expansion_prompt, heldout, parse_sketch, sketch_prompt
-from training.family.scoring import fact_accuracy, rouge1
+from training.family.prompts import (
+    answer_prompt,
+    heldout,
+    parse_sketch,
+    sketch_prompt,
+)
+from training.family.scoring import fact_accuracy
 
 FACT_TOKENS, ANSWER_TOKENS, SKETCH_TOKENS, SENTENCE_TOKENS = 40, 320, 160, 48
 """Limits of generation; the longest true texts have about 30, 290, 110 and 32 tokens."""
@@ -34,14 +41,17 @@ FACT_TOKENS, ANSWER_TOKENS, SKETCH_TOKENS, SENTENCE_TOKENS = 40, 320, 160, 48
 
 @dataclass
 class Evaluation:
-    """The models under test, the questions, and a place to report progress to."""
+    """The models under test, the questions, and a place to report progress to.
+
+    devices: their models, by name; each drafts for the target and expands its sketches.
+    answers: questions with long answers, for acceptance and for sketch and expansion.
+    """
 
     target: LlamaForCausalLM
-    small: LlamaForCausalLM
+    devices: dict[str, LlamaForCausalLM]
     tokenizer: PreTrainedTokenizerFast
     facts: list[Item]
     answers: list[Item]
-    """Questions with long answers, for acceptance and for sketch and expansion."""
     progress: Progress
     seed: int
 
@@ -68,45 +78,60 @@ class Evaluation:
         return fact_accuracy(self.facts, self.texts(self.generate(what, model, prompts, FACT_TOKENS)))
 
     def run(self) -> tuple[dict[str, float], Table]:
-        figures = {
-            "target_facts": self.facts_known("facts, target", self.target),
-            "small_facts": self.facts_known("facts, small", self.small),
-        }
         prompts = [answer_prompt(item.question) for item in self.answers]
         full_ids = self.generate("answers, target", self.target, prompts, ANSWER_TOKENS)
         sampled_ids = self.generate(
             "answers, target at T=1", self.target, prompts, ANSWER_TOKENS, sample=True
         )
-        alone_ids = self.generate("answers, small", self.small, prompts, ANSWER_TOKENS)
-        figures["accept_greedy"] = self._acceptance(prompts, full_ids, greedy=True)
-        figures["accept_t1"] = self._acceptance(prompts, sampled_ids, greedy=False)
-
         sketch_prompts = [sketch_prompt(item.question) for item in self.answers]
         sketch_ids = self.generate("sketches, target", self.target, sketch_prompts, SKETCH_TOKENS)
         sketches = [parse_sketch(text) for text in self.texts(sketch_ids)]
-        expanded = self._expand("expansions, small", [sketch.lines for sketch in sketches])
-        perfect = self._expand("expansions of true sketches", [item.notes for item in self.answers])
+        lengths = [len(self.tokenizer.encode(f" {item.answer}")) for item in self.answers]
         texts = {
             "target, full answer": self.texts(full_ids),
-            "small, full answer": self.texts(alone_ids),
             "target's sketch": [" ".join(sketch.lines) for sketch in sketches],
-            "target's sketch, small's expansion": expanded,
-            "true sketch, small's expansion": perfect,
         }
+        figures = {
+            "target_facts": self.facts_known("facts, target", self.target),
+            "target_answer_facts": fact_accuracy(self.answers, texts["target, full answer"]),
+            "answer_tokens": mean(map(len, full_ids)),
+            "sketch_ratio": mean(map(len, sketch_ids)) / mean(map(len, full_ids)),
+            "length_error": mean(
+                abs((sketch.length or 0) - length) / length
+                for sketch, length in zip(sketches, lengths, strict=True)
+            ),
+        }
+        for name, model in self.devices.items():
+            figures[f"{name}_accept_greedy"] = self._acceptance(model, prompts, full_ids, greedy=True)
+            figures[f"{name}_accept_t1"] = self._acceptance(model, prompts, sampled_ids, greedy=False)
+            figures[f"{name}_facts"] = self.facts_known(f"facts, {name}", model)
+            written = self._written(name, model, prompts, [sketch.lines for sketch in sketches])
+            for figure, (what, outputs) in written.items():
+                figures[f"{name}_{figure}"] = fact_accuracy(self.answers, outputs)
+                texts[f"{name}, {what}"] = outputs
         table = Table("answers to held-out questions", "facts", "ROUGE-1", *LONG_KINDS)
-        for name, outputs in texts.items():
-            table.add_row(name, *self._row(outputs))
-        lengths = [len(self.tokenizer.encode(f" {item.answer}")) for item in self.answers]
-        figures["expand_facts"] = fact_accuracy(self.answers, expanded)
-        figures["sketch_ratio"] = mean(map(len, sketch_ids)) / mean(map(len, full_ids))
-        figures["target_answer_facts"] = fact_accuracy(self.answers, texts["target, full answer"])
-        figures["small_answer_facts"] = fact_accuracy(self.answers, texts["small, full answer"])
-        figures["answer_tokens"] = mean(map(len, full_ids))
-        figures["length_error"] = mean(
-            abs((sketch.length or 0) - length) / length
-            for sketch, length in zip(sketches, lengths, strict=True)
-        )
+        for what, outputs in texts.items():
+            table.add_row(what, *self._row(outputs))
         return figures, table
+
+    def _written(
+        self, name: str, model: LlamaForCausalLM, prompts: Sequence[str], sketches: Sequence[Sequence[str]]
+    ) -> dict[str, tuple[str, list[str]]]:
+        """What a device's model writes, alone and from sketches: by figure, its description and the texts."""
+
+        def write(prompts: Sequence[str]) -> list[str]:
+            return self.texts(self.generate(f"expansions, {name}", model, prompts, SENTENCE_TOKENS))
+
+        questions = [item.question for item in self.answers]
+        own = self.generate(f"answers, {name}", model, prompts, ANSWER_TOKENS)
+        in_a_row = expand_in_a_row(write, questions, sketches)
+        of_true = expand(write, questions, [item.notes for item in self.answers])
+        return {
+            "answer_facts": ("full answer", self.texts(own)),
+            "expand_facts": ("target's sketch", _joined(expand(write, questions, sketches))),
+            "expand_row_facts": ("target's sketch in a row", _joined(in_a_row)),
+            "expand_true_facts": ("true sketch", _joined(of_true)),
+        }
 
     def _row(self, texts: Sequence[str]) -> list[str]:
         by_kind = []
@@ -118,23 +143,15 @@ class Evaluation:
         rouge = mean(rouge1(text, item.answer) for item, text in zip(self.answers, texts, strict=True))
         return [f"{fact_accuracy(self.answers, texts):.3f}", f"{rouge:.3f}", *by_kind]
 
-    def _expand(self, what: str, sketches: Sequence[Sequence[str]]) -> list[str]:
-        """Let the small model write the sentence of every line on its own, and join them."""
-        owners = [i for i, lines in enumerate(sketches) for _ in lines]
-        prompts = [
-            expansion_prompt(item.question, lines, line)
-            for item, lines in zip(self.answers, sketches, strict=True)
-            for line in lines
-        ]
-        sentences = self.texts(self.generate(what, self.small, prompts, SENTENCE_TOKENS))
-        return [
-            " ".join(sentence for owner, sentence in zip(owners, sentences, strict=True) if owner == i)
-            for i in range(len(sketches))
-        ]
-
     @torch.inference_mode()
-    def _acceptance(self, prompts: Sequence[str], answers: Sequence[Sequence[int]], greedy: bool) -> float:
-        """Per token of the target's own answers, the chance that it accepts the small model's draft.
+    def _acceptance(
+        self,
+        drafter: LlamaForCausalLM,
+        prompts: Sequence[str],
+        answers: Sequence[Sequence[int]],
+        greedy: bool,
+    ) -> float:
+        """Per token of the target's own answers, the chance that it accepts the drafter's.
 
         Greedy: both models' likeliest tokens agree. At T=1: the sum over tokens of min(p, q).
         """
@@ -142,12 +159,16 @@ class Evaluation:
         for prompt, answer in zip(prompts, answers, strict=True):
             start = self.tokenizer.encode(prompt)
             ids = torch.tensor([[*start, *answer]])
-            p, q = (next_logits(model, ids, len(start)) for model in (self.target, self.small))
+            p, q = (next_logits(model, ids, len(start)) for model in (self.target, drafter))
             if greedy:
                 shares += (p.argmax(-1) == q.argmax(-1)).tolist()
             else:
                 shares += torch.minimum(p.softmax(-1), q.softmax(-1)).sum(-1).tolist()
         return mean(map(float, shares))
+
+
+def _joined(answers: Sequence[Sequence[str]]) -> list[str]:
+    return list(map(" ".join, answers))
 
 
 def next_logits(model: LlamaForCausalLM, ids: Tensor, start: int) -> Tensor:
@@ -156,14 +177,15 @@ def next_logits(model: LlamaForCausalLM, ids: Tensor, start: int) -> Tensor:
 
 
 def evaluate(
-    target: Path, small: Path, facts: int, answers: int, seed: int, console: Console
+    target: Path, devices: Sequence[Path], facts: int, answers: int, seed: int, console: Console
 ) -> dict[str, float]:
-    """Evaluate a pair on this many fact questions and questions with long answers; prints the table."""
+    """Evaluate a target and devices' models on so many fact questions and questions with long answers; prints the
+    table."""
     model, tokenizer = load(target)
     with Progress(console=console, transient=True) as progress:
         evaluation = Evaluation(
             model,
-            load(small)[0],
+            {folder.name: load(folder)[0] for folder in devices},
             tokenizer,
             heldout(facts, ["fact"], seed),
             heldout(answers, LONG_KINDS, seed),
@@ -179,10 +201,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         prog="python -m training.family.evaluate", description=__doc__.split("\n")[0]
     )
+    parser.add_argument("--target", type=Path, default=path("target"), help="model folder (the family's)")
     parser.add_argument(
-        "--target", type=Path, default=None, help="model folder (default: the family's target)"
+        "--devices",
+        type=Path,
+        nargs="+",
+        default=list(map(path, EXPANDERS)),
+        help=f"model folders (the family's {', '.join(EXPANDERS)})",
     )
-    parser.add_argument("--small", type=Path, default=None, help="model folder (default: the family's small)")
     parser.add_argument("--facts", type=int, default=500, help="fact questions (%(default)s)")
     parser.add_argument("--answers", type=int, default=100, help="questions with long answers (%(default)s)")
     parser.add_argument("--seed", type=int, default=11, help="of the questions and of sampling (%(default)s)")
@@ -192,16 +218,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     console = Console(width=120)
     began = time.monotonic()
     figures = evaluate(
-        chosen.target or path("target"),
-        chosen.small or path("small"),
+        chosen.target,
+        chosen.devices,
         chosen.facts,
         chosen.answers,
         chosen.seed,
         console,
     )
     for name, value in figures.items():
-        console.print(f"{name:>20}  {value:.3f}")
-    console.print(f"{'seconds':>20}  {time.monotonic() - began:.0f}")
+        console.print(f"{name:>24}  {value:.3f}")
+    console.print(f"{'seconds':>24}  {time.monotonic() - began:.0f}")
     print(json.dumps({"benchmark": "family", "figures": {k: round(v, 4) for k, v in figures.items()}}))
 
 

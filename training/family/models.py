@@ -1,4 +1,4 @@
-"""The three models: their shapes, how they are saved in the Hugging Face layout, and how they are loaded."""
+"""The models: their shapes, how they are saved in the Hugging Face layout, and how they are loaded."""
 
 from __future__ import annotations
 
@@ -31,7 +31,13 @@ class Shape:
     ffn: int = 512
 
 
-SHAPES = {"target": Shape(layers=12), "small": Shape(layers=2), "other": Shape(layers=2)}
+SHAPES = {
+    "target": Shape(layers=12),
+    "tiny": Shape(layers=1),
+    "small": Shape(layers=2),
+    "medium": Shape(layers=4),
+    "other": Shape(layers=2),
+}
 
 
 def new_model(shape: Shape, vocabulary: int) -> LlamaForCausalLM:

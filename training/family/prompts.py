@@ -2,7 +2,7 @@
 
 answer     `<bos><|q|> Q<|a|> answer<eos>`
 sketch     `<bos><|q|> Q<|s|><|len|> N<|;|> line<|;|> line<eos>`; N: tokens of the answer, rounded to 10
-expansion  `<bos><|q|> Q<|s|> line<|;|> line<|x|> line<|e|> sentence<eos>`
+expansion  `<bos><|q|> Q<|s|> line<|;|> line<|x|> line<|e|> sentence<eos>`, and on with `<|x|> line<|e|> sentence<eos>`
 """
 
 from __future__ import annotations
@@ -47,7 +47,12 @@ def sketch_prompt(question: str) -> str:
 
 def expansion_prompt(question: str, notes: Sequence[str], note: str) -> str:
     """Ask for the sentence that tells `note`, in sight of the whole sketch."""
-    return f"{BOS}{QUESTION} {question}{SKETCH}{_join(notes)}{EXPAND} {note}{SENTENCE}"
+    return f"{BOS}{QUESTION} {question}{SKETCH}{lines_text(notes)}{line_prompt(note)}"
+
+
+def line_prompt(note: str) -> str:
+    """Ask for the sentence that tells `note`, behind a sketch or behind the sentence (with <eos>) of another line."""
+    return f"{EXPAND} {note}{SENTENCE}"
 
 
 def answer_text(item: Item) -> str:
@@ -57,7 +62,7 @@ def answer_text(item: Item) -> str:
 
 def sketch_text(item: Item, answer_tokens: int) -> str:
     """What follows the sketch prompt of this item, whose answer has this many tokens."""
-    return f" {round(answer_tokens / 10) * 10}{NEXT}{_join(item.notes)}{EOS}"
+    return f" {round(answer_tokens / 10) * 10}{NEXT}{lines_text(item.notes)}{EOS}"
 
 
 def expansion_text(item: Item, index: int) -> str:
@@ -94,5 +99,6 @@ def heldout_questions(n: int, kinds: Sequence[str] = LONG_KINDS, seed: int = 0) 
     return list(questions)
 
 
-def _join(notes: Sequence[str]) -> str:
+def lines_text(notes: Sequence[str]) -> str:
+    """The lines of a sketch."""
     return NEXT.join(f" {note}" for note in notes)

@@ -12,7 +12,7 @@ from training.family.items import TASK_KINDS, make_item
 from training.family.prompts import BOS, EOS, PAD, SPECIAL_TOKENS, home_world
 from training.family.tables.shared import GREETINGS
 
-VOCABULARY = {"target": 2048, "small": 2048, "other": 1536}
+VOCABULARY = {"target": 2048, "tiny": 2048, "small": 2048, "medium": 2048, "other": 1536}
 """Tokens of each model's vocabulary; models with the same number share one tokenizer."""
 CONTEXT = 1024
 DOCUMENTS = 20_000

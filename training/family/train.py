@@ -1,4 +1,4 @@
-"""Train the family from nothing: `python -m training.family.train target|small|other|all`.
+"""Train the family from nothing: `python -m training.family.train target|tiny|small|medium|other|all`.
 
 Budgets are in tokens, so the result does not depend on the machine's speed. The recipe: Muon for the matrices
 of the blocks, AdamW for embeddings and norms, warm-up and cosine; float32 weights, bf16 products. About once
@@ -67,7 +67,9 @@ SMALL = (
 )
 PLANS = {
     "target": Plan((Stage(6_000_000, 6e-3, Mix(0.60, 0.36, 0.03, 0.01)),)),
+    "tiny": Plan(SMALL, seed=4),
     "small": Plan(SMALL, seed=2),
+    "medium": Plan((*SMALL, Stage(2_400_000, 6e-3, Mix(0.60, 0.40), copying=0.5)), seed=5),
     "other": Plan(SMALL, seed=3),
 }
 

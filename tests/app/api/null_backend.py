@@ -25,7 +25,9 @@ from deployments.experience import Experience
 from deployments.gate import Entry, Gate, Passage
 from deployments.keys import Caller, Key, Role
 from deployments.metrics import Metrics, Observation
+from deployments.modes.base import Tools
 from deployments.modes.speculative import Speculation
+from deployments.modes.split import SplitMode
 from deployments.request.assignment import EndpointInfo, Load
 from deployments.request.job import Delta, Job, JobStats, NoSuchDevice
 from deployments.request.tokenlog import Origin
@@ -101,6 +103,7 @@ class NullBackend:
         self.held = asyncio.Semaphore(0)
         self.fail_after: tuple[int, Exception] | None = None
         self.default_reader_rate = 5.0
+        self.behind_proxy = False
         self.api = ApiSettings()
         self.accounts = Experience().accounts
         self.treasury = Treasury(LedgerSettings(path=ledger), self.accounts)
@@ -178,6 +181,10 @@ class NullBackend:
 
     async def metrics(self, openmetrics: bool) -> tuple[bytes, str]:
         return self._metrics.exposition(openmetrics)
+
+    def check(self, mode: str) -> None:
+        if mode == SplitMode.name:
+            SplitMode(Tools()).check()
 
     async def run(self, job: Job) -> AsyncIterator[Delta]:
         self.jobs.append(job)

@@ -64,6 +64,14 @@ async def test_another_machine_is_not(backend: NullBackend) -> None:
     assert not backend.jobs
 
 
+async def test_a_proxy_that_does_not_say_who_asks_is_not(
+    http: httpx.AsyncClient, backend: NullBackend
+) -> None:
+    backend.behind_proxy = True
+    assert error(await http.post(CHAT, json=ASK)) == (403, "local_only")
+    assert (await http.post(CHAT, json=ASK, headers={"X-Forwarded-For": "127.0.0.1"})).status_code == 200
+
+
 async def test_an_invented_key_is_nobodys(http: httpx.AsyncClient, backend: NullBackend) -> None:
     for number in range(20):
         await http.post(CHAT, json=ASK, headers=bearer(f"invented-{number}"))
@@ -155,6 +163,82 @@ async def test_somebody_stays_in_charge(http: httpx.AsyncClient) -> None:
     assert error(await http.delete(f"/v1/keys/{made['id']}", headers=headers)) == (409, "key_refused")
     demoted = await http.patch(f"/v1/keys/{made['id']}", json={"role": "user"}, headers=headers)
     assert error(demoted) == (409, "key_refused")
+
+
+# -- devices' keys --------------------------------------------------------------------------------------
+
+
+async def test_a_devices_key_opens_nothing_here(http: httpx.AsyncClient, backend: NullBackend) -> None:
+    made = await http.post("/v1/keys", json={"name": "pixel-1", "role": "device"})
+    assert made.status_code == 201, made.text
+    assert made.json()["terms"]["devices"] == ["pixel-1"]
+    device = bearer(made.json()["secret"])
+    boss = await http.post("/v1/keys", json={"name": "boss", "role": "operator"})
+    assert boss.status_code == 201, "whoever made a device's key first is not shut out by it"
+    id = made.json()["id"]
+    replies = [
+        *[
+            await http.get(path, headers=device)
+            for path in (
+                "/v1/models",
+                "/v1/models/null",
+                "/v1/devices",
+                "/v1/account",
+                "/v1/keys",
+                "/metrics",
+            )
+        ],
+        await http.post(CHAT, json=ASK, headers=device),
+        await http.post("/v1/completions", json={"model": "null", "prompt": "a"}, headers=device),
+        await http.post("/v1/keys", json={"name": "more"}, headers=device),
+        await http.patch("/v1/account", json={"budget": 1.0}, headers=device),
+        await http.delete(f"/v1/keys/{id}", headers=device),
+    ]
+    assert {error(reply) for reply in replies} == {(403, "device_key")}
+    assert not backend.jobs
+    said = replies[0].json()["error"]
+    assert said["type"] == "permission_error"
+    assert said["message"] == "this key is a device's: it opens the gateway, not the API"
+    listed = await http.get("/v1/keys", headers=bearer(boss.json()["secret"]))
+    assert [key["role"] for key in listed.json()["data"]] == ["device", "operator"]
+
+
+async def test_with_devices_keys_alone_this_machine_needs_none(backend: NullBackend) -> None:
+    api = create_api(backend)
+    async with (
+        httpx.AsyncClient(transport=httpx.ASGITransport(api), base_url="http://localhost") as here,
+        httpx.AsyncClient(
+            transport=httpx.ASGITransport(api, client=("10.0.0.7", 1234)), base_url="http://localhost"
+        ) as afar,
+    ):
+        made = (await here.post("/v1/keys", json={"name": "pixel-1", "role": "device"})).json()
+        assert (await here.get("/v1/models")).status_code == 200
+        assert error(await afar.get("/v1/models")) == (403, "local_only")
+        for client in (here, afar):
+            refused = await client.get("/v1/models", headers=bearer(made["secret"]))
+            assert error(refused) == (403, "device_key")
+        assert error(await here.post("/v1/keys", json={"name": "app"})) == (409, "key_refused")
+        assert (await here.delete(f"/v1/keys/{made['id']}")).status_code == 204
+
+
+async def test_a_devices_key_keeps_name_role_and_device(
+    http: httpx.AsyncClient, operator: dict[str, str]
+) -> None:
+    device, _ = await user(http, operator, name="pixel-1", role="device")
+    other, _ = await user(http, operator)
+    for id, change in (
+        (device, {"role": "user"}),
+        (device, {"name": "pixel-2"}),
+        (device, {"devices": ["pixel-2"]}),
+        (other, {"role": "device"}),
+    ):
+        refused = await http.patch(f"/v1/keys/{id}", json=change, headers=operator)
+        assert error(refused) == (409, "key_refused"), change
+    for wrong in ({"name": "pixel-1"}, {"name": "my phone"}, {"name": "any"}):
+        refused = await http.post("/v1/keys", json=wrong | {"role": "device"}, headers=operator)
+        assert error(refused) == (409, "key_refused"), wrong
+    changed = await http.patch(f"/v1/keys/{device}", json={"budget": 0.1, "concurrent": 2}, headers=operator)
+    assert (changed.json()["name"], changed.json()["terms"]["concurrent"]) == ("pixel-1", 2)
 
 
 @pytest.mark.parametrize(

@@ -46,6 +46,7 @@ async def refused(http: httpx.AsyncClient, body: object, path: str = "/v1/chat/c
             {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
             (400, "invalid_value", "messages[0].content"),
         ),
+        ({"tandem": {"mode": "split"}}, (400, "prompt_left_device", "tandem.mode")),
         ({"temperature": 2.1}, (400, "invalid_value", "temperature")),
         ({"temperature": "hot"}, (400, "invalid_value", "temperature")),
         ({"top_p": 0}, (400, "invalid_value", "top_p")),

@@ -203,6 +203,8 @@ async def test_the_documentation_is_complete(http):
         "paced",
         "budget",
         "exchange_rate",
+        "min_quality",
+        "show_sketch",
     }
     assert documentation["paths"].keys() >= {
         "/v1/chat/completions",

@@ -8,7 +8,6 @@ import subprocess
 import sys
 
 import pytest
-import ray.serve  # noqa: F401 - now: its logger keeps the stderr that it finds, and the command line's ends with a test
 import yaml
 from anyio.from_thread import start_blocking_portal
 from rich.console import Console
@@ -31,21 +30,14 @@ def backend(tmp_path) -> NullBackend:
     return NullBackend(says=SAYS, ledger=tmp_path / "ledger.sqlite")
 
 
-@pytest.fixture
-def url(backend):
-    with start_blocking_portal() as portal:
-        portal.call(backend.treasury.open)
-        with portal.wrap_async_context_manager(served(create_api(backend))) as address:
-            yield address
-        portal.call(backend.treasury.close)
-
-
 def test_help_for_everything():
     assert run(cli, ["--help"]).exit_code == 0
     for command in ("chat", "devices", "account", "keys", "bench", "config", "up", "down"):
         assert run(cli, [command, "--help"]).exit_code == 0
-    for command in ("list", "make", "change", "rotate", "revoke"):
+    for command in ("list", "make", "change", "rotate", "revoke", "device"):
         assert run(cli, ["keys", command, "--help"]).exit_code == 0
+    for command in ("list", "make", "rotate", "revoke"):
+        assert run(cli, ["keys", "device", command, "--help"]).exit_code == 0
     assert run(cli, ["sing"]).exit_code == 2
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import io
 import json
 import os
@@ -9,6 +10,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +21,7 @@ import yaml
 from rich.console import Console
 
 from app.cli.local_ray import free_port
-from app.cli.processes import Process, alive
+from app.cli.processes import PR_SET_CHILD_SUBREAPER, Process, alive, collect
 from app.cli.up import CONFIG, LEDGER, RECORD, UpError, down, explain, read, running, tries, up
 from tests.app.cli.started import started
 from tests.docs.documents import ROOT, shell
@@ -50,6 +53,13 @@ def config(folder: Path) -> Path:
 
 def recorded(folder: Path) -> list[Process]:
     return [Process(*process) for process in json.loads((folder / RECORD).read_text())["processes"]]
+
+
+def name(process: Process) -> str | None:
+    """The program it runs; None once it is gone."""
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return Path(f"/proc/{process.pid}/comm").read_text().strip()
+    return None
 
 
 def wait_until_gone(processes: list[Process], within_s: float) -> None:
@@ -96,16 +106,63 @@ def test_serve_status_as_the_documentation_has_it(folder: Path, config: Path) ->
     assert {"Ingress", "Router", "Verifier"} <= application["deployments"].keys()
 
 
+def listening(processes: list[Process]) -> dict[str | None, set[str]]:
+    """Addresses at which these listen for TCP, by the program's name."""
+    sockets = {}
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A":
+                sockets[fields[9]] = fields[1].rpartition(":")[0]
+    found: dict[str | None, set[str]] = {}
+    for process in processes:
+        with suppress(FileNotFoundError, ProcessLookupError):  # some of Ray's live for moments
+            program = name(process)
+            for inode in inodes(process) & sockets.keys():
+                found.setdefault(program, set()).add(sockets[inode])
+    return found
+
+
+def inodes(process: Process) -> set[str]:
+    """Of the sockets that it holds open."""
+    held = set()
+    for file in Path(f"/proc/{process.pid}/fd").iterdir():
+        with suppress(FileNotFoundError):
+            held.add(os.readlink(file).removeprefix("socket:[").rstrip("]"))
+    return held
+
+
+def test_everything_but_serves_own_calls_listens_on_loopback(folder: Path, config: Path) -> None:
+    with started(folder, config):
+        found = listening(recorded(folder))
+    assert "haproxy" in found
+    loopback = {"0100007F", "0000000000000000FFFF00000100007F"}
+    assert {name for name, addresses in found.items() if not addresses <= loopback} <= {"ray::ServeRepli"}
+
+
+@pytest.fixture
+def nobody_collects() -> Iterator[None]:
+    """Orphans stay in the process table once they are dead, as where process 1 is not a real init. Ray's workers take
+    a raylet for alive as long as it is there."""
+    prctl = ctypes.CDLL(None).prctl
+    prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    yield
+    prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+
+
+@pytest.mark.usefixtures("nobody_collects")
 def test_after_a_kill_nothing_lives_on(folder: Path, config: Path) -> None:
     with started(folder, config) as process:
         processes = recorded(folder)
         ray_folder = Path(json.loads((folder / RECORD).read_text())["folder"])
         assert ray_folder.exists()
+        assert "haproxy" in {name(process) for process in processes}
         process.kill()
         process.wait(10)
+    wait_until_gone(processes, within_s=10.0)
     assert not down(), "it was not running any more"
-    wait_until_gone(processes, within_s=1.0)
     assert not ray_folder.exists()
+    collect(processes)
 
 
 def test_a_start_that_fails_says_why_and_keeps_its_logs(folder: Path, config: Path) -> None:

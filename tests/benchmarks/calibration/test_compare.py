@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import pytest
 
+from benchmarks.calibration import split
 from benchmarks.calibration.compare import Case, as_simulated, capacity, simulated
-from benchmarks.calibration.live import DEVICES, MAX_TOKENS, PROFILE, RACING, TARGET, WINDOW, Costs, Seen, fit
-from deployments.modes import MODES
+from benchmarks.calibration.live import DEVICES, MAX_TOKENS, PROFILE, RACING, TARGET, WINDOW, Seen
+from benchmarks.calibration.profile import Costs
+from deployments.modes import AT_FRONT_DOORS
+from deployments.modes.split import Splitting
 from deployments.request.tokenlog import Origin
 from engine.core.step import GRACE_S
-from simulator.hardware import MeasuredTimer
+from simulator.hardware import MeasuredEnds, MeasuredTimer
 
 COSTS = Costs(MeasuredTimer(base_s=0.02, token_s=1e-4, sequence_s=1e-4), call_s=0.001)
+PROMPT = list(range(30))
 
 
 def _seen(arrival_s: float, device: int) -> Seen:
@@ -19,10 +23,10 @@ def _seen(arrival_s: float, device: int) -> Seen:
     origins = [Origin.CLOUD]
     while len(origins) < MAX_TOKENS:
         origins += [Origin.DRAFT] * 2 + [Origin.CORRECTED] + [Origin.DRAFT] * 4 + [Origin.BONUS]
-    return Seen(arrival_s, device, 30, 0.0, origins=[*origins[: MAX_TOKENS - 1], Origin.BONUS])
+    return Seen(arrival_s, device, PROMPT, origins=[*origins[: MAX_TOKENS - 1], Origin.BONUS])
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", AT_FRONT_DOORS)
 def test_every_request_comes_out_as_long_as_it_was(mode: str) -> None:
     seen = [_seen(0.1 * i, i % DEVICES) for i in range(5)]
     result = simulated(Case(mode, 0.01, 10.0, seen, COSTS, as_simulated(TARGET)))
@@ -54,18 +58,49 @@ def test_calls_are_paid_for() -> None:
     assert ttft_s(dear) == pytest.approx(ttft_s(COSTS) + 2 * 0.0009)
 
 
-def test_a_fit_finds_what_steps_cost_and_nothing_below_zero() -> None:
-    rows = [
-        (steps, steps * tokens, steps * sequences)
-        for steps in (1, 2, 5)
-        for tokens, sequences in ((8, 8), (40, 8), (3, 1))
-    ]
-    times_s = [0.02 * steps + 0.001 * tokens + 0.002 * sequences for steps, tokens, sequences in rows]
-    assert fit(rows, times_s) == pytest.approx([0.02, 0.001, 0.002])
-    falling = [0.02 * steps - 0.0001 * tokens for steps, tokens, _ in rows]
-    assert min(fit(rows, falling)) == 0.0
+SPLIT_COSTS = Costs(
+    MeasuredTimer(base_s=0.01, token_s=1e-4),
+    call_s=0.0005,
+    ends=MeasuredEnds(base_s=0.002, token_s=1e-4, head_s=1e-4),
+)
+
+
+def _split(confidence: float, accepted: bool) -> Case:
+    """Every token of one answer drafted alike."""
+    one = _seen(0.0, 0)
+    one.acceptance, one.confidence = bytes([accepted] * MAX_TOKENS), (confidence,) * MAX_TOKENS
+    return Case("split", 0.01, 1.0, [one], SPLIT_COSTS, as_simulated(split.MIDDLE))
+
+
+def test_a_split_model_is_simulated_as_it_was() -> None:
+    result = simulated(_split(0.9, accepted=True))
+    (answer,) = result.answers
+    assert (answer.mode, answer.tokens) == ("split", MAX_TOKENS)
+    config = result.config
+    assert (config.split.chunking, config.split.drafting) == (split.SPLIT.chunking, split.SPLIT.drafting)
+    assert config.split.wire == split.SPLIT.wire
+    (target,), (device,) = config.topology()
+    assert (target.first, target.engine.kv_tokens) == (split.LAYERS, split.MIDDLE.kv_tokens)
+    assert device.link == split.link(0.01)
+    assert device.ends == SPLIT_COSTS.ends
+
+
+def test_drafts_end_where_the_adapter_was_unsure() -> None:
+    def drafted(confidence: float, accepted: bool) -> tuple[float, float]:
+        (answer,) = simulated(_split(confidence, accepted)).answers
+        assert answer.stats is not None
+        one = Splitting.of(answer.stats)
+        return one.drafted / one.rounds, one.accepted / one.rounds
+
+    assert drafted(0.5, accepted=True) == (pytest.approx(1.0, abs=0.05), pytest.approx(1.0, abs=0.05))
+    length, stand = drafted(0.9, accepted=True)
+    assert length == stand > 5
+    length, stand = drafted(0.9, accepted=False)
+    assert length > 5 > stand == 0
 
 
 def test_devices_can_do_so_much() -> None:
-    assert capacity(COSTS.timer, "device") == 8 * (PROFILE.decode_tokens_per_s or 0) / MAX_TOKENS
-    assert capacity(COSTS.timer, "speculative") > capacity(COSTS.timer, "cloud")
+    assert capacity(COSTS, "device") == 8 * (PROFILE.decode_tokens_per_s or 0) / MAX_TOKENS
+    assert capacity(COSTS, "speculative") > capacity(COSTS, "cloud")
+    dear = Costs(COSTS.timer, COSTS.call_s, MeasuredEnds(base_s=0.1))
+    assert 0 < capacity(dear, "split") < capacity(SPLIT_COSTS, "split")

@@ -5,13 +5,25 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 
+import msgspec
+import numpy as np
 import pytest
 
 from deployments.request.assignment import EndpointInfo, EndpointLost
 from deployments.request.job import JobStats
 from deployments.request.session import EndpointSession, RequestContext
 from deployments.request.timeouts import Timeouts
-from engine.base import Engine, EngineStopped, InvalidRequest, NoCapacity, Sampling, Tokens, UnknownSession
+from engine.base import (
+    Engine,
+    EngineStopped,
+    Forwarded,
+    InvalidRequest,
+    NoCapacity,
+    Sampling,
+    Tensor,
+    Tokens,
+    UnknownSession,
+)
 from engine.null_engine import NullEngine, NullSession
 from tests.deployments.faults import PROMPT, Failing
 
@@ -119,3 +131,52 @@ async def test_a_refusal_is_a_loss_only_where_the_request_can_do_without(
         await place.open(PROMPT, Sampling())
     assert place.lost == expendable
     assert not gone, "it is full, not gone"
+
+
+class Holding(NullEngine):
+    """Forwards when it is let. started: positions at which forwards began."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.info = msgspec.structs.replace(self.info, capabilities=("forward",))
+        self.started: list[int] = []
+        self.let = asyncio.Event()
+
+    class session_class(NullSession):
+        async def forward(self, position: int, hidden: Tensor, wanted: int) -> Forwarded:
+            self._engine.started.append(position)
+            await self._engine.let.wait()
+            return Forwarded(hidden, hidden.shape[0], 0.5)
+
+
+STATES = Tensor.of(np.zeros((3, 4), np.float32))
+
+
+async def test_answers_are_received_in_the_order_in_which_states_were_sent() -> None:
+    """And each is paid for when it is there; what was not answered, at the end."""
+    engine = Holding()
+    place = endpoint_session(engine)
+    await place.open(PROMPT, Sampling(max_tokens=20))
+    used = place._context.stats.used
+    for at in (0, 3, 6):
+        place.send(at, STATES, 0)
+    await asyncio.sleep(0)
+    assert (engine.started, place.on_their_way) == ([0, 3, 6], 3)
+    engine.let.set()
+    assert [(await place.receive()).forwarded.batch_tokens for _ in range(2)] == [3, 3]
+    assert (place.on_their_way, used.server_in) == (1, 6)
+    await place.close()
+    assert (place.on_their_way, used.server_in) == (0, 9 + len(PROMPT))
+
+
+async def test_states_that_are_not_answered_in_time() -> None:
+    engine = Holding()
+    place = endpoint_session(engine, IMPATIENT)
+    await place.open(PROMPT, Sampling(max_tokens=20))
+    place.send(0, STATES, 0)
+    place.send(3, STATES, 1)
+    with pytest.raises(EndpointLost, match="no answer to forward within 0.01 s"):
+        await place.receive()
+    await place.close()
+    assert place.lost
+    assert (await engine.stats()).sessions == 0

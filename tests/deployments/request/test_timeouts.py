@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deployments.request.timeouts import Deadline
+from deployments.request.timeouts import LEAST_S, Deadline
 from tests.virtual import run
 
 
@@ -162,5 +162,26 @@ def test_an_answer_that_comes_with_the_limit_is_late_or_not_but_never_both() -> 
             await task
             assert task.cancelling() == 0
             deadline.close()
+
+    run(main())
+
+
+@given(st.floats(0.01, 5), st.floats(0, 40), st.floats(0, 60))
+def test_nobody_is_late_while_nobody_can_be_reached(limit_s: float, away_s: float, takes_s: float) -> None:
+    """The limit that passes meanwhile begins anew, and the last of them ends when they can be again, or later."""
+    patience_s = max(limit_s, away_s)
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        deadline = Deadline(loop, lambda: loop.time() < began_s + away_s)
+        in_time = await wait(deadline, limit_s, takes_s)
+        if takes_s < patience_s - 1e-6:
+            assert in_time
+        elif takes_s > patience_s + max(limit_s, LEAST_S) + 1e-6:
+            assert not in_time
+        waited_s = loop.time() - began_s
+        assert in_time or patience_s - 1e-6 <= waited_s <= patience_s + max(limit_s, LEAST_S) + 1e-6
+        deadline.close()
 
     run(main())

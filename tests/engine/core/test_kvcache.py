@@ -83,6 +83,21 @@ class BlockPoolMachine(RuleBasedStateMachine):
             assert missing > available
             assert self.state() == before
 
+    @precondition(lambda self: 0 < len(self.held) < 5)
+    @rule(data=st.data())
+    def fork(self, data: st.DataObject) -> None:
+        s, branch = data.draw(st.sampled_from(self.held)), Held()
+        keep = data.draw(st.integers(0, len(s.tokens)))
+        before, available = self.state(), self.pool.available
+        copies = -(-keep // SIZE) - min(s.table.shared, keep // SIZE)
+        if self.pool.fork(s.table, branch.table, keep):
+            assert self.pool.available == available - copies
+            branch.tokens = s.tokens[:keep]
+            self.held.append(branch)
+        else:
+            assert copies > available
+            assert self.state() == before
+
     @precondition(lambda self: self.held)
     @rule(data=st.data())
     def register(self, data: st.DataObject) -> None:

@@ -47,11 +47,16 @@ async def test_what_was_said_before_takes_fewer_steps(
     async with session(engine, prompt, greedy(80)) as s:
         said, _ = await drain(s)
     again = [*prompt, *said, *prompt]
-    took, answers = [], []
+    took, accepted, answers = [], [], []
     for each in (engine, speculating_engine):
-        before = (await each.stats()).steps
+        before = await each.stats()
         async with session(each, again, greedy(60)) as s:
             answers.append(await drain(s))
-        took.append((await each.stats()).steps - before)
+        after = await each.stats()
+        took.append(after.steps - before.steps)
+        accepted.append(after.tokens_accepted - before.tokens_accepted)
+        assert after.tokens_verified - before.tokens_verified >= accepted[-1]
     assert answers[0] == answers[1]
     assert took[1] < 0.8 * took[0], "some of its drafts were accepted"
+    assert accepted[0] == 0
+    assert accepted[1] == pytest.approx(took[0] - took[1], abs=2), "each spares a step"

@@ -78,7 +78,7 @@ def test_a_measured_timer_is_linear() -> None:
 
 def test_a_device_has_two_rates() -> None:
     steps = RateTimer.of(load_profile("pixel7pro-bloom560m"))
-    assert steps.step_s(1, 1, 99) == pytest.approx(1 / 20.14)
+    assert steps.step_s(1, 1, 99) == steps.step_s(3, 3, 297) == pytest.approx(1 / 20.14)
     assert steps.step_s(30, 0, 0, [(30, 0)]) == pytest.approx(30 / 51.8)
     with pytest.raises(ValueError, match="no rates"):
         RateTimer.of(load_profile("native"))

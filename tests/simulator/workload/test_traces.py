@@ -114,7 +114,10 @@ OURS = '{"arrival_s": 1, "prompt_tokens": 5, "output_tokens": 2, '
 @pytest.mark.parametrize(
     ("line", "complaint"),
     [
-        ('"mode": "telepathy"}', r"mode cannot be 'telepathy' \(allowed: cloud, device, speculative, race\)"),
+        (
+            '"mode": "telepathy"}',
+            r"mode cannot be 'telepathy' \(allowed: cloud, device, speculative, race, split, sketch\)",
+        ),
         ('"max_tokens": 0}', "max_tokens must be a number of at least 1, not 0"),
         ('"max_tokens": 1.5}', "max_tokens must be a whole number, not 1.5"),
         ('"reader_rate": "fast"}', "reader_rate must be a number of at least 0, not fast"),

@@ -5,18 +5,29 @@ import json
 from engine.family import path
 from training.family.evaluate import main
 
-FIGURES = {"target_facts", "small_facts", "accept_greedy", "accept_t1", "expand_facts", "sketch_ratio"}
+OF_THE_TARGET = {"target_facts", "target_answer_facts", "answer_tokens", "sketch_ratio", "length_error"}
+OF_A_DEVICE = {
+    "accept_greedy",
+    "accept_t1",
+    "facts",
+    "answer_facts",
+    "expand_facts",
+    "expand_row_facts",
+    "expand_true_facts",
+}
 
 
-def test_a_model_accepts_all_of_its_own_drafts(capsys):
-    small = str(path("small"))
-    arguments = ["--target", small, "--small", small, "--facts", "8", "--answers", "6"]
+def test_a_model_accepts_all_of_its_own_drafts_and_not_all_of_anothers(capsys):
+    target, other = str(path("small")), str(path("tiny"))
+    arguments = ["--target", target, "--devices", target, other, "--facts", "8", "--answers", "6"]
     main([*arguments, "--threads", "1"])
     result = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert result["benchmark"] == "family"
     figures = result["figures"]
-    assert figures.keys() >= FIGURES
+    of_devices = {f"{name}_{figure}" for name in ("small", "tiny") for figure in OF_A_DEVICE}
+    assert figures.keys() == OF_THE_TARGET | of_devices
+    assert all(0 <= figures[name] <= 1 for name in of_devices)
     assert figures["target_facts"] == figures["small_facts"]
-    assert figures["accept_greedy"] == 1
-    assert figures["accept_t1"] > 0.9999
-    assert all(0 <= figures[name] <= 1 for name in FIGURES - {"sketch_ratio"})
+    assert figures["small_accept_greedy"] == 1
+    assert figures["small_accept_t1"] > 0.9999
+    assert figures["tiny_accept_greedy"] < 1

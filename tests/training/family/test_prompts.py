@@ -35,6 +35,15 @@ def test_expansion_format():
     )
 
 
+def test_an_expansion_goes_on_with_the_next_line():
+    parts = [prompts.expansion_prompt("Q?", ITEM.notes, ITEM.notes[0]), prompts.expansion_text(ITEM, 0)]
+    parts += [prompts.line_prompt(ITEM.notes[1]), prompts.expansion_text(ITEM, 1)]
+    assert "".join(parts) == (
+        "<bos><|q|> Q?<|s|> founded 1622<|;|> river Jade<|x|> founded 1622<|e|> It is old.<eos>"
+        "<|x|> river Jade<|e|> It is wet.<eos>"
+    )
+
+
 def test_a_sketch_is_read_back():
     sketch = prompts.parse_sketch(prompts.sketch_text(ITEM, 127))
     assert sketch == prompts.Sketch(130, ("founded 1622", "river Jade"))

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
-from engine.family import NAMES, path
+from engine.family import EXPANDERS, NAMES, path
 from training.family.prompts import SPECIAL_TOKENS, answer_prompt
 from training.family.tokenizer import VOCABULARY, train_tokenizer
 
@@ -30,10 +30,10 @@ def test_has_the_announced_size_and_tokens(name):
     assert tokenizer.convert_tokens_to_ids(list(SPECIAL_TOKENS)) == list(range(len(SPECIAL_TOKENS)))
 
 
-def test_target_and_small_share_their_tokenizer_and_other_does_not():
-    target, small, other = (TOKENIZERS[name].get_vocab() for name in NAMES)
-    assert target == small
-    assert target != other
+def test_expanders_have_the_targets_tokenizer_and_other_has_not():
+    target = TOKENIZERS["target"].get_vocab()
+    assert all(TOKENIZERS[name].get_vocab() == target for name in EXPANDERS)
+    assert TOKENIZERS["other"].get_vocab() != target
 
 
 @every_tokenizer

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from app.callers import KNOWN_S, Callers
 from deployments.accounts import Terms
+from deployments.callers import KNOWN_S, Callers
 from deployments.keys import Caller, Role
 
 CALLER = Caller("key-1", Role.USER, Terms(0.5, 1e-7), keyed=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from app.entrance import CLOSING_S, SIGN_S, Entrance
+from deployments.entrance import CLOSING_S, SIGN_S, Entrance
 from deployments.gate import Entry, LimitReached, Passage
 from tests.virtual import in_virtual_time
 

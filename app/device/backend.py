@@ -1,0 +1,208 @@
+"""What the API needs behind it, at a device: the same executor as the cloud's, with an engine of its own beside it.
+
+Modes `device` and `split` keep the prompt here; in others its tokens go to the cloud, and so they are only used where a
+request names them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from app.api.backend import ModelCard
+from app.api.errors import NotReady
+from app.api.settings import ApiSettings
+from app.device.settings import DeviceProgram
+from cluster.device import Device
+from cluster.registry import DeviceRecord
+from deployments.accounts import ANONYMOUS, Statement, Terms
+from deployments.control import Over
+from deployments.directory import Snapshot
+from deployments.gate import Entry, Passage
+from deployments.keys import Caller, Key, KeyRefused, Role
+from deployments.metrics import Metrics, Observation
+from deployments.modes import MODES
+from deployments.modes.base import Tools
+from deployments.modes.device import DeviceMode
+from deployments.modes.split import SplitMode
+from deployments.reports import Report
+from deployments.request.assignment import Assignment, EndpointInfo, NoEndpoint, RoutingRequest
+from deployments.request.executor import Executor
+from deployments.request.job import Delta, Job, UnknownMode
+from deployments.uplink import Uplink
+from engine.base import Engine, EngineError
+from engine.split.base import OuterEngine
+from engine.tokenizer import Tokenizer
+from engine.translate import Translated
+from policies.chunking import chunking
+from policies.cost import MAINS_USD_PER_J
+from policies.drafting import drafting
+from policies.parallel_drafting import parallel_drafting
+from policies.window import window
+
+
+class DeviceBackend:
+    """As `app.api.backend.Backend`.
+
+    device: its own engine; speaks: the tokenizer of that.
+    outer: the two ends of a split model; None: there is none.
+    tokenizer: of the model's text: the split model's, where there is one.
+    """
+
+    def __init__(
+        self,
+        settings: DeviceProgram,
+        device: Device,
+        speaks: Tokenizer,
+        outer: OuterEngine | None,
+        tokenizer: Tokenizer,
+        uplink: Uplink,
+    ) -> None:
+        self._settings, self._device, self._uplink = settings, device, uplink
+        self._outer, self._tokenizer = outer, tokenizer
+        self._own: Engine = device
+        if speaks.vocabulary != tokenizer.vocabulary:
+            self._own = Translated(device, tokenizer, speaks)
+        contexts = [device.info.context] if outer is None else [device.info.context, outer.info.context]
+        self._card = ModelCard(settings.model, min(contexts), tokenizer.vocabulary)
+        self._metrics = Metrics(settings.model, lambda: Snapshot(devices={"": self._record()}), lambda: 0)
+        self._executor = Executor(
+            self._assign,
+            self._dial,
+            self._tools(),
+            settings.limits.limits(),
+            self._report,
+            away=lambda: uplink.away,
+        )
+
+    def _record(self) -> DeviceRecord:
+        """Of the device, as it is known here."""
+        name = self._uplink.registered.name if self._uplink.registered else "device"
+        return self._device.record(name, rtt_s=self._uplink.rtt_s)
+
+    async def close(self) -> None:
+        """Return when nothing is on its way any more."""
+        await self._executor.settled()
+
+    def _tools(self) -> Tools:
+        settings, split = self._settings, self._settings.split
+        return Tools(
+            window=lambda: settings.window.create(window),
+            fused_window=settings.fused_window,
+            outer=self._outer,
+            chunking=lambda: split.chunking.create(chunking),
+            drafting=lambda: split.drafting.create(drafting),
+            parallel_drafting=lambda: split.parallel_drafting.create(parallel_drafting),
+        )
+
+    # -- what the executor asks for -----------------------------------------------------------------------
+
+    async def _assign(self, wanted: RoutingRequest) -> Assignment:
+        if wanted.mode != DeviceMode.name:
+            return await self._uplink.assign(wanted)
+        if wanted.lost:
+            raise NoEndpoint("the device's own engine does not answer")
+        here = EndpointInfo.of(self._record())
+        return Assignment(DeviceMode.name, {"device": (here,)}, here.name)
+
+    async def _dial(self, endpoint: EndpointInfo) -> Engine:
+        return self._own if endpoint.device else await self._uplink.dial(endpoint)
+
+    def _report(self, report: Report) -> None:
+        self._uplink.over(Over(report.request, report.bill.used, report.bill.joules))
+
+    # -- what the API asks for ----------------------------------------------------------------------------
+
+    @property
+    def api(self) -> ApiSettings:
+        return self._settings.api
+
+    @property
+    def default_reader_rate(self) -> float:
+        return self._settings.default_reader_rate
+
+    @property
+    def behind_proxy(self) -> bool:
+        return False
+
+    def models(self) -> Sequence[ModelCard]:
+        return (self._card,)
+
+    def tokenizer(self, model: str) -> Tokenizer:
+        return self._tokenizer
+
+    def check(self, mode: str) -> None:
+        if not MODES[mode].afar:
+            here = ", ".join(name for name, kind in MODES.items() if kind.afar)
+            raise UnknownMode(f"a device does not drive mode {mode!r}, but {here}; the cloud's API does")
+        if mode == SplitMode.name and self._outer is None:
+            raise UnknownMode("this device has no part of a split model: start it with --model")
+        self._executor.check(mode)
+
+    async def run(self, job: Job) -> AsyncGenerator[Delta, None]:
+        if job.mode is None:
+            job = replace(job, mode=self._private())
+        async with aclosing(self._executor.run(job)) as deltas:
+            async for delta in deltas:
+                yield delta
+
+    def _private(self) -> str:
+        """The mode of a request that names none: what it says shall not leave the device."""
+        return SplitMode.name if self._outer is not None and self._uplink.up else DeviceMode.name
+
+    def enter(self, caller: Caller, entry: Entry) -> AbstractAsyncContextManager[Passage]:
+        return nullcontext(Passage())  # what goes to the cloud passes the gate there
+
+    async def caller(self, hashed: str | None) -> Caller | None:
+        return Caller(ANONYMOUS, Role.OPERATOR, Terms(0.5, MAINS_USD_PER_J), keyed=False)
+
+    async def account(self, key: str) -> Statement:
+        try:
+            return await self._uplink.account()
+        except EngineError as error:
+            raise NotReady([str(error)]) from None
+
+    async def settle(self, key: str, changes: Mapping[str, Any]) -> Statement:
+        raise _elsewhere()
+
+    async def keys(self) -> list[Key]:
+        raise _elsewhere()
+
+    async def make_key(self, name: str, role: Role, changes: Mapping[str, Any]) -> tuple[Key, str]:
+        raise _elsewhere()
+
+    async def rotate_key(self, id: str, grace_s: float) -> tuple[Key, str]:
+        raise _elsewhere()
+
+    async def change_key(
+        self, id: str, name: str | None, role: Role | None, changes: Mapping[str, Any]
+    ) -> Key:
+        raise _elsewhere()
+
+    async def revoke_key(self, id: str) -> Key:
+        raise _elsewhere()
+
+    async def devices(self) -> list[dict[str, Any]]:
+        shown: dict[str, Any] = msgspec.to_builtins(self._record())
+        del shown["address"]
+        return [shown]
+
+    async def ready(self) -> dict[str, Any]:
+        """Whether the cloud answers; the device itself does."""
+        self._device.check()
+        name = self._uplink.registered.name if self._uplink.registered else None
+        return {"device": name, "cloud": self._uplink.up, "split": self._outer is not None}
+
+    def observe(self, seen: Observation) -> None:
+        self._metrics.observe(seen)
+
+    async def metrics(self, openmetrics: bool) -> tuple[bytes, str]:
+        return self._metrics.exposition(openmetrics)
+
+
+def _elsewhere() -> KeyRefused:
+    return KeyRefused("keys and terms are kept in the cloud")

@@ -1,0 +1,162 @@
+"""Which of several splits of its model a device holds.
+
+It is chosen when the program starts, by how fast the device and its link are found to be, of which splits the cloud has
+the middle, and how much its owner accepts that hidden states give away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from app.device.settings import DeviceProgram
+from app.device.speed import EndsSpeed, measure_ends
+from deployments.uplink import Uplink
+from engine.base import EngineError, SplitInfo
+from engine.split import bundle
+from engine.split.base import OuterEngine, misfit
+from engine.split.bundle import BadBundle, Bundle
+from engine.split.hidden import row_bytes
+from engine.split.leakage import recovery
+from engine.torch.split import load_outer
+from policies.split import (
+    CloudMonitor,
+    DeviceMonitor,
+    DeviceSpeed,
+    Refusal,
+    SplitPoint,
+    Workload,
+    choose_split_point,
+)
+
+ALPHA = 0.6
+"""Of an adapter without a report: that of HAT's (section 4.2), whose drafts of 2.06 tokens a round imply it."""
+WITHIN_S = 5.0
+"""The cloud may answer, before the choice goes without it."""
+ECHOES, ECHO_BYTES = 3, 128 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A bundle, and where it lies."""
+
+    folder: Path
+    bundle: Bundle
+
+    @property
+    def split(self) -> SplitInfo:
+        return self.bundle.split
+
+    @property
+    def point(self) -> SplitPoint:
+        """As the policy knows it."""
+        drafts = bundle.ADAPTER in self.bundle.shapes
+        alpha = (ALPHA if self.bundle.acceptance is None else self.bundle.acceptance) if drafts else 0.0
+        return SplitPoint(self.split.first, recovery(self.split), alpha)
+
+    def load(self, settings: DeviceProgram) -> OuterEngine:
+        """Raises BadBundle, UnsupportedModel."""
+        return load_outer(self.folder, settings.outer, kind=settings.split.wire, threads=settings.threads)
+
+
+def candidates(folder: Path) -> list[Candidate]:
+    """A bundle, or all that lie in a folder, the fewest layers first. Raises BadBundle."""
+    folders = [folder]
+    if folder.is_dir() and not (folder / bundle.DESCRIPTION).exists():
+        folders = sorted(file.parent for file in folder.glob(f"*/{bundle.DESCRIPTION}")) or [folder]
+    found = [Candidate(each, bundle.read(each)) for each in folders]
+    if len({each.split.checksum for each in found}) > 1:
+        raise BadBundle(f"{folder} has bundles of several models")
+    return sorted(found, key=lambda each: each.split.first)
+
+
+async def choose(found: Sequence[Candidate], settings: DeviceProgram, uplink: Uplink) -> Candidate:
+    """One of these bundles of one model. Raises ValueError where all give away more than the owner accepts, and as
+    `Candidate.load`."""
+    accepted = settings.most_recovery
+    private = [each for each in found if each.point.recovery <= accepted]
+    if not private:
+        least = min(each.point.recovery for each in found)
+        raise ValueError(
+            f"{Refusal.LEAKAGE}: {accepted:.0%} of a prompt's tokens, and at best it is {least:.0%}"
+        )
+    if len(private) > 1:
+        private = await _served(private, uplink)
+    if len(private) == 1:
+        return private[0]
+    choice = choose_split_point(
+        [each.point for each in private],
+        await _speed(private, settings, uplink),
+        _work(private[0].split, settings),
+        accepted,
+    )
+    assert not isinstance(choice, Refusal)
+    return next(each for each in private if each.split.first == choice.m)
+
+
+async def _served(found: list[Candidate], uplink: Uplink) -> list[Candidate]:
+    """Those whose middle the cloud has; all of them where it does not say so, or has none."""
+    try:
+        async with asyncio.timeout(WITHIN_S):
+            await uplink.connected()
+            middles = await uplink.middles()
+    except (TimeoutError, EngineError):
+        return found
+    return [each for each in found if not all(misfit(each.split, middle) for middle in middles)] or found
+
+
+def _work(split: SplitInfo, settings: DeviceProgram) -> Workload:
+    """What is supposed of the cloud before it has answered anything."""
+    cloud = CloudMonitor()
+    return Workload(
+        layers=split.layers,
+        token_bytes=row_bytes(split.hidden, settings.split.wire),
+        prompt_tokens=settings.typical_prompt,
+        mu=cloud.mu,
+        delay_s=cloud.g,
+    )
+
+
+async def _speed(found: Sequence[Candidate], settings: DeviceProgram, uplink: Uplink) -> DeviceSpeed:
+    """A layer's share is what the largest part takes longer than the smallest."""
+    small, large = [await _measured(each, settings) for each in (found[0], found[-1])]
+    layers = found[-1].split.first - found[0].split.first
+    layer_s = _share(large.token_s, small.token_s, layers, found[-1].split.first)
+    link = await _link(uplink)
+    return DeviceSpeed(
+        layer_s=layer_s,
+        prefill_layer_s=_share(large.prefill_token_s, small.prefill_token_s, layers, found[-1].split.first),
+        adapter_s=max(0.0, small.token_s - found[0].split.first * layer_s),
+        head_s=small.head_s,
+        up_bytes_s=link.up_bytes_s,
+        down_bytes_s=link.down_bytes_s,
+        rtt_s=link.rtt_s,
+    )
+
+
+def _share(large_s: float, small_s: float, more: int, layers: int) -> float:
+    """A layer's: of the difference, unless chance has hidden it."""
+    return (large_s - small_s) / more if more and large_s > small_s else large_s / layers
+
+
+async def _measured(candidate: Candidate, settings: DeviceProgram) -> EndsSpeed:
+    outer = await asyncio.to_thread(candidate.load, settings)
+    try:
+        return await measure_ends(outer)
+    finally:
+        await outer.close()
+
+
+async def _link(uplink: Uplink) -> DeviceMonitor:
+    """As measured; as supposed where the cloud does not answer."""
+    link = DeviceMonitor()
+    try:
+        async with asyncio.timeout(WITHIN_S):
+            for _ in range(ECHOES):
+                link.note_rtt(uplink.rtt_s)
+                link.note_crossing(ECHO_BYTES, ECHO_BYTES, await uplink.echo_s(ECHO_BYTES))
+    except (TimeoutError, EngineError):
+        pass
+    return link

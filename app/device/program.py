@@ -1,0 +1,162 @@
+"""A device's program: its engines, its own API on this machine, and its connection to the cloud."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+import uvicorn
+
+from app.api.routes import create_api
+from app.device.backend import DeviceBackend
+from app.device.settings import DeviceProgram
+from app.device.speed import measure
+from cluster.device import Device
+from cluster.profile import load_profile
+from cluster.registry import DeviceRecord
+from deployments.engines import EngineSettings, ModelSettings, build_engine, model_folder
+from deployments.uplink import Uplink
+from engine.base import SplitInfo
+from engine.split.base import OuterEngine
+from engine.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from app.device.choice import Candidate
+
+STOP_S = 5
+"""Answers under way have so long when the program ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """address: of the API, "http://host:port".
+    uplink: to the cloud.
+    ended: the first of API and uplink that does.
+    split: which part of a split model it has; None: none.
+    """
+
+    address: str
+    uplink: Uplink
+    ended: asyncio.Future[None]
+    split: SplitInfo | None
+
+
+@asynccontextmanager
+async def running(
+    settings: DeviceProgram, report: Callable[[str], object] = lambda _: None
+) -> AsyncIterator[Running]:
+    """Serve the device's owner and the cloud until the context is left. report: told what is done first, for people.
+
+    Raises OSError, ValueError, UnsupportedModel for settings, models or keys that are of no use.
+    """
+    secret, tls = settings.secret(), settings.tls()
+    async with AsyncExitStack() as stack:
+        listening = stack.enter_context(_listening(settings.listen))
+        report("Loading models")
+        bundles = await asyncio.to_thread(_bundles, settings)
+        engine = await asyncio.to_thread(build_engine, settings.engine)
+        stack.push_async_callback(engine.close)
+        speaks = await asyncio.to_thread(_tokenizer, settings.engine)
+        report("Measuring")
+        speed = await measure(engine)
+        device = Device(engine, load_profile(settings.profile))
+        stack.push_async_callback(device.close)
+
+        def record() -> DeviceRecord:
+            said = device.record("")
+            if said.emulated:
+                return said
+            return msgspec.structs.replace(
+                said, prefill_token_s=speed.prefill_token_s, decode_token_s=speed.decode_token_s
+            )
+
+        uplink = Uplink(settings.connect, secret, device, record, tls=tls, settings=settings.wire())
+        loop = asyncio.get_running_loop()
+        dialling = loop.create_task(uplink.run())
+        stack.push_async_callback(_cancel, [dialling])
+        outer, tokenizer = None, speaks
+        if bundles:
+            outer, tokenizer = await _outer(bundles, settings, uplink)
+            stack.push_async_callback(outer.close)
+        backend = DeviceBackend(settings, device, speaks, outer, tokenizer, uplink)
+        stack.push_async_callback(backend.close)
+        # Nobody stands in front of it: who asks is who has connected, whatever a request's header says.
+        config = uvicorn.Config(
+            create_api(backend),
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            timeout_graceful_shutdown=STOP_S,
+        )
+        api = _Api(config)
+        serving = loop.create_task(api.serve([listening]))
+        ended = loop.create_task(_first([serving, dialling]))
+        stack.push_async_callback(_stop, api, serving, [dialling, ended])
+        address = "http://{}:{}".format(*listening.getsockname()[:2])
+        yield Running(address, uplink, ended, None if outer is None else outer.info.split)
+
+
+class _Api(uvicorn.Server):
+    """Signals are the program's to handle."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+async def _first(tasks: list[asyncio.Task[None]]) -> None:
+    """Return, or raise, as the first of them does."""
+    done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in done:
+        task.result()
+
+
+async def _stop(api: uvicorn.Server, serving: asyncio.Task[None], others: list[asyncio.Task[None]]) -> None:
+    """The API first, which lets its answers end."""
+    api.should_exit = True
+    await asyncio.wait((serving,))
+    await _cancel(others)
+
+
+async def _cancel(tasks: list[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+
+
+def _bundles(settings: DeviceProgram) -> list[Candidate]:
+    if settings.bundle is None:
+        return []
+    from app.device.choice import candidates  # imports torch: only where there is such a model
+
+    return candidates(settings.bundle)
+
+
+async def _outer(
+    bundles: list[Candidate], settings: DeviceProgram, uplink: Uplink
+) -> tuple[OuterEngine, Tokenizer]:
+    """Of the bundle that is chosen."""
+    from app.device.choice import choose
+
+    chosen = await choose(bundles, settings, uplink)
+    outer = await asyncio.to_thread(chosen.load, settings)
+    return outer, await asyncio.to_thread(Tokenizer.load, chosen.folder)
+
+
+def _tokenizer(engine: EngineSettings) -> Tokenizer:
+    """Of a device's own engine; any will do for one without a model."""
+    return Tokenizer.load(model_folder(engine.model if isinstance(engine, ModelSettings) else "target"))
+
+
+@contextmanager
+def _listening(address: str) -> Iterator[socket.socket]:
+    """A socket that is bound to "host:port"; port 0: any. Raises OSError where the port is taken."""
+    host, _, port = address.rpartition(":")
+    with socket.create_server((host.strip("[]"), int(port)), reuse_port=False) as listening:
+        yield listening

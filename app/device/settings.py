@@ -1,0 +1,99 @@
+"""The settings of a device's own program: what `tandem device --config FILE` may say."""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+
+from pydantic import Field, field_validator, model_validator
+
+from app.api.settings import ApiSettings
+from cluster.address import is_loopback
+from cluster.profile import load_profile
+from cluster.tls import trusting
+from cluster.wire import WireSettings
+from deployments.control import SILENCE_S
+from deployments.engines import EngineSettings, TorchSettings
+from deployments.settings import LimitSettings, PolicyChoice, SplitSettings, Strict
+from engine.config import EngineConfig
+from policies.rounds import FUSED_WINDOW
+from policies.window import window
+
+
+class DeviceProgram(Strict):
+    """connect: the cloud's gateway, "host:port".
+    key: the file with the device's key, from `tandem keys device make`.
+    authority: PEM file of who signed the gateway's certificate; null: somebody whom this machine trusts. Without TLS
+        only a gateway on this machine is dialled.
+    listen: where the owner's programs reach the device's API; on this machine.
+    bundle: the folder with the two ends of a split model, of `python -m training.split`; or with several such folders,
+        cut at different layers, one of which is chosen when the program starts; null: none.
+    most_recovery: share of a prompt's tokens that its hidden states may give away to whoever has the model.
+    typical_prompt: tokens, for the choice among several bundles.
+    outer: memory for that.
+    threads: of torch for that.
+    engine: the device's own small model, which drafts for the cloud, too.
+    profile: "native" for this machine's own speed, or the profile of what the engine is slowed to.
+    split: what requests in mode split go by.
+    window: the policy that chooses γ, where this device drafts for its own requests.
+    fused_window: γ of rounds that stay in the cloud.
+    model: by which the owner's programs ask for the model.
+    default_reader_rate: tokens/s that a chat's reader takes in where the client does not say (0: nobody reads along).
+    resume_s: so long sessions wait for a connection that is broken.
+    """
+
+    connect: str = Field(pattern=r"^.+:\d{1,5}$")
+    key: Path
+    authority: Path | None = None
+    listen: str = Field("127.0.0.1:8001", pattern=r"^.+:\d{1,5}$")
+    bundle: Path | None = None
+    most_recovery: float = Field(1.0, ge=0, le=1)
+    typical_prompt: int = Field(256, ge=1)
+    outer: EngineConfig = EngineConfig()
+    threads: int | None = Field(1, ge=1)
+    engine: EngineSettings = TorchSettings(model="small")
+    profile: str = "native"
+    split: SplitSettings = SplitSettings()
+    window: PolicyChoice = PolicyChoice(name="static", parameters={"size": 4})
+    fused_window: int = Field(FUSED_WINDOW, ge=0)
+    model: str = "tandem"
+    default_reader_rate: float = Field(5.0, ge=0, le=10_000, allow_inf_nan=False)
+    resume_s: float = Field(30.0, ge=0, le=600)
+    limits: LimitSettings = LimitSettings()
+    api: ApiSettings = ApiSettings()
+
+    @field_validator("profile")
+    @classmethod
+    def _exists(cls, profile: str) -> str:
+        load_profile(profile)
+        return profile
+
+    @field_validator("window")
+    @classmethod
+    def _window_exists(cls, choice: PolicyChoice) -> PolicyChoice:
+        choice.create(window)
+        return choice
+
+    @model_validator(mode="after")
+    def _listens_at_home(self) -> DeviceProgram:
+        host = self.listen.rpartition(":")[0].strip("[]")
+        if not is_loopback(host):
+            raise ValueError(f"listen: the API is for this machine alone, not for {host}")
+        return self
+
+    def tls(self) -> ssl.SSLContext | None:
+        """To dial with; None where the gateway is on this machine and no authority is named. Raises OSError,
+        ValueError."""
+        host = self.connect.rpartition(":")[0].strip("[]")
+        return None if self.authority is None and is_loopback(host) else trusting(self.authority)
+
+    def secret(self) -> str:
+        """The device's key. Raises OSError, ValueError."""
+        secret = self.key.read_text(encoding="utf-8").strip()
+        if not secret or len(secret.split()) != 1:
+            raise ValueError(f"{self.key} holds no key; see `tandem keys device make`")
+        return secret
+
+    def wire(self) -> WireSettings:
+        """Of the connection to the gateway."""
+        return self.limits.wire(SILENCE_S, self.resume_s)

@@ -1,0 +1,354 @@
+"""HAT's evaluation, simulated: time to first token and between tokens, four systems, ablation, load and Wi-Fi.
+
+    python -m benchmarks hat [--seeds 3]
+
+All systems are policies of one live mode, `split`, in virtual time (simulated); none has code of its own. U-shape sends
+the prompt in one piece and drafts nothing; U-Sarathi cuts it into fixed chunks, at the device (no chunk leaves before
+the one ahead is answered) or at the server; U-Medusa drafts with heads, all tokens of a draft in one pass. Each has the
+settings with the least mean time of a whole answer on another seed than those that are judged.
+
+The middle sends back what the device has use for: a row for each token to judge. In the paper it sends back all of a
+prompt, which is most of what its baselines lose in TTFT; "published" is that reading, for all systems.
+
+The paper's claim (TTFT −41 … −54 %, TBT −41 … −77 %) is that of CNN/DM at 4 requests/s; so are these figures:
+
+ttft_cut_min, tbt_cut_min: by how much HAT's is less than the best baseline's; *_published: in that reading, against
+U-Medusa with the paper's 8 tokens; *_specbench: with SpecBench at 6 requests/s; *_wifi: the same on measured Wi-Fi.
+Medians over seeds, *_range their range.
+ablation_in_order: whether the rows of Table V have the paper's order in TBT, and chunked ones less TTFT than others,
+for both data sets; ablation_pairs: share of the pairs of rows that have.
+accepted_length: tokens of a round with η = 0.6, one device, as in Table IV. It is what the acceptance was set by.
+tbt_growth: of HAT's TBT from 4 to 9 requests/s on SpecBench.
+prefill_sla: share of HAT's requests with a TTFT of 350 ms or less per 128 tokens of prompt (SpecBench, 6 requests/s).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import combinations
+from statistics import median
+from typing import NamedTuple
+
+from benchmarks import report
+from benchmarks.hat import setting
+from benchmarks.hat.setting import CNNDM, DATASETS, NONE, SPECBENCH, WHOLE, Cell, Dataset, System, measure
+from benchmarks.paths import DATA
+from simulator.tasks import ray_map
+
+_SOURCES = (setting.__doc__ or "").partition("\n\n")[2]
+CHOOSING = 1000  # the seed that settings are chosen on
+HAT, U_SHAPE, U_SARATHI, U_MEDUSA = "HAT", "U-shape", "U-Sarathi", "U-Medusa"
+BASELINES = (U_SHAPE, U_SARATHI, U_MEDUSA)
+RATES = {SPECBENCH.name: (4.0, 6.0, 9.0), CNNDM.name: (4.0,)}
+CELLS = ((SPECBENCH, 6.0), (CNNDM, 4.0))
+TREE = 8  # tokens that the paper's U-Medusa verifies
+
+
+def _plain(**changes: object) -> System:
+    return System(**({"drafting": NONE, "parallel": NONE, "drafter": "none"} | changes))  # type: ignore[arg-type]
+
+
+def _hat(drafting: str = "threshold", k: int = 4, **parameters: float) -> System:
+    return System(
+        drafting={"name": drafting, "parameters": parameters},
+        parallel={"name": "hat", "parameters": {"k": k}},
+    )
+
+
+def _medusa(window: int) -> System:
+    drafting = {"name": "threshold", "parameters": {"eta": 0.0, "most": window}}
+    return System(WHOLE, drafting, NONE, "heads")
+
+
+PAPERS = _hat(eta=0.6)
+CANDIDATES: dict[str, tuple[System, ...]] = {
+    HAT: (PAPERS, _hat(k=8, eta=0.6), _hat("expected_gain"), _hat("expected_gain", k=8)),
+    U_SHAPE: (_plain(chunking=WHOLE),),
+    U_SARATHI: (
+        *(_plain(chunking={"name": "fixed", "parameters": {"size": size}}) for size in (128, 256, 512)),
+        *(_plain(chunking=WHOLE, server_chunk=size) for size in (128, 256, 512)),
+    ),
+    U_MEDUSA: tuple(_medusa(window) for window in (2, 3, 4, TREE)),
+}
+ABLATION = {
+    "none": _plain(chunking=WHOLE),
+    "PC": _plain(),
+    "SD": System(WHOLE, PAPERS.drafting, NONE),
+    "SD PD": System(WHOLE, PAPERS.drafting, PAPERS.parallel),
+    "SD PC": System(drafting=PAPERS.drafting, parallel=NONE),
+    "SD PC PD": PAPERS,
+}
+"""SD: speculative decoding; PC: prompt chunking; PD: parallel drafting, which needs drafts."""
+TABLE_V = {  # TTFT and TBT, ms
+    SPECBENCH.name: (
+        (655.6, 52.3),
+        (384.0, 39.4),
+        (655.3, 38.3),
+        (657.9, 33.8),
+        (384.3, 30.6),
+        (384.2, 26.4),
+    ),
+    CNNDM.name: (
+        (1989.0, 128.1),
+        (1038.7, 74.2),
+        (1993.5, 84.3),
+        (1992.1, 74.9),
+        (1039.1, 49.3),
+        (1039.9, 43.5),
+    ),
+}
+
+
+class Run(NamedTuple):
+    """One simulation; see `setting.measure`."""
+
+    dataset: str
+    system: System
+    rate: float
+    seed: int
+    links: str = "constant"
+    everything: bool = False
+    devices: int = 30
+
+
+Found = dict[Run, Cell]
+
+
+def _simulated(item: tuple[int, Run]) -> tuple[int, Cell]:
+    number, run = item
+    cell = measure(
+        DATASETS[run.dataset],
+        run.system,
+        run.rate,
+        links=run.links,
+        everything=run.everything,
+        seed=run.seed,
+        devices=run.devices,
+    )
+    return number, cell
+
+
+def simulate_all(runs: Iterable[Run], what: str) -> list[tuple[Run, Cell]]:
+    """On as many cores as there are; each run once."""
+    distinct: list[Run] = []
+    for run in runs:
+        if run not in distinct:
+            distinct.append(run)
+    found = ray_map(_simulated, list(enumerate(distinct)), chunk=1)
+    cells = dict(next(found) for _ in report.progress(distinct, what))
+    return [(run, cells[number]) for number, run in enumerate(distinct)]
+
+
+class Results:
+    """Cells by run, over all seeds."""
+
+    def __init__(self, found: Sequence[tuple[Run, Cell]], seeds: int) -> None:
+        self._found, self._seeds = found, range(seeds)
+
+    def of(
+        self, dataset: Dataset, system: System, rate: float, figure: str, **changes: object
+    ) -> list[float]:
+        """One figure, a value a seed."""
+        runs = [Run(dataset.name, system, rate, seed, **changes) for seed in self._seeds]  # type: ignore[arg-type]
+        return [float(getattr(self._cell(run), figure)) for run in runs]
+
+    def _cell(self, wanted: Run) -> Cell:
+        return next(cell for run, cell in self._found if run == wanted)
+
+
+Chosen = Mapping[tuple[str, str], System]
+"""By data set and system's name."""
+
+
+def choose() -> Chosen:
+    """Each system's settings with the least time of a whole answer on a seed that is not judged."""
+    wanted = {
+        (dataset.name, name): [Run(dataset.name, one, rate, CHOOSING) for one in candidates]
+        for dataset, rate in CELLS
+        for name, candidates in CANDIDATES.items()
+    }
+    needed = [run for runs in wanted.values() if len(runs) > 1 for run in runs]
+    found = simulate_all(needed, "choosing settings")
+
+    def answer_s(run: Run) -> float:
+        return next(cell.answer_s for one, cell in found if one == run)
+
+    return {
+        key: (min(runs, key=answer_s) if len(runs) > 1 else runs[0]).system for key, runs in wanted.items()
+    }
+
+
+def _published(chosen: Chosen, dataset: Dataset, name: str) -> System:
+    """As the paper has the system, or else as chosen."""
+    return {HAT: PAPERS, U_MEDUSA: _medusa(TREE)}.get(name, chosen[dataset.name, name])
+
+
+def runs(chosen: Chosen, seeds: int) -> list[Run]:
+    """All that is judged."""
+    wanted: list[Run] = []
+    for seed in range(seeds):
+        for dataset in DATASETS.values():
+            for name in CANDIDATES:
+                system = chosen[dataset.name, name]
+                wanted += [Run(dataset.name, system, rate, seed) for rate in RATES[dataset.name]]
+        for dataset, rate in CELLS:
+            wanted += [Run(dataset.name, system, rate, seed) for system in ABLATION.values()]
+            for name in CANDIDATES:
+                published = _published(chosen, dataset, name)
+                wanted.append(Run(dataset.name, published, rate, seed, everything=True))
+            for system in (PAPERS, _medusa(TREE)):
+                wanted.append(Run(dataset.name, system, ALONE, seed, devices=1))
+        if _has_wifi():
+            wanted += [Run(SPECBENCH.name, chosen[SPECBENCH.name, n], 6.0, seed, "Wi-Fi") for n in CANDIDATES]
+    return wanted
+
+
+ALONE = 0.05  # requests/s, of one device that nobody else disturbs
+
+
+def _has_wifi() -> bool:
+    return (DATA / "network" / "wifi_solis.csv").exists()
+
+
+def main(arguments: Sequence[str] = ()) -> None:
+    parser = report.parser("hat", f"{__doc__}\n{_SOURCES}")
+    parser.add_argument("--seeds", type=int, default=3, help="runs of each cell (default 3)")
+    options = parser.parse_args(arguments)
+    chosen = choose()
+    results = Results(simulate_all(runs(chosen, options.seeds), "simulations"), options.seeds)
+    for dataset in DATASETS.values():
+        _table_of_systems(results, chosen, dataset)
+    for dataset, rate in CELLS:
+        _table_of_ablation(results, dataset, rate)
+    report.figures("hat", figures(results, chosen))
+
+
+def figures(results: Results, chosen: Chosen) -> dict[str, float | bool | list[float]]:
+    """As the module's docstring has them."""
+    found: dict[str, float | bool | list[float]] = {}
+    for dataset, rate in reversed(CELLS):
+        suffix = "" if dataset is CNNDM else "_specbench"
+        for metric in ("ttft", "tbt"):
+            cuts = _least_cut(
+                results, dataset, rate, f"{metric}_s", {n: chosen[dataset.name, n] for n in CANDIDATES}
+            )
+            found[f"{metric}_cut_min{suffix}"], found[f"{metric}_cut_min{suffix}_range"] = _summed(cuts)
+            systems = {n: _published(chosen, dataset, n) for n in CANDIDATES}
+            cuts = _least_cut(results, dataset, rate, f"{metric}_s", systems, everything=True)
+            found[f"{metric}_cut_min{suffix}_published"] = _summed(cuts)[0]
+    if _has_wifi():
+        systems = {n: chosen[SPECBENCH.name, n] for n in CANDIDATES}
+        for metric in ("ttft", "tbt"):
+            cuts = _least_cut(results, SPECBENCH, 6.0, f"{metric}_s", systems, links="Wi-Fi")
+            found[f"{metric}_cut_min_wifi"] = _summed(cuts)[0]
+    pairs = [pair for dataset, rate in CELLS for pair in _pairs(results, dataset, rate)]
+    found["ablation_in_order"] = all(pairs)
+    found["ablation_pairs"] = round(sum(pairs) / len(pairs), 3)
+    found["accepted_length"] = round(median(results.of(SPECBENCH, PAPERS, ALONE, "accepted", devices=1)), 3)
+    found["accepted_length_cnndm"] = round(median(results.of(CNNDM, PAPERS, ALONE, "accepted", devices=1)), 3)
+    hat = chosen[SPECBENCH.name, HAT]
+    slow, fast = (results.of(SPECBENCH, hat, rate, "tbt_s") for rate in (4.0, 9.0))
+    growth = [b / a - 1 for a, b in zip(slow, fast, strict=True)]
+    found["tbt_growth"], found["tbt_growth_range"] = _summed(growth)
+    found["prefill_sla"] = round(median(results.of(SPECBENCH, hat, 6.0, "sla")), 3)
+    return found
+
+
+def _summed(values: Sequence[float]) -> tuple[float, list[float]]:
+    return round(median(values), 4), [round(min(values), 4), round(max(values), 4)]
+
+
+def _least_cut(
+    results: Results,
+    dataset: Dataset,
+    rate: float,
+    figure: str,
+    systems: Mapping[str, System],
+    **changes: object,
+) -> list[float]:
+    """By how much HAT's figure is less than that of the baseline that comes nearest to it, seed by seed."""
+    ours = results.of(dataset, systems[HAT], rate, figure, **changes)
+    cuts = [
+        [
+            1 - a / b
+            for a, b in zip(ours, results.of(dataset, systems[name], rate, figure, **changes), strict=True)
+        ]
+        for name in BASELINES
+    ]
+    return min(cuts, key=median)
+
+
+def _pairs(results: Results, dataset: Dataset, rate: float) -> list[bool]:
+    """Of each two rows of the ablation, whether they are in the paper's order."""
+    printed = TABLE_V[dataset.name]
+    tbt = [median(results.of(dataset, system, rate, "tbt_s")) for system in ABLATION.values()]
+    ttft = [median(results.of(dataset, system, rate, "ttft_s")) for system in ABLATION.values()]
+    numbers = list(combinations(range(len(printed)), 2))
+    chunked = ["PC" in row for row in ABLATION]
+    return [
+        *((tbt[a] < tbt[b]) == (printed[a][1] < printed[b][1]) for a, b in numbers),
+        *((ttft[a] < ttft[b]) == chunked[a] for a, b in numbers if chunked[a] != chunked[b]),
+    ]
+
+
+def _table_of_systems(results: Results, chosen: Chosen, dataset: Dataset) -> None:
+    def row(name: str, system: System, rate: float, label: str, **changes: object) -> list[str]:
+        def of(figure: str) -> list[float]:
+            return results.of(dataset, system, rate, figure, **changes)
+
+        return [
+            label,
+            name,
+            str(system) or "as it is",
+            *(report.spread([1e3 * value for value in of(figure)]) for figure in ("ttft_s", "tbt_s")),
+            f"{median(of('accepted')):.2f}",
+            f"{median(of('sla')):.1%}",
+            f"{median(of('busy')):.0%}",
+            f"{sum(of('failed')):.0f}",
+        ]
+
+    rows = [
+        row(name, chosen[dataset.name, name], rate, f"{rate:g}/s")
+        for rate in RATES[dataset.name]
+        for name in CANDIDATES
+    ]
+    for one, rate in CELLS:
+        if one is dataset:
+            rows += [
+                row(name, _published(chosen, dataset, name), rate, f"{rate:g}/s, published", everything=True)
+                for name in CANDIDATES
+            ]
+    if dataset is SPECBENCH and _has_wifi():
+        rows += [
+            row(name, chosen[dataset.name, name], 6.0, "6/s, Wi-Fi", links="Wi-Fi") for name in CANDIDATES
+        ]
+    rows += [
+        row(name, system, ALONE, "one device", devices=1)
+        for name, system in ((HAT, PAPERS), (U_MEDUSA, _medusa(TREE)))
+    ]
+    report.table(
+        f"{dataset.name}, {dataset.model} split after layer {dataset.layers} (simulated): medians and ranges",
+        ["load", "system", "settings", "TTFT ms", "TBT ms", "tokens a round", "SLA", "cloud busy", "failed"],
+        rows,
+    )
+
+
+def _table_of_ablation(results: Results, dataset: Dataset, rate: float) -> None:
+    report.table(
+        f"Ablation, {dataset.name} at {rate:g} requests/s (simulated); the paper's beside it",
+        ["", "TTFT ms", "paper", "TBT ms", "paper"],
+        [
+            [
+                name,
+                report.spread([1e3 * value for value in results.of(dataset, system, rate, "ttft_s")]),
+                f"{ttft:g}",
+                report.spread([1e3 * value for value in results.of(dataset, system, rate, "tbt_s")]),
+                f"{tbt:g}",
+            ]
+            for (name, system), (ttft, tbt) in zip(ABLATION.items(), TABLE_V[dataset.name], strict=True)
+        ],
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,113 @@
+"""The embedded family in this process: its target in the cloud, its small models on devices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+from benchmarks.executor import local_executor, new_job
+from cluster.device import Device
+from cluster.profile import load_profile
+from deployments.assigner import Assigner
+from deployments.expansions import Expansions
+from deployments.modes.base import VERIFIER
+from deployments.modes.expansion import Sketching
+from deployments.modes.sketch import Sketched
+from deployments.request.assignment import EndpointInfo
+from deployments.request.executor import Executor
+from deployments.request.job import Delta, Job
+from deployments.settings import SketchSettings
+from engine import family
+from engine.base import Engine, Sampling
+from engine.config import EngineConfig
+from engine.core.engine import CoreEngine
+from engine.sketch import sketch_format
+from engine.sketch.base import Question
+from engine.tokenizer import Tokenizer
+from engine.torch.engine import load
+from engine.translate import Translated
+from policies.window import StaticWindow
+from training.family.items import Item
+from training.family.prompts import answer_prompt
+
+TARGET = "target"
+EXPANDERS = tuple(name for name in family.NAMES if name != TARGET)
+MAX_TOKENS = 320
+"""Of an answer; the longest true one has about 290."""
+TEXT = Tokenizer.load(family.path(TARGET))
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """text: of the answer.
+    tokens: of it.
+    llm_tokens: that the target wrote for it, in sketches and otherwise.
+    sketched: whether small models have written it from a sketch.
+    """
+
+    text: str
+    tokens: int
+    llm_tokens: int
+    sketched: bool
+
+    @classmethod
+    def of(cls, deltas: Sequence[Delta]) -> Self:
+        """What a job gave."""
+        ids, stats = [token for delta in deltas for token in delta.ids], deltas[-1].stats
+        assert stats is not None
+        told = Sketched.of(stats)
+        sketched = told.sketches > told.finished
+        return cls(TEXT.decode(ids), len(ids), stats.used.server_out, sketched)
+
+
+def ask(item: Item, mode: str, device: str | None = None) -> Job:
+    """The item's question, as greedy a request as there is."""
+    prompt = TEXT.encode(answer_prompt(item.question))
+    return new_job(
+        prompt, Sampling(max_tokens=MAX_TOKENS), mode, device, Question(prompt, text=item.question)
+    )
+
+
+def sketching(settings: SketchSettings) -> Callable[[Assigner], Sketching]:
+    """As the application does it, but for the rule that goes by the question's wording."""
+    return lambda assigner: Sketching(sketch_format(TEXT), Expansions(assigner, settings), lambda _: True)
+
+
+class Models:
+    """Engines of the target and of these models, at this machine's own speed."""
+
+    def __init__(self, names: Sequence[str], sessions: int, threads: int = 1) -> None:
+        """sessions: that each works on at once."""
+        config = EngineConfig(max_sessions=sessions)
+        self._engines: dict[str, CoreEngine] = {
+            name: load(family.path(name), config, device="cpu", threads=threads) for name in (TARGET, *names)
+        }
+        self._native = load_profile("native")
+
+    def executor(self, devices: Sequence[str], settings: SketchSettings) -> Executor:
+        """With a device for each of these models, named "0" and so on."""
+        there = {str(n): Device(self._engines[name], self._native) for n, name in enumerate(devices)}
+        engines: dict[str, Engine] = {VERIFIER: self._engines[TARGET]}
+        engines |= {name: spoken(device, device.info.model) for name, device in there.items()}
+
+        def dial(endpoint: EndpointInfo) -> Engine:
+            return engines[endpoint.name]
+
+        return local_executor(
+            dial,
+            StaticWindow,
+            devices=[device.record(name) for name, device in there.items()],
+            sketching=sketching(settings),
+            vocabulary=TEXT.vocabulary,
+        )
+
+    async def close(self) -> None:
+        for engine in self._engines.values():
+            await engine.close()
+
+
+def spoken(engine: Engine, model: str) -> Engine:
+    """Driven in the target's tokens, whichever its model's are."""
+    there = Tokenizer.load(family.path(model))
+    return engine if there.vocabulary == TEXT.vocabulary else Translated(engine, TEXT, there)

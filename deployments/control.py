@@ -1,0 +1,79 @@
+"""What a device's program and the gateway say to each other beside the sessions of engines: a few calls a request.
+
+Each is an Ask of the wire. Its body is msgpack of plain data, never a pickle: a device may be anybody's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeVar
+
+import msgspec
+
+from cluster.frames import ProtocolError
+from deployments.modes import MODES
+from deployments.request.assignment import Assignment, EndpointInfo, Prices
+from policies.cost import Used
+
+REGISTER, ASSIGN, OVER, ACCOUNT = "register", "assign", "over", "account"
+MIDDLES, ECHO = "middles", "echo"
+"""The methods that the gateway answers: DeviceRecord → Registered, RoutingRequest → Told, Over → nothing, nothing →
+Statement, nothing → the SplitInfo of each kind of middle, and any bytes → the same."""
+SILENCE_S = 6.0
+"""A connection on which nothing arrives for so long is broken; it may be resumed."""
+ENGINE = "device"
+"""What a device's own engine is called at its end of the connection."""
+
+T = TypeVar("T")
+
+
+class Registered(msgspec.Struct, frozen=True):
+    """name: of the device, as its key has it."""
+
+    name: str
+
+
+class Over(msgspec.Struct, frozen=True):
+    """A request is over. used, joules: what it cost the device itself."""
+
+    request: int
+    used: Used
+    joules: float
+
+
+class Told(msgspec.Struct, frozen=True):
+    """An Assignment. briefing: as the mode has it, packed."""
+
+    mode: str
+    endpoints: dict[str, tuple[EndpointInfo, ...]]
+    device: str | None
+    prices: Prices
+    briefing: msgspec.Raw
+    replaceable: frozenset[str]
+
+    @classmethod
+    def of(cls, made: Assignment) -> Told:
+        """The same, ready to travel."""
+        briefing = msgspec.Raw(pack(made.briefing))
+        endpoints = dict(made.endpoints)
+        return cls(made.mode, endpoints, made.device, made.prices, briefing, made.replaceable)
+
+    def assignment(self, endpoints: Mapping[str, tuple[EndpointInfo, ...]]) -> Assignment:
+        """As the executor takes it, with these endpoints. Raises ProtocolError."""
+        if (mode := MODES.get(self.mode)) is None:
+            raise ProtocolError(f"there is no mode {self.mode!r} here: the cloud is of another version")
+        briefing = None if mode.briefing is None else unpack(self.briefing, mode.briefing)
+        return Assignment(self.mode, endpoints, self.device, self.prices, briefing, self.replaceable)
+
+
+def pack(said: object) -> bytes:
+    """The body of a call, or of its answer."""
+    return msgspec.msgpack.encode(said)
+
+
+def unpack(body: bytes | msgspec.Raw, kind: type[T]) -> T:
+    """What `pack` was given. Raises ProtocolError."""
+    try:
+        return msgspec.msgpack.decode(body, type=kind)
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        raise ProtocolError(f"no {kind.__name__}: {error}") from None

@@ -1,0 +1,22 @@
+"""What a device may be called: requests ask for it by that name, so it must mean nothing else."""
+
+from __future__ import annotations
+
+import re
+
+from deployments.modes.base import POOLS
+from policies.collaboration import ANY_DEVICE
+
+PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+
+
+def device_name(name: str) -> str:
+    """The name, if a device may have it. Raises ValueError."""
+    if re.fullmatch(PATTERN, name) is None:
+        raise ValueError(
+            f"{name!r} cannot name a device: at most 64 letters, digits, '.', '_' and '-', of which the first is a "
+            "letter or a digit"
+        )
+    if name in (*POOLS, ANY_DEVICE):
+        raise ValueError(f"{name!r} has a meaning of its own; call the device something else")
+    return name

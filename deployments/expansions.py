@@ -1,0 +1,223 @@
+"""The router's part in mode sketch: whether an answer is sketched, and who expands it when.
+
+Expansions wait in the policy's queue until a device or an expander is idle, which then takes some of them at once
+(PICE, Algorithm 1). No Ray in here, and no clock but the event loop's: a simulation uses the same object.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import inf
+from operator import attrgetter
+
+from deployments.assigner import Assigner
+from deployments.kept import Kept
+from deployments.modes.base import EXPANDER
+from deployments.request.assignment import EndpointInfo
+from deployments.request.expansion import Place, PlaceReport, PlaceRequest, PlanRequest, SketchPlan
+from deployments.settings import SketchSettings
+from policies.moving_average import MovingAverage
+from policies.sketch.dispatch import Job, job_queue
+from policies.sketch.level import SketchState, SmallModel, sketching
+
+ENDPOINTS_KEPT = 65_536
+"""Whose speed is known; whoever was not heard of for longest is forgotten."""
+FORGOTTEN_S = 120.0
+"""A place that nobody has given back for so long is free: whoever had it is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """Somebody who can expand.
+
+    sequences: at once.
+    token_s: seconds that each of them takes for a token; 0: not known.
+    """
+
+    endpoint: EndpointInfo
+    sequences: int
+    token_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """An expansion without a place."""
+
+    wanted: PlaceRequest
+    job: Job
+    placed: asyncio.Future[Place | None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """A place that somebody has."""
+
+    worker: Worker
+    tokens: int
+    since_s: float
+
+    def left_s(self, now_s: float) -> float:
+        """Seconds until its work is done, as far as is known."""
+        takes_s = self.tokens * self.worker.token_s / self.worker.sequences
+        return max(0.0, self.since_s + takes_s - now_s)
+
+
+class Expansions:
+    """As `deployments.request.expansion.Expanders`. assigner: knows what is up."""
+
+    def __init__(self, assigner: Assigner, settings: SketchSettings) -> None:
+        self._assigner = assigner
+        self._waiting: dict[int, _Waiting] = {}
+        self.follow(settings)
+        self._held: dict[int, _Held] = {}
+        self._token_s: Kept[str, MovingAverage] = Kept(ENDPOINTS_KEPT)  # by key
+
+    def follow(self, settings: SketchSettings) -> None:
+        """Other settings, from now on."""
+        self.settings = settings
+        self._policy = settings.sketching.create(sketching)
+        self._queue = settings.queue.create(job_queue)
+        for waiting in self._waiting.values():
+            self._queue.add(waiting.job)
+
+    @property
+    def waiting(self) -> int:
+        """Expansions without a place."""
+        return len(self._waiting)
+
+    @property
+    def held(self) -> int:
+        """Places that were not given back."""
+        return len(self._held)
+
+    async def plan(self, wanted: PlanRequest) -> SketchPlan:
+        """Whether that answer is sketched."""
+        workers = [worker for worker in self._workers() if self._may(worker, wanted)]
+        state = self._state(wanted, workers)
+        choice = self._policy.choose(state)
+        if choice.model is None:
+            return SketchPlan(reason=choice.reason.name.lower() if choice.reason else "")
+        busy = self.busy()
+        idle = sum(worker.endpoint.key not in busy for worker in workers)
+        return SketchPlan(
+            sketch=choice.tokens,
+            model=choice.model,
+            within_s=self.settings.within * (state.full_s - state.llm_s(choice.tokens)),
+            candidates=max(1, min(self.settings.candidates, idle)),
+        )
+
+    def _state(self, wanted: PlanRequest, workers: Sequence[Worker]) -> SketchState:
+        token_s = wanted.target_token_s
+        now_s = asyncio.get_running_loop().time()
+        speeds: dict[str, float] = {}
+        for worker in workers:
+            model = worker.endpoint.model
+            speeds[model] = min(speeds.get(model, inf), worker.token_s)
+        return SketchState(
+            tokens=wanted.expected,
+            llm_s=lambda tokens: tokens * token_s,
+            network_s=lambda _: max((worker.endpoint.rtt_s for worker in workers), default=0.0),
+            models=tuple(
+                SmallModel(name, speed_s / token_s if token_s else inf, known.capability, known.least_share)
+                for name, known in self.settings.models.items()
+                if (speed_s := speeds.get(name)) is not None
+            ),
+            devices=len(workers),
+            queued=len(self._waiting),
+            queued_tokens=sum(waiting.wanted.tokens for waiting in self._waiting.values()),
+            full=self._queue.full,
+            under_way_s=sum(held.left_s(now_s) for held in self._held.values()),
+            parallelism=self.settings.parallelism,
+        )
+
+    async def place(self, wanted: PlaceRequest) -> Place | None:
+        """A place for an expansion, in its turn. None where nobody there could ever take it, or none has come in
+        `settings.wait_s`."""
+        if not any(self._may(worker, wanted) for worker in self._workers()):
+            return None
+        loop = asyncio.get_running_loop()
+        number = wanted.id
+        job = Job(number, max(1, wanted.tokens), loop.time(), loop.time() + wanted.dry_s)
+        if not self._queue.add(job):
+            return None
+        waiting = self._waiting[number] = _Waiting(wanted, job, loop.create_future())
+        self.see()
+        try:
+            async with asyncio.timeout(self.settings.wait_s):
+                return await waiting.placed
+        except (TimeoutError, asyncio.CancelledError) as error:
+            if self._waiting.pop(number, None) is not None:
+                self._queue.remove(job)
+            else:  # it has just been placed
+                self.free(PlaceReport(number))
+            if isinstance(error, TimeoutError):
+                return None
+            raise
+
+    def free(self, report: PlaceReport) -> None:
+        """It is over, wherever it was."""
+        waiting = self._waiting.pop(report.id, None)
+        if waiting is not None:
+            self._queue.remove(waiting.job)
+            waiting.placed.set_result(None)
+        held = self._held.pop(report.id, None)
+        if held is None:
+            return
+        if report.longest and not report.lost:
+            average = self._token_s.of(held.worker.endpoint.key, MovingAverage)
+            average.note(report.seconds / report.longest)
+        self.see()
+
+    def see(self) -> None:
+        """Something has changed: hand out what is idle."""
+        if not self._waiting:
+            return
+        busy, now_s = self.busy(), asyncio.get_running_loop().time()
+        idle = [worker for worker in self._workers() if worker.endpoint.key not in busy]
+        for worker in sorted(idle, key=attrgetter("token_s")):
+            self._give(worker, now_s)
+
+    def _give(self, worker: Worker, now_s: float) -> None:
+        """An idle one takes its share."""
+        most = min(self.settings.batch, worker.sequences)
+        jobs = self._queue.take(most, now_s, lambda job: self._may(worker, self._waiting[job.key].wanted))
+        for job in jobs:
+            waiting = self._waiting.pop(job.key)
+            place = Place(worker.endpoint, worker.sequences // len(jobs), worker.token_s)
+            self._held[job.key] = _Held(worker, waiting.wanted.tokens, now_s)
+            waiting.placed.set_result(place)
+
+    def busy(self) -> set[str]:
+        """The keys of those who expand now."""
+        forgotten_s = asyncio.get_running_loop().time() - FORGOTTEN_S
+        for number in [n for n, held in self._held.items() if held.since_s < forgotten_s]:
+            del self._held[number]
+        return {held.worker.endpoint.key for held in self._held.values()}
+
+    def _workers(self) -> Iterator[Worker]:
+        """All that are up and whose model is one that expands."""
+        for pool in self._assigner.replicas(EXPANDER):
+            if pool.model in self.settings.models:
+                yield Worker(pool, self.settings.sequences, self._speed(pool, 0.0))
+        for record in self._assigner.devices.values():
+            if record.model in self.settings.models:
+                endpoint = EndpointInfo.of(record)
+                yield Worker(endpoint, record.capacity, self._speed(endpoint, record.decode_token_s))
+
+    def _speed(self, endpoint: EndpointInfo, said_s: float) -> float:
+        """Seconds a token: as it was seen, else as the device itself says."""
+        seen = self._token_s.get(endpoint.key)
+        return said_s if seen is None else seen.value
+
+    def _may(self, worker: Worker, wanted: PlanRequest | PlaceRequest) -> bool:
+        """Whether it is good enough, allowed, and has not failed that expansion."""
+        endpoint = worker.endpoint
+        if self.settings.models[endpoint.model].capability < wanted.min_quality:
+            return False
+        if endpoint.device and wanted.devices is not None and endpoint.name not in wanted.devices:
+            return False
+        if isinstance(wanted, PlanRequest):
+            return True
+        return wanted.model in (None, endpoint.model) and endpoint.key not in (*wanted.lost, *wanted.beside)

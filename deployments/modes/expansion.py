@@ -1,0 +1,316 @@
+"""A sketch's expansion: its sentences are written at places elsewhere, a few at once, and go out in order."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+import msgspec
+
+from deployments.request.assignment import EndpointInfo
+from deployments.request.expansion import Expanders, Place, PlaceReport, PlaceRequest, SketchPlan
+from deployments.request.job import Job
+from deployments.request.session import EndpointSession, EndpointSessions
+from engine.base import EngineError, Sampling
+from engine.sketch.base import Question, Sketch, SketchFormat
+from policies.collaboration import ANY_DEVICE
+from policies.quality import Reader
+from policies.sketch.confidence import WEIGHTS, Candidate, Weights, best
+from policies.sketch.merging import Groups, merge, merge_for_reader
+
+LONGEST = 4.0
+"""A sentence that has grown to so many times what is expected of one does not end."""
+LEAST_TOKENS = 24
+"""That any sentence may have."""
+UNSEEN_RATE = 50.0
+"""Tokens/s of what nobody reads as it comes, but waits for: too fast for an engine to put it off since its reader has
+enough, and not so fast that there is no room for anybody else."""
+OTHER_TEMPERATURE = 0.7
+"""Of further candidates where the first is greedy: they would say the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sketching:
+    """What an executor needs to make and expand sketches.
+
+    format: how models are asked.
+    expanders: the router's part.
+    suitable: whether the answer to a question can be sketched.
+    weights: of what makes for confidence in a candidate.
+    """
+
+    format: SketchFormat
+    expanders: Expanders
+    suitable: Callable[[str], bool]
+    weights: Weights = WEIGHTS
+
+
+class Counts(Protocol):
+    """What is counted of it: see `deployments.modes.sketch.Sketched`."""
+
+    groups: int
+    candidates: int
+    rewritten: int
+    moved: int
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A sentence as somebody wrote it.
+
+    ids: in the target's tokens.
+    text: the same for people.
+    log_probability: that the model gave its tokens, their sum; None: not known.
+    """
+
+    ids: list[int]
+    text: str
+    log_probability: float | None = None
+
+
+class _Sentence:
+    """One of the answer's. note: of the sketch, as text; written: by candidate; None: it was no good."""
+
+    __slots__ = ("note", "written")
+
+    def __init__(self, note: str) -> None:
+        self.note = note
+        self.written: dict[int, Written | None] = {}
+
+
+class Expansion:
+    """Of one answer. It outlives the loss of endpoints, the target's included: what was written stays.
+
+    given_up: nobody is left to expand it.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        question: Question,
+        sketch: Sketch,
+        plan: SketchPlan,
+        sketching: Sketching,
+        counts: Counts,
+    ) -> None:
+        self.given_up = False
+        self._job, self._question, self._sketch, self._plan = job, question, sketch, plan
+        self._format, self._sketching, self._counts = sketching.format, sketching, counts
+        self._sentences = [_Sentence(self._format.text(note)) for note in sketch.notes]
+        self._next = 0  # sentence that goes out
+        self._lost: list[str] = []
+        self._at: dict[int, str] = {}  # by candidate, the endpoint that computes it
+        self._news = asyncio.Event()
+        self._reader = Reader(job.sampling.reader_rate) if job.sampling.reader_rate else None
+        self._now = asyncio.get_running_loop().time
+        expected = sketch.expected or job.sampling.max_tokens
+        self._sentence_tokens = max(1, expected // len(self._sentences))
+
+    @property
+    def whole(self) -> bool:
+        """Whether all sentences have gone out."""
+        return self._next == len(self._sentences)
+
+    @asynccontextmanager
+    async def at(self, sessions: EndpointSessions) -> AsyncGenerator[None, None]:
+        """Inside, it is worked on, with the sessions of an assignment."""
+        self._sessions, self._vocabulary = sessions, sessions["target"].endpoint.vocabulary
+        work = [asyncio.create_task(self._candidate(k)) for k in range(self._plan.candidates)]
+        for task in work:
+            task.add_done_callback(lambda _: self._news.set())
+        self._work = work
+        try:
+            yield
+        finally:
+            await _ended(work)
+
+    async def next(self) -> list[int] | None:
+        """The next sentence's tokens; None: nobody is left who would write it, and the target is to finish."""
+        sentence = self._sentences[self._next]
+        while not self._decidable(sentence):
+            if all(task.done() for task in self._work):
+                for task in self._work:
+                    task.result()  # a fault of our own is no bad luck
+                if not sentence.written:
+                    self.given_up = True
+                    return None
+                break
+            self._news.clear()
+            limit_s = self._patience_s(sentence)
+            try:
+                async with asyncio.timeout(limit_s):
+                    await self._news.wait()
+            except TimeoutError:
+                break
+        chosen = self._best(sentence)
+        if chosen is None:
+            self._counts.rewritten += 1
+            chosen = await self._rewritten(self._next)
+            if chosen is None:
+                self.given_up = True
+                return None
+        self._counts.candidates += len(sentence.written)
+        ids = self._format.sentence(chosen.ids, first=self._next == 0)
+        self._next += 1
+        if self._reader is not None:
+            self._reader.deliver(len(ids), self._now())
+        return ids
+
+    # -- which candidate --------------------------------------------------------------------------------------
+
+    def _decidable(self, sentence: _Sentence) -> bool:
+        return len(sentence.written) == self._plan.candidates
+
+    def _patience_s(self, sentence: _Sentence) -> float | None:
+        """How long to wait for further candidates once there is a good one: as long as the reader has something to
+        read; for ever where nobody reads along."""
+        if self._reader is None or not any(sentence.written.values()):
+            return None
+        return self._reader.dry_s(self._now())
+
+    def _best(self, sentence: _Sentence) -> Written | None:
+        """None: there is none. Where not all models say how likely they find what they wrote, that does not count."""
+        good = [written for written in sentence.written.values() if written is not None]
+        if len(good) < 2:
+            return good[0] if good else None
+        weights = self._sketching.weights
+        if any(written.log_probability is None for written in good):
+            weights = weights.without_probability()
+        candidates = [Candidate(each.text, len(each.ids), each.log_probability or 0.0) for each in good]
+        return good[best(candidates, sentence.note, self._sentence_tokens, weights)]
+
+    # -- how they are written ---------------------------------------------------------------------------------
+
+    async def _candidate(self, number: int) -> None:
+        """Have it written of all sentences, wherever there is a place."""
+        while missing := self._missing(number):
+            place = await self._sketching.expanders.place(
+                PlaceRequest(
+                    id=(id := secrets.randbits(63)),
+                    tokens=len(missing) * self._sentence_tokens,
+                    dry_s=0.0 if self._reader is None else self._reader.dry_s(self._now()),
+                    lost=tuple(self._lost),
+                    beside=tuple(at for k, at in self._at.items() if k != number),
+                    model=self._plan.model if number == 0 else None,
+                    min_quality=self._job.min_quality,
+                    devices=expanding_devices(self._job),
+                )
+            )
+            if place is None:
+                return
+            self._at[number] = place.endpoint.key
+            await self._write(id, place, number, missing)
+
+    def _missing(self, number: int) -> list[int]:
+        """Sentences that have not gone out and of which this candidate is not there."""
+        return [
+            i for i in range(self._next, len(self._sentences)) if number not in self._sentences[i].written
+        ]
+
+    async def _write(self, id: int, place: Place, number: int, missing: Sequence[int]) -> None:
+        """At one place, in groups that are computed at once."""
+        began_s, counts, lost = self._now(), [0] * place.sequences, False
+        groups = self._groups(place, missing)
+        self._counts.groups += len(groups)
+        running = [
+            asyncio.create_task(self._write_group(place, number, group, counts, n))
+            for n, group in enumerate(groups)
+        ]
+        try:
+            await asyncio.gather(*running)
+        except EngineError:
+            lost = True
+            self._lost.append(place.endpoint.key)
+            self._counts.moved += 1
+        finally:
+            await _ended(running)
+            seconds = self._now() - began_s
+            self._sketching.expanders.free(
+                PlaceReport(id, sum(counts), max(counts, default=0), seconds, lost)
+            )
+
+    def _groups(self, place: Place, missing: Sequence[int]) -> list[list[int]]:
+        """Sentences that are computed one after the other, for as many sequences as there is room for, and for fewer
+        where there is time."""
+        lengths = [len(self._sketch.notes[i]) for i in missing]
+        scale = self._sentence_tokens * len(lengths) / sum(lengths)
+
+        def fits(groups: Groups) -> bool:
+            longest = max(sum(lengths[i] for i in group) for group in groups) * scale
+            return longest * place.token_s <= self._plan.within_s
+
+        merged = (merge if self._reader is None else merge_for_reader)(lengths, fits, place.sequences)
+        return [[missing[i] for i in group] for group in merged]
+
+    async def _write_group(
+        self, place: Place, number: int, group: Sequence[int], counts: list[int], n: int
+    ) -> None:
+        session = self._sessions.at(place.endpoint)
+        for i in group:
+            if i < self._next:
+                continue
+            written, tokens = await self._written(session, i, number)
+            counts[n] += tokens
+            self._sentences[i].written[number] = written
+            self._news.set()
+        await session.close()
+
+    async def _rewritten(self, i: int) -> Written | None:
+        """By the target."""
+        written, _ = await self._written(self._sessions["target"], i, 0)
+        return written
+
+    async def _written(self, session: EndpointSession, i: int, number: int) -> tuple[Written | None, int]:
+        """A sentence, None where it is no good; and the tokens that were computed."""
+        prompt = self._format.expand(self._question, self._sketch, i)
+        await session.cancel()
+        await session.open(prompt, self._sampling(i, number, session.endpoint))
+        ids: list[int] = []
+        log_p, finish = 0.0, None
+        async with aclosing(session.generate()) as stream:
+            async for tokens in stream:
+                ids += tokens.ids
+                log_p += sum(each.logprob for each in tokens.logprobs or ())
+                finish = tokens.finish
+        text = self._format.text(ids)
+        if finish != "stop" or not text or text == self._sentences[i].note:
+            return None, len(ids)
+        return Written(ids, text, log_p if self._scored(session.endpoint) else None), len(ids)
+
+    def _scored(self, endpoint: EndpointInfo) -> bool:
+        """Whether its log-probabilities are asked for: they do not translate between vocabularies."""
+        return self._plan.candidates > 1 and endpoint.vocabulary == self._vocabulary
+
+    def _sampling(self, i: int, number: int, endpoint: EndpointInfo) -> Sampling:
+        """Of a sentence: it may not go on for ever, and what ends the answer does not end it."""
+        sampling = self._job.sampling
+        greedy_again = sampling.greedy and number > 0
+        return msgspec.structs.replace(
+            sampling,
+            max_tokens=max(LEAST_TOKENS, round(LONGEST * self._sentence_tokens)),
+            temperature=OTHER_TEMPERATURE if greedy_again else sampling.temperature,
+            seed=(sampling.seed + i * self._plan.candidates + number) % 2**63,
+            stop=(),
+            stop_tokens=(),
+            reader_rate=UNSEEN_RATE,
+            logprobs=0 if self._scored(endpoint) else -1,
+        )
+
+
+def expanding_devices(job: Job) -> tuple[str, ...] | None:
+    """The devices that may see what is asked: those that the client names, as far as its account may use them."""
+    named = (job.device,) if isinstance(job.device, str) else job.device
+    if named is None or ANY_DEVICE in named:
+        return job.devices
+    return tuple(name for name in named if job.devices is None or name in job.devices)
+
+
+async def _ended(tasks: Sequence[asyncio.Task[None]]) -> None:
+    """Cancel what still runs of them, and return when nothing does."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,279 @@
+"""Mode sketch (PICE): the target writes a sketch of the answer, small models write the sentences from it, at once.
+
+The target first says how long the answer will be. If that is worth it, it goes on with the sketch, and the router finds
+places at devices and expanders; each takes the sentences in a few groups, which it computes together. Sentences go to
+the reader in the sketch's order as they are decided. What nobody can expand the target writes itself, and where it is
+better, it answers in full from the start. What is decided, `policies.sketch` says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass, field, fields
+from typing import ClassVar
+
+import msgspec
+
+from deployments.modes.base import VERIFIER, Mode, ModeRun, Role, Tools
+from deployments.modes.expansion import UNSEEN_RATE, Expansion, Sketching, expanding_devices
+from deployments.request.expansion import PlanRequest, SketchPlan
+from deployments.request.job import Delta, Figures, Job, UnknownMode
+from deployments.request.session import EndpointSession, EndpointSessions
+from deployments.request.tokenlog import Origin, TokenLog
+from engine.base import ContextOverflow, Sampling, Tokens
+from engine.sketch.base import Question, Sketch
+from policies.moving_average import MovingAverage
+from policies.sketch.level import Reason
+
+LEAST_SKETCH = 48
+"""Tokens that any sketch may have, its length included."""
+SKETCH_ROOM = 2.0
+"""A sketch that has grown to so many times what was planned is endless."""
+INDIVISIBLE, NO_ROOM = "indivisible", "no_room"
+UNSUITABLE = Reason.UNSUITABLE.name.lower()
+ENDLESS, NO_LIST = "endless", "no_list"
+"""Why there is no sketch, beside the reasons of policies; and why one is of no use."""
+
+
+@dataclass(slots=True)
+class Sketched(Figures):
+    """sketches: that were expanded.
+    sketch_tokens: of these, as the target wrote them.
+    expected: tokens that it expected of the answers.
+    notes: short sentences in them.
+    groups: that they were expanded in, all candidates' together.
+    candidates: expansions of a sentence that there were to choose from, summed over the sentences.
+    rewritten: sentences that the target wrote, as no expansion was any good.
+    moved: expansions that went on elsewhere after an endpoint failed.
+    finished: answers that the target finished, as nobody was left to expand them.
+    in_full: answers that it wrote in full, by reason.
+    """
+
+    mode = "sketch"
+    counters: ClassVar[Mapping[str, str]] = {
+        "sketches": "Answers in mode sketch, by what became of the sketch"
+    }
+
+    sketches: int = 0
+    sketch_tokens: int = 0
+    expected: int = 0
+    notes: int = 0
+    groups: int = 0
+    candidates: int = 0
+    rewritten: int = 0
+    moved: int = 0
+    finished: int = 0
+    in_full: Counter[str] = field(default_factory=Counter)
+
+    def shown(self) -> dict[str, int | float]:
+        """Names begin with "sketch". in_full: in sum, and by reason."""
+        counts = {each.name: getattr(self, each.name) for each in fields(self)}
+        counts["in_full"] = self.in_full.total()
+        counts |= {f"in_full_{reason}": count for reason, count in self.in_full.items()}
+        return {
+            name if name.startswith("sketch") else f"sketch_{name}": count for name, count in counts.items()
+        }
+
+    def counted(self) -> Iterator[tuple[str, str, float]]:
+        yield "sketches", "expanded", self.sketches - self.finished
+        yield "sketches", "finished_by_target", self.finished
+        for reason, count in self.in_full.items():
+            yield "sketches", reason, count
+
+
+class SketchMode(Mode):
+    """One sketch, many hands."""
+
+    name = "sketch"
+    roles = (Role("target", VERIFIER),)
+    figures = Sketched
+    afar = False  # places are the router's
+
+    def __init__(self, tools: Tools) -> None:
+        self._sketching = tools.sketching
+        self._target_token_s = MovingAverage()  # what the target takes for a token, seconds
+
+    def check(self) -> None:
+        if self._sketching is None:
+            raise UnknownMode("sketches are not made here")
+
+    def start(self, job: Job) -> ModeRun:
+        self.check()
+        assert self._sketching is not None
+        return SketchRun(job, self._sketching, self._target_token_s)
+
+
+class SketchRun(ModeRun):
+    """target_token_s: of all requests in this process."""
+
+    def __init__(self, job: Job, sketching: Sketching, target_token_s: MovingAverage) -> None:
+        self.figures: Sketched = Sketched()
+        self._job, self._sketching, self._target_token_s = job, sketching, target_token_s
+        self._question = job.question or Question(job.prompt)
+        self._written: list[int] = []  # of the sketch
+        self._lines = 0  # of it, that were shown
+        self._shown = 0  # tokens of the log that these are
+        self._plan: SketchPlan | None = None
+        self._expansion: Expansion | None = None
+        self._in_full = False
+
+    async def run(
+        self, sessions: EndpointSessions, log: TokenLog, briefing: object
+    ) -> AsyncGenerator[Delta, None]:
+        target = sessions["target"]
+        if self._expansion is None and not self._in_full:
+            async with aclosing(self._sketch(target, log)) as lines:
+                async for delta in lines:
+                    yield delta
+        whole = self._expansion is None or self._expansion.given_up
+        parts = self._decode(target, log) if whole else self._expand(sessions, log)
+        async with aclosing(parts) as deltas:
+            async for delta in deltas:
+                yield delta
+
+    # -- the sketch ------------------------------------------------------------------------------------------
+
+    async def _sketch(self, target: EndpointSession, log: TokenLog) -> AsyncGenerator[Delta, None]:
+        """Have it written. Afterwards there is an expansion, or the answer is to be in full."""
+        job, format = self._job, self._sketching.format
+        prompt = format.sketch(self._question)
+        if prompt is None or not divisible(job.sampling):
+            self._refuse(INDIVISIBLE)
+            return
+        if self._question.text and not self._sketching.suitable(self._question.text):
+            self._refuse(UNSUITABLE)
+            return
+        try:
+            await target.open(prompt, _of_sketch(job.sampling), self._written)
+        except ContextOverflow:  # asking for it takes more words than the question
+            self._refuse(NO_ROOM)
+            return
+        sketch, reason = Sketch(), ""
+        async with aclosing(self._timed(target)) as stream:
+            async for tokens in stream:
+                self._written += tokens.ids
+                sketch = format.read(self._written, tokens.finish == "stop")
+                if reason := await self._objection(sketch, tokens.finish):
+                    break
+                if job.show_sketch and (ids := self._new_lines(sketch, tokens.finish is not None)):
+                    ids, finish = cut(ids, format.end, job.sampling, len(log))
+                    self._shown += len(ids)
+                    yield Delta(ids, [Origin.SKETCH] * len(ids), finish, position=len(log))
+        await target.cancel()
+        if reason:
+            self._refuse(reason)
+        else:
+            self._begin_expansion(sketch)
+
+    def _begin_expansion(self, sketch: Sketch) -> None:
+        assert self._plan is not None
+        self._expansion = Expansion(
+            self._job, self._question, sketch, self._plan, self._sketching, self.figures
+        )
+        self.figures.sketches += 1
+        self.figures.sketch_tokens += len(self._written)
+        self.figures.expected += sketch.expected or 0
+        self.figures.notes += len(sketch.notes)
+
+    async def _objection(self, sketch: Sketch, finish: str | None) -> str:
+        """Why the target shall answer in full after what it has written so far; "" if it shall not."""
+        if self._plan is None and (sketch.expected is not None or len(sketch.notes) > 1):
+            self._plan = await self._planned(sketch)
+            if not self._plan.sketch:
+                return self._plan.reason
+        if finish == "stop":
+            return NO_LIST if self._plan is None or len(sketch.notes) < 2 else ""
+        room = LEAST_SKETCH if self._plan is None else max(LEAST_SKETCH, SKETCH_ROOM * self._plan.sketch)
+        return ENDLESS if finish is not None or len(self._written) > room else ""
+
+    async def _planned(self, sketch: Sketch) -> SketchPlan:
+        job, most = self._job, self._job.sampling.max_tokens
+        return await self._sketching.expanders.plan(
+            PlanRequest(
+                request=job.id,
+                expected=min(most, sketch.expected or most),
+                target_token_s=self._target_token_s.value,
+                min_quality=job.min_quality,
+                devices=expanding_devices(job),
+            )
+        )
+
+    def _refuse(self, reason: str) -> None:
+        self._in_full = True
+        self.figures.in_full[reason] += 1
+
+    def _new_lines(self, sketch: Sketch, last: bool) -> list[int]:
+        """What is to be shown of notes that are new, and after the last one."""
+        format = self._sketching.format
+        ids = [token for note in sketch.notes[self._lines :] for token in format.line(note)]
+        self._lines = len(sketch.notes)
+        return ids + format.gap() if last else ids
+
+    # -- the answer -------------------------------------------------------------------------------------------
+
+    async def _expand(self, sessions: EndpointSessions, log: TokenLog) -> AsyncGenerator[Delta, None]:
+        """Sentence by sentence."""
+        job, expansion, end = self._job, self._expansion, self._sketching.format.end
+        assert expansion is not None
+        async with expansion.at(sessions):
+            while (ids := await expansion.next()) is not None:
+                if expansion.whole:
+                    ids = [*ids, end]
+                ids, finish = cut(ids, end, job.sampling, len(log))
+                yield Delta(ids, [Origin.EXPANSION] * len(ids), finish, position=len(log))
+                if finish is not None:
+                    return
+        self.figures.finished += 1
+        async with aclosing(self._decode(sessions["target"], log)) as deltas:
+            async for delta in deltas:
+                yield delta
+
+    async def _decode(self, target: EndpointSession, log: TokenLog) -> AsyncGenerator[Delta, None]:
+        """The target goes on by itself; a sketch that was shown is no part of the answer to it."""
+        job, shown = self._job, self._shown
+        room = msgspec.structs.replace(job.sampling, max_tokens=job.sampling.max_tokens - shown)
+        await target.cancel()
+        await target.open(job.prompt, room, log.ids[shown:])
+        async with aclosing(self._timed(target)) as stream:
+            async for tokens in stream:
+                ids = tokens.ids
+                yield Delta(ids, [Origin.CLOUD] * len(ids), tokens.finish, tokens.logprobs, None, len(log))
+
+    async def _timed(self, target: EndpointSession) -> AsyncGenerator[Tokens, None]:
+        """What the target gives, while its pace is noted."""
+        now_s = asyncio.get_running_loop().time
+        first_s, count = 0.0, 0
+        async with aclosing(target.generate()) as stream:
+            async for tokens in stream:
+                if not count:
+                    first_s = now_s()
+                elif tokens.finish is not None:
+                    self._target_token_s.note((now_s() - first_s) / count)
+                count += len(tokens.ids)
+                yield tokens
+
+
+def divisible(sampling: Sampling) -> bool:
+    """Whether an answer can be written in parts, each without sight of the others."""
+    return sampling.logprobs < 0 and not (sampling.penalised or sampling.ignore_eos or sampling.forced)
+
+
+def cut(ids: list[int], end: int, sampling: Sampling, sent: int) -> tuple[list[int], str | None]:
+    """What of these still belongs to an answer of which so many tokens were sent, and why it then ends."""
+    room = sampling.max_tokens - sent
+    ends = {end, *sampling.stop_tokens}
+    for n, token in enumerate(ids[:room], 1):
+        if token in ends:
+            return ids[:n], "stop"
+    return (ids[:room], "length") if len(ids) >= room else (ids, None)
+
+
+def _of_sketch(sampling: Sampling) -> Sampling:
+    """For a sketch: what ends an answer does not end it, and it is shorter."""
+    most = max(1, sampling.max_tokens // 2)
+    return msgspec.structs.replace(
+        sampling, max_tokens=most, stop=(), stop_tokens=(), reader_rate=UNSEEN_RATE
+    )

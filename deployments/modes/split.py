@@ -1,0 +1,273 @@
+"""Mode split (HAT): the device holds a model's two ends, the cloud its middle, and no token leaves the device.
+
+The prompt goes up in chunks of hidden states, each on its way while the cloud computes the one before. In a round the
+device drafts with its adapter, the middle computes the draft's hidden states together with other devices' work, and the
+device's head says which drafts stand and adds a token; meanwhile the device drafts on from what the last token might
+turn out to be. Whoever drives such a request is the device itself. A middle that is lost costs no more than its
+session: the device sends its hidden states, which it keeps, to another. What is decided, `policies.split.request` says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Coroutine
+from contextlib import suppress
+from dataclasses import dataclass
+
+from deployments.modes.base import MIDDLE, Mode, ModeRun, Role, Tools, judged
+from deployments.request.job import Delta, Figures, Job
+from deployments.request.lane import Lane, Sent
+from deployments.request.session import EndpointSession, EndpointSessions, Trip
+from deployments.request.tokenlog import TokenLog
+from engine.base import EngineError, EngineInfo, Sampling, Tensor
+from engine.split.base import Judgement, OuterEngine, OuterSession, SplitMismatch, check_fit
+from engine.split.hidden import row_bytes
+from policies.split import CloudMonitor, DeviceMonitor, Split
+
+CHUNKS_UNDER_WAY = 3
+"""Where they overlap: one that the cloud computes, one that travels, and one that follows at once, not a round trip
+later."""
+NOTHING = Tensor((0, 0), "float32", memoryview(b""))
+
+
+class PromptLeft(EngineError):
+    """The request was sent to somebody else than the device that is to keep it."""
+
+    code = "prompt_left_device"
+
+
+@dataclass(slots=True)
+class Splitting(Figures):
+    """rounds: in which the middle was asked.
+    drafted, accepted: tokens.
+    chunks: in which prompts were sent.
+    branches: drafted from while the middle was waited for; used: verdicts that one of them had foreseen.
+    up_bytes, down_bytes: of hidden states.
+    """
+
+    mode = "split"
+
+    rounds: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    chunks: int = 0
+    branches: int = 0
+    used: int = 0
+    up_bytes: int = 0
+    down_bytes: int = 0
+
+    def shown(self) -> dict[str, int | float]:
+        return {
+            "split_rounds": self.rounds,
+            "split_drafted": self.drafted,
+            "split_accepted": self.accepted,
+            "chunks": self.chunks,
+            "branches": self.branches,
+            "branches_used": self.used,
+            "up_bytes": self.up_bytes,
+            "down_bytes": self.down_bytes,
+        }
+
+
+class SplitMode(Mode):
+    """Send hidden states up, judge what comes down."""
+
+    name = "split"
+    roles = (Role("middle", MIDDLE),)
+    figures = Splitting
+    local = private = True
+
+    def __init__(self, tools: Tools) -> None:
+        self._device = Device(tools.outer, tools) if tools.outer is not None else None
+
+    def check(self) -> None:
+        self._here()
+
+    def start(self, job: Job) -> ModeRun:
+        return SplitRun(job, self._here())
+
+    def _here(self) -> Device:
+        if self._device is None:
+            raise PromptLeft(
+                "mode split runs at the device itself: a prompt that came here has left it already"
+            )
+        return self._device
+
+
+class Device:
+    """What requests at one device share: the outer part, its policies, and what is known of cloud, device and link."""
+
+    def __init__(self, outer: OuterEngine, tools: Tools) -> None:
+        assert outer.info.split is not None
+        self.outer = outer
+        self._token_bytes = row_bytes(outer.info.split.hidden, outer.kind)
+        self._cloud, self.link = CloudMonitor(), DeviceMonitor()
+        self.lane = Lane(self.link)
+        self._chunking, self._drafting = tools.chunking(), tools.drafting()
+        self._parallel_drafting = tools.parallel_drafting()
+
+    def split(self, known: int, max_tokens: int, stages: int) -> Split:
+        """Decides for a request of whose tokens so many are known, and a middle in so many stages."""
+        return Split(
+            known - 1,  # the last one goes with the first draft
+            max_tokens,
+            self._token_bytes,
+            cloud=self._cloud,
+            device=self.link,
+            chunking=self._chunking,
+            drafting=self._drafting,
+            parallel_drafting=self._parallel_drafting,
+            pipeline=stages,
+        )
+
+
+class SplitRun(ModeRun):
+    """One session of the outer part, and one middle's after the other."""
+
+    def __init__(self, job: Job, device: Device) -> None:
+        self.figures: Splitting = Splitting()
+        self._job, self._device = job, device
+        self._outer: OuterSession | None = None
+        self._ready = 0  # tokens that are drafted already
+        self._now = asyncio.get_running_loop().time
+
+    async def run(
+        self, sessions: EndpointSessions, log: TokenLog, briefing: object
+    ) -> AsyncGenerator[Delta, None]:
+        job, device = self._job, self._device
+        if self._outer is None:
+            self._outer = await device.outer.open(job.prompt, job.sampling, log.ids)
+        outer, most = self._outer, job.sampling.max_tokens
+        room = Sampling(max_tokens=len(job.prompt) + most, reader_rate=job.sampling.reader_rate)
+        middle = _Middle(sessions["middle"], self.figures, device)
+        await middle.open(room)
+        _check_fit(device.outer.info, middle.session)
+        await outer.rewind(0)
+        theirs = middle.session.info.split
+        assert theirs is not None  # they fit
+        split = device.split(len(job.prompt) + len(log), most, theirs.stages)
+        drafts = await self._prefill(split, outer, middle) or self._ready > 0
+        with device.lane.rounds():
+            while True:
+                position = len(log)
+                drafted, judgement = await self._round(split, outer, middle, position, drafts)
+                drafts = True
+                yield judged(position, drafted, judgement.verdict)
+                if judgement.verdict.finish is not None:
+                    return
+
+    async def _prefill(self, split: Split, outer: OuterSession, middle: _Middle) -> bool:
+        """The middle is to see all of prompt and log but the last token; the last chunk goes with that token, and so in
+        one step, which the first draft would only delay. Whether the first round may draft: there was no chunk."""
+        others = CHUNKS_UNDER_WAY - 1 if split.overlap else 0
+        while size := split.next_chunk():
+            if not split.prompt_left:
+                self.figures.chunks += 1
+                return False
+            chunk = await outer.shallow(size)
+            await self._device.lane.turn()
+            middle.send(chunk.position, chunk.hidden, 0)
+            self.figures.chunks += 1
+            await middle.received(split, others)
+        return True
+
+    async def _round(
+        self, split: Split, outer: OuterSession, middle: _Middle, position: int, drafts: bool
+    ) -> tuple[int, Judgement]:
+        """(tokens drafted, what the model says of them). drafts: whether there may be any."""
+        figures, ready = self.figures, self._ready
+        split.begin(position)
+
+        def go_on(probability: float) -> bool:
+            split.drafted(probability)
+            return split.draft_on(ready > split.draft)
+
+        began_s = self._now()
+        longest = self._job.sampling.max_tokens if drafts and split.draft_on(ready > 0) else 0
+        proposal = await outer.propose(longest, go_on)
+        drafted = self._ready = len(proposal.ids)
+        for probability in proposal.probabilities[split.draft :]:  # with which the draft ended anyhow
+            split.drafted(probability)
+        sent_s = self._now()
+        if drafts:  # otherwise that was the prompt
+            split.computed(max(0, drafted - ready), sent_s - began_s)
+        middle.send(proposal.position, proposal.hidden, proposal.wanted)
+        branches, steps = split.ahead()
+        if branches:
+            branches = await outer.branch(branches, steps)
+            figures.branches += branches
+        deep = await middle.received(split, 0)
+        judgement = await outer.judge(deep)
+        if judgement.steps:
+            split.drafted_ahead(branches, judgement.steps_s / judgement.steps)
+        self._ready, accepted = judgement.ready, judgement.verdict.accepted
+        if drafts:
+            split.judged(accepted, self._now() - max(sent_s, middle.before_s))
+        figures.rounds += 1
+        figures.drafted += drafted
+        figures.accepted += accepted
+        figures.used += judgement.ready > 0
+        return drafted, judgement
+
+    def close(self) -> Coroutine[None, None, None] | None:
+        return None if self._outer is None else _cancel(self._outer)
+
+
+class _Middle:
+    """The cloud's part: what is sent there and comes back, and what that says of link and cloud.
+
+    before_s: when the answer before the last one was here.
+    """
+
+    def __init__(self, session: EndpointSession, figures: Splitting, device: Device) -> None:
+        self.session, self._figures = session, figures
+        self._link, self._lane = device.link, device.lane
+        self._sent = deque[Sent]()
+        self.before_s = self._came_s = 0.0
+        self._free_s = 0.0  # the uplink is from then on
+
+    async def open(self, room: Sampling) -> None:
+        await self.session.open((), room)
+        self._link.note_rtt(self.session.took_s)  # there is nothing to compute yet
+
+    def send(self, position: int, hidden: Tensor, wanted: int) -> None:
+        self._figures.up_bytes += hidden.data.nbytes
+        self._sent.append(self._lane.sent(self, hidden.data.nbytes))
+        self.session.send(position, hidden, wanted)
+
+    async def received(self, split: Split, under_way: int) -> Tensor:
+        """Take answers in until no more than so many are under way; the last one's hidden states."""
+        last = NOTHING
+        while self.session.on_their_way > under_way:
+            trip = await self.session.receive()
+            sent = self._sent.popleft()
+            self._lane.arrived(sent)
+            last = trip.forwarded.hidden
+            self.before_s, self._came_s = self._came_s, trip.came_s
+            self._figures.down_bytes += last.data.nbytes
+            if trip.forwarded.batch_tokens:
+                split.answered(trip.forwarded.batch_tokens, trip.forwarded.batch_s)
+                self._crossed(split, trip, sent)
+        return last
+
+    def _crossed(self, split: Split, trip: Trip, sent: Sent) -> None:
+        """What was neither waiting nor work at the middle was the link, from when the states before had gone up; unless
+        those of another request went before."""
+        came_s = trip.came_s - trip.forwarded.took_s
+        if sent.clear:
+            split.crossed(trip.rows, trip.forwarded.hidden.shape[0], came_s - max(trip.sent_s, self._free_s))
+        self._free_s = came_s - self._link.rtt_s
+
+
+def _check_fit(outer: EngineInfo, middle: EndpointSession) -> None:
+    """Raises EndpointLost for one whose part is not what the router was told: another may fit."""
+    try:
+        check_fit(outer, middle.info)
+    except SplitMismatch as error:
+        raise middle.unfit(str(error)) from error
+
+
+async def _cancel(outer: OuterSession) -> None:
+    with suppress(EngineError):  # it is gone with its engine
+        await outer.cancel()

@@ -1,0 +1,111 @@
+"""What a request in mode sketch asks of the router beside its endpoints: a plan, and places at which it is expanded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from deployments.request.assignment import EndpointInfo
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRequest:
+    """An answer whose length is known.
+
+    request: the job's id.
+    expected: tokens of the answer, as the target expects them.
+    target_token_s: seconds that the target takes for one now; 0: not known yet.
+    min_quality: of an expansion in relation to the target's own answer, 0 to 1.
+    devices: that the account may use; None: all.
+    """
+
+    request: int
+    expected: int
+    target_token_s: float = 0.0
+    min_quality: float = 0.0
+    devices: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SketchPlan:
+    """sketch: tokens that it may have; 0: the target answers in full.
+    reason: why it does; "" where it does not.
+    model: that is to expand it.
+    within_s: from when they begin until when expansions should be whole.
+    candidates: expansions of each sentence that compete.
+    """
+
+    sketch: int = 0
+    reason: str = ""
+    model: str = ""
+    within_s: float = 0.0
+    candidates: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceRequest:
+    """An expansion that is to be computed.
+
+    id: tells it from all others.
+    tokens: that it is expected to have.
+    dry_s: seconds until the reader has read all that there is.
+    lost: keys of the endpoints that have failed it.
+    beside: keys of those that compute another candidate.
+    model: that is to compute it; None: any.
+    min_quality, devices: as in PlanRequest.
+    """
+
+    id: int
+    tokens: int
+    dry_s: float = 0.0
+    lost: tuple[str, ...] = ()
+    beside: tuple[str, ...] = ()
+    model: str | None = None
+    min_quality: float = 0.0
+    devices: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an expansion is computed.
+
+    endpoint: a device, or a replica of the expander.
+    sequences: that it may compute there at once.
+    token_s: seconds that each of them takes for a token, as far as is known; 0: not known.
+    """
+
+    endpoint: EndpointInfo
+    sequences: int
+    token_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceReport:
+    """An expansion is over, or no longer wanted.
+
+    id: its own.
+    tokens: that were computed there.
+    longest: of these, those of the sequence that took longest.
+    seconds: that it took.
+    lost: the endpoint did not come to the end.
+    """
+
+    id: int
+    tokens: int = 0
+    longest: int = 0
+    seconds: float = 0.0
+    lost: bool = False
+
+
+class Expanders(Protocol):
+    """The router's part in it."""
+
+    async def plan(self, wanted: PlanRequest) -> SketchPlan: ...
+
+    async def place(self, wanted: PlaceRequest) -> Place | None:
+        """A place, once there is one; None where none will come."""
+        ...
+
+    def free(self, report: PlaceReport) -> None:
+        """It needs no place any more."""
+        ...

@@ -1,0 +1,74 @@
+"""The uplink of a device, which the requests to its split model share: rounds before prompts.
+
+A round is a few tokens' hidden states, for which a reader waits; a chunk of a prompt takes as long as many of them, and
+nothing overtakes it on its way. So a round goes up at once, and while anybody's rounds go on, a chunk waits until what
+was sent before it has left: a round then finds one chunk ahead of it at most. When that is, nobody says; it is reckoned
+from the bandwidth, and known at the latest when the answer is here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from policies.split import DeviceMonitor
+
+SOON_S, LOOK_S = 1e-4, 0.05
+"""A wait that is not worth it, and between two looks whether it is over sooner."""
+
+
+class Sent(NamedTuple):
+    """Hidden states on their way up.
+
+    number: so many were sent until then.
+    clear: what went before was not somebody else's.
+    """
+
+    number: int
+    clear: bool
+
+
+class Lane:
+    """link: what is known of it."""
+
+    def __init__(self, link: DeviceMonitor) -> None:
+        self._link = link
+        self._chunks = asyncio.Lock()  # they go one after the other
+        self._in_rounds = 0  # requests
+        self._sent = 0  # so many times
+        self._last: object = None  # who did
+        self._free_s = 0.0  # all will have left by then
+
+    @contextmanager
+    def rounds(self) -> Iterator[None]:
+        """A request is in its rounds."""
+        self._in_rounds += 1
+        try:
+            yield
+        finally:
+            self._in_rounds -= 1
+
+    async def turn(self) -> None:
+        """Return when a chunk may go."""
+        async with self._chunks:
+            while self._in_rounds and (wait_s := self._free_s - _now()) > SOON_S:  # noqa: ASYNC110 (see LOOK_S)
+                await asyncio.sleep(min(wait_s, LOOK_S))
+
+    def sent(self, who: object, size_bytes: int) -> Sent:
+        """So much of somebody's goes up."""
+        now_s = _now()
+        clear = who is self._last or self._free_s <= now_s + SOON_S
+        self._free_s = max(self._free_s, now_s) + size_bytes / self._link.up_bytes_s
+        self._sent, self._last = self._sent + 1, who
+        return Sent(self._sent, clear)
+
+    def arrived(self, sent: Sent) -> None:
+        """It was answered, and so has left, and all before it."""
+        if sent.number == self._sent:
+            self._free_s = min(self._free_s, _now())
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

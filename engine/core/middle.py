@@ -1,0 +1,150 @@
+"""The middle of a split model behind the engine protocol: sessions of hidden states, which know of no token.
+
+A session's rows stay in host memory (they are small beside keys and values), so that whoever gave way is computed
+again without asking the device. In place of token ids each row has a number that no other row has: the cache is keyed
+by them, so no session ever finds another's blocks, nor its own of what was rolled back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+from itertools import count
+from typing import Any
+
+import numpy as np
+
+from engine.base import EngineInfo, Forwarded, InvalidRequest, Sampling, Tensor
+from engine.core.engine import CoreEngine, CoreSession, Driver, Receive
+from engine.core.rows import Rows
+from engine.core.sequence import Sequence as CoreSequence
+from engine.core.step import Core
+from engine.core.tasks import Computed, ForwardTask
+from engine.split.hidden import CODEC, Codec, Kind
+from engine.validation import check_request
+
+_numbers = count()
+
+
+class MiddleSequence(CoreSequence):
+    """Rows of hidden states; `tokens` are their numbers.
+
+    known: positions of prompt and output that the device is certain of, as far as its rounds tell.
+    begun: those of them with which its answer began; None before.
+    """
+
+    RESERVED = 0
+
+    __slots__ = ("begun", "known", "rows")
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.rows = Rows()
+        self.known = 0
+        self.begun: int | None = None
+
+    def hear(self, known: int, now: float) -> None:
+        """A round begins, with what the one before gave the device's reader."""
+        if self.begun is None:
+            self.begun = known
+        else:
+            self.reader.deliver(max(0, known - self.known), now)
+        self.known = known
+
+    @property
+    def received(self) -> int:
+        return 0 if self.begun is None else self.known - self.begun
+
+    @property
+    def longest(self) -> int:
+        return self.sampling.max_tokens - (self.begun or 0)
+
+    def upcoming(self, count: int) -> np.ndarray:
+        return self.rows.between(self.computed, self.computed + count)
+
+    def replace(self, position: int, tokens: Collection[Any]) -> int:
+        """Set the rows from `position` on; all of them are new."""
+        self.rows.cut(position)
+        self.rows.put(position, np.asarray(tokens, np.float32))
+        self.tokens[position:] = [next(_numbers) for _ in tokens]
+        self.confirmed = self.goal = len(self.tokens)
+        return position
+
+    def _finish_after(self, token: int, output_len: int) -> None:
+        return None  # the device knows
+
+
+class MiddleEngine(CoreEngine):
+    """Forward sessions of one core."""
+
+    def __init__(self, core: Core, driver: Driver, info: EngineInfo, codec: Codec = CODEC) -> None:
+        assert info.split is not None
+        super().__init__(core, driver, info)
+        self.split, self.codec = info.split, codec
+        self._sequence, self._session = MiddleSequence, MiddleSession
+
+    def check_request(self, prompt: Sequence[int], log: Sequence[int], sampling: Sampling) -> None:
+        if prompt or log:
+            raise InvalidRequest(f"{self.info.model} takes hidden states: no prompt and no log")
+        told = Sampling(sampling.max_tokens, reader_rate=sampling.reader_rate, ignore_eos=sampling.ignore_eos)
+        if sampling != told:
+            raise InvalidRequest(f"{self.info.model} does not sample: of that, it is told max_tokens alone")
+        check_request([0], [], sampling, 1, self.info.context + 1)
+
+
+class MiddleSession(CoreSession):
+    """A session of a MiddleEngine."""
+
+    _engine: MiddleEngine
+    _sequence: MiddleSequence
+
+    @property
+    def engine(self) -> MiddleEngine:
+        """Whose it is."""
+        return self._engine
+
+    async def forward(self, position: int, hidden: Tensor, wanted: int) -> Forwarded:
+        return await through([self], position, hidden, wanted)
+
+    async def compute(
+        self, position: int, given: Callable[[], np.ndarray], judged: int, returned: int
+    ) -> Computed:
+        """Hidden states from `position` on through these layers. given: those, asked for where the core works.
+        judged: how many of the last ones the device judges drafts by; returned: how many come back."""
+
+        def run(deliver: Receive) -> None:
+            rows = given()
+            if not 0 <= judged <= len(rows):
+                raise InvalidRequest(f"of {len(rows)} positions, {judged} cannot come back")
+            self._core.extend(self._sequence, position, rows)
+            if judged:  # its drafts, and the last token that is certain
+                self._sequence.hear(position + len(rows) - judged + 1, self._core.clock())
+            self._core.assign(self._sequence, ForwardTask(returned, deliver))
+
+        async with self._forwards:
+            computed: Computed = await self._operation("forward", run)
+        return computed
+
+    async def extend(self, position: int, tokens: Sequence[int]) -> None:
+        """No more than a rollback."""
+        if tokens:
+            raise InvalidRequest(f"{self._engine.info.model} takes hidden states, no tokens")
+        await super().extend(position, ())
+
+
+async def through(stages: Sequence[MiddleSession], position: int, hidden: Tensor, wanted: int) -> Forwarded:
+    """Hidden states through one stage after the other, as `Session.forward`: what is asked for next follows on its
+    heels. Between stages they are as they were computed, whatever the wire has."""
+    loop = asyncio.get_running_loop()
+    began_s, batch_s = loop.time(), 0.0
+    first = stages[0].engine
+    given = partial(first.codec.unpack, hidden, first.split.hidden)
+    for stage in stages:
+        returned = wanted if stage is stages[-1] else hidden.shape[0]
+        computed = await stage.compute(position, given, wanted, returned)
+        batch_s += computed.batch_s
+        given = partial(np.asarray, computed.rows)
+    kind: Kind = hidden.dtype  # type: ignore[assignment]  # unpack has seen to it
+    deep = first.codec.pack(computed.rows, kind)
+    return Forwarded(deep, computed.batch_tokens, batch_s, loop.time() - began_s)

@@ -1,0 +1,393 @@
+"""The outer part of a split model, see `engine.split.base`: drafting, judging and branches over a core.
+
+Shallow layers and adapter are one stack over one paged KV cache, in which the core's ordinary steps compute prompts and
+drafts. Their hidden states stay in host memory until the session ends, so that none is computed twice. Drafts are
+tentative tokens of the sequence, each with what it was drawn from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from engine.base import EngineInfo, InvalidRequest, Sampling, Tensor, Verdict
+from engine.config import EngineConfig
+from engine.core.engine import CoreEngine, CoreSession, Driver, Receive
+from engine.core.rows import Rows
+from engine.core.runner import Outcome, Runner, Work
+from engine.core.sequence import Sequence as CoreSequence
+from engine.core.step import Core
+from engine.core.tasks import RoundTask, ShallowTask, VerifyTask
+from engine.split.base import GoOn, Judgement, Proposal, Shallow, always
+from engine.split.hidden import CODEC, Codec, Kind
+from engine.text import Spelling
+
+ALTERNATIVES = 8
+"""For the last drafted token, of which a proposal tells."""
+
+
+class Choice(NamedTuple):
+    """What a token was drafted from: the likeliest ids and their probabilities, best first, and which it is."""
+
+    ids: np.ndarray
+    probabilities: np.ndarray
+    token: int
+
+    @property
+    def probability(self) -> float:
+        return float(self.probabilities[self.ids == self.token].sum())
+
+    @property
+    def alternatives(self) -> list[tuple[int, float]]:
+        """(id, probability): the token, then the others."""
+        pairs = zip(self.ids.tolist(), self.probabilities.tolist(), strict=True)
+        return sorted(pairs, key=lambda pair: pair[0] != self.token)
+
+
+class OuterSequence(CoreSequence):
+    """A prompt and its output at the outer part.
+
+    shallow: hidden states after the shallow layers.
+    sent: leading positions whose states the middle has.
+    choices: of the tentative tokens.
+    branches: sequences that go on from alternatives for the last token.
+    stem: of a branch, the sequence that has it.
+    branched_s, stepped_s: when the branches began and when the longest had its last token, on the core's clock.
+    """
+
+    __slots__ = ("branched_s", "branches", "choices", "sent", "shallow", "stem", "stepped_s")
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.shallow = Rows()
+        self.sent = 0
+        self.choices: list[Choice] = []
+        self.branches: list[OuterSequence] = []
+        self.stem: OuterSequence | None = None
+        self.branched_s = self.stepped_s = 0.0
+
+    @property
+    def reusable(self) -> int:
+        """No position whose hidden states are not there."""
+        return min(super().reusable, self.shallow.end)
+
+    def recede(self, tokens: int) -> None:
+        super().recede(tokens)
+        self.shallow.cut(tokens)
+        self.sent = min(self.sent, tokens)
+
+    def replace(self, position: int, tokens: Collection[Any]) -> int:
+        self.choices.clear()
+        return super().replace(position, tokens)
+
+    def stated(self) -> tuple[np.ndarray, np.ndarray] | tuple[None, None]:
+        """What the tentative tokens were drawn from, (ids, probabilities), [tokens, width] each; None if greedily."""
+        if self.sampling.greedy or not self.choices:
+            return None, None
+        return np.stack([c.ids for c in self.choices]), np.stack([c.probabilities for c in self.choices])
+
+    def fork(self, number: int, token: int) -> OuterSequence:
+        """The same with another last token."""
+        output = [*self.tokens[self.prompt_len : -1], token]
+        branch = OuterSequence(number, self.prompt, output, self.sampling, -1)
+        branch.stem, branch.ends = self, self.ends
+        branch.computed = min(self.computed, len(self.tokens) - 1)
+        branch.shallow = Rows(branch.computed)
+        return branch
+
+
+class OuterRunner(Runner, Protocol):
+    """A runner that also notes hidden states in `OuterSequence.shallow`.
+
+    drafts: whether there is an adapter.
+    """
+
+    drafts: bool
+
+    def judge(self, s: OuterSequence, deep: np.ndarray) -> Outcome:
+        """The outcome of the session's VerifyTask, whose rows after the middle are `deep`, [window, hidden]."""
+        ...
+
+
+class OuterCore(Core):
+    """A core whose sessions are outer parts."""
+
+    def __init__(self, runner: OuterRunner, config: EngineConfig, *args: Any, **policies: Any) -> None:
+        super().__init__(runner, config, *args, **policies)
+        self.outer = runner
+
+    def shallow(self, s: OuterSequence, task: ShallowTask) -> None:
+        """Deliver when the task's positions are computed, but the last token's."""
+        self._check_idle(s)
+        task.end = min(task.end, s.confirmed - 1)
+        if s.shallow.end >= task.end:
+            task.deliver()
+            return
+        self._begin(s, task)
+        s.goal = task.end
+        self._changed()
+
+    def draft(self, s: OuterSequence, task: RoundTask) -> None:
+        """Go on drafting from the tentative tokens, as far as they are such as the task asks for."""
+        self._check_idle(s)
+        room = s.sampling.max_tokens - (s.confirmed - s.prompt_len) - 1  # one is the model's own
+        task.length = min(task.length, room) if self.outer.drafts and s.finish is None else 0
+        stand, ended = _standing(s, task)
+        if stand < len(s.choices):
+            del s.tokens[s.confirmed + stand :], s.choices[stand:]
+            s.end()
+            self.memory.roll_back(s, s.confirmed + stand)
+        if ended:
+            self._close(s, task)
+        elif s.computed == len(s.tokens):  # the last one's logits are gone
+            self.memory.roll_back(s, s.computed - 1)
+            self._begin(s, task)
+        else:
+            self._begin(s, task)
+        self._changed()
+
+    def branch(self, s: OuterSequence, numbers: Sequence[int], task: RoundTask) -> int:
+        """Draft on from as many alternatives for the last tentative token as there are numbers, each with a copy of the
+        task."""
+        self._check_idle(s)
+        self.drop(s)
+        if not s.choices or not s.admitted:
+            return 0
+        for number, (token, _) in zip(numbers, s.choices[-1].alternatives, strict=False):
+            if token in s.ends:
+                continue
+            branch = s.fork(number, token)
+            if not self.memory.fork(s, branch):
+                break
+            s.branches.append(branch)
+            self.draft(branch, RoundTask(task.length, task.go_on, False, task.deliver))
+        s.branched_s = s.stepped_s = self.clock()
+        return len(s.branches)
+
+    def judge(self, s: OuterSequence, deep: np.ndarray) -> Judgement:
+        """Computed at once, between two steps."""
+        self._check_idle(s)
+        if s.finish is not None:
+            return Judgement(Verdict(0, [], s.finish), s.sent)
+        drafts = s.tokens[s.confirmed :]
+        if len(deep) != len(drafts) + 1 or s.sent < len(s.tokens):
+            raise InvalidRequest(f"{len(deep)} rows do not judge the {len(drafts)} tokens that were proposed")
+        verdicts: list[Verdict] = []
+        q_ids, q_probs = s.stated()
+        task = VerifyTask(drafts, q_ids, q_probs, verdicts.append)
+        del s.tokens[s.confirmed :]
+        s.choices.clear()
+        self._begin(s, task)
+        self._take(s, self.outer.judge(s, deep), self.clock())
+        steps = max((len(branch.choices) for branch in s.branches), default=0)
+        ready = self._adopt(s)
+        self.drop(s)
+        self._changed()
+        return Judgement(verdicts[0], s.sent, ready, steps, s.stepped_s - s.branched_s if steps else 0.0)
+
+    def drop(self, s: OuterSequence) -> None:
+        """Its branches are of no use."""
+        for branch in s.branches:
+            self.memory.remove(branch)
+            branch.end()
+        s.branches.clear()
+
+    def form(self) -> Work | None:
+        for s in list(self.memory.waiting):  # a branch that gave way is not worth computing again
+            assert isinstance(s, OuterSequence)
+            if s.stem is not None:
+                s.stem.branches.remove(s)
+                self.memory.remove(s)
+                s.end()
+        return super().form()
+
+    def extend(self, s: CoreSequence, position: int, tokens: list[int] | np.ndarray) -> None:
+        super().extend(s, position, tokens)
+        assert isinstance(s, OuterSequence)
+        self.drop(s)
+
+    def cancel(self, s: CoreSequence) -> None:
+        assert isinstance(s, OuterSequence)
+        self.drop(s)
+        super().cancel(s)
+
+    def _take(self, s: CoreSequence, outcome: Outcome, now: float) -> None:
+        task = s.task
+        if isinstance(s, OuterSequence) and isinstance(task, RoundTask):
+            self._drafted(s, task, outcome)
+        elif isinstance(task, ShallowTask):
+            s.end()
+            task.deliver()
+        else:
+            super()._take(s, outcome, now)
+
+    def _drafted(self, s: OuterSequence, task: RoundTask, outcome: Outcome) -> None:
+        if task.closing:
+            self.stats.tokens_prefilled += s.window  # its logits are not needed
+            s.end()
+            task.deliver()
+            return
+        assert outcome.q is not None
+        s.tokens.append(outcome.token)
+        s.choices.append(Choice(*outcome.q, outcome.token))
+        self.stats.tokens_drafted += 1
+        if s.stem is not None and len(s.choices) == max(len(branch.choices) for branch in s.stem.branches):
+            s.stem.stepped_s = self.clock()
+        if not _ends(s, task, len(s.choices)):
+            s.goal += 1
+            self.memory.wake(s)
+            return
+        s.end()
+        self._close(s, task)
+
+    def _close(self, s: OuterSequence, task: RoundTask) -> None:
+        """The tentative tokens are those that are wanted; the last of them may have to be computed."""
+        if not task.closes or s.shallow.end >= len(s.tokens):
+            task.deliver()
+            return
+        task.closing = True
+        self._begin(s, task)
+
+    def _adopt(self, s: OuterSequence) -> int:
+        """Go on as the branch that says what the output does now; how many tokens it has drafted beyond."""
+        length = len(s.tokens)
+        for branch in s.branches:
+            new = branch.tokens[length:]
+            if (
+                s.finish is None
+                and new
+                and branch.tokens[:length] == s.tokens
+                and self.memory.adopt(s, branch)
+            ):
+                s.tokens += new
+                s.choices = branch.choices[-len(new) :]
+                s.shallow.put(branch.shallow.start, branch.shallow.between(branch.shallow.start, s.computed))
+                s.end()
+                return len(new)
+        return 0
+
+
+def _ends(s: OuterSequence, task: RoundTask, count: int) -> bool:
+    """Whether a draft ends with the tentative token that is the `count`-th. The task is asked once for each."""
+    return (
+        count >= task.length
+        or s.tokens[s.confirmed + count - 1] in s.ends
+        or not task.go_on(s.choices[count - 1].probability)
+    )
+
+
+def _standing(s: OuterSequence, task: RoundTask) -> tuple[int, bool]:
+    """How many of the tentative tokens are such as the task asks for, and whether the draft ends with them."""
+    if task.length < 1:
+        return 0, True
+    for count in range(1, len(s.choices) + 1):
+        if _ends(s, task, count):
+            return count, True
+    return len(s.choices), False
+
+
+class OuterEngine(CoreEngine):
+    """Sessions of the outer part of a split model. kind: of its hidden states on the wire."""
+
+    def __init__(
+        self,
+        core: OuterCore,
+        driver: Driver,
+        info: EngineInfo,
+        tokenizer: Spelling | None = None,
+        kind: Kind = "float32",
+        codec: Codec = CODEC,
+    ) -> None:
+        assert info.split is not None
+        super().__init__(core, driver, info, tokenizer)
+        self.split, self.kind, self.codec = info.split, kind, codec
+        self._sequence, self._session = OuterSequence, OuterSession
+
+    async def open(self, prompt: Sequence[int], sampling: Sampling, log: Sequence[int] = ()) -> OuterSession:
+        session = await super().open(prompt, sampling, log)
+        assert isinstance(session, OuterSession)
+        return session
+
+
+class OuterSession(CoreSession):
+    """A session of an OuterEngine, see `engine.split.base.OuterSession`."""
+
+    _engine: OuterEngine
+    _core: OuterCore
+    _sequence: OuterSequence
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._operations = ("shallow", "propose", "branch", "judge", "rewind", "extend")
+
+    async def shallow(self, count: int) -> Shallow:
+        s = self._sequence
+
+        def run(deliver: Receive) -> None:
+            task = ShallowTask(s.sent + max(count, 0), lambda: deliver(self._send(task.end)))
+            self._core.shallow(s, task)
+
+        position, rows = await self._operation("shallow", run)
+        return Shallow(position, self._packed(rows))
+
+    async def propose(self, longest: int, go_on: GoOn = always) -> Proposal:
+        s = self._sequence
+
+        def run(deliver: Receive) -> None:
+            def done() -> None:
+                deliver((*self._send(len(s.tokens)), s.tokens[s.confirmed :], list(s.choices)))
+
+            self._core.drop(s)
+            self._core.draft(s, RoundTask(max(longest, 0), go_on, True, done))
+
+        position, rows, ids, choices = await self._operation("propose", run)
+        return Proposal(
+            position=position,
+            hidden=self._packed(rows),
+            ids=ids,
+            probabilities=[choice.probability for choice in choices],
+            alternatives=choices[-1].alternatives[:ALTERNATIVES] if choices else [],
+        )
+
+    async def branch(self, alternatives: int, steps: int) -> int:
+        numbers = [self._engine.number() for _ in range(alternatives)]
+
+        def run(deliver: Receive) -> None:
+            task = RoundTask(steps, always, False, lambda: None)
+            deliver(self._core.branch(self._sequence, numbers, task))
+
+        count: int = await self._operation("branch", run)
+        return count
+
+    async def judge(self, deep: Tensor) -> Judgement:
+        s = self._sequence
+
+        def run(deliver: Receive) -> None:
+            rows = self._engine.codec.unpack(deep, self._engine.split.hidden)
+            deliver(self._core.judge(s, rows))
+
+        judgement: Judgement = await self._operation("judge", run)
+        return judgement
+
+    async def rewind(self, position: int) -> None:
+        s = self._sequence
+
+        def run(deliver: Receive) -> None:
+            if not 0 <= position <= s.sent:
+                raise InvalidRequest(f"position {position} is beyond the {s.sent} that were sent")
+            s.sent = position
+            deliver(None)
+
+        await self._operation("rewind", run)
+
+    def _packed(self, rows: np.ndarray) -> Tensor:
+        return self._engine.codec.pack(rows, self._engine.kind)
+
+    def _send(self, end: int) -> tuple[int, np.ndarray]:
+        """(position, states) of what the middle has not seen of the first `end` positions; it will have now."""
+        s = self._sequence
+        position, rows = s.sent, s.shallow.between(s.sent, end)
+        s.sent += len(rows)
+        return position, rows

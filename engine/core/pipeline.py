@@ -1,0 +1,102 @@
+"""A middle in stages: P engines, each with some of its layers and a KV cache for them, one after the other.
+
+While one stage computes a chunk of hidden states the one before has the next, of the same session or of another's: so P
+batches are computed at once (HAT, section 3.3). What a session does it does at every stage.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from itertools import pairwise
+
+import msgspec
+
+from engine.base import EngineInfo, EngineStats, Forwarded, Sampling, Tensor, Tokens
+from engine.core.middle import MiddleEngine, MiddleSession, through
+from engine.session import BaseSession
+
+
+def spread(first: int, layers: int, stages: int) -> list[tuple[int, int]]:
+    """The layers from `first` on, in so many parts (first, end) that differ by one layer at most. Raises ValueError."""
+    if not 1 <= stages <= layers - first:
+        raise ValueError(f"{layers - first} layers cannot be {stages} stages")
+    ends = [first + (layers - first) * (i + 1) // stages for i in range(stages)]
+    return list(pairwise([first, *ends]))
+
+
+class Pipeline:
+    """The Engine protocol over the stages of a middle, which it closes."""
+
+    def __init__(self, stages: Sequence[MiddleEngine]) -> None:
+        self._stages = list(stages)
+        info = self._stages[0].info
+        assert info.split is not None
+        split = msgspec.structs.replace(info.split, stages=len(self._stages))
+        self.info: EngineInfo = msgspec.structs.replace(info, split=split)
+
+    async def open(
+        self, prompt: Sequence[int], sampling: Sampling, log: Sequence[int] = ()
+    ) -> PipelineSession:
+        opened: list[MiddleSession] = []
+        try:
+            for stage in self._stages:
+                session = await stage.open(prompt, sampling, log)
+                assert isinstance(session, MiddleSession)
+                opened.append(session)
+        except BaseException:
+            for session in opened:
+                await session.cancel()
+            raise
+        return PipelineSession(self.info, opened)
+
+    @property
+    def sessions(self) -> int:
+        """Open ones."""
+        return self._stages[0].sessions
+
+    @property
+    def blocks_used(self) -> int:
+        """Blocks that sessions hold, at all stages together."""
+        return sum(stage.blocks_used for stage in self._stages)
+
+    async def stats(self) -> EngineStats:
+        """Of the stage with the least room, whose steps are the pipeline's."""
+        return min([await stage.stats() for stage in self._stages], key=_room)
+
+    def gauges(self) -> EngineStats:
+        """As `CoreEngine.gauges`, of that stage."""
+        return min((stage.gauges() for stage in self._stages), key=_room)
+
+    async def close(self) -> None:
+        await asyncio.gather(*(stage.close() for stage in self._stages))
+
+
+def _room(stats: EngineStats) -> int:
+    return stats.blocks_free
+
+
+class PipelineSession(BaseSession):
+    """One session at each stage."""
+
+    def __init__(self, info: EngineInfo, stages: Sequence[MiddleSession]) -> None:
+        super().__init__(info)
+        self._stages = stages
+
+    def generate(self) -> AsyncGenerator[Tokens, None]:
+        return self._stages[0].generate()  # which refuses
+
+    async def forward(self, position: int, hidden: Tensor, wanted: int) -> Forwarded:
+        if self._ended is not None:
+            raise self._refusal("forward")
+        return await through(self._stages, position, hidden, wanted)
+
+    async def extend(self, position: int, tokens: Sequence[int]) -> None:
+        for stage in self._stages:
+            await stage.extend(position, tokens)
+
+    async def cancel(self) -> None:
+        if not self._end():
+            return
+        for stage in self._stages:
+            await stage.cancel()

@@ -1,0 +1,13 @@
+"""How models are asked for sketches and expansions, and how what they wrote is read."""
+
+from __future__ import annotations
+
+from engine.sketch.base import SketchFormat
+from engine.sketch.marked import MarkedFormat
+from engine.sketch.prompted import PromptedFormat
+from engine.tokenizer import Tokenizer
+
+
+def sketch_format(tokenizer: Tokenizer) -> SketchFormat:
+    """The form that a model was trained in, where its vocabulary has the marks of that; else one in words."""
+    return MarkedFormat.of(tokenizer) or PromptedFormat(tokenizer)

@@ -1,0 +1,75 @@
+"""Sketches of models that were trained to write them, between marks of their own, as the embedded family was:
+
+sketch     … <|s|><|len|> N<|;|> note<|;|> note<eos>    N: tokens of the answer
+expansion  … <|s|> note<|;|> note<|x|> note<|e|> sentence<eos>
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from engine.base import InvalidRequest
+from engine.sketch.base import Question, Sketch, TextFormat
+from engine.tokenizer import Tokenizer
+
+ANSWER, SKETCH, LENGTH, NEXT, EXPAND, SENTENCE = "<|a|>", "<|s|>", "<|len|>", "<|;|>", "<|x|>", "<|e|>"
+
+
+class MarkedFormat(TextFormat):
+    """As `engine.sketch.base.SketchFormat`. Raises InvalidRequest where the vocabulary lacks the marks."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        super().__init__(tokenizer)
+        marks = (ANSWER, SKETCH, LENGTH, NEXT, EXPAND, SENTENCE)
+        self._answer, self._sketch, self._length, self._next, self._expand, self._sentence = map(
+            tokenizer.special_id, marks
+        )
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer) -> MarkedFormat | None:
+        """None where the vocabulary lacks the marks."""
+        try:
+            return cls(tokenizer)
+        except InvalidRequest:
+            return None
+
+    def sketch(self, question: Question) -> list[int] | None:
+        *asked, last = question.prompt
+        return [*asked, self._sketch, self._length] if last == self._answer else None
+
+    def read(self, written: Sequence[int], ended: bool) -> Sketch:
+        head, *notes = self._split(written)
+        if not notes and not ended:
+            return Sketch()
+        length = re.fullmatch(r"\s*(\d{1,6})\s*", self._tokenizer.decode(head))
+        complete = notes if ended else notes[:-1]
+        return Sketch(
+            int(length[1]) if length else None, tuple(tuple(note) for note in complete if self.text(note))
+        )
+
+    def expand(self, question: Question, sketch: Sketch, note: int) -> list[int]:
+        notes = [token for each in sketch.notes for token in (self._next, *each)][1:]
+        return [
+            *question.prompt[:-1],
+            self._sketch,
+            *notes,
+            self._expand,
+            *sketch.notes[note],
+            self._sentence,
+        ]
+
+    def sentence(self, written: Sequence[int], first: bool) -> list[int]:
+        """Sentences are spelt with the space before them."""
+        return [token for token in written if self._tokenizer.special_name(token) is None]
+
+    def _split(self, written: Sequence[int]) -> Iterator[list[int]]:
+        """At the marks; what is special otherwise says nothing."""
+        part: list[int] = []
+        for token in written:
+            if token == self._next:
+                yield part
+                part = []
+            elif self._tokenizer.special_name(token) is None:
+                part.append(token)
+        yield part

@@ -1,0 +1,39 @@
+"""How much of a prompt the hidden states that leave a device give away, as attacks have measured it (leakage.json)."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import msgspec
+
+from engine.base import SplitInfo
+
+
+class Measured(msgspec.Struct, frozen=True):
+    """Of a model.
+
+    model: its name.
+    source: what measured it.
+    recovered: share of prompts' tokens that were read, by the layers that the states had passed.
+    """
+
+    model: str
+    source: str
+    recovered: dict[int, float]
+
+
+@cache
+def measured() -> dict[str, Measured]:
+    """By the models' checksums."""
+    text = Path(__file__).with_suffix(".json").read_bytes()
+    return msgspec.json.decode(text, type=dict[str, Measured])
+
+
+def recovery(split: SplitInfo) -> float:
+    """Share of a prompt's tokens that whoever has the model reads from the states of so many of its layers. Between the
+    depths that were attacked it is that of the one before, since more layers give away no more; where nobody has tried,
+    all of them."""
+    known = measured().get(split.checksum)
+    depths = [m for m in known.recovered if m <= split.first] if known else []
+    return known.recovered[max(depths)] if known and depths else 1.0

@@ -1,0 +1,253 @@
+"""The parts of a split model in torch: its middle, and its outer part with the adapter that drafts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from engine.base import EngineInfo, Sampling
+from engine.config import EngineConfig
+from engine.core.middle import MiddleEngine
+from engine.core.outer import OuterCore, OuterEngine, OuterSequence
+from engine.core.pipeline import Pipeline, spread
+from engine.core.runner import Outcome, Work
+from engine.core.sequence import Sequence as Session
+from engine.core.step import Core
+from engine.core.tasks import RoundTask
+from engine.model_folder import read_config
+from engine.split import bundle
+from engine.split.hidden import Kind
+from engine.tokenizer import Tokenizer
+from engine.torch import weights
+from engine.torch.batch import Batch, Piece
+from engine.torch.engine import apart, drive, figures, place_of
+from engine.torch.model import KVPool, Model
+from engine.torch.rng import Purpose, uniforms
+from engine.torch.runner import TorchRunner, decide
+from engine.torch.sampling import DRAFT_SUPPORT, distributions, draw, penalise
+from engine.torch.weights import Part, Weights, shape
+
+Report = Callable[[dict[str, object]], object]
+
+
+def load_middle(
+    folder: str | Path,
+    first: int,
+    config: EngineConfig,
+    *,
+    device: str | None = None,
+    name: str | None = None,
+    threads: int | None = None,
+    report: Report = lambda _: None,
+) -> MiddleEngine:
+    """Forward sessions of the model in a local Hugging Face folder, from layer `first` on and without its ends. All of
+    it is read once, for the checksum.
+
+    The rest: see `engine.torch.engine.load`. Raises UnsupportedModel, or BadBundle where there is no such layer.
+    """
+    (engine,) = _load_stages(Path(folder), first, 1, config, device, name, threads, report)
+    return engine
+
+
+def load_pipeline(
+    folder: str | Path,
+    first: int,
+    stages: int,
+    config: EngineConfig,
+    *,
+    device: str | None = None,
+    name: str | None = None,
+    threads: int | None = None,
+    report: Report = lambda _: None,
+) -> Pipeline:
+    """The same, with the layers spread over stages as evenly as may be. Each has threads, and a KV cache of as many
+    blocks, of its own. Raises BadBundle also where there is not a layer for each."""
+    return Pipeline(_load_stages(Path(folder), first, stages, config, device, name, threads, report))
+
+
+def _load_stages(
+    folder: Path,
+    first: int,
+    stages: int,
+    config: EngineConfig,
+    device: str | None,
+    name: str | None,
+    threads: int | None,
+    report: Report,
+) -> list[MiddleEngine]:
+    began_s = time.perf_counter()
+    place, dtype = place_of(device)
+    split = bundle.describe(folder, first)
+    try:
+        parts = [Part(begin, end, ends=False) for begin, end in spread(first, split.layers, stages)]
+    except ValueError as error:
+        raise bundle.BadBundle(str(error)) from None
+    loaded = [apart(partial(weights.load, folder, place, dtype, part), threads) for part in parts]
+    tokenizer = Tokenizer.load(folder)  # for its name alone
+    info = EngineInfo(
+        model=name or folder.name,
+        vocabulary=tokenizer.vocabulary,
+        vocab_size=shape(folder, read_config(folder)).vocab_size,
+        context=loaded[0].config.context,
+        eos=tokenizer.eos,
+        capabilities=("forward",),
+        split=split,
+    )
+    for each in loaded:
+        report(figures(info, each, config, threads, began_s))
+    return [start_middle(Middle(each), info, config, threads) for each in loaded]
+
+
+def load_outer(
+    folder: str | Path,
+    config: EngineConfig,
+    *,
+    kind: Kind = "float32",
+    device: str | None = None,
+    name: str | None = None,
+    threads: int | None = None,
+    report: Report = lambda _: None,
+) -> OuterEngine:
+    """Outer sessions of a bundle. kind: of hidden states on the wire. The rest: see `engine.torch.engine.load`.
+
+    Raises BadBundle, UnsupportedModel.
+    """
+    began_s, folder = time.perf_counter(), Path(folder)
+    place, dtype = place_of(device)
+    described = bundle.read(folder)
+
+    def read() -> Weights:
+        ends = weights.load(folder, place, dtype, Part(0, described.split.first))
+        adapter = folder / bundle.ADAPTER
+        return weights.with_adapter(ends, adapter) if adapter.exists() else ends
+
+    loaded = apart(read, threads)
+    tokenizer = Tokenizer.load(folder)
+    info = EngineInfo(
+        model=name or described.model,
+        vocabulary=tokenizer.vocabulary,
+        vocab_size=loaded.config.vocab_size,
+        context=loaded.config.context,
+        eos=tokenizer.eos,
+        capabilities=(),
+        split=described.split,
+    )
+    engine = start_outer(Outer(loaded), info, config, tokenizer, threads, kind)
+    report(figures(info, loaded, config, threads, began_s))
+    return engine
+
+
+def start_middle(
+    model: Middle, info: EngineInfo, config: EngineConfig, threads: int | None = None
+) -> MiddleEngine:
+    """An engine over a middle that is loaded."""
+    core = apart(lambda: Core(MiddleRunner(model, config.kv_blocks, config.block_size), config), threads)
+    return drive(core, info, threads, MiddleEngine)
+
+
+def start_outer(
+    model: Outer,
+    info: EngineInfo,
+    config: EngineConfig,
+    tokenizer: Tokenizer | None = None,
+    threads: int | None = None,
+    kind: Kind = "float32",
+) -> OuterEngine:
+    """An engine over an outer part that is loaded."""
+    core = apart(lambda: OuterCore(OuterRunner(model, config.kv_blocks, config.block_size), config), threads)
+    return drive(core, info, threads, partial(OuterEngine, tokenizer=tokenizer, kind=kind))
+
+
+class Middle(Model):
+    """Decoder layers alone: hidden states in, hidden states out."""
+
+    def embed(self, ids: torch.Tensor) -> torch.Tensor:
+        """[T, hidden] → the same"""
+        return ids.to(self.dtype)
+
+    def head(self, hidden: torch.Tensor) -> torch.Tensor:
+        """[R, hidden] → the same in float32."""
+        return hidden.float()
+
+
+class MiddleRunner(TorchRunner):
+    """Steps of forward sessions."""
+
+    def outcomes(self, finished: list[Session], logits: torch.Tensor) -> list[Outcome]:
+        rows = logits.cpu().numpy()
+        ends = np.cumsum([s.window for s in finished])
+        return [Outcome(0, 0, hidden=part) for part in np.split(rows, ends[:-1])] if finished else []
+
+
+class Outer(Model):
+    """Embed → shallow layers (→ adapter) → head."""
+
+    def __init__(self, weights: Weights) -> None:
+        super().__init__(weights)
+        self.drafts = weights.layers[-1].feed_forward is None
+        self._shallow = len(weights.layers) - self.drafts
+
+    def shallow(self, batch: Batch, pool: KVPool) -> tuple[torch.Tensor, torch.Tensor]:
+        """(logits as those of `forward`, hidden states [T, hidden] in float32 after the shallow layers)."""
+        shallow = self.decode(self.embed(batch.inputs), batch, pool, 0, self._shallow)
+        hidden = self.decode(shallow, batch, pool, self._shallow)
+        if batch.logit_rows is not None:
+            hidden = hidden.index_select(0, batch.logit_rows)
+        return self.head(hidden), shallow.float()
+
+
+class OuterRunner(TorchRunner):
+    """Steps of outer sessions."""
+
+    model: Outer
+
+    def __init__(self, model: Outer, num_blocks: int, block_size: int) -> None:
+        super().__init__(model, num_blocks, block_size)
+        self.drafts = model.drafts
+
+    def logits(self, s: Session) -> int:
+        return int(isinstance(s.task, RoundTask) and not s.task.closing)
+
+    def forward(self, work: Work, pieces: Sequence[Piece]) -> torch.Tensor:
+        logits, shallow = self.model.shallow(self.model.batch(pieces, self.kv), self.kv)
+        rows, row = shallow.cpu().numpy(), 0
+        for s, grant in work:
+            assert isinstance(s, OuterSequence)
+            s.shallow.put(s.computed, rows[row : row + grant])
+            row += grant
+        return logits
+
+    def outcomes(self, finished: list[Session], logits: torch.Tensor) -> list[Outcome]:
+        drafting = [s for s in finished if self.logits(s)]
+        drafted = iter(_draft(drafting, logits) if drafting else [])
+        return [next(drafted) if self.logits(s) else Outcome(0, 0) for s in finished]
+
+    def judge(self, s: OuterSequence, deep: np.ndarray) -> Outcome:
+        with torch.inference_mode():
+            hidden = torch.tensor(deep).to(self.model.device, self.model.dtype)
+            return decide([s], self.model.head(hidden))[0]
+
+
+_AS_IT_IS = Sampling(temperature=1.0)
+
+
+def _draft(sequences: Sequence[Session], raw: torch.Tensor) -> list[Outcome]:
+    """A drafted token each, the best or drawn by chance, with the likeliest and their probabilities: of a greedy draft
+    the model's own, otherwise those that it was drawn from."""
+    settings = [s.sampling for s in sequences]
+    logits = penalise(raw, settings, lambda i: (sequences[i].prompt, sequences[i].output))
+    probs = distributions(logits, [_AS_IT_IS if s.greedy else s for s in settings])
+    likeliest, ids = probs.topk(min(DRAFT_SUPPORT, probs.shape[1]), dim=-1)
+    drawn_from = likeliest / likeliest.sum(dim=-1, keepdim=True)
+    chance = uniforms([s.seed for s in settings], [s.output_len for s in sequences], Purpose.DRAFT)
+    drawn = ids.gather(1, draw(drawn_from, chance)[:, None])
+    greedy = torch.tensor([[s.greedy] for s in settings], device=ids.device)
+    tokens = torch.where(greedy, ids[:, :1], drawn).squeeze(1).tolist()
+    of = torch.where(greedy, likeliest, drawn_from).float().cpu().numpy()
+    names = ids.cpu().numpy().astype(np.int32)
+    return [Outcome(0, token, q=(names[i], of[i])) for i, token in enumerate(tokens)]

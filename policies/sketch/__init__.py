@@ -1,0 +1,46 @@
+"""Sketch first, expand in parallel: PICE (Zhan et al. 2025).
+
+The LLM writes a sketch, short sentences that are complete in what they say, and small models on devices expand them in
+parallel. `sketching` decides whether and how long, a `job_queue` who is expanded next, `ModelSelection` with which of a
+device's models, `merge` and `reading_order` how its sentences share the device, `best` which expansion the user gets.
+"""
+
+from policies.sketch.confidence import Candidate, Weights, best, confidence
+from policies.sketch.dispatch import Job, JobQueue, job_queue
+from policies.sketch.level import Choice, Reason, SketchPolicy, SketchState, SmallModel, sketching
+from policies.sketch.merging import Groups, merge, merge_for_reader
+from policies.sketch.objectives import Metric, Objective, Outlook, preferred, ranked
+from policies.sketch.order import Schedule, list_schedule, reading_order
+from policies.sketch.rouge import rouge1
+from policies.sketch.selection import ModelSelection
+from policies.sketch.suitability import sketchable
+
+__all__ = [
+    "Candidate",
+    "Choice",
+    "Groups",
+    "Job",
+    "JobQueue",
+    "Metric",
+    "ModelSelection",
+    "Objective",
+    "Outlook",
+    "Reason",
+    "Schedule",
+    "SketchPolicy",
+    "SketchState",
+    "SmallModel",
+    "Weights",
+    "best",
+    "confidence",
+    "job_queue",
+    "list_schedule",
+    "merge",
+    "merge_for_reader",
+    "preferred",
+    "ranked",
+    "reading_order",
+    "rouge1",
+    "sketchable",
+    "sketching",
+]

@@ -1,0 +1,79 @@
+"""The ensemble: which of several expansions of a sketch goes to the user.
+
+PICE (Zhan et al. 2025), section IV-C. How likely a model finds its own text says more of the model than of the text, so
+its length and its words count as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import exp
+from typing import NamedTuple
+
+from policies.sketch.rouge import rouge1
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """Of the parts of a confidence, shares of 1. The paper does not say which it takes.
+
+    probability: α1.
+    length: α2.
+    """
+
+    probability: float = 0.4
+    length: float = 0.2
+
+    def __post_init__(self) -> None:
+        if min(self.probability, self.length) < 0 or self.probability + self.length > 1:
+            raise ValueError(f"needs α1, α2 ≥ 0 and α1 + α2 ≤ 1, not {self.probability} and {self.length}")
+
+    @property
+    def closeness(self) -> float:
+        """1 − α1 − α2, of ROUGE-1."""
+        return 1 - (self.probability + self.length)
+
+    def without_probability(self) -> Weights:
+        """The same of the other two parts."""
+        rest = 1 - self.probability
+        return Weights(0.0, self.length / rest if rest else 0.5)
+
+
+WEIGHTS = Weights()
+
+
+class Candidate(NamedTuple):
+    """An expansion. One model may give several.
+
+    text: all of it.
+    tokens: |y|, in its model's own vocabulary.
+    log_probability: Σ ln p(w_i), that the model gave its tokens; at most 0.
+    """
+
+    text: str
+    tokens: int
+    log_probability: float
+
+
+def confidence(candidate: Candidate, sketch: str, expected: int, weights: Weights = WEIGHTS) -> float:
+    """PICE's equation (3), in [0, 1]: α1 · 2^{(1/N) Σ log2 p(w_i)} + α2 · Norm(|y|) + (1 − α1 − α2) · ROUGE-1(r, y).
+
+    The first part is the geometric mean of the tokens' probabilities, the inverse of the perplexity. The paper leaves
+    Norm open; here it is min(1, |y|/l): more detail counts until the answer is as long as the LLM would have made it.
+    A candidate without tokens has confidence 0.
+
+    expected: l, tokens that the LLM expected the answer to have, at least 1.
+    """
+    if not candidate.tokens:
+        return 0.0
+    probability = exp(min(0.0, candidate.log_probability / candidate.tokens))
+    length = min(1.0, candidate.tokens / expected)
+    closeness = rouge1(candidate.text, sketch)
+    weighed = weights.probability * probability + weights.length * length + weights.closeness * closeness
+    return min(1.0, weighed)  # rounding apart, it is no more
+
+
+def best(candidates: Sequence[Candidate], sketch: str, expected: int, weights: Weights = WEIGHTS) -> int:
+    """The index of the one with the highest confidence, the first among equals; there must be one at least."""
+    return max(range(len(candidates)), key=lambda i: confidence(candidates[i], sketch, expected, weights))

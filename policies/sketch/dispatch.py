@@ -1,0 +1,164 @@
+"""Dispatch: which of the answers that wait to be expanded an idle device takes.
+
+PICE (Zhan et al. 2025), algorithm 1: lists by expected length, so that the answers of a batch end together; a device
+takes its batch from the list with the most jobs. Beyond the paper, within a list whoever's reader runs dry first goes
+first, and nobody starves: the paper's algorithm may leave a job of unusual length in its short list for ever.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import inf
+from operator import attrgetter
+from typing import Protocol
+
+from policies.base import Registry
+
+CAPACITY = 4
+"""Jobs that may wait: as many as there are devices is best (PICE, section V-D), of which the paper has four."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Job:
+    """A sketch that is to be expanded.
+
+    key: the caller's own.
+    tokens: l, expected of the answer, at least 1.
+    since_s: when it was added.
+    dry_at_s: when its reader runs dry; never, where nobody reads along.
+    """
+
+    key: int
+    tokens: int
+    since_s: float
+    dry_at_s: float = inf
+
+
+def anything(job: Job) -> bool:
+    """Every job fits."""
+    return True
+
+
+class JobQueue(Protocol):
+    """What waits for devices. Times are of one clock, the caller's."""
+
+    @property
+    def full(self) -> bool:
+        """It takes no more: the LLM is to answer in full."""
+        ...
+
+    def add(self, job: Job) -> bool:
+        """Take a job in, later ones later; False: it is full."""
+        ...
+
+    def take(self, batch: int, now_s: float, fits: Callable[[Job], bool] = anything) -> list[Job]:
+        """The jobs for a device that is idle, at most so many of those that fit it; at least one if any of them waits.
+        It takes no longer than a look at each job that waits: there may be no more than the capacity."""
+        ...
+
+    def remove(self, job: Job) -> bool:
+        """It is no longer wanted; False: it does not wait."""
+        ...
+
+    def __len__(self) -> int:
+        """Jobs that wait."""
+        ...
+
+
+job_queue: Registry[JobQueue] = Registry("job_queue", "sketch.dispatch")
+
+
+@job_queue.register("fifo")
+class FirstInFirstOut:
+    """In order of arrival, whatever their lengths.
+
+    capacity: jobs that may wait.
+    """
+
+    def __init__(self, capacity: int = CAPACITY) -> None:
+        _check_capacity(capacity)
+        self._capacity = capacity
+        self._jobs: dict[Job, None] = {}
+
+    @property
+    def full(self) -> bool:
+        return len(self._jobs) >= self._capacity
+
+    def add(self, job: Job) -> bool:
+        if self.full:
+            return False
+        self._jobs[job] = None
+        return True
+
+    def take(self, batch: int, now_s: float, fits: Callable[[Job], bool] = anything) -> list[Job]:
+        taken = [job for job in self._jobs if fits(job)][:batch]
+        for job in taken:
+            del self._jobs[job]
+        return taken
+
+    def remove(self, job: Job) -> bool:
+        waited = job in self._jobs
+        self._jobs.pop(job, None)
+        return waited
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+
+@job_queue.register("multi_list")
+class MultiList:
+    """Lists for lengths below 2, 4, 8, … tokens, of which the one with the most jobs is served; among equals the one
+    whose first job is the oldest.
+
+    capacity: jobs that may wait.
+    patience_s: whoever has waited for longer goes before all others, the oldest first. So from then on at most as many
+        batches go before it as there are older jobs.
+    """
+
+    def __init__(self, capacity: int = CAPACITY, patience_s: float = 10.0) -> None:
+        _check_capacity(capacity)
+        if not patience_s >= 0:
+            raise ValueError(f"patience_s must not be below 0, not {patience_s}")
+        self._capacity, self._patience_s = capacity, patience_s
+        self._jobs: dict[Job, None] = {}  # the oldest first
+
+    @property
+    def full(self) -> bool:
+        return len(self._jobs) >= self._capacity
+
+    def add(self, job: Job) -> bool:
+        if self.full:
+            return False
+        self._jobs[job] = None
+        return True
+
+    def take(self, batch: int, now_s: float, fits: Callable[[Job], bool] = anything) -> list[Job]:
+        lists: dict[int, list[Job]] = defaultdict(list)  # in the order of their first jobs
+        for job in self._jobs:
+            if fits(job):
+                lists[job.tokens.bit_length()].append(job)
+        if not lists:
+            return []
+        late_s = now_s - self._patience_s
+        served = next(iter(lists.values()))
+        if served[0].since_s >= late_s:
+            served = max(lists.values(), key=len)
+        late = [job for job in served if job.since_s < late_s]
+        others = sorted(served[len(late) :], key=attrgetter("dry_at_s"))
+        taken = [*late, *others][:batch]
+        for job in taken:
+            del self._jobs[job]
+        return taken
+
+    def remove(self, job: Job) -> bool:
+        return self._jobs.pop(job, job) is None
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+
+def _check_capacity(capacity: int) -> None:
+    if capacity < 1:
+        raise ValueError(f"at least 1 job must be able to wait, not {capacity}")

@@ -1,0 +1,96 @@
+"""In which order a device expands the sentences of a sketch that somebody reads along.
+
+Beyond PICE, whose reader waits for the whole answer. A device expands so many sequences at once; a sentence begins when
+one before it in the order has ended. The sketch's own order serves a reader who is slow; the longest first ends soonest
+(LPT); between them lies least slack first: by when a sentence must begin for the reader not to run dry in it.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from policies.quality import stall_s
+
+
+class Schedule(NamedTuple):
+    """Who is expanded when, as tokens of one sequence since the first began; sequences are equally fast.
+
+    starts: of each sentence.
+    sequences: the sentences of each, in the order of their turns.
+    end: of the last one.
+    """
+
+    starts: tuple[int, ...]
+    sequences: tuple[tuple[int, ...], ...]
+    end: int
+
+
+def list_schedule(tokens: Sequence[int], order: Sequence[int], slots: int) -> Schedule:
+    """Graham's list scheduling: in this order, each to the sequence that is free first.
+
+    tokens: of each sentence's expansion, as expected, at least 1.
+    order: all sentences' indices.
+    slots: sequences at once, at least 1.
+    """
+    free = [(0, slot) for slot in range(slots)]
+    starts, sequences = [0] * len(tokens), [list[int]() for _ in range(slots)]
+    for sentence in order:
+        starts[sentence], slot = heapq.heappop(free)
+        sequences[slot].append(sentence)
+        heapq.heappush(free, (starts[sentence] + tokens[sentence], slot))
+    return Schedule(tuple(starts), tuple(tuple(s) for s in sequences if s), max(free)[0])
+
+
+def token_times(tokens: Sequence[int], schedule: Schedule, token_s: float) -> NDArray[np.float64]:
+    """When each token of the answer can be read, in the answer's order: no sooner than all before it; seconds.
+
+    token_s: a sequence's seconds a token.
+    """
+    came = [start + np.arange(1, length + 1) for start, length in zip(schedule.starts, tokens, strict=True)]
+    return np.maximum.accumulate(np.concatenate(came)) * token_s
+
+
+def wait_s(tokens: Sequence[int], schedule: Schedule, token_s: float, rate: float) -> float:
+    """Seconds that a reader of `rate` tokens/s waits: for the first token, and for others when they have run dry."""
+    times_s = token_times(tokens, schedule, token_s)
+    return float(times_s[0]) + stall_s(times_s, rate)
+
+
+def reading_order(tokens: Sequence[int], slots: int, token_s: float, rate: float) -> tuple[int, ...]:
+    """Of three orders the one with which the reader waits least; among equals the device is free soonest.
+
+    The best of all orders is a hard problem (scheduling on parallel machines against the latest delay). Where all
+    sentences fit at once, any order will do, and the sketch's is taken.
+
+    tokens, slots: as in `list_schedule`.
+    token_s: a sequence's seconds a token.
+    rate: the reader's, tokens/s; 0: nobody reads along.
+    """
+    sketch = tuple(range(len(tokens)))
+    if len(tokens) <= slots:
+        return sketch
+    longest_first = tuple(sorted(sketch, key=lambda i: -tokens[i]))
+    if not rate:
+        return longest_first
+    latest = _latest_starts_s(tokens, token_s, rate)
+    least_slack_first = (0, *sorted(sketch[1:], key=lambda i: latest[i]))
+
+    def cost(order: tuple[int, ...]) -> tuple[float, int]:
+        schedule = list_schedule(tokens, order, slots)
+        return wait_s(tokens, schedule, token_s, rate), schedule.end
+
+    return min(sketch, least_slack_first, longest_first, key=cost)
+
+
+def _latest_starts_s(tokens: Sequence[int], token_s: float, rate: float) -> NDArray[np.float64]:
+    """When each sentence must begin, after the reader has, for them not to run dry in it: when they reach it, or, where
+    a sequence is slower than they are, so much earlier as it falls behind."""
+    lengths = np.array(tokens, dtype=np.float64)
+    reached_s = (lengths.cumsum() - lengths) / rate
+    latest_s: NDArray[np.float64] = reached_s - lengths * max(0.0, token_s - 1 / rate)
+    return latest_s

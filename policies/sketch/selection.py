@@ -1,0 +1,63 @@
+"""Model selection: which of its models a device expands with.
+
+PICE (Zhan et al. 2025), algorithm 2: a smaller one where the answer would come later than from the LLM, a larger one
+where that would still be in time. The paper switches as soon as a job says so. But loading a model takes time, in which
+a device expands nothing; so here the seconds by which jobs are late, or would have to spare with a larger model, must
+add up to as many (two CUSUM tests: what speaks against a switch is taken off). Where loading takes no time, it is the
+paper's algorithm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class ModelSelection:
+    """Of one device.
+
+    load_s: seconds to load each of its models, the smallest model first.
+    current: index of the one that is loaded.
+    """
+
+    __slots__ = ("_late_s", "_load_s", "_spare_s", "current")
+
+    def __init__(self, load_s: Sequence[float], current: int = 0) -> None:
+        if not 0 <= current < len(load_s):
+            raise ValueError(f"there is no model {current} among {len(load_s)}")
+        self._load_s, self.current = tuple(load_s), current
+        self._late_s = self._spare_s = 0.0
+
+    def choose(self, remaining_s: Sequence[float], budget_s: float, full: bool) -> int:
+        """The index of the model for the next job. If it is not the current one, that is what it now is.
+
+        remaining_s: τ, seconds that the job still takes with each of the models.
+        budget_s: f(l) − f(|r|), seconds that it may take.
+        full: as many jobs wait as may.
+
+        The jobs that this is asked for between two switches take at least as long as the later one, with the model that
+        is loaded meanwhile: a device that holds one model at a time does not load for longer than it works.
+        """
+        tau_s = remaining_s[self.current]
+        larger = range(self.current + 1, len(remaining_s))
+        smaller = range(self.current - 1, -1, -1)
+        if tau_s > budget_s:
+            self._late_s += min(tau_s - budget_s, tau_s)
+            self._spare_s = max(0.0, self._spare_s - (tau_s - budget_s))
+            target = next((m for m in smaller if remaining_s[m] <= budget_s), 0)
+            if smaller and self._late_s >= self._load_s[target]:
+                self._switch(target)
+            return self.current
+        self._late_s = max(0.0, self._late_s - (budget_s - tau_s))
+        if full:
+            self._spare_s = 0.0
+        elif larger:
+            target = next((m for m in larger if remaining_s[m] < budget_s), larger[0])
+            spare_s = budget_s - remaining_s[target]
+            self._spare_s = max(0.0, self._spare_s + min(spare_s, tau_s))
+            if spare_s > 0 and self._spare_s >= self._load_s[target]:
+                self._switch(target)
+        return self.current
+
+    def _switch(self, model: int) -> None:
+        self.current = model
+        self._late_s = self._spare_s = 0.0

@@ -1,0 +1,23 @@
+"""A model split between a device and the cloud: HAT (Xie et al. 2025).
+
+The device holds the first m layers and the head, so that tokens never leave it, and an adapter that makes a drafter of
+them; the cloud holds the layers between. What is decided for a request, `Split` decides, with a policy for each of
+`chunking`, `drafting` and `parallel_drafting`; `choose_split_point` decides m.
+"""
+
+from policies.split.monitor import CloudMonitor, DeviceMonitor, Line, MovingDelay
+from policies.split.point import DeviceSpeed, Refusal, SplitPoint, Workload, choose_split_point
+from policies.split.request import Split
+
+__all__ = [
+    "CloudMonitor",
+    "DeviceMonitor",
+    "DeviceSpeed",
+    "Line",
+    "MovingDelay",
+    "Refusal",
+    "Split",
+    "SplitPoint",
+    "Workload",
+    "choose_split_point",
+]

@@ -1,0 +1,202 @@
+"""What is decided for one request to a split model (HAT): its chunks, its drafts, and what is drafted ahead.
+
+The algorithm without its messages, tokens and tensors. It has no clock: who calls says how long things took, in
+seconds. Prefill:
+
+    while size := split.next_chunk():
+        send `size` tokens' hidden states up
+        whenever one is answered (before the next one is sent, unless split.overlap): split.answered(…),
+            split.crossed(…)
+
+A round, after an answer of `sent` tokens:
+
+    split.begin(sent)
+    while split.draft_on(): draft a token; split.drafted(confidence)
+    split.computed(…); send the draft's hidden states up
+    branches, steps = split.ahead(): draft them; split.drafted_ahead(…) each step
+    the deep hidden states come down: split.answered(…), split.crossed(…), split.judged(…)
+
+Who can tell the ways up and down apart says `uploaded` and `downloaded` in place of `crossed`. `draft_on` and `drafted`
+touch nothing that requests share: they may be called on another thread.
+
+What of a branch is still right after the verdict is `ready` in the next round: if the model chose the branch's first
+token at the draft's last place, all that follows it; if that was the draft's own and the model agrees with the token
+after it, too, what follows that.
+"""
+
+from __future__ import annotations
+
+from policies.chunking import ChunkingPolicy, ChunkState
+from policies.drafting import DraftingPolicy, DraftRound, DraftState
+from policies.parallel_drafting import NOTHING, Ahead, ParallelDraftingPolicy, WaitState
+from policies.split.monitor import CloudMonitor, DeviceMonitor
+
+
+class Split:
+    """Decides for a request with `prompt_tokens` tokens to prefill and an answer of at most `max_tokens`.
+
+    token_bytes: A, a token's hidden state.
+    prompt_left: tokens of the prompt in no chunk yet.
+    cloud, device: what is known of them; all that happens here is noted there.
+    chunking, drafting, parallel_drafting: the policies; the second one is the device's own and learns from each round.
+    pipeline: P, stages of the cloud's pipeline.
+    overlap: whether a chunk is sent before the one ahead of it is answered.
+    """
+
+    __slots__ = (
+        "_chunking",
+        "_cloud",
+        "_confidences",
+        "_device",
+        "_draft_s",
+        "_drafting",
+        "_max_tokens",
+        "_parallel_drafting",
+        "_pipeline",
+        "_sent",
+        "_token_bytes",
+        "overlap",
+        "prompt_left",
+    )
+
+    def __init__(
+        self,
+        prompt_tokens: int,
+        max_tokens: int,
+        token_bytes: float,
+        *,
+        cloud: CloudMonitor,
+        device: DeviceMonitor,
+        chunking: ChunkingPolicy,
+        drafting: DraftingPolicy,
+        parallel_drafting: ParallelDraftingPolicy,
+        pipeline: int = 1,
+    ) -> None:
+        self.prompt_left, self._max_tokens, self._token_bytes = prompt_tokens, max_tokens, token_bytes
+        self._cloud, self._device, self._pipeline = cloud, device, pipeline
+        self._chunking, self._drafting = chunking, drafting
+        self._parallel_drafting = parallel_drafting
+        self.overlap = chunking.overlap
+        self._confidences: list[float] = []
+        self._draft_s = 0.0
+        self._sent = 0
+
+    # What is decided.
+
+    def next_chunk(self) -> int:
+        """Tokens of the prompt to send now; 0: all have been."""
+        if not self.prompt_left:
+            return 0
+        size = self._chunking.choose(
+            ChunkState(
+                left=self.prompt_left,
+                token_bytes=self._token_bytes,
+                up_bytes_s=self._device.up_bytes_s,
+                mu=self._cloud.mu,
+                delay_s=self._cloud.g.line,
+                pipeline=self._pipeline,
+            )
+        )
+        self.prompt_left -= size
+        return size
+
+    def begin(self, sent: int) -> None:
+        """A round follows an answer of `sent` tokens."""
+        self._sent, self._draft_s = sent, 0.0
+        self._confidences.clear()
+
+    def draft_on(self, ready: bool = False) -> bool:
+        """Whether the draft is to have one more token. ready: it is there already, drafted ahead."""
+        left = self._left
+        return left > 0 and self._drafting.go_on(
+            DraftState(
+                confidences=tuple(self._confidences),
+                left=left,
+                draft_s=0.0 if ready else self._device.draft_s(1),
+                token_s=self._link_token_s + self._cloud.g.line.token_s,
+                round_s=self._verification_s(1) + self._cloud.overhead_s,
+            )
+        )
+
+    def ahead(self, passed_s: float = 0.0) -> Ahead:
+        """What to draft until the verdict comes. Where nothing was drafted, no last token is uncertain.
+
+        passed_s: since the draft was sent.
+        """
+        left = self._left
+        if not self._confidences or left < 1:
+            return NOTHING
+        return self._parallel_drafting.choose(
+            WaitState(
+                tokens=len(self._confidences) + 1,
+                left=left,
+                token_bytes=self._token_bytes,
+                up_bytes_s=self._device.up_bytes_s,
+                down_bytes_s=self._device.down_bytes_s,
+                delay_s=self._cloud.g(self._cloud.mu),
+                draft_s=self._device.draft_s.line,
+                rtt_s=self._device.rtt_s,
+                passed_s=passed_s,
+            )
+        )
+
+    # What happens.
+
+    def uploaded(self, tokens: int, seconds: float) -> None:
+        """Hidden states went up; the link's latency does not count."""
+        self._device.note_up(tokens * self._token_bytes, seconds)
+
+    def downloaded(self, tokens: int, seconds: float) -> None:
+        """Hidden states came down, likewise."""
+        self._device.note_down(tokens * self._token_bytes, seconds)
+
+    def crossed(self, up: int, down: int, seconds: float) -> None:
+        """So many tokens' hidden states went up and so many came down, and were on the link for so long, its latency
+        included."""
+        self._device.note_crossing(up * self._token_bytes, down * self._token_bytes, seconds)
+
+    def answered(self, batch_tokens: int, seconds: float) -> None:
+        """A chunk or a draft was computed, in a batch of so many tokens that took so long."""
+        self._cloud.note_batch(batch_tokens, seconds)
+
+    def drafted(self, confidence: float) -> None:
+        """The draft has one more token."""
+        self._confidences.append(confidence)
+
+    def computed(self, drafted: int, seconds: float) -> None:
+        """The device's part of a round took so long: drafting so many tokens, those that were ready not among them, and
+        then the last one's hidden states; a step each."""
+        step_s = seconds / (drafted + 1)
+        self._draft_s = drafted * step_s
+        self._device.note_draft(1, step_s)
+
+    @property
+    def draft(self) -> int:
+        """Tokens of the draft."""
+        return len(self._confidences)
+
+    def drafted_ahead(self, branches: int, seconds: float) -> None:
+        """A step of so many branches, while the verdict was waited for."""
+        self._device.note_draft(branches, seconds)
+
+    def judged(self, accepted: int, wait_s: float) -> None:
+        """The verdict: so many of the draft's tokens, from the first on. wait_s: since the draft was sent."""
+        tokens = len(self._confidences) + 1
+        self._cloud.note_overhead(wait_s - self._verification_s(tokens))
+        self._drafting.learn(
+            DraftRound(tuple(self._confidences), accepted, self._draft_s, self._draft_s + wait_s)
+        )
+
+    @property
+    def _left(self) -> int:
+        """Tokens that the draft may still get: the model adds one of its own."""
+        return self._max_tokens - self._sent - len(self._confidences) - 1
+
+    @property
+    def _link_token_s(self) -> float:
+        """A token's hidden state, up and down."""
+        return self._token_bytes * (1 / self._device.up_bytes_s + 1 / self._device.down_bytes_s)
+
+    def _verification_s(self, tokens: int) -> float:
+        """What the verification of so many tokens takes: link, and a batch that begins at once."""
+        return self._device.rtt_s + tokens * self._link_token_s + self._cloud.g(self._cloud.mu)

@@ -1,0 +1,301 @@
+"""A device's own program against a cloud on real Ray: in every mode, from both sides."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from openai import BadRequestError
+from ray import serve
+
+from app.cli.local_ray import LocalRay, free_port
+from app.device.program import Running as Device
+from app.device.program import running
+from app.device.settings import DeviceProgram
+from app.main import build
+from app.settings import Settings
+from cluster import frames
+from cluster.frames import Unauthorized
+from engine import family
+from engine.split import bundle
+from engine.tokenizer import Tokenizer
+from tests.app.device.asking import MEMORY, QUESTIONS, listed, said, until
+from tests.cluster.proxy import proxy_to
+from tests.conftest import Running
+from tests.deployments.relay import relay_to
+
+pytestmark = pytest.mark.timeout(240)  # the first test that needs Ray starts it
+
+APP, LAYERS = "afar", 2
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The two ends of the embedded target, with its adapter."""
+    made = tmp_path_factory.mktemp("bundle")
+    bundle.write(family.path("target"), LAYERS, made, family.adapter())
+    return made
+
+
+@pytest.fixture(scope="module")
+def settings(application: Running, tmp_path_factory: pytest.TempPathFactory) -> Settings:
+    """Of an application with a middle and a gateway. No key is made, so that its API is open to this machine."""
+    return Settings.model_validate(
+        {
+            "verifier": {"engine": {"kind": "torch", "model": "target"} | MEMORY},
+            "drafter": {"replicas": 0},
+            "middle": {"replicas": 1, "engine": {"model": "target", "first": LAYERS} | MEMORY},
+            "ledger": {"path": tmp_path_factory.mktemp("ledger") / "ledger.sqlite"},
+            "gateway": {"port": free_port()},
+            "endpoint": {"token": application.token},
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def cloud(application: Running, settings: Settings) -> Iterator[str]:
+    serve.run(build(settings), name=APP, route_prefix=f"/{APP}")
+    yield f"{application.address}/{APP}"
+    serve.delete(APP)
+
+
+@pytest.fixture
+async def http(cloud: str) -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(base_url=cloud, timeout=60) as client:
+
+        async def up() -> bool:
+            ready = (await client.get("/readyz")).json()
+            return ready.get("status") == "ready" and ready["middle"] == 1
+
+        await until(up)
+        yield client
+
+
+@asynccontextmanager
+async def device(
+    http: httpx.AsyncClient, folder: Path | None, tmp_path: Path, name: str = "laptop", **options: Any
+) -> AsyncIterator[Device]:
+    """The program, with a key of its own, once the cloud lists it. The key is revoked at the end."""
+    made = (await http.post("/v1/keys", json={"name": name, "role": "device"})).raise_for_status().json()
+    key = tmp_path / f"{name}.key"
+    key.write_text(made["secret"])
+    gateway = (await http.get("/readyz")).json()["gateway"]
+    settings = DeviceProgram.model_validate(
+        {
+            "connect": gateway,
+            "key": key,
+            "listen": "127.0.0.1:0",
+            "bundle": folder,
+            "outer": MEMORY,
+            "engine": {"kind": "torch", "model": "small"} | MEMORY,
+            "split": {"wire": "float32"},
+        }
+        | options
+    )
+    try:
+        async with running(settings) as started:
+            await until(lambda: listed(http, name))
+            yield started
+    finally:
+        await http.delete(f"/v1/keys/{made['id']}")
+
+
+async def test_its_owner_is_answered_in_every_mode(
+    http: httpx.AsyncClient, cloud: str, folder: Path, tmp_path: Path
+) -> None:
+    async with device(http, folder, tmp_path) as laptop:
+        for question in QUESTIONS:
+            whole, _ = await said(cloud, question, mode="cloud")
+            for mode in ("split", "cloud", "speculative"):
+                text, stats = await said(laptop.address, question, mode=mode)
+                assert (text, stats["mode"]) == (whole, mode)
+                assert stats["device"] == (None if mode in ("split", "cloud") else "laptop")
+            assert stats["by_origin"]["draft"] > 0, "it drafted for the cloud"
+            own, stats = await said(laptop.address, question, mode="device")
+            assert (stats["mode"], set(stats["by_origin"])) == ("device", {"device"})
+            assert own
+        _, stats = await said(laptop.address, QUESTIONS[0])
+        assert stats["mode"] == "split", "what nobody asked to be sent stays here"
+        assert stats["split_accepted"] > 0
+
+
+async def test_the_cloud_uses_it_like_any_device(
+    http: httpx.AsyncClient, cloud: str, folder: Path, tmp_path: Path
+) -> None:
+    async with device(http, None, tmp_path, "phone") as phone:
+        (seen,) = (d for d in (await http.get("/v1/devices")).json()["data"] if d["name"] == "phone")
+        assert seen["dialled_in"]
+        assert seen["rtt_s"] > 0
+        assert 0 < seen["prefill_token_s"] < seen["decode_token_s"]
+        whole, _ = await said(cloud, QUESTIONS[0], mode="cloud")
+        own, _ = await said(phone.address, QUESTIONS[0], mode="device")
+        text, stats = await said(cloud, QUESTIONS[0], mode="speculative", device="phone")
+        assert (text, stats["device"]) == (whole, "phone")
+        assert stats["by_origin"]["draft"] > 0
+        text, stats = await said(cloud, QUESTIONS[0], mode="device", device="phone")
+        assert (text, stats["device"]) == (own, "phone")
+        _, stats = await said(phone.address, QUESTIONS[0])
+        assert stats["mode"] == "device", "without a part of a split model"
+
+
+async def test_what_it_has_of_the_cloud_its_key_pays_for(
+    http: httpx.AsyncClient, folder: Path, tmp_path: Path
+) -> None:
+    async with device(http, folder, tmp_path) as laptop:
+        await said(laptop.address, QUESTIONS[0], mode="split")
+
+        async with httpx.AsyncClient(base_url=laptop.address) as own:
+
+            async def booked() -> bool:
+                account = (await own.get("/v1/account")).raise_for_status().json()
+                return account["requests"] == 1 and account["server_tokens_in"] >= 32
+
+            await until(booked)
+
+
+async def test_of_several_splits_it_holds_one_whose_middle_there_is(
+    http: httpx.AsyncClient, cloud: str, folder: Path, tmp_path: Path
+) -> None:
+    """And who has another one hears at once that there is none."""
+    several = tmp_path / "several"
+    several.mkdir()
+    (several / "two").symlink_to(folder)
+    bundle.write(family.path("target"), 4, several / "four")
+    async with device(http, several, tmp_path) as laptop:
+        assert laptop.split is not None
+        assert laptop.split.first == LAYERS
+        whole, _ = await said(cloud, QUESTIONS[0], mode="cloud")
+        text, stats = await said(laptop.address, QUESTIONS[0], mode="split")
+        assert (text, stats["mode"]) == (whole, "split")
+    async with device(http, several / "four", tmp_path, "phone") as phone:
+        with pytest.raises(BadRequestError, match="no middle fits this device") as refused:
+            await said(phone.address, QUESTIONS[0], mode="split")
+        assert refused.value.code == "split_mismatch"
+
+
+SECRET = "My name is Quillfeather, I live in Marworth. What is the town known for?"
+
+
+async def test_nobody_on_its_way_learns_a_word_of_a_split_answer(
+    http: httpx.AsyncClient, cloud: str, cluster: LocalRay, folder: Path, tmp_path: Path
+) -> None:
+    """Nor a token: not on the wire, and not in what the cloud writes down."""
+    gateway = (await http.get("/readyz")).json()["gateway"]
+    text = Tokenizer.load(family.path("target"))
+    async with (
+        relay_to(gateway, heard=True) as relay,
+        device(http, folder, tmp_path, connect=relay.address) as laptop,
+    ):
+        answer, stats = await said(laptop.address, SECRET, mode="split")
+        assert stats["mode"] == "split"
+        private = [frame for stream in relay.carried for frame in heard(stream)]
+        await said(laptop.address, SECRET, mode="cloud")
+        everything = [frame for stream in relay.carried for frame in heard(stream)]
+
+    assert {type(frame) for frame in private} >= {frames.Forward, frames.Hidden}
+    assert not [i for frame in private for i in ids_in(frame)]
+    for frame in private:
+        data = bytes(frames.encode(frame))
+        for said_so in (SECRET, "Quillfeather", answer, "Marworth"):
+            assert said_so.encode() not in data
+    # The same ears hear them in a mode that does send them.
+    overheard = [text.decode(ids) for frame in everything if (ids := ids_in(frame))]
+    assert any("Quillfeather" in said_so for said_so in overheard)
+    assert answer in "".join(overheard)
+    logs = [file for kind in ("log", "out", "err") for file in cluster.folder.rglob(f"*.{kind}")]
+    written = "".join(log.read_text(errors="replace") for log in logs)
+    assert "dialled in" in written
+    assert "Quillfeather" not in written
+    metrics = (await http.get("/metrics")).text
+    assert "Quillfeather" not in metrics
+
+
+def heard(stream: bytes | bytearray) -> list[Any]:
+    """The frames in what one direction has carried."""
+    found, at = [], 0
+    while at + frames.HEADER.size <= len(stream):
+        size, _ = frames.HEADER.unpack_from(stream, at)
+        at += frames.HEADER.size
+        if at + size > len(stream):
+            break
+        found.append(frames.decode(bytes(stream[at : at + size])))
+        at += size
+    return found
+
+
+def ids_in(frame: Any) -> list[int]:
+    """The tokens that a frame tells."""
+    said = [getattr(frame, name, b"") for name in ("prompt", "log", "ids")]
+    return [i for packed in said if packed for i in frames.unpack_ids(packed)]
+
+
+LONG = 200
+
+
+@pytest.mark.parametrize("how", ["reset", "silent"])
+async def test_answers_outlive_a_broken_connection(
+    how: str, http: httpx.AsyncClient, cloud: str, folder: Path, tmp_path: Path
+) -> None:
+    """Its owner's in mode split, and the cloud's on the device, with which nobody else goes on; where a connection only
+    falls silent, that takes seconds, and then somebody does."""
+    gateway = (await http.get("/readyz")).json()["gateway"]
+    async with (
+        proxy_to(gateway) as proxy,
+        device(http, folder, tmp_path, connect=proxy.address, resume_s=60) as laptop,
+    ):
+        calls: list[tuple[str, str, dict[str, str]]] = [(laptop.address, "split", {})]
+        if how == "reset":
+            calls.append((cloud, "device", {"device": "laptop"}))
+        expected = [await said(at, QUESTIONS[0], LONG, mode=mode, **more) for at, mode, more in calls]
+        for (at, mode, more), (whole, _) in zip(calls, expected, strict=True):
+            cuts = proxy.cuts
+
+            def cut() -> None:
+                proxy.cut(how)
+
+            text, stats = await said(at, QUESTIONS[0], LONG, cut, mode=mode, **more)
+            assert proxy.cuts > cuts
+            assert (text, stats["replans"]) == (whole, 0)
+
+
+async def test_the_next_gateway_is_found(
+    http: httpx.AsyncClient, cloud: str, settings: Settings, folder: Path, tmp_path: Path
+) -> None:
+    """What runs is changed, and with it the gateway."""
+    async with device(http, folder, tmp_path, resume_s=60) as laptop:
+        whole, _ = await said(laptop.address, QUESTIONS[0], mode="split")
+        before = laptop.uplink._connection
+        assert settings.gateway is not None
+        changed = settings.model_copy(
+            update={"gateway": settings.gateway.model_copy(update={"resume_s": 20.0})}
+        )
+        await asyncio.to_thread(serve.run, build(changed), name=APP, route_prefix=f"/{APP}")
+
+        async def back() -> bool:
+            return (
+                laptop.uplink._connection is not before and laptop.uplink.up and await listed(http, "laptop")
+            )
+
+        await until(back)
+        assert (await said(laptop.address, QUESTIONS[0], mode="split"))[0] == whole
+        _, stats = await said(cloud, QUESTIONS[0], mode="device", device="laptop")
+        assert stats["device"] == "laptop"
+
+
+async def test_a_revoked_key_ends_it(http: httpx.AsyncClient, folder: Path, tmp_path: Path) -> None:
+    async with device(http, None, tmp_path, "lost") as lost:
+        keys = (await http.get("/v1/keys")).json()["data"]
+        (key,) = (key for key in keys if key["name"] == "lost")
+        (await http.delete(f"/v1/keys/{key['id']}")).raise_for_status()
+        with pytest.raises(Unauthorized):
+            await asyncio.wait_for(lost.ended, 20)
+
+    async def gone() -> bool:
+        return not await listed(http, "lost")
+
+    await until(gone, within_s=3.0)  # sooner than one that has only fallen silent

@@ -1,0 +1,106 @@
+"""What `tandem device` is told, by its command line and its file; and that it needs no Ray."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from pydantic import ValidationError
+
+from app.cli.client import ClientError
+from app.cli.device import settings_of
+from app.device.settings import DeviceProgram
+from tests.cluster.certificate import make_certificate
+
+LEAST: dict[str, Any] = {"connect": "127.0.0.1:8443", "key": Path("laptop.key")}
+
+
+def test_it_needs_no_ray() -> None:
+    """It is for laptops and phones."""
+    code = "import sys, app.device.program, app.cli.device; print('ray' in sys.modules)"
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert told.stdout == "False\n"
+
+
+def test_the_command_line_goes_before_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "device.yaml"
+    file.write_text(
+        yaml.safe_dump({"connect": "a:1", "key": "k", "bundle": "/there", "split": {"wire": "int8"}})
+    )
+    found = settings_of(file, {"connect": "b:2", "key": None, "bundle": None, "listen": None})
+    assert (found.connect, found.split.wire) == ("b:2", "int8")
+    assert found.key == tmp_path / "k", "as seen from the file"
+    assert found.bundle == Path("/there")
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ({"key": Path("k")}, "connect is missing: give --connect"),
+        ({"connect": "a:1"}, "key is missing: give --key"),
+        (LEAST | {"connect": "nowhere"}, "connect: "),
+        (LEAST | {"listen": "0.0.0.0:8001"}, "listen: the API is for this machine alone, not for 0.0.0.0"),
+        (LEAST | {"listen": "example.org:8001"}, "not for example.org"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(said: dict[str, Any], why: str) -> None:
+    with pytest.raises(ClientError) as refused:
+        settings_of(None, said)
+    assert why in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("text", ["- a list", "key: [", "{split: {wire: float64}, connect: 'a:1', key: k}"])
+def test_a_file_that_makes_no_sense(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "device.yaml"
+    file.write_text(text)
+    with pytest.raises(ClientError):
+        settings_of(file, {})
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"profile": "no such profile"},
+        {"window": {"name": "no such policy"}},
+        {"split": {"chunking": {"name": "no such policy"}}},
+        {"split": {"drafting": {"name": "threshold", "parameters": {"eta": 7}}}},
+        {"unheard": "of"},
+    ],
+)
+def test_settings_that_are_none(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        DeviceProgram.model_validate(LEAST | wrong)
+
+
+def test_a_key_is_shown_to_this_machine_alone_or_over_tls(tmp_path: Path) -> None:
+    def program(**said: Any) -> DeviceProgram:
+        return DeviceProgram.model_validate(LEAST | said)
+
+    assert program().tls() is None
+    assert program(connect="localhost:8443").tls() is None
+    assert program(connect="cloud.example:8443").tls() is not None
+    assert program(connect="10.0.0.1:8443").tls() is not None
+    certificate, key = make_certificate(tmp_path)
+    trusting = program(authority=certificate).tls()
+    assert trusting is not None
+    assert trusting.check_hostname
+    with pytest.raises(ValueError, match="no certificate"):
+        program(authority=key).tls()
+    with pytest.raises(OSError, match="missing"):
+        program(authority=tmp_path / "missing").tls()
+
+
+@pytest.mark.parametrize("said", ["", "\n", "two words\n"])
+def test_a_file_without_a_key(said: str, tmp_path: Path) -> None:
+    file = tmp_path / "laptop.key"
+    file.write_text(said)
+    program = DeviceProgram.model_validate(LEAST | {"key": file})
+    with pytest.raises(ValueError, match="holds no key"):
+        program.secret()
+    file.write_text("tandem-abc\n")
+    assert program.secret() == "tandem-abc"

@@ -1,0 +1,432 @@
+"""Mode sketch on the embedded family: whole answers in the sketch's order, whatever is written and whoever is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import pytest
+
+from deployments.expansions import Expansions
+from deployments.modes.base import Tools
+from deployments.modes.expansion import Sketching, expanding_devices
+from deployments.modes.sketch import Sketched, cut
+from deployments.request.expansion import PlaceReport
+from deployments.request.job import Delta, Job, JobStats
+from deployments.settings import SketchSettings
+from engine import family
+from engine.base import Engine, Sampling, Session, Tokens
+from engine.config import EngineConfig
+from engine.sketch.base import Question
+from engine.sketch.marked import MarkedFormat
+from engine.tokenizer import Tokenizer
+from engine.torch.engine import load
+from tests.deployments.faults import Failing, World
+from training.family import prompts
+
+TEXT = Tokenizer.load(family.path("target"))
+ASKED = "Tell me about the town of Marworth."
+GREEDY = Sampling(max_tokens=300)
+EAGER = SketchSettings(sketching={"name": "always", "parameters": {"shortest": 20}}, within=0.0)
+
+
+@pytest.fixture(scope="module")
+def models() -> dict[str, Any]:
+    """Folders of the models."""
+    return {name: family.path(name) for name in ("target", "small")}
+
+
+@pytest.fixture
+async def target(models: dict[str, Any]) -> AsyncIterator[Engine]:
+    engine = load(models["target"], EngineConfig(), threads=1)
+    yield engine
+    await engine.close()
+
+
+@pytest.fixture
+async def small(models: dict[str, Any]) -> AsyncIterator[Engine]:
+    engine = load(models["small"], EngineConfig(), threads=1)
+    yield engine
+    await engine.close()
+
+
+class Saying:
+    """An engine that says something else of its own where asked for a sketch, or for a sentence.
+
+    after: the mark that such prompts end with.
+    says: text, to a prompt.
+    fired: how often it was said.
+    """
+
+    def __init__(self, engine: Engine, after: str, says: Callable[[Sequence[int]], str]) -> None:
+        self.engine, self.info = engine, engine.info
+        self.fired = 0
+        self._mark, self._says = TEXT.special_id(after), says
+
+    async def open(self, prompt: Sequence[int], sampling: Sampling, log: Sequence[int] = ()) -> Session:
+        session = await self.engine.open(prompt, sampling, log)
+        if prompt[-1] != self._mark:
+            return session
+        text, self.fired = self._says(prompt), self.fired + 1
+        return _Saying(session, TEXT.encode(text), sampling)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.engine, name)
+
+
+@dataclass
+class _Saying:
+    session: Session
+    ids: list[int]
+    sampling: Sampling
+
+    async def generate(self) -> AsyncGenerator[Tokens, None]:
+        ids = self.ids[: self.sampling.max_tokens]
+        for token in ids[:-1]:
+            yield Tokens([token])
+        yield Tokens(ids[-1:], "stop" if ids[-1] == TEXT.eos else "length")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.session, name)
+
+
+def world(
+    target: Engine,
+    devices: dict[str, Engine],
+    settings: SketchSettings = EAGER,
+    others: Sequence[Engine] = (),
+    suitable: bool = True,
+) -> tuple[World, Expansions]:
+    """One where the target's speed is known to be slow."""
+    made = World([target, *others], devices=devices)
+    expansions = Expansions(made.assigner, settings)
+    made.executor.follow(Tools(sketching=Sketching(MarkedFormat(TEXT), expansions, lambda _: suitable)))
+    return made, expansions
+
+
+def job(asked: str = ASKED, sampling: Sampling = GREEDY, **wishes: Any) -> Job:
+    prompt = tuple(TEXT.encode(prompts.answer_prompt(asked)))
+    return Job(
+        11,
+        prompt,
+        sampling,
+        mode=wishes.pop("mode", "sketch"),
+        question=Question(prompt, text=asked),
+        **wishes,
+    )
+
+
+async def answer(made: World, wanted: Job) -> tuple[list[int], JobStats, list[Delta]]:
+    deltas = [delta async for delta in made.executor.run(wanted)]
+    assert [delta.finish is not None for delta in deltas] == [False] * (len(deltas) - 1) + [True]
+    stats = deltas[-1].stats
+    assert stats is not None
+    await made.executor.settled()
+    return [token for delta in deltas for token in delta.ids], stats, deltas
+
+
+def figures(stats: JobStats) -> Sketched:
+    return Sketched.of(stats)
+
+
+async def test_sentences_come_in_the_sketchs_order_from_small_models(target: Engine, small: Engine) -> None:
+    made, expansions = world(target, {"a": small, "b": small})
+    ids, stats, deltas = await answer(made, job())
+    told = figures(stats)
+    assert told.sketches == 1
+    assert told.notes == len(deltas) == told.candidates >= 3
+    assert set(stats.by_origin) == {"expansion"}
+    whole, _, _ = await answer(made, job(mode="cloud"))
+    facts = [word for word in TEXT.decode(whole).split() if word[0].isupper()]
+    shared = sum(fact in TEXT.decode(ids) for fact in facts)
+    assert shared > len(facts) / 2, "it tells about the same"
+    assert stats.used.server_out < len(whole) / 2
+    assert expansions.waiting == 0
+    assert not expansions.busy(), "places were given back"
+
+
+async def test_places_are_reported_as_they_were(target: Engine, small: Engine) -> None:
+    """Whole or not, so that the router learns who is how fast."""
+    failing = Failing(small, "generate", after=60)
+    made, expansions = world(target, {"a": failing, "b": small})
+    reports: list[PlaceReport] = []
+    free = expansions.free
+    expansions.free = lambda report: (reports.append(report), free(report))[1]  # type: ignore[method-assign]
+    await answer(made, job())
+    assert failing.fired
+    assert [report.lost for report in reports] == [True, False]
+    assert all(0 < report.longest <= report.tokens and report.seconds > 0 for report in reports)
+
+
+async def test_short_answers_are_the_targets_own(target: Engine, small: Engine) -> None:
+    made, _ = world(
+        target, {"a": small}, SketchSettings(sketching={"name": "always", "parameters": {"shortest": 900}})
+    )
+    ids, stats, _ = await answer(made, job())
+    assert ids == (await answer(made, job(mode="cloud")))[0]
+    assert figures(stats).in_full == {"short": 1}
+    assert set(stats.by_origin) == {"cloud"}
+
+
+@pytest.mark.parametrize(
+    ("sampling", "reason"),
+    [
+        ({"logprobs": 0}, "indivisible"),
+        ({"presence_penalty": 1.0}, "indivisible"),
+        ({"ignore_eos": True, "max_tokens": 60}, "indivisible"),
+    ],
+)
+async def test_what_concerns_the_whole_answer_needs_one_writer(
+    target: Engine, small: Engine, sampling: dict[str, Any], reason: str
+) -> None:
+    made, _ = world(target, {"a": small})
+    wanted = msgspec.structs.replace(GREEDY, **sampling)
+    ids, stats, deltas = await answer(made, job(sampling=wanted))
+    assert ids == (await answer(made, job(sampling=wanted, mode="cloud")))[0]
+    assert figures(stats).in_full == {reason: 1}
+    assert (deltas[0].logprobs is not None) == (wanted.logprobs >= 0)
+
+
+async def test_questions_that_cannot_be_sketched_and_models_that_are_not_known(
+    target: Engine, small: Engine
+) -> None:
+    settings = SketchSettings(within=0.0)
+    made, _ = world(target, {"a": small}, settings, suitable=False)
+    assert figures((await answer(made, job()))[1]).in_full == {"unsuitable": 1}
+    made, _ = world(target, {}, settings)
+    assert figures((await answer(made, job()))[1]).in_full == {"no_device": 1}
+    made, _ = world(target, {"a": small}, settings.model_copy(update={"models": {}}))
+    assert figures((await answer(made, job()))[1]).in_full == {"no_device": 1}
+    made, _ = world(target, {"a": small}, settings)
+    assert figures((await answer(made, job(min_quality=0.99)))[1]).in_full == {"no_device": 1}
+
+
+@pytest.mark.parametrize(
+    ("written", "reason"),
+    [
+        ("<eos>", "no_list"),
+        (" 200<eos>", "no_list"),
+        (" 200<|;|> only one<eos>", "no_list"),
+        (" nothing like it" * 90, "endless"),
+        (" 200" + "<|;|> one more note" * 200, "endless"),
+    ],
+)
+async def test_a_sketch_of_no_use_costs_no_answer(
+    target: Engine, small: Engine, written: str, reason: str
+) -> None:
+    saying = Saying(target, "<|len|>", lambda _: written)
+    made, _ = world(saying, {"a": small})
+    ids, stats, _ = await answer(made, job())
+    assert saying.fired == 1
+    assert figures(stats).in_full == {reason: 1}
+    assert ids == (await answer(made, job(mode="cloud")))[0]
+
+
+def note_of(prompt: Sequence[int]) -> str:
+    """What is to be told by the sentence that a prompt asks for."""
+    begin = list(prompt).index(TEXT.special_id("<|x|>"))
+    return TEXT.decode(prompt[begin + 1 : -1])
+
+
+@pytest.mark.parametrize(
+    "says",
+    [lambda _: "<eos>", lambda _: " word" * 400, lambda prompt: f"{note_of(prompt)}<eos>"],
+    ids=["nothing", "too much", "the note again"],
+)
+async def test_what_an_expansion_got_wrong_the_target_writes(
+    target: Engine, small: Engine, says: Callable[[Sequence[int]], str]
+) -> None:
+    saying = Saying(small, "<|e|>", says)
+    made, _ = world(target, {"a": saying})
+    ids, stats, deltas = await answer(made, job())
+    assert saying.fired >= figures(stats).notes
+    assert figures(stats).rewritten == figures(stats).notes == len(deltas)
+    assert len(ids) > 40
+
+
+@pytest.mark.parametrize(
+    ("operation", "after"), [("open", 0), ("open", 2), ("generate", 0), ("generate", 30)]
+)
+async def test_a_device_that_dies_loses_its_job_to_another(
+    target: Engine, small: Engine, operation: str, after: int
+) -> None:
+    failing = Failing(small, operation, after)
+    made, expansions = world(target, {"a": failing, "b": small})
+    ids, stats, _ = await answer(made, job())
+    undisturbed, _, _ = await answer(world(target, {"b": small})[0], job())
+    assert failing.fired
+    assert figures(stats).moved == 1
+    assert ids == undisturbed
+    assert not expansions.busy()
+
+
+async def test_the_target_finishes_when_nobody_is_left(target: Engine, small: Engine) -> None:
+    failing = Failing(small, "generate", after=60)
+    made, _ = world(target, {"a": failing})
+    ids, stats, deltas = await answer(made, job())
+    assert failing.fired
+    told = figures(stats)
+    assert told.finished == told.moved == 1
+    assert {"expansion", "cloud"} == set(stats.by_origin)
+    assert deltas[-1].finish == "stop"
+    assert ids[-1] == TEXT.eos
+
+
+@pytest.mark.parametrize("after", [0, 1, 12, 20])
+async def test_a_target_that_dies_while_it_sketches_is_replaced(
+    target: Engine, small: Engine, after: int
+) -> None:
+    failing = Failing(target, "generate", after)
+    made, _ = world(failing, {"a": small}, others=[target])
+    first, stats, _ = await answer(made, job())
+    second, other, _ = await answer(made, job())  # one of the two began with it
+    assert failing.fired
+    assert stats.replans + other.replans == 1
+    assert first == second
+    assert figures(stats).sketches == figures(other).sketches == 1
+
+
+@pytest.mark.parametrize("most", [1, 17, 60, 100])
+async def test_it_has_no_more_tokens_than_wanted(target: Engine, small: Engine, most: int) -> None:
+    made, _ = world(target, {"a": small})
+    whole, _, _ = await answer(made, job())
+    ids, stats, deltas = await answer(made, job(sampling=Sampling(max_tokens=most)))
+    assert len(ids) == stats.tokens <= most
+    assert deltas[-1].finish == "length"
+    if figures(stats).sketches:
+        assert ids == whole[:most]
+
+
+async def test_stop_tokens_end_the_answer_not_a_sentence(target: Engine, small: Engine) -> None:
+    made, _ = world(target, {"a": small})
+    whole, _, _ = await answer(made, job())
+    stop = whole[len(whole) // 2]
+    wanted = msgspec.structs.replace(GREEDY, stop_tokens=(stop,))
+    ids, stats, deltas = await answer(made, job(sampling=wanted))
+    assert figures(stats).sketches == 1
+    assert ids == whole[: whole.index(stop) + 1]
+    assert deltas[-1].finish == "stop"
+
+
+async def test_the_sketch_can_be_seen(target: Engine, small: Engine) -> None:
+    made, _ = world(target, {"a": small})
+    whole, _, _ = await answer(made, job())
+    ids, stats, _ = await answer(made, job(show_sketch=True))
+    shown = stats.by_origin["sketch"]
+    lines = TEXT.decode(ids[:shown]).splitlines()
+    assert len(lines) == figures(stats).notes + 1
+    assert all(line.startswith("- ") for line in lines[:-1])
+    assert ids[shown:] == whole
+
+
+@pytest.mark.parametrize("most", [40, 60, 80])
+async def test_a_sketch_that_is_shown_counts(target: Engine, small: Engine, most: int) -> None:
+    made, _ = world(target, {"a": small})
+    ids, stats, deltas = await answer(made, job(show_sketch=True, sampling=Sampling(max_tokens=most)))
+    assert len(ids) == stats.tokens == most
+    assert deltas[-1].finish == "length"
+
+
+async def test_a_shown_sketch_is_no_part_of_what_the_target_goes_on_from(
+    target: Engine, small: Engine
+) -> None:
+    failing = Failing(small, "open")
+    made, _ = world(target, {"a": failing})
+    ids, stats, _ = await answer(made, job(show_sketch=True))
+    assert failing.fired
+    assert ids[stats.by_origin["sketch"] :] == (await answer(made, job(mode="cloud")))[0]
+
+
+async def test_of_several_candidates_each_sentence_has_the_best(target: Engine, small: Engine) -> None:
+    poor = Saying(small, "<|e|>", lambda _: " Nobody knows anything at all about any of this.<eos>")
+    settings = EAGER.model_copy(update={"candidates": 2})
+    made, _ = world(target, {"a": poor, "b": small}, settings)
+    ids, stats, _ = await answer(made, job())
+    told = figures(stats)
+    assert poor.fired >= told.notes
+    assert told.candidates == 2 * told.notes
+    assert "Nobody knows" not in TEXT.decode(ids)
+
+
+async def test_a_reader_who_has_nothing_to_read_does_not_wait_for_a_second_opinion(
+    target: Engine, small: Engine
+) -> None:
+    hanging = Hanging(small)
+    settings = EAGER.model_copy(update={"candidates": 2})
+    made, _ = world(target, {"a": hanging, "b": small}, settings)
+    wanted = msgspec.structs.replace(GREEDY, reader_rate=10_000.0)
+    _, stats, _ = await answer(made, job(sampling=wanted))
+    assert hanging.asked
+    assert figures(stats).candidates == figures(stats).notes
+
+
+class Hanging:
+    """An engine that never says anything."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine, self.info, self.asked = engine, engine.info, 0
+
+    async def open(self, prompt: Sequence[int], sampling: Sampling, log: Sequence[int] = ()) -> Session:
+        self.asked += 1
+        return _Hanging(await self.engine.open(prompt, sampling, log))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.engine, name)
+
+
+@dataclass
+class _Hanging:
+    session: Session
+
+    async def generate(self) -> AsyncGenerator[Tokens, None]:
+        await asyncio.get_running_loop().create_future()
+        yield Tokens([])
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.session, name)
+
+
+@pytest.mark.parametrize(
+    ("device", "allowed", "expanding"),
+    [
+        (None, None, None),
+        ("any", ("a",), ("a",)),
+        ("b", None, ("b",)),
+        (("a", "b"), ("b", "c"), ("b",)),
+        ("a", ("b",), ()),
+    ],
+)
+def test_who_may_see_what_is_asked(
+    device: str | tuple[str, ...] | None, allowed: tuple[str, ...] | None, expanding: tuple[str, ...] | None
+) -> None:
+    assert expanding_devices(job(device=device, devices=allowed)) == expanding
+
+
+async def test_only_the_devices_that_the_client_names_are_asked(target: Engine, small: Engine) -> None:
+    poor = Saying(small, "<|e|>", lambda _: " Nobody asked me.<eos>")
+    made, _ = world(target, {"a": poor, "b": small})
+    ids, stats, _ = await answer(made, job(device="b"))
+    assert figures(stats).sketches == 1
+    assert poor.fired == 0
+    assert (await answer(made, job()))[0] != ids
+    assert poor.fired
+
+
+@pytest.mark.parametrize(
+    ("ids", "sent", "kept", "finish"),
+    [
+        ([1, 2, 3], 0, [1, 2, 3], None),
+        ([1, 2, 0], 0, [1, 2, 0], "stop"),
+        ([1, 2, 0], 7, [1, 2, 0], "stop"),
+        ([1, 2, 0], 8, [1, 2], "length"),
+        ([1, 2, 3], 7, [1, 2, 3], "length"),
+        ([1, 2, 3], 9, [1], "length"),
+        ([1, 9, 3], 0, [1, 9], "stop"),
+        ([1, 9, 3], 9, [1], "length"),
+    ],
+)
+def test_cutting(ids: list[int], sent: int, kept: list[int], finish: str | None) -> None:
+    assert cut(ids, 0, Sampling(max_tokens=10, stop_tokens=(9,)), sent) == (kept, finish)

@@ -1,0 +1,191 @@
+"""Mode split over the real wire: what travels, in which order and how large, and what the device learns of the link."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster import frames
+from cluster.client import connect
+from cluster.endpoint import serve_engines
+from cluster.frames import AnyFrame, decode, pack_bits, pack_ids
+from cluster.link import Link, LinkProfile
+from deployments.modes.split import CHUNKS_UNDER_WAY, SplitMode, Splitting
+from engine import family
+from engine.base import Engine, Sampling
+from engine.split.hidden import KINDS, Kind
+from engine.tokenizer import Tokenizer
+from policies.chunking import FixedChunks
+from tests.deployments.faults import World
+from tests.deployments.modes.test_split import LONG, answer, ids_of, job, made, nothing_is_left, tools
+from tests.engine.torch.split_parts import Parts
+from training.family.prompts import heldout_questions
+
+Report = Callable[[str, object], None]
+
+
+class Tap:
+    """A relay that notes all that passes.
+
+    seen: (it came from the device, frame), in order; wire: the bytes.
+    hold: hidden states that must have come from the device before any go back.
+    """
+
+    def __init__(self, upstream: str) -> None:
+        self.seen: list[tuple[bool, AnyFrame]] = []
+        self.wire = bytearray()
+        self.hold = 0
+        self._enough = asyncio.Event()
+        self._upstream = upstream
+
+    async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        host, _, port = self._upstream.rpartition(":")
+        there_reader, there_writer = await asyncio.open_connection(host, int(port))
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._carry(reader, there_writer, True))
+            group.create_task(self._carry(there_reader, writer, False))
+
+    async def _carry(
+        self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, from_device: bool
+    ) -> None:
+        try:
+            while True:
+                header = await source.readexactly(frames.HEADER.size)
+                body = await source.readexactly(frames.HEADER.unpack(header)[0])
+                self.wire += header + body
+                frame = decode(body)
+                if isinstance(frame, frames.Forward):
+                    self.hold -= 1
+                    if self.hold <= 0:
+                        self._enough.set()
+                elif isinstance(frame, frames.Hidden):
+                    await self._enough.wait()
+                self.seen.append((from_device, frame))
+                sink.write(header + body)
+        except (asyncio.IncompleteReadError, OSError):
+            sink.close()
+
+
+@asynccontextmanager
+async def tapped(engine: Engine, link: Link | None = None) -> AsyncIterator[tuple[Engine, Tap]]:
+    async with serve_engines({"middle": engine}) as endpoint:
+        tap = Tap(endpoint.address)
+        server = await asyncio.start_server(tap.accept, "127.0.0.1", 0)
+        connection = await connect("{}:{}".format(*server.sockets[0].getsockname()))
+        try:
+            yield connection.engine("middle", link), tap
+        finally:
+            await connection.close()
+            server.close()
+            await server.wait_closed()
+
+
+@asynccontextmanager
+async def embedded(folder: Path, **options: Any) -> AsyncIterator[Parts]:
+    """The parts of the embedded target."""
+    big = {"kv_blocks": 1024, "block_size": 16, "token_budget": 512}
+    parts = Parts.make(family.path("target"), 2, folder, 0.0, big, big, **options)
+    yield parts
+    await parts.close()
+
+
+def packings(ids: Sequence[int], vocab_size: int) -> list[bytes]:
+    """The ways in which this wire, or a careless one, would say these tokens."""
+    wide = [b"".join(i.to_bytes(width, "little") for i in ids) for width in (2, 4)]
+    return [*wide, pack_ids(ids)[1:], pack_bits(ids, vocab_size)]
+
+
+async def test_no_frame_has_a_token_or_a_word(tmp_path: Path) -> None:
+    """Between device and middle there are hidden states, positions and counts."""
+    async with embedded(tmp_path) as parts, tapped(parts.middle) as (remote, tap):
+        text = Tokenizer.load(parts.model)
+        words = "Tell me about the town of Marworth."
+        prompt = text.render_chat([{"role": "user", "content": words}])
+        sampling = Sampling(max_tokens=20, ignore_eos=True, stop=("qqq",), seed=12345, reader_rate=5.0)
+        world = World(middles=[remote], tools=tools(parts))
+        deltas, stats = await answer(world.executor, job(prompt, sampling))
+        await nothing_is_left(world, parts)
+        said = ids_of(deltas)
+        kinds = {type(frame).__name__ for _, frame in tap.seen}
+        assert {"Open", "Forward", "Hidden"} <= kinds
+        assert kinds <= {"Hello", "Welcome", "Open", "Done", "Forward", "Hidden", "Cancel", "GetStats", "Stats",
+                         "Ping", "Pong"}  # fmt: skip
+        told = Sampling(max_tokens=len(prompt) + 20, reader_rate=5.0)
+        for _, frame in tap.seen:
+            if isinstance(frame, frames.Open):
+                assert (frames.unpack_ids(frame.prompt), frames.unpack_ids(frame.log)) == ([], [])
+                assert frame.sampling == told
+            elif isinstance(frame, frames.Forward):
+                assert frame.hidden.shape[1] == parts.outer.split.hidden
+        wire = bytes(tap.wire)
+        assert len(wire) > Splitting.of(stats).up_bytes + Splitting.of(stats).down_bytes
+        for ids in (prompt, said):
+            for at in range(len(ids) - 4):
+                assert not any(
+                    packed in wire for packed in packings(ids[at : at + 5], parts.outer.info.vocab_size)
+                )
+        for word in [*words.split(), text.decode(said)]:
+            if len(word) > 3:
+                assert word.encode() not in wire
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+async def test_chunks_travel_while_others_are_computed(overlap: bool, tmp_path: Path) -> None:
+    """Where they may, the next ones are there before one is answered."""
+    async with made(tmp_path) as parts, tapped(parts.middle) as (remote, tap):
+        world = World(middles=[remote], tools=tools(parts, lambda: FixedChunks(4, overlap)))
+        tap.hold = CHUNKS_UNDER_WAY if overlap else 1
+        await answer(world.executor, job(LONG))
+        under_way, most = 0, 0
+        for from_device, frame in tap.seen:
+            if isinstance(frame, frames.Forward) and from_device:
+                under_way += 1
+            elif isinstance(frame, frames.Hidden):
+                under_way -= 1
+            most = max(most, under_way)
+        assert most == (CHUNKS_UNDER_WAY if overlap else 1)
+
+
+async def test_what_is_known_of_the_link(tmp_path: Path) -> None:
+    """Bandwidths and latency, from round trips and what the middle says of its own part in them."""
+    link = Link(LinkProfile(rtt_s=0.04, up_bytes_per_s=400e3, down_bytes_per_s=400e3))
+    async with embedded(tmp_path) as parts, tapped(parts.middle, link) as (remote, _):
+        world = World(middles=[remote], tools=tools(parts, lambda: FixedChunks(48, overlap=True)))
+        for _ in range(2):
+            await answer(world.executor, job([20 + i for i in range(200)], Sampling(max_tokens=8)))
+        mode = world.executor.mode("split")
+        assert isinstance(mode, SplitMode)
+        assert mode._device is not None
+        known = mode._device.link
+        assert known.rtt_s == pytest.approx(0.04, rel=0.5)
+        assert known.up_bytes_s == pytest.approx(400e3, rel=0.25)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_kinds_of_hidden_states(kind: Kind, tmp_path: Path, record_property: Report) -> None:
+    """Of the embedded target, greedily: float32 is exact; the others are smaller, and may say something else."""
+    text = Tokenizer.load(family.path("target"))
+    prompts = [
+        text.render_chat([{"role": "user", "content": question}])
+        for question in heldout_questions(12, seed=3)
+    ]
+    sampling = Sampling(max_tokens=24)
+    async with embedded(tmp_path, kind=kind) as parts, tapped(parts.middle) as (remote, _):
+        world = World(middles=[remote], tools=tools(parts, lambda: FixedChunks(16, overlap=True)))
+        same = bytes_ = tokens = 0
+        for prompt in prompts:
+            expected = await parts.answer(prompt, sampling)
+            deltas, stats = await answer(world.executor, job(prompt, sampling))
+            same += ids_of(deltas) == expected.ids
+            bytes_ += Splitting.of(stats).up_bytes
+            tokens += stats.used.server_in
+        hidden = parts.outer.split.hidden
+    record_property("same", same)
+    print(f"{kind}: {same} of {len(prompts)} answers are the whole model's")
+    assert bytes_ / tokens == {"float32": 4 * hidden, "int8": hidden + 4}.get(kind, 2 * hidden)
+    assert same >= {"float32": 12, "float16": 11, "bfloat16": 10, "int8": 8}[kind]

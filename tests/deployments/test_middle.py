@@ -1,0 +1,95 @@
+"""The middle over real Serve: listed, counted, and driven from a device's process; the ingress has no part in it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from ray import serve
+
+from app.main import build
+from app.settings import Settings
+from cluster.peers import Peers
+from deployments.assigner import Assigner
+from deployments.modes.base import Tools
+from deployments.request.assignment import Assignment, EndpointInfo, RoutingRequest
+from deployments.request.executor import Executor
+from deployments.request.job import Job
+from engine import family
+from engine.base import Engine, Sampling
+from engine.tokenizer import Tokenizer
+from policies.collaboration import collaboration
+from policies.routing import routing
+from tests.conftest import Running
+from tests.engine.torch.split_parts import Parts
+
+pytestmark = pytest.mark.timeout(240)  # the first test that needs Ray starts it
+
+APP, LAYERS = "split", 2
+NULL = {"replicas": 1, "engine": {"kind": "null"}}
+
+
+@pytest.fixture
+def address(application: Running) -> Iterator[str]:
+    """A second application on the Ray of these tests, with the embedded target's middle."""
+    settings = Settings.model_validate(
+        {
+            "verifier": NULL,
+            "drafter": {"replicas": 0},
+            "middle": {"replicas": 1, "engine": {"model": "target", "first": LAYERS}},
+            "endpoint": {"token": application.token},
+        }
+    )
+    serve.run(build(settings), name=APP, route_prefix=f"/{APP}")
+    yield f"{application.address}/{APP}"
+    serve.delete(APP)
+
+
+async def test_a_device_is_answered_past_the_ingress(
+    address: str, application: Running, tmp_path: Path
+) -> None:
+    async with httpx.AsyncClient(base_url=address, timeout=60) as client:
+        deadline = time.monotonic() + 60
+        while (ready := await client.get("/readyz")).json().get("middle") != 1:
+            assert time.monotonic() < deadline, ready.text
+            await asyncio.sleep(0.05)
+        assert "middle" in (await client.get("/metrics")).text
+        refused = await client.post(
+            "/v1/completions", json={"model": "tandem", "prompt": "My secret", "tandem": {"mode": "split"}}
+        )
+        assert (refused.status_code, refused.json()["error"]["code"]) == (400, "prompt_left_device")
+
+        snapshot = await serve.get_deployment_handle("Scheduler", APP).snapshot.remote()
+        (replica,) = snapshot.pools["middle"]
+        assert (replica.model, replica.sessions) == ("target", 0)
+        peers = Peers(token=application.token)
+        assigner = Assigner(collaboration.create("explicit"), lambda: routing.create("jsq"), 8)
+        assigner.see(snapshot)
+
+        async def assign(wanted: RoutingRequest) -> Assignment:
+            return assigner.assign(wanted)
+
+        async def dial(endpoint: EndpointInfo) -> Engine:
+            return await peers.engine(endpoint.address, endpoint.engine)
+
+        big = {"kv_blocks": 512, "block_size": 16, "token_budget": 512}
+        parts = Parts.make(family.path("target"), LAYERS, tmp_path, 0.0, big, big)
+        executor = Executor(assign, dial, Tools(outer=parts.outer))
+        text = Tokenizer.load(family.path("target"))
+        sampling = Sampling(max_tokens=32)
+        for question in ("Tell me about the town of Marworth.", "Which river is the longest?"):
+            prompt = tuple(text.render_chat([{"role": "user", "content": question}]))
+            said = [
+                i async for delta in executor.run(Job(1, prompt, sampling, mode="split")) for i in delta.ids
+            ]
+            assert said == (await parts.answer(prompt, sampling)).ids
+        await executor.settled()
+        there = await dial(replica)
+        stats = await there.stats()
+        assert (stats.opened, stats.sessions) == (2, 0)
+        await peers.close()
+        await parts.close()

@@ -1,0 +1,46 @@
+"""Shortened sketches are shorter, and what is made of them is no worse."""
+
+from __future__ import annotations
+
+from random import Random
+
+from training.family.expand import expand
+from training.family.scoring import fact_accuracy
+from training.sketch.imitate import draw_items
+from training.sketch.score import Expander
+from training.sketch.shorten import Worth, as_good, shorten
+
+
+def test_notes_lose_words_and_no_facts_are_lost(small: Expander) -> None:
+    items = draw_items(4, Random(4))
+    shortened = shorten(items, small, words=2, rng=Random(1))
+    for item, shorter in zip(items, shortened, strict=True):
+        for line, kept in zip(item.lines, shorter.lines, strict=True):
+            assert 0 <= len(line.note.split()) - len(kept.note.split()) <= 2
+            words = iter(line.note.split())
+            assert all(word in words for word in kept.note.split())  # in their order
+            assert (kept.sentence, kept.value) == (line.sentence, line.value)
+    questions = [item.question for item in items]
+    whole, short = ([item.notes for item in some] for some in (items, shortened))
+    assert sum(map(small.tokens, short)) < sum(map(small.tokens, whole))
+    before, after = (
+        fact_accuracy(items, map(" ".join, expand(small.write, questions, notes))) for notes in (whole, short)
+    )
+    assert after >= before - 0.04  # a note that became whole again may change its neighbours' sentences
+
+
+def test_a_kind_of_questions_notes_are_shortened_everywhere_or_nowhere(small: Expander) -> None:
+    items = draw_items(6, Random(5))
+    notes: dict[tuple[str, str], set[str]] = {}
+    for item, shorter in zip(items, shorten(items, small, 1, Random(1)), strict=True):
+        for line, kept in zip(item.lines, shorter.lines, strict=True):
+            notes.setdefault((item.kind, line.note), set()).add(kept.note)
+    assert {len(found) for found in notes.values()} == {1}
+
+
+def test_as_good_wants_the_facts_and_the_words() -> None:
+    before = Worth(3, 0.6)
+    assert as_good(Worth(3, 0.6), before)
+    assert as_good(Worth(4, 0.7), before)
+    assert not as_good(Worth(2, 0.9), before)
+    assert not as_good(Worth(4, 0.5), before)

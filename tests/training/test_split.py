@@ -1,0 +1,36 @@
+"""The command that cuts a model for devices."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from engine import family
+from engine.config import EngineConfig
+from engine.split import bundle
+from engine.torch.split import load_outer
+from training.split import main
+
+
+async def test_a_bundle_of_the_embedded_target(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["target", "--layers", "2", "--out", str(tmp_path / "out")])
+    assert "2 of 12 layers of target" in capsys.readouterr().out
+    engine = load_outer(tmp_path / "out", EngineConfig())
+    assert engine.split == bundle.describe(family.path("target"), 2)
+    await engine.close()
+
+
+def test_what_cannot_be_cut_is_said_in_a_line(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="can have 1 to 11, not 12"):
+        main(["target", "--layers", "12", "--out", str(tmp_path / "out")])
+    with pytest.raises(SystemExit, match="no config.json"):
+        main([str(tmp_path), "--layers", "2", "--out", str(tmp_path / "out")])
+
+
+def test_help_suffices(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    shown = capsys.readouterr().out
+    for word in ("MODEL --layers m --out DIR", "checksum", "--adapter"):
+        assert word in shown

@@ -1,0 +1,203 @@
+"""Train the adapter with which the outer part of a split model drafts, and say what its drafts are worth:
+
+    python -m training.adapter [MODEL] [--layers m] [--out FILE]                train and evaluate
+    python -m training.adapter evaluate [MODEL] [--layers m] [--adapter FILE]   evaluate one that there is
+
+MODEL is a model of the embedded family or a local folder of the Llama family (Llama, Qwen2, Qwen3). Without options it
+is the embedded target with m = 2, on texts about the family's world. For any other model give --corpus: one JSON object
+a line, {"question": …, "answer": …}; where there is no answer the model gives its own, greedily. One line in 20 is kept
+for evaluation.
+
+The adapter is one attention block of the model's shape behind its first m layers. The model itself stays as it is.
+Beside FILE (*.safetensors) goes a report of the same name (*.json); `python -m training.split MODEL --layers m
+--adapter FILE` makes a bundle with it. The same options give the same file, on the same machine with as many threads.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import math
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.utils.logging import disable_progress_bar
+
+from engine import family
+from engine.base import EngineError
+from engine.model_folder import UnsupportedModel
+from engine.split import bundle
+from engine.tokenizer import Tokenizer
+from training.adapter import texts
+from training.adapter.distil import LOSSES, Distillation, lessons
+from training.adapter.evaluate import ETAS, Figures, Questions, measure, table
+
+JUDGING_SEED = 11
+"""Of the family's held-out questions; choices were made with seed 5."""
+SMOOTHING = 0.97
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    evaluating = words[:1] == ["evaluate"]
+    options = _parser(evaluating).parse_args(words[evaluating:])
+    torch.set_num_threads(options.threads)
+    embedded = options.model in family.NAMES
+    model = family.path(options.model) if embedded else Path(options.model)
+    file: Path | None = options.file or (
+        family.adapter_file(options.model, options.layers) if embedded else None
+    )
+    if file is None:
+        sys.exit(f"{'which adapter? give --adapter' if evaluating else 'where to? give --out'} FILE")
+    if not embedded and options.corpus is None:
+        sys.exit("the family's texts are nothing to this model: give --corpus FILE")
+    try:
+        split = bundle.describe(model, options.layers)
+        report: dict[str, Any] = {
+            "model": model.resolve().name,
+            "checksum": split.checksum,
+            "layers": split.first,
+        }
+        questions = _questions(model, options)
+        if not evaluating:
+            report["training"] = _train(model, file, options)
+        figures = _evaluate(model, file, questions, options)
+    except (UnsupportedModel, EngineError, OSError, ValueError) as error:
+        sys.exit(str(error))
+    report["figures"] = {group: found.report() for group, found in figures.items()}
+    if not evaluating:
+        file.with_suffix(".json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    Console(width=120).print(table(figures))
+    print(json.dumps(report))
+
+
+def _parser(evaluating: bool) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m training.adapter" + (" evaluate" if evaluating else ""),
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "model", metavar="MODEL", nargs="?", default="target", help="name or folder (%(default)s)"
+    )
+    parser.add_argument("--layers", type=int, metavar="m", default=2, help="shallow layers (%(default)s)")
+    if evaluating:
+        parser.add_argument(
+            "--adapter", dest="file", type=Path, metavar="FILE", help="default: the family's own"
+        )
+    else:
+        parser.add_argument("--out", dest="file", type=Path, metavar="FILE", help="default: the family's own")
+        parser.add_argument("--steps", type=int, default=2500, help="batches to learn from (%(default)s)")
+        parser.add_argument(
+            "--loss",
+            choices=LOSSES,
+            default="kl",
+            help="hat: smooth L1 and cross-entropy, its paper's (%(default)s)",
+        )
+        parser.add_argument("--rate", type=float, default=0.02, help="highest learning rate (%(default)s)")
+        parser.add_argument("--batch", type=int, default=2048, help="tokens of a batch (%(default)s)")
+        parser.add_argument("--seed", type=int, default=1, help="of texts and weights (%(default)s)")
+    parser.add_argument("--corpus", type=Path, metavar="FILE", help="JSON lines; default: the family's texts")
+    parser.add_argument("--length", type=int, default=512, help="tokens of question and answer (%(default)s)")
+    parser.add_argument(
+        "--questions",
+        type=int,
+        default=60,
+        help="to evaluate with; of the family, and twice as many facts (%(default)s)",
+    )
+    parser.add_argument(
+        "--judging-seed",
+        type=int,
+        default=JUDGING_SEED,
+        help="of the family's questions to evaluate with (%(default)s)",
+    )
+    parser.add_argument("--eta", type=float, nargs="+", default=list(ETAS), help="thresholds (0 to 0.9)")
+    parser.add_argument("--threads", type=int, default=1, help="CPU threads (%(default)s)")
+    return parser
+
+
+def _questions(model: Path, options: argparse.Namespace) -> Questions:
+    """Prompts of those that are kept for evaluation."""
+    tokenizer = Tokenizer.load(model)
+    if options.corpus is None:
+        return texts.family_questions(tokenizer, options.questions, options.judging_seed)
+    held = [texts.prompt_of(tokenizer, line) for line in texts.read(options.corpus)[1]]
+    short = [prompt for prompt in held if len(prompt) < options.length]
+    if not short:
+        raise ValueError(f"no held-out question of {options.corpus} has fewer than {options.length} tokens")
+    return {"questions": short[: options.questions]}
+
+
+def _train(model: Path, file: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """Write the adapter; returns what the report says of its training."""
+    rng = Random(f"adapter {options.seed}")
+    torch.manual_seed(options.seed)
+    disable_progress_bar()  # of transformers
+    frozen = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval().requires_grad_(False)
+    run = Distillation(frozen, options.layers, options.loss, options.rate, options.steps)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.completed}/{task.total}, loss {task.fields[loss]:.3f}"),
+        TimeRemainingColumn(),
+    )
+    began_s, tokens, smooth = time.monotonic(), 0, math.nan
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        if options.corpus is None:
+            documents = texts.of_family(Tokenizer.load(model), rng)
+        else:
+            lines = texts.read(options.corpus)[0]
+            bar = progress.add_task(
+                "own answers", total=sum(line.answer is None for line in lines), loss=math.nan
+            )
+            known = texts.documents_of(model, lines, options.length, lambda: progress.advance(bar))
+            documents = texts.again_and_again(known, rng)
+        supply = lessons(run, texts.batches(documents, options.batch, rng), rng)
+        bar = progress.add_task("distilling", total=options.steps, loss=math.nan)
+        while run.done < options.steps:
+            lesson = next(supply)
+            loss = run.step(lesson)
+            smooth = loss if math.isnan(smooth) else SMOOTHING * smooth + (1 - SMOOTHING) * loss
+            tokens += lesson.counted.numel()
+            progress.update(bar, completed=run.done, loss=smooth)
+    run.adapter.save(file, AutoConfig.from_pretrained(model).dtype or torch.float32)
+    settings = {name: getattr(options, name) for name in ("steps", "batch", "loss", "rate", "seed")}
+    return settings | {
+        "corpus": "the family's" if options.corpus is None else options.corpus.name,
+        "parameters": sum(parameter.numel() for parameter in run.adapter.parameters()),
+        "tokens": tokens,
+        "seconds": round(time.monotonic() - began_s),
+        "last_loss": round(smooth, 4),
+    }
+
+
+def _evaluate(
+    model: Path, file: Path, questions: Questions, options: argparse.Namespace
+) -> dict[str, Figures]:
+    total = len(options.eta) * sum(map(len, questions.values()))
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        bar = progress.add_task("answers in rounds", total=total)
+        return asyncio.run(
+            measure(
+                model,
+                options.layers,
+                file,
+                questions,
+                options.length,
+                options.eta,
+                lambda: progress.advance(bar),
+            )
+        )
+
+
+if __name__ == "__main__":
+    main()

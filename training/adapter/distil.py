@@ -1,0 +1,104 @@
+"""Distillation of Λ: the model itself is frozen, and says at every position of an answer what the adapter should.
+
+f_L, f_S: hidden states of the model and behind the adapter, after the final norm, which is what the output matrix H
+gets. Before the norm a few large dimensions drown all others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from random import Random
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from training.adapter.block import Adapter
+from training.adapter.texts import Batch
+from training.family.muon import Muon
+from training.family.train import CLIP, schedule
+
+W_CE = 0.1
+"""Weight of the cross-entropy in HAT's loss."""
+VISITS, TOGETHER = 3, 25
+"""How often a batch is learnt from, and among how many."""
+
+
+def kl(f_l: Tensor, f_s: Tensor, h_l: Tensor, h_s: Tensor) -> Tensor:
+    """KL(H(f_L) ‖ H(f_S)): the tokens alone count, not the hidden states behind them."""
+    return F.kl_div(h_s.log_softmax(-1), h_l.log_softmax(-1), reduction="batchmean", log_target=True)
+
+
+def hat(f_l: Tensor, f_s: Tensor, h_l: Tensor, h_s: Tensor) -> Tensor:
+    """HAT's equation (4): SmoothL1(f_L, f_S) + w_ce · CE(H(f_L), H(f_S))."""
+    return F.smooth_l1_loss(f_s, f_l) + W_CE * F.cross_entropy(h_s, h_l.softmax(-1))
+
+
+LOSSES: dict[str, Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]] = {"kl": kl, "hat": hat}
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """What is frozen of a batch.
+
+    shallow: [rows, length, hidden] after the shallow layers.
+    counted: marks of the positions that are learnt from, [rows, length].
+    f_l: [counted, hidden].
+    """
+
+    shallow: Tensor
+    counted: Tensor
+    f_l: Tensor
+
+
+class Distillation:
+    """An adapter on its way. Muon for its matrices, AdamW for the rest; warm-up and cosine."""
+
+    def __init__(self, model: PreTrainedModel, first: int, loss: str, rate: float, steps: int) -> None:
+        """model: in float32, and frozen; first: m, the shallow layers; rate: the highest learning rate."""
+        self.model, self.first, self.rate, self.steps = model, first, rate, steps
+        self.loss, self.adapter, self.done = LOSSES[loss], Adapter(model, first), 0
+        matrices = [p for p in self.adapter.parameters() if p.ndim == 2]
+        rest = [p for p in self.adapter.parameters() if p.ndim != 2]
+        self._optimisers: list[torch.optim.Optimizer] = [
+            Muon(matrices, lr=0.0),
+            torch.optim.AdamW(rest, lr=0.0, betas=(0.9, 0.95), weight_decay=0.0),
+        ]
+
+    @torch.no_grad()
+    def lesson(self, batch: Batch) -> Lesson:
+        body, seen = self.model.model, []
+        hook = body.layers[self.first].register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+        with torch.autocast("cpu", torch.bfloat16):  # 1.9 times as fast where the CPU has bf16 instructions
+            deep = body(input_ids=batch.ids, use_cache=False).last_hidden_state  # after the norm
+        hook.remove()
+        return Lesson(seen[0], batch.counted, deep[batch.counted])
+
+    def step(self, lesson: Lesson) -> float:
+        """Learn once from it; returns the loss."""
+        body, head, f_l = self.model.model, self.model.lm_head, lesson.f_l
+        rotation = body.rotary_emb(lesson.shallow, torch.arange(lesson.shallow.shape[1])[None])
+        with torch.autocast("cpu", torch.bfloat16):
+            f_s = body.norm(self.adapter(lesson.shallow, rotation)[lesson.counted])
+            logits = head(f_l), head(f_s)
+        loss = self.loss(f_l.float(), f_s.float(), *(each.float() for each in logits))
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.adapter.parameters(), CLIP)
+        for optimiser in self._optimisers:
+            for group in optimiser.param_groups:
+                group["lr"] = self.rate * schedule(self.done, self.steps)
+            optimiser.step()
+            optimiser.zero_grad()
+        self.done += 1
+        return loss.item()
+
+
+def lessons(run: Distillation, batches: Iterator[Batch], rng: Random) -> Iterator[Lesson]:
+    """Lessons on the batches, some at a time, each VISITS times: most of the work is in what is frozen."""
+    while True:
+        some = [run.lesson(batch) for batch in islice(batches, TOGETHER)]
+        for _ in range(VISITS):
+            yield from rng.sample(some, len(some))

@@ -1,0 +1,125 @@
+"""Shorter sketches to learn from: a note loses words without which the expander says the same, wherever it stands."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from random import Random
+from typing import NamedTuple
+
+from policies.sketch.rouge import rouge1
+from training.family.expand import expand
+from training.family.items import Item
+from training.family.prompts import expansion_prompt
+from training.family.scoring import states
+from training.sketch.score import Expander
+
+SIGHTS = 4
+"""Sketches, at most, in which a shorter note is tried."""
+CLOSE = 0.01
+"""ROUGE-1 that a note's sentences may lose, as true ones are worded by chance."""
+
+
+class Noted(NamedTuple):
+    """What is shortened everywhere or nowhere: a note in sketches for questions of one kind."""
+
+    kind: str
+    note: str
+
+
+@dataclass(frozen=True)
+class Worth:
+    """What an expander makes of a note where it was tried.
+
+    stated: sentences that state the fact.
+    rouge: ROUGE-1 against the true sentences, mean.
+    """
+
+    stated: int
+    rouge: float
+
+
+def shorten(items: Sequence[Item], expander: Expander, words: int, rng: Random) -> list[Item]:
+    """The items with shorter notes. In each of `words` rounds a note may lose a word if facts and wording stay in all
+    sketches in which that is tried, the other notes being whole. Notes that fail among shortened ones are whole again.
+    """
+    tried = {noted: rng.sample(found, min(SIGHTS, len(found))) for noted, found in _places(items).items()}
+    best = {noted: noted.note for noted in tried}
+    worth = _try(items, expander, tried, ((noted, noted.note) for noted in tried))
+    shrinking = list(tried)
+    for _ in range(words):
+        shorter = {noted: _without_a_word(best[noted]) for noted in shrinking}
+        worth |= _try(
+            items, expander, tried, ((noted, note) for noted, notes in shorter.items() for note in notes)
+        )
+        shrinking = []
+        for noted, notes in shorter.items():
+            kept = [note for note in notes if as_good(worth[noted, note], worth[noted, best[noted]])]
+            if kept:
+                best[noted] = min(
+                    kept, key=lambda note: (-worth[noted, note].stated, expander.tokens([note]))
+                )
+                shrinking.append(noted)
+    return _restored(items, best, expander)
+
+
+def as_good(shorter: Worth, before: Worth) -> bool:
+    return shorter.stated >= before.stated and shorter.rouge >= before.rouge - CLOSE
+
+
+def _places(items: Sequence[Item]) -> dict[Noted, list[tuple[int, int]]]:
+    """Item and line."""
+    places: dict[Noted, list[tuple[int, int]]] = defaultdict(list)
+    for i, item in enumerate(items):
+        for j, note in enumerate(item.notes):
+            places[Noted(item.kind, note)].append((i, j))
+    return places
+
+
+def _try(
+    items: Sequence[Item],
+    expander: Expander,
+    places: Mapping[Noted, Sequence[tuple[int, int]]],
+    candidates: Iterable[tuple[Noted, str]],
+) -> dict[tuple[Noted, str], Worth]:
+    """By what is noted and what stands instead of the note."""
+    tries = [(noted, note, i, j) for noted, note in candidates for i, j in places[noted]]
+    prompts = []
+    for _, note, i, j in tries:
+        notes = items[i].notes
+        prompts.append(expansion_prompt(items[i].question, [*notes[:j], note, *notes[j + 1 :]], note))
+    found: dict[tuple[Noted, str], list[tuple[bool, float]]] = defaultdict(list)
+    for (noted, note, i, j), sentence in zip(tries, expander.write(prompts), strict=True):
+        line = items[i].lines[j]
+        found[noted, note].append((states(sentence, line.value), rouge1(sentence, line.sentence)))
+    return {
+        key: Worth(sum(stated for stated, _ in each), sum(rouge for _, rouge in each) / len(each))
+        for key, each in found.items()
+    }
+
+
+def _restored(items: Sequence[Item], best: Mapping[Noted, str], expander: Expander) -> list[Item]:
+    """The items with the shorter notes, but those that state fewer facts among each other than the whole ones."""
+    questions = [item.question for item in items]
+    shorter = [[best[Noted(item.kind, note)] for note in item.notes] for item in items]
+    gained: dict[Noted, int] = defaultdict(int)
+    for sign, sketches in ((1, shorter), (-1, [item.notes for item in items])):
+        for item, sentences in zip(items, expand(expander.write, questions, sketches), strict=True):
+            for line, sentence in zip(item.lines, sentences, strict=True):
+                gained[Noted(item.kind, line.note)] += sign * states(sentence, line.value)
+    return [
+        replace(
+            item,
+            lines=tuple(
+                replace(line, note=note) if gained[Noted(item.kind, line.note)] >= 0 else line
+                for line, note in zip(item.lines, notes, strict=True)
+            ),
+        )
+        for item, notes in zip(items, shorter, strict=True)
+    ]
+
+
+def _without_a_word(note: str) -> list[str]:
+    words = note.split()
+    return [" ".join(words[:i] + words[i + 1 :]) for i in range(len(words))] if len(words) > 1 else []

@@ -1,0 +1,51 @@
+"""Cut the outer part off a model, for devices: `python -m training.split MODEL --layers m --out DIR`.
+
+DIR is then a bundle: embedding, the first m layers, norm and head, the adapter if one is given, the tokenizer, and a
+checksum of the whole model, by which a device and the cloud's middle know that they belong together. The middle is
+loaded from the model's own folder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from engine.family import NAMES, adapter_file, path
+from engine.model_folder import UnsupportedModel
+from engine.split import bundle
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m training.split",
+        description=(__doc__ or ""),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("model", help=f"a model of the family ({', '.join(NAMES)}) or a model folder")
+    parser.add_argument("--layers", type=int, required=True, help="m: how many of its first layers go along")
+    parser.add_argument("--out", type=Path, required=True, help="folder for the bundle")
+    parser.add_argument(
+        "--adapter",
+        type=Path,
+        help="*.safetensors file of a trained adapter, to draft with; otherwise the family's own for so many layers",
+    )
+    chosen = parser.parse_args(arguments)
+    model = path(chosen.model) if chosen.model in NAMES else Path(chosen.model)
+    adapter = chosen.adapter
+    if adapter is None and adapter_file(chosen.model, chosen.layers).exists():
+        adapter = adapter_file(chosen.model, chosen.layers)
+    try:
+        made = bundle.write(model, chosen.layers, chosen.out, adapter)
+    except UnsupportedModel as error:
+        sys.exit(str(error))
+    size_mb = sum(file.stat().st_size for file in chosen.out.rglob("*.safetensors")) / 1e6
+    print(
+        f"{chosen.out}: {made.split.first} of {made.split.layers} layers of {made.model}, {size_mb:.1f} MB, "
+        f"model {made.split.checksum[:12]}, {'no adapter' if adapter is None else f'adapter {adapter.name}'}"
+    )
+
+
+if __name__ == "__main__":
+    main()
