@@ -146,7 +146,7 @@ class MultiList:
         if served[0].since_s >= late_s:
             served = max(lists.values(), key=len)
         late = [job for job in served if job.since_s < late_s]
-        others = sorted(served[len(late) :], key=attrgetter("dry_at_s"))
+        others = sorted((job for job in served if job.since_s >= late_s), key=attrgetter("dry_at_s"))
         taken = [*late, *others][:batch]
         for job in taken:
             del self._jobs[job]
