@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from operator import attrgetter
 
@@ -20,10 +20,14 @@ from deployments.request.expansion import Place, PlaceReport, PlaceRequest, Plan
 from deployments.settings import SketchSettings
 from policies.moving_average import MovingAverage
 from policies.sketch.dispatch import Job, job_queue
-from policies.sketch.level import SketchState, SmallModel, sketching
+from policies.sketch.level import Choice, Coming, SketchState, SmallModel, sketching
 
 ENDPOINTS_KEPT = 65_536
 """Whose speed is known; whoever was not heard of for longest is forgotten."""
+LONGEST = 100_000
+"""Tokens of an answer: the longer, the better it can be sketched."""
+PATIENCE = 2.0
+"""A sketch that takes so many times as long as expected will not be expanded; it is no use to wait for it."""
 FORGOTTEN_S = 120.0
 """A place that nobody has given back for so long is free: whoever had it is gone."""
 
@@ -34,11 +38,27 @@ class Worker:
 
     sequences: at once.
     token_s: seconds that each of them takes for a token; 0: not known.
+    answer_token_s: seconds that an answer takes for each of its tokens, some of them at once; 0: not known.
     """
 
     endpoint: EndpointInfo
     sequences: int
     token_s: float
+    answer_token_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Promised:
+    """An expansion that will come, once its sketch is written.
+
+    tokens: expected of the answer.
+    due_s: when it will.
+    until_s: nobody waits for it any longer.
+    """
+
+    tokens: int
+    due_s: float
+    until_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +80,16 @@ class _Held:
 
     def left_s(self, now_s: float) -> float:
         """Seconds until its work is done, as far as is known."""
-        takes_s = self.tokens * self.worker.token_s / self.worker.sequences
-        return max(0.0, self.since_s + takes_s - now_s)
+        return max(0.0, self.since_s + self.tokens * self.worker.answer_token_s - now_s)
+
+
+class _Speed:
+    """Of an endpoint, as it was seen; see Worker."""
+
+    __slots__ = ("answer_token_s", "token_s")
+
+    def __init__(self) -> None:
+        self.token_s, self.answer_token_s = MovingAverage(), MovingAverage()
 
 
 class Expansions:
@@ -72,7 +100,8 @@ class Expansions:
         self._waiting: dict[int, _Waiting] = {}
         self.follow(settings)
         self._held: dict[int, _Held] = {}
-        self._token_s: Kept[str, MovingAverage] = Kept(ENDPOINTS_KEPT)  # by key
+        self._promised: dict[int, _Promised] = {}  # by request
+        self._seen: Kept[str, _Speed] = Kept(ENDPOINTS_KEPT)  # by key
 
     def follow(self, settings: SketchSettings) -> None:
         """Other settings, from now on."""
@@ -98,15 +127,38 @@ class Expansions:
         state = self._state(wanted, workers)
         choice = self._policy.choose(state)
         if choice.model is None:
-            return SketchPlan(reason=choice.reason.name.lower() if choice.reason else "")
+            assert choice.reason is not None
+            best = replace(state, tokens=LONGEST, queue=(), under_way_s=0.0)
+            hopeless = wanted.target_token_s > 0 and self._policy.choose(best).model is None
+            return SketchPlan(reason=choice.reason.name.lower(), hopeless=hopeless)
+        self._promise(wanted, choice, state)
         busy = self.busy()
         idle = sum(worker.endpoint.key not in busy for worker in workers)
         return SketchPlan(
             sketch=choice.tokens,
             model=choice.model,
             within_s=self.settings.within * (state.full_s - state.llm_s(choice.tokens)),
+            full_s=state.full_s,
             candidates=max(1, min(self.settings.candidates, idle)),
         )
+
+    def _promise(self, wanted: PlanRequest, choice: Choice, state: SketchState) -> None:
+        """Its expansion is to come; the sketch may also be of no use. The target writes no more than it needs, and may
+        write as much as was decided."""
+        assert choice.model is not None
+        now_s = asyncio.get_running_loop().time()
+        due_s = state.llm_s(self.settings.models[choice.model].least_share * wanted.expected)
+        until_s = max(PATIENCE * state.llm_s(choice.tokens), self.settings.wait_s)
+        self._promised[wanted.request] = _Promised(wanted.expected, now_s + due_s, now_s + until_s)
+
+    def _coming(self, now_s: float) -> tuple[Coming, ...]:
+        """All expansions that have no place yet."""
+        late = [request for request, promised in self._promised.items() if promised.until_s < now_s]
+        for request in late:
+            del self._promised[request]
+        coming = [Coming(max(0.0, job.due_s - now_s), job.tokens) for job in self._promised.values()]
+        waiting = (Coming(0.0, waiting.job.tokens) for waiting in self._waiting.values())
+        return (*waiting, *sorted(coming))
 
     def _state(self, wanted: PlanRequest, workers: Sequence[Worker]) -> SketchState:
         token_s = wanted.target_token_s
@@ -114,7 +166,7 @@ class Expansions:
         speeds: dict[str, float] = {}
         for worker in workers:
             model = worker.endpoint.model
-            speeds[model] = min(speeds.get(model, inf), worker.token_s)
+            speeds[model] = min(speeds.get(model, inf), worker.answer_token_s)
         return SketchState(
             tokens=wanted.expected,
             llm_s=lambda tokens: tokens * token_s,
@@ -125,27 +177,26 @@ class Expansions:
                 if (speed_s := speeds.get(name)) is not None
             ),
             devices=len(workers),
-            queued=len(self._waiting),
-            queued_tokens=sum(waiting.wanted.tokens for waiting in self._waiting.values()),
-            full=self._queue.full,
+            queue=self._coming(now_s),
+            room=self._queue.capacity,
             under_way_s=sum(held.left_s(now_s) for held in self._held.values()),
-            parallelism=self.settings.parallelism,
         )
 
     async def place(self, wanted: PlaceRequest) -> Place | None:
         """A place for an expansion, in its turn. None where nobody there could ever take it, or none has come in
-        `settings.wait_s`."""
+        time."""
         if not any(self._may(worker, wanted) for worker in self._workers()):
             return None
         loop = asyncio.get_running_loop()
         number = wanted.id
         job = Job(number, max(1, wanted.tokens), loop.time(), loop.time() + wanted.dry_s)
-        if not self._queue.add(job):
+        if self._promised.pop(wanted.request, None) is None and len(self._queue) >= self._queue.capacity:
             return None
+        self._queue.add(job)
         waiting = self._waiting[number] = _Waiting(wanted, job, loop.create_future())
         self.see()
         try:
-            async with asyncio.timeout(self.settings.wait_s):
+            async with asyncio.timeout(max(self.settings.wait_s, wanted.wait_s)):
                 return await waiting.placed
         except (TimeoutError, asyncio.CancelledError) as error:
             if self._waiting.pop(number, None) is not None:
@@ -166,8 +217,9 @@ class Expansions:
         if held is None:
             return
         if report.longest and not report.lost:
-            average = self._token_s.of(held.worker.endpoint.key, MovingAverage)
-            average.note(report.seconds / report.longest)
+            speed = self._seen.of(held.worker.endpoint.key, _Speed)
+            speed.token_s.note(report.seconds / report.longest)
+            speed.answer_token_s.note(report.seconds / report.tokens)
         self.see()
 
     def see(self) -> None:
@@ -200,16 +252,18 @@ class Expansions:
         """All that are up and whose model is one that expands."""
         for pool in self._assigner.replicas(EXPANDER):
             if pool.model in self.settings.models:
-                yield Worker(pool, self.settings.sequences, self._speed(pool, 0.0))
+                yield self._worker(pool, self.settings.sequences, 0.0)
         for record in self._assigner.devices.values():
             if record.model in self.settings.models:
                 endpoint = EndpointInfo.of(record)
-                yield Worker(endpoint, record.capacity, self._speed(endpoint, record.decode_token_s))
+                yield self._worker(endpoint, record.capacity, record.decode_token_s)
 
-    def _speed(self, endpoint: EndpointInfo, said_s: float) -> float:
-        """Seconds a token: as it was seen, else as the device itself says."""
-        seen = self._token_s.get(endpoint.key)
-        return said_s if seen is None else seen.value
+    def _worker(self, endpoint: EndpointInfo, sequences: int, said_s: float) -> Worker:
+        """As quick as it was seen to be, else as the device itself says, seconds a token."""
+        seen = self._seen.get(endpoint.key)
+        if seen is None:
+            return Worker(endpoint, sequences, said_s, said_s / self.settings.parallelism)
+        return Worker(endpoint, sequences, seen.token_s.value, seen.answer_token_s.value)
 
     def _may(self, worker: Worker, wanted: PlanRequest | PlaceRequest) -> bool:
         """Whether it is good enough, allowed, and has not failed that expansion."""

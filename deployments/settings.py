@@ -224,10 +224,11 @@ class SketchSettings(Strict):
     candidates: expansions of a sentence that compete, where so many devices are idle.
     batch: expansions that a device computes at once.
     sequences: that an expander's replica computes at once.
-    parallelism: p, sentences that a device is taken to expand in the time of one when it is decided on a sketch.
+    parallelism: p, sentences that a device is taken to expand in the time of one, until it has been seen at work.
     within: sentences share a sequence as long as the expansion takes no more than this share of the time that the
         target would have needed; 1 is PICE's.
-    wait_s: how long an expansion waits for a place; the target then finishes the answer.
+    wait_s: how long an expansion waits for a place at least; or for as long as the target would need for the answer,
+        if that is longer. The target then finishes it.
     """
 
     questions: Literal["points", "all"] = "points"

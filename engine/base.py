@@ -73,6 +73,8 @@ class Sampling(msgspec.Struct, frozen=True, array_like=True):
         (of the model's own distribution, before temperature and filters).
     reader_rate: tokens/s that whoever waits for the output takes in, for scheduling; 0: nobody reads along.
     forced: drafts stand, whatever the model thinks of them: with logprobs, a given text is scored.
+    waited_s: for how long the request has had another session before this one, whose place among those that wait it
+        then takes.
     """
 
     max_tokens: int = 256
@@ -89,6 +91,7 @@ class Sampling(msgspec.Struct, frozen=True, array_like=True):
     logprobs: int = -1
     reader_rate: float = 0.0
     forced: bool = False
+    waited_s: float = 0.0
 
     @property
     def greedy(self) -> bool:
@@ -113,6 +116,7 @@ class Sampling(msgspec.Struct, frozen=True, array_like=True):
             ("stop_tokens", all(t >= 0 for t in self.stop_tokens), "token ids"),
             ("logprobs", -1 <= self.logprobs <= 20, "between -1 (none) and 20"),
             ("reader_rate", 0.0 <= self.reader_rate <= 1e6, "between 0 and 1,000,000 tokens/s"),
+            ("waited_s", 0.0 <= self.waited_s <= 1e6, "between 0 and 1,000,000 s"),
         ]
         for name, fine, range_ in allowed:
             if not fine:

@@ -191,8 +191,10 @@ class Expansion:
             place = await self._sketching.expanders.place(
                 PlaceRequest(
                     id=(id := secrets.randbits(63)),
+                    request=self._job.id,
                     tokens=len(missing) * self._sentence_tokens,
                     dry_s=0.0 if self._reader is None else self._reader.dry_s(self._now()),
+                    wait_s=self._plan.full_s,
                     lost=tuple(self._lost),
                     beside=tuple(at for k, at in self._at.items() if k != number),
                     model=self._plan.model if number == 0 else None,

@@ -32,7 +32,9 @@ LEAST_SKETCH = 48
 """Tokens that any sketch may have, its length included."""
 SKETCH_ROOM = 2.0
 """A sketch that has grown to so many times what was planned is endless."""
-INDIVISIBLE, NO_ROOM = "indivisible", "no_room"
+ASK_AGAIN_S = 10.0
+"""For so long, where no answer could be worth a sketch, no target is asked how long one will be."""
+INDIVISIBLE, NO_ROOM, HOPELESS = "indivisible", "no_room", "hopeless"
 UNSUITABLE = Reason.UNSUITABLE.name.lower()
 ENDLESS, NO_LIST = "endless", "no_list"
 """Why there is no sketch, beside the reasons of policies; and why one is of no use."""
@@ -94,7 +96,7 @@ class SketchMode(Mode):
 
     def __init__(self, tools: Tools) -> None:
         self._sketching = tools.sketching
-        self._target_token_s = MovingAverage()  # what the target takes for a token, seconds
+        self._seen = Seen()
 
     def check(self) -> None:
         if self._sketching is None:
@@ -103,15 +105,37 @@ class SketchMode(Mode):
     def start(self, job: Job) -> ModeRun:
         self.check()
         assert self._sketching is not None
-        return SketchRun(job, self._sketching, self._target_token_s)
+        return SketchRun(job, self._sketching, self._seen)
+
+
+@dataclass(slots=True)
+class Seen:
+    """What requests of one process learn from each other.
+
+    target_token_s: what the target takes for a token, seconds.
+    hopeless_s: until when no answer is worth a sketch, on the event loop's clock; None: some are.
+    """
+
+    target_token_s: MovingAverage = field(default_factory=MovingAverage)
+    hopeless_s: float | None = None
+
+    def worth_asking(self, now_s: float) -> bool:
+        """Whether to ask how long an answer will be; after a time in which it was not, one request tries."""
+        if self.hopeless_s is None:
+            return True
+        if now_s < self.hopeless_s:
+            return False
+        self.hopeless_s = now_s + ASK_AGAIN_S
+        return True
 
 
 class SketchRun(ModeRun):
-    """target_token_s: of all requests in this process."""
+    """seen: by all requests in this process."""
 
-    def __init__(self, job: Job, sketching: Sketching, target_token_s: MovingAverage) -> None:
+    def __init__(self, job: Job, sketching: Sketching, seen: Seen) -> None:
         self.figures: Sketched = Sketched()
-        self._job, self._sketching, self._target_token_s = job, sketching, target_token_s
+        self._began_s = asyncio.get_running_loop().time()
+        self._job, self._sketching, self._seen = job, sketching, seen
         self._question = job.question or Question(job.prompt)
         self._written: list[int] = []  # of the sketch
         self._lines = 0  # of it, that were shown
@@ -119,6 +143,7 @@ class SketchRun(ModeRun):
         self._plan: SketchPlan | None = None
         self._expansion: Expansion | None = None
         self._in_full = False
+        self._pace_s = 0.0  # seconds that the target has taken for a token of this request; 0: not known yet
 
     async def run(
         self, sessions: EndpointSessions, log: TokenLog, briefing: object
@@ -145,6 +170,9 @@ class SketchRun(ModeRun):
             return
         if self._question.text and not self._sketching.suitable(self._question.text):
             self._refuse(UNSUITABLE)
+            return
+        if not self._seen.worth_asking(asyncio.get_running_loop().time()):
+            self._refuse(HOPELESS)
             return
         try:
             await target.open(prompt, _of_sketch(job.sampling), self._written)
@@ -180,8 +208,13 @@ class SketchRun(ModeRun):
 
     async def _objection(self, sketch: Sketch, finish: str | None) -> str:
         """Why the target shall answer in full after what it has written so far; "" if it shall not."""
+        job = self._job
         if self._plan is None and (sketch.expected is not None or len(sketch.notes) > 1):
             self._plan = await self._planned(sketch)
+            if not self._plan.hopeless:
+                self._seen.hopeless_s = None
+            elif not job.min_quality and expanding_devices(job) is None:
+                self._seen.hopeless_s = asyncio.get_running_loop().time() + ASK_AGAIN_S
             if not self._plan.sketch:
                 return self._plan.reason
         if finish == "stop":
@@ -195,7 +228,7 @@ class SketchRun(ModeRun):
             PlanRequest(
                 request=job.id,
                 expected=min(most, sketch.expected or most),
-                target_token_s=self._target_token_s.value,
+                target_token_s=self._seen.target_token_s.value or self._pace_s,
                 min_quality=job.min_quality,
                 devices=expanding_devices(job),
             )
@@ -234,7 +267,11 @@ class SketchRun(ModeRun):
     async def _decode(self, target: EndpointSession, log: TokenLog) -> AsyncGenerator[Delta, None]:
         """The target goes on by itself; a sketch that was shown is no part of the answer to it."""
         job, shown = self._job, self._shown
-        room = msgspec.structs.replace(job.sampling, max_tokens=job.sampling.max_tokens - shown)
+        room = msgspec.structs.replace(
+            job.sampling,
+            max_tokens=job.sampling.max_tokens - shown,
+            waited_s=asyncio.get_running_loop().time() - self._began_s if self._written else 0.0,
+        )
         await target.cancel()
         await target.open(job.prompt, room, log.ids[shown:])
         async with aclosing(self._timed(target)) as stream:
@@ -246,14 +283,18 @@ class SketchRun(ModeRun):
         """What the target gives, while its pace is noted."""
         now_s = asyncio.get_running_loop().time
         first_s, count = 0.0, 0
-        async with aclosing(target.generate()) as stream:
-            async for tokens in stream:
-                if not count:
-                    first_s = now_s()
-                elif tokens.finish is not None:
-                    self._target_token_s.note((now_s() - first_s) / count)
-                count += len(tokens.ids)
-                yield tokens
+        try:
+            async with aclosing(target.generate()) as stream:
+                async for tokens in stream:
+                    if count:
+                        self._pace_s = (now_s() - first_s) / count
+                    else:
+                        first_s = now_s()
+                    count += len(tokens.ids)
+                    yield tokens
+        finally:
+            if self._pace_s:
+                self._seen.target_token_s.note(self._pace_s)
 
 
 def divisible(sampling: Sampling) -> bool:

@@ -30,15 +30,19 @@ class PlanRequest:
 class SketchPlan:
     """sketch: tokens that it may have; 0: the target answers in full.
     reason: why it does; "" where it does not.
+    hopeless: it would even if the answer were as long as could be, and nothing waited.
     model: that is to expand it.
     within_s: from when they begin until when expansions should be whole.
+    full_s: that the target would need for the whole answer.
     candidates: expansions of each sentence that compete.
     """
 
     sketch: int = 0
     reason: str = ""
+    hopeless: bool = False
     model: str = ""
     within_s: float = 0.0
+    full_s: float = 0.0
     candidates: int = 1
 
 
@@ -47,8 +51,10 @@ class PlaceRequest:
     """An expansion that is to be computed.
 
     id: tells it from all others.
+    request: the job's id.
     tokens: that it is expected to have.
     dry_s: seconds until the reader has read all that there is.
+    wait_s: that it waits for a place, if not the settings' are more.
     lost: keys of the endpoints that have failed it.
     beside: keys of those that compute another candidate.
     model: that is to compute it; None: any.
@@ -56,8 +62,10 @@ class PlaceRequest:
     """
 
     id: int
+    request: int
     tokens: int
     dry_s: float = 0.0
+    wait_s: float = 0.0
     lost: tuple[str, ...] = ()
     beside: tuple[str, ...] = ()
     model: str | None = None

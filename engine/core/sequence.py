@@ -57,7 +57,7 @@ class Sequence(Place):
     fresh: it has had no token since it was let in.
     ends: tokens with which the output ends.
     reader: whoever takes the output in.
-    opened_s: when it was opened, on the engine's clock.
+    opened_s: when it was opened, or the one that its request had before, on the engine's clock.
     """
 
     RESERVED = 1

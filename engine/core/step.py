@@ -84,7 +84,7 @@ class Core:
 
     def open(self, s: Sequence) -> None:
         """A new session."""
-        s.opened_s = self.clock()
+        s.opened_s = self.clock() - s.sampling.waited_s
         self.memory.add(s)
         self.stats.opened += 1
         self._changed()

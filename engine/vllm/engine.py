@@ -124,7 +124,7 @@ class VllmEngine:
 
     async def start(self, log: Log, forced: Sequence[int] = ()) -> Request:
         """Have vLLM go on after a session's log and `forced` tokens, which it scores. Raises EngineStopped."""
-        label = Label(log.number, log.sampling.reader_rate, log.output_len)
+        label = Label(log.number, log.sampling.reader_rate, log.output_len, log.sampling.waited_s)
         params = sampling_params(log, label, bool(forced))
         tokens = [*log.tokens, *forced]
         adding = asyncio.ensure_future(self._core.add(log.number, tokens, params))

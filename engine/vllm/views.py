@@ -27,11 +27,13 @@ class Label(NamedTuple):
     number: order of opening.
     reader_rate: tokens/s; 0: nobody reads along.
     before: output tokens that the request was opened with.
+    waited_s: see Sampling.
     """
 
     number: int
     reader_rate: float
     before: int
+    waited_s: float = 0.0
 
 
 class RequestView:
@@ -47,7 +49,7 @@ class RequestView:
         self.request, self._before, self._memory = request, label.before, memory
         self._replayed = request.num_output_tokens  # vLLM counts the others as its prompt
         self.number = self.rank = label.number
-        self.opened_s = self.parked_s = now_s
+        self.opened_s, self.parked_s = now_s - label.waited_s, now_s
         self.reader = Reader(label.reader_rate or REFERENCE_RATE)
         self.fresh, self.paused = True, False
         self.until, self.drafts = 1, list[int]()

@@ -23,8 +23,8 @@ FADE = 0.95  # weight of all earlier outputs in their mean length
 class SessionView(Protocol):
     """What a control knows of a session, and what it settles: `paused` and `rank`.
 
-    number: order of opening, its age.
-    opened_s: when it was opened.
+    number: order of opening.
+    opened_s: when it was opened, or the one that its request had before.
     reader: whoever takes its output in.
     fresh: it has had no token since it was let in.
     paused: it shall not run now.
@@ -172,9 +172,10 @@ class SchedulingControl:
         tokens = np.array([s.reach(ahead) for s in wanting])
         missing = np.array([s.missing for s in wanting])
         longest = np.array([s.longest for s in wanting])
+        opened_s = np.array([s.opened_s for s in wanting])
         return Load(
-            arrival=np.array([s.number for s in wanting]),
-            age_s=np.array([now_s - s.opened_s for s in wanting]),
+            arrival=np.lexsort((np.array([s.number for s in wanting]), opened_s)).argsort(),
+            age_s=now_s - opened_s,
             received=np.array([s.received for s in wanting]),
             rate=np.array([s.reader.rate for s in wanting]),
             buffer=np.array([s.reader.buffer(now_s) for s in wanting]),

@@ -45,12 +45,12 @@ class JobQueue(Protocol):
     """What waits for devices. Times are of one clock, the caller's."""
 
     @property
-    def full(self) -> bool:
-        """It takes no more: the LLM is to answer in full."""
+    def capacity(self) -> int:
+        """Jobs that may wait: where there will be so many, the LLM is to answer in full."""
         ...
 
-    def add(self, job: Job) -> bool:
-        """Take a job in, later ones later; False: it is full."""
+    def add(self, job: Job) -> None:
+        """Take a job in, later ones later, even beyond the capacity: a sketch that is written is not thrown away."""
         ...
 
     def take(self, batch: int, now_s: float, fits: Callable[[Job], bool] = anything) -> list[Job]:
@@ -83,14 +83,11 @@ class FirstInFirstOut:
         self._jobs: dict[Job, None] = {}
 
     @property
-    def full(self) -> bool:
-        return len(self._jobs) >= self._capacity
+    def capacity(self) -> int:
+        return self._capacity
 
-    def add(self, job: Job) -> bool:
-        if self.full:
-            return False
+    def add(self, job: Job) -> None:
         self._jobs[job] = None
-        return True
 
     def take(self, batch: int, now_s: float, fits: Callable[[Job], bool] = anything) -> list[Job]:
         taken = [job for job in self._jobs if fits(job)][:batch]
@@ -125,14 +122,11 @@ class MultiList:
         self._jobs: dict[Job, None] = {}  # the oldest first
 
     @property
-    def full(self) -> bool:
-        return len(self._jobs) >= self._capacity
+    def capacity(self) -> int:
+        return self._capacity
 
-    def add(self, job: Job) -> bool:
-        if self.full:
-            return False
+    def add(self, job: Job) -> None:
         self._jobs[job] = None
-        return True
 
     def take(self, batch: int, now_s: float, fits: Callable[[Job], bool] = anything) -> list[Job]:
         lists: dict[int, list[Job]] = defaultdict(list)  # in the order of their first jobs

@@ -6,9 +6,11 @@ answer. Of the lengths for which that holds, the objectives choose one; if there
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from math import inf
 from typing import NamedTuple, Protocol
 
 from policies.base import Registry
@@ -41,6 +43,40 @@ class SmallModel:
         return (1 - self.capability) * (1 - share) / (1 - self.least_share)
 
 
+class Coming(NamedTuple):
+    """A job for a device.
+
+    due_s: seconds until its sketch is written; 0: it waits.
+    tokens: expected of the answer.
+    """
+
+    due_s: float
+    tokens: int
+
+
+class Backlog:
+    """Work that devices have before them, over time, in seconds of all of them together.
+
+    works: (seconds from now, seconds of work) as it comes, the soonest first.
+    devices: that work on it.
+    """
+
+    __slots__ = ("_devices", "_left_s", "_times_s")
+
+    def __init__(self, works: Iterable[tuple[float, float]], devices: int) -> None:
+        self._devices = devices
+        self._times_s, self._left_s = [0.0], [0.0]
+        for time_s, work_s in works:
+            left_s = self.at(time_s)
+            self._times_s.append(time_s)
+            self._left_s.append(left_s + work_s)
+
+    def at(self, time_s: float) -> float:
+        """What is then left of all that came until then."""
+        last = bisect_right(self._times_s, time_s) - 1
+        return max(0.0, self._left_s[last] - self._devices * (time_s - self._times_s[last]))
+
+
 @dataclass(frozen=True, slots=True)
 class SketchState:
     """What is known before the LLM begins.
@@ -50,9 +86,8 @@ class SketchState:
     network_s: Δ, seconds that a sketch of so many tokens takes to a device and its expansion back; nor does it.
     models: those that devices have, in order of preference among equals.
     devices: N, those that expand sketches.
-    queued: |Q|, jobs that wait for a device.
-    queued_tokens: Σ l_j, expected of their answers.
-    full: the queue takes no more jobs.
+    queue: Q, jobs that wait for a device, or will, as their sketches are being written; the soonest first.
+    room: jobs that may wait for a device.
     sketchable: the question is of a kind whose answer can be sketched.
     under_way_s: seconds of work that devices still have with what they have begun, summed over them. The paper's
         constraint leaves it out.
@@ -64,9 +99,8 @@ class SketchState:
     network_s: Callable[[float], float]
     models: tuple[SmallModel, ...]
     devices: int
-    queued: int = 0
-    queued_tokens: int = 0
-    full: bool = False
+    queue: tuple[Coming, ...] = ()
+    room: float = inf
     sketchable: bool = True
     under_way_s: float = 0.0
     parallelism: float = 1.0
@@ -80,16 +114,29 @@ class SketchState:
         """c·f(l)/p: seconds of the model for it."""
         return model.cost * self.full_s / self.parallelism
 
-    def waiting_s(self, model: SmallModel) -> float:
-        """Σ_{j∈Q} c·f(l_j)/(p·N), seconds until a device is free, in constant time: Σ f(l_j) = |Q|·f(Σ l_j/|Q|) where
-        f is a line, whatever its base."""
-        work_s = self.queued * self.llm_s(self.queued_tokens / self.queued) if self.queued else 0.0
-        return (model.cost * work_s / self.parallelism + self.under_way_s) / self.devices
+    def backlog(self, model: SmallModel) -> Backlog:
+        """Σ_{j∈Q} c·f(l_j)/p, the work of devices that have that model."""
+        scale = model.cost / self.parallelism
+        coming = ((job.due_s, scale * self.llm_s(job.tokens)) for job in self.queue)
+        return Backlog([(0.0, self.under_way_s), *coming], self.devices)
 
-    def latency_s(self, model: SmallModel, sketch: float) -> float:
+    def written_s(self, sketch: float) -> float:
+        """f(|r|) + Δ(r): seconds until a sketch of so many tokens is at a device."""
+        return self.llm_s(sketch) + self.network_s(sketch)
+
+    def latency_s(self, model: SmallModel, sketch: float, backlog: Backlog | None = None) -> float:
         """The left side of PICE's inequality (2), for a sketch of so many tokens: f(|r|) + Δ(r) + c·f(l)/p +
-        Σ_{j∈Q} c·f(l_j)/(p·N). The paper prints the third term without p, having said it with p just before."""
-        return self.llm_s(sketch) + self.network_s(sketch) + self.expansion_s(model) + self.waiting_s(model)
+        Σ_{j∈Q} c·f(l_j)/(p·N). The paper prints the third term without p, having said it with p just before; and it
+        counts all that waits now, though devices work on while the sketch is written, and other sketches come to them.
+        Here it is what will be left when this one is there. backlog: of that model."""
+        written_s = self.written_s(sketch)
+        waiting_s = (backlog or self.backlog(model)).at(written_s) / self.devices
+        return written_s + waiting_s + self.expansion_s(model)
+
+    def takes(self, model: SmallModel, sketch: float, backlog: Backlog) -> bool:
+        """Whether there will be room for it among those that wait, as far as can be known."""
+        job_s = self.expansion_s(model)
+        return not job_s or backlog.at(self.written_s(sketch)) / job_s - self.devices < self.room
 
 
 class Reason(StrEnum):
@@ -137,7 +184,7 @@ class WithinLatency:
     that the objectives prefer.
 
     Where the LLM is not much slower than the small models, nothing satisfies the constraint, and the LLM is left alone:
-    for f in proportion to length, and n answers as long as this one that wait, it says |r|/l + c·(1 + n/N) ≤ 1.
+    for f in proportion to length, and n answers as long as this one that will wait, it says |r|/l + c·(1 + n/N) ≤ 1.
 
     levels: of length, from 0 to l; a sketch has one of those between.
     shortest: tokens; shorter answers are given in full.
@@ -169,19 +216,27 @@ class WithinLatency:
             for level in range(1, self._levels)
             if level / self._levels >= model.least_share
         ]
-        outlooks = [self._outlook(state, *way) for way in ways]
+        backlogs = {model.name: state.backlog(model) for model in state.models}
+        ways = [
+            (model, tokens)
+            for model, tokens in ways
+            if state.takes(model, tokens + self._slack, backlogs[model.name])
+        ]
+        if not ways:
+            return _in_full(state, Reason.QUEUE_FULL)
+        outlooks = [self._outlook(state, *way, backlogs[way[0].name]) for way in ways]
         best = preferred(outlooks, self._objectives, most_latency_s=state.full_s)
         if best is None:
             return _in_full(state, Reason.SLOW)
         model, tokens = ways[best]
         return Choice(tokens, model.name, outlooks[best].latency, None)
 
-    def _outlook(self, state: SketchState, model: SmallModel, tokens: int) -> Outlook:
+    def _outlook(self, state: SketchState, model: SmallModel, tokens: int, backlog: Backlog) -> Outlook:
         longest = tokens + self._slack
         return Outlook(
             error=model.error(tokens / state.tokens),
             throughput=max(state.llm_s(longest), state.network_s(longest), state.expansion_s(model)),
-            latency=state.latency_s(model, longest),
+            latency=state.latency_s(model, longest, backlog),
             server_cost=tokens,
             edge_cost=state.tokens,
         )
@@ -203,6 +258,8 @@ class Always:
 
     def choose(self, state: SketchState) -> Choice:
         reason = _no_job(state, self._shortest)
+        if reason is None and sum(not job.due_s for job in state.queue) >= state.room:
+            reason = Reason.QUEUE_FULL
         if reason is not None:
             return _in_full(state, reason)
         model = max(state.models, key=lambda model: model.capability)
@@ -224,6 +281,4 @@ def _no_job(state: SketchState, shortest: int) -> Reason | None:
         return Reason.SHORT
     if not state.devices or not state.models:
         return Reason.NO_DEVICE
-    if state.full:
-        return Reason.QUEUE_FULL
     return None

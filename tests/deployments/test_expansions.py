@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pytest
@@ -60,9 +61,9 @@ class Placed(NamedTuple):
 
 
 async def placed(expansions: Expansions, **wanted: Any) -> Placed:
-    place = await expansions.place(request := PlaceRequest(next(IDS), 100, **wanted))
+    place = await expansions.place(PlaceRequest(number := next(IDS), wanted.pop("request", 0), 100, **wanted))
     assert place is not None
-    return Placed(request.id, place)
+    return Placed(number, place)
 
 
 async def waiting(expansions: Expansions, count: int) -> None:
@@ -114,7 +115,7 @@ async def test_nobody_waits_for_what_cannot_come() -> None:
         {"devices": ("c",)},
         {"model": "small", "lost": ("a@a",)},
     ):
-        assert await expansions.place(PlaceRequest(next(IDS), 100, **wanted)) is None
+        assert await expansions.place(PlaceRequest(next(IDS), 0, 100, **wanted)) is None
     assert (await placed(expansions, model="other")).device == "b"
     assert (await placed(expansions, devices=("a",))).device == "a"
 
@@ -126,13 +127,69 @@ async def test_nobody_waits_for_ever_and_a_full_queue_takes_no_more() -> None:
     await placed(expansions)
     loop = asyncio.get_running_loop()
     began_s = loop.time()
-    second = asyncio.ensure_future(expansions.place(PlaceRequest(next(IDS), 100)))
+    second = asyncio.ensure_future(expansions.place(PlaceRequest(next(IDS), 0, 3000)))
     await waiting(expansions, 1)
     assert (await expansions.plan(LONG)).reason == "queue_full"
-    assert await expansions.place(PlaceRequest(next(IDS), 100)) is None
+    assert await expansions.place(PlaceRequest(next(IDS), 0, 100)) is None
     assert await second is None
     assert loop.time() - began_s == pytest.approx(7.0)
     assert expansions.waiting == 0
+
+
+@in_virtual_time
+async def test_it_waits_as_long_as_the_target_would_need_for_the_answer() -> None:
+    expansions, _ = made([device("one")], wait_s=7.0)
+    await placed(expansions)
+    began_s = asyncio.get_running_loop().time()
+    assert await expansions.place(PlaceRequest(next(IDS), 0, 100, wait_s=30.0)) is None
+    assert asyncio.get_running_loop().time() - began_s == pytest.approx(30.0)
+
+
+@in_virtual_time
+async def test_sketches_that_are_being_written_count_for_those_after_them() -> None:
+    expansions, _ = made([device("one")])
+    plans = [await expansions.plan(replace(LONG, request=n)) for n in range(9)]
+    planned = sum(bool(plan.sketch) for plan in plans)
+    assert 1 < planned < 9, "else the last of them would be later than from the target"
+    assert not plans[-1].sketch
+    await asyncio.sleep(100.0)
+    assert (await expansions.plan(replace(LONG, request=9))).sketch, (
+        "nobody waits for sketches that do not come"
+    )
+
+
+@in_virtual_time
+async def test_an_expansion_that_was_planned_finds_the_queue_open() -> None:
+    queue = {"name": "multi_list", "parameters": {"capacity": 1}}
+    expansions, _ = made([device("one")], queue=queue)
+    for request in (1, 2, 3):
+        await expansions.plan(replace(LONG, request=request))
+    first = await placed(expansions, request=1)
+    rest = [asyncio.ensure_future(placed(expansions, request=request)) for request in (2, 3)]
+    await waiting(expansions, 2)
+    expansions.free(PlaceReport(first.id))
+    expansions.free(PlaceReport((await rest[0]).id))
+    assert (await rest[1]).device == "one"
+
+
+@in_virtual_time
+async def test_a_device_is_as_quick_as_it_was_seen_to_be_with_several_sentences_at_once() -> None:
+    expansions, _ = made([device("one", token_s=0.045)])
+    assert (await expansions.plan(LONG)).reason == "slow"
+    place = await placed(expansions)
+    expansions.free(PlaceReport(place.id, tokens=400, longest=100, seconds=4.0))
+    assert (await expansions.plan(LONG)).sketch, "four sentences in the time of one"
+    assert (await placed(expansions)).place.token_s == pytest.approx(0.04), "of each"
+
+
+@in_virtual_time
+async def test_it_says_where_there_is_no_hope() -> None:
+    expansions, _ = made([device("one", token_s=0.045)])
+    assert (await expansions.plan(LONG)).hopeless, "a device that is hardly quicker than the target"
+    assert not (await expansions.plan(replace(LONG, target_token_s=0.0))).hopeless, "nobody knows yet"
+    expansions, _ = made([device("one")])
+    assert not (await expansions.plan(replace(LONG, expected=30))).hopeless, "short"
+    assert (await made()[0].plan(LONG)).hopeless
 
 
 @in_virtual_time
@@ -156,7 +213,7 @@ async def test_who_goes_while_it_waits_or_as_it_is_placed_leaves_nothing_behind(
 async def test_who_no_longer_wants_a_place_says_so() -> None:
     expansions, _ = made([device("one")])
     first = await placed(expansions)
-    wanted = PlaceRequest(next(IDS), 100)
+    wanted = PlaceRequest(next(IDS), 0, 100)
     second, third = asyncio.ensure_future(expansions.place(wanted)), asyncio.ensure_future(placed(expansions))
     await waiting(expansions, 2)
     expansions.free(PlaceReport(wanted.id))

@@ -130,16 +130,15 @@ def _sketch_is_valid(state: SketchState, choice: Choice) -> None:
     assert (choice.tokens == 0) == (choice.model is None) == (choice.reason is not None)
     if choice.model is not None:
         assert state.devices > 0
-        assert not state.full
         assert choice.model in {model.name for model in state.models}
 
 
-def _call_is_valid(call: Call, answer: bool | list[Job]) -> None:
+def _call_is_valid(call: Call, answer: bool | list[Job] | None) -> None:
     if isinstance(answer, list):
         assert call.method == "take"
         assert len(set(answer)) == len(answer) <= call.arguments[0]
     else:
-        assert call.method in ("add", "remove")
+        assert call.method == ("add" if answer is None else "remove")
 
 
 class Best(NamedTuple):

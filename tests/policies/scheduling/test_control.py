@@ -123,7 +123,7 @@ def test_who_waits_for_its_client_is_not_asked_about() -> None:
     idle = SessionData(7, wanting=False, paused=True)
     crowd = [*sessions(2), idle, SessionData(9)]
     control(policy).decide(crowd, 0.0)
-    assert policy.shown[0].arrival.tolist() == [0, 1, 9]
+    assert policy.shown[0].arrival.tolist() == [0, 1, 2]
     assert (idle.paused, idle.rank) == (False, 7)
     assert [s.number for s in crowd if not s.paused] == [7, 9]
 
@@ -226,7 +226,7 @@ def test_what_the_policy_is_shown() -> None:
     waits = SessionData(4, opened_s=9.5, admitted=False, received=0, missing=40, stored=60, longest=9)
     SchedulingControl(policy, memory, step_time, 8).decide([runs, waits], 10.5)
     (load,) = policy.shown
-    assert load.arrival.tolist() == [3, 4]
+    assert load.arrival.tolist() == [0, 1]
     assert load.age_s.tolist() == [9.5, 1.0]
     assert load.received.tolist() == [7, 0]
     assert load.rate.tolist() == [20.0, 10.0]
@@ -240,6 +240,14 @@ def test_what_the_policy_is_shown() -> None:
     assert (load.capacity, load.places, load.interval_s) == (640, 5, 1.0)
     assert (load.base_s, load.token_s, load.copy_s, load.copy_queue_s) == (0.09, 0.01, 1e-3, 0.25)
     assert load.expected == (50 + 9) / 2
+
+
+def test_who_has_waited_in_another_session_goes_before_those_who_came_since() -> None:
+    policy = Says(0)
+    memory = MemoryData(capacity=640, block_size=4, places=1)
+    sessions = [SessionData(n, opened_s=at_s) for n, at_s in ((1, 1.0), (2, 2.0), (3, 0.5), (4, 2.0))]
+    SchedulingControl(policy, memory, StepTimeModel(base_s=0.09, token_s=0.01), 1).decide(sessions, 3.0)
+    assert policy.shown[0].arrival.tolist() == [1, 2, 0, 3]
 
 
 def test_the_expected_output_is_learnt_from_those_that_ended() -> None:

@@ -8,7 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.sketch.level import Choice, Reason, SketchState, SmallModel, WithinLatency, sketching
+from policies.sketch.level import (
+    Backlog,
+    Choice,
+    Coming,
+    Reason,
+    SketchState,
+    SmallModel,
+    WithinLatency,
+    sketching,
+)
 from policies.split import Line
 
 JETSON = 204.8 / 1935
@@ -35,9 +44,10 @@ sketch_states = st.builds(
     network_s=st.builds(Line, st.floats(0, 1), st.floats(0, 1e-3)),
     models=st.lists(models, max_size=3, unique_by=lambda m: m.name).map(tuple),
     devices=st.integers(0, 8),
-    queued=st.integers(0, 8),
-    queued_tokens=st.integers(0, 4000),
-    full=st.booleans(),
+    queue=st.lists(st.builds(Coming, st.just(0.0) | st.floats(0, 100), st.integers(1, 2000)), max_size=8)
+    .map(sorted)
+    .map(tuple),
+    room=st.integers(1, 8),
     sketchable=st.booleans(),
     under_way_s=st.floats(0, 50),
     parallelism=st.floats(1, 8),
@@ -76,22 +86,39 @@ def test_full_only_where_no_level_satisfies_it(state: SketchState) -> None:
 
 
 def test_the_inequality_by_hand() -> None:
-    # f(150) + Δ + c·f(500) + c·(f(300) + f(500)) / (p·N): 30 + 0.05 + 10 + 16/4 s
-    waiting = replace(STATE, queued=2, queued_tokens=800)
-    assert waiting.latency_s(SMALL, 150) == pytest.approx(44.05)
-    assert replace(waiting, parallelism=2.0).latency_s(SMALL, 150) == pytest.approx(37.05)
-    assert replace(waiting, under_way_s=20.0).latency_s(SMALL, 150) == pytest.approx(49.05)
+    # f(150) + Δ + c·f(500), and of c·(f(700) + f(900)) / (p·N) = 32 / 4 s nothing is left after 30.05 s
+    waiting = replace(STATE, queue=(Coming(0.0, 700), Coming(0.0, 900)))
+    assert waiting.latency_s(SMALL, 150) == pytest.approx(40.05)
+    # 32 s later one device has worked on 14 s and 18 s, which have come after 20 s, for 10.05 s
+    later = replace(waiting, devices=1, queue=(Coming(20.0, 700), Coming(20.0, 900)))
+    assert later.latency_s(SMALL, 150) == pytest.approx(30.05 + 10 + 32 - 10.05)
+    assert replace(later, parallelism=2.0).latency_s(SMALL, 150) == pytest.approx(30.05 + 5 + 16 - 10.05)
+    assert replace(STATE, under_way_s=200.0).latency_s(SMALL, 150) == pytest.approx(40.05 + 50 - 30.05)
 
 
 @given(lines, st.lists(st.integers(1, 2000), max_size=20), st.floats(0.01, 2), st.integers(1, 8))
-def test_the_queue_costs_the_papers_sum_in_constant_time(
-    llm_s: Line, waiting: list[int], cost: float, devices: int
+def test_what_waits_now_is_the_papers_sum(llm_s: Line, waiting: list[int], cost: float, devices: int) -> None:
+    queue = tuple(Coming(0.0, tokens) for tokens in waiting)
+    state = replace(STATE, llm_s=llm_s, devices=devices, queue=queue, parallelism=2.0)
+    expected = sum(cost * llm_s(tokens) for tokens in waiting) / 2.0
+    assert state.backlog(replace(SMALL, cost=cost)).at(0.0) == pytest.approx(expected)
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 100), st.floats(0, 50)), max_size=20).map(sorted),
+    st.integers(1, 4),
+    st.floats(0, 200),
+    st.floats(0, 50),
+)
+def test_a_backlog_is_worked_on_and_grows_by_nothing_else(
+    works: list[tuple[float, float]], devices: int, time_s: float, later_s: float
 ) -> None:
-    state = replace(
-        STATE, llm_s=llm_s, devices=devices, queued=len(waiting), queued_tokens=sum(waiting), parallelism=2.0
-    )
-    expected = sum(cost * llm_s(tokens) for tokens in waiting) / (2.0 * devices)
-    assert state.waiting_s(replace(SMALL, cost=cost)) == pytest.approx(expected)
+    backlog = Backlog(works, devices)
+    now, then = backlog.at(time_s), backlog.at(time_s + later_s)
+    came = sum(work_s for at_s, work_s in works if time_s < at_s <= time_s + later_s)
+    assert 0 <= then <= now + came + 1e-6
+    assert then >= now + came - devices * later_s - 1e-6
+    assert now <= sum(work_s for at_s, work_s in works if at_s <= time_s) + 1e-6
 
 
 @pytest.mark.parametrize(
@@ -111,7 +138,7 @@ def test_the_papers_losing_cases_become_ties(llm: str, llm_s: float, slm: str, s
     in full, whatever waits, and so the system is what the LLM alone is."""
     state = beside(slm, llm_s)
     for queued in range(5):
-        choice = WithinLatency().choose(replace(state, queued=queued, queued_tokens=queued * ANSWER))
+        choice = WithinLatency().choose(replace(state, queue=(Coming(0.0, ANSWER),) * queued))
         if sketches and not queued:
             assert choice.reason is None
             assert choice.latency_s < 0.75 * llm_s
@@ -120,12 +147,12 @@ def test_the_papers_losing_cases_become_ties(llm: str, llm_s: float, slm: str, s
 
 
 def test_a_llm_must_be_several_times_slower_than_the_small_model() -> None:
-    """With sketches of 0.3 of the answer, and as many answers waiting as there are devices (the paper's best queue):
-    0.3 + 2·c ≤ 1."""
+    """With sketches of 0.3 of the answer, and as many answers waiting when they are written as there are devices (the
+    paper's best queue): 0.3 + 2·c ≤ 1."""
 
     def reason(cost: float) -> Reason | None:
         model = replace(SMALL, cost=cost)
-        state = replace(STATE, models=(model,), queued=4, queued_tokens=4 * ANSWER, network_s=Line(0.0, 0.0))
+        state = replace(STATE, models=(model,), queue=(Coming(30.0, ANSWER),) * 4, network_s=Line(0.0, 0.0))
         return WithinLatency(slack=0).choose(state).reason
 
     assert reason(0.34) is None
@@ -139,9 +166,10 @@ def test_a_llm_must_be_several_times_slower_than_the_small_model() -> None:
         ({"tokens": 99}, Reason.SHORT),
         ({"devices": 0}, Reason.NO_DEVICE),
         ({"models": ()}, Reason.NO_DEVICE),
-        ({"full": True}, Reason.QUEUE_FULL),
-        ({"queued": 40, "queued_tokens": 20_000}, Reason.SLOW),
-        ({"under_way_s": 300.0}, Reason.SLOW),
+        ({"queue": (Coming(99.0, 5_000),) * 3 + (Coming(99.0, 500),), "room": 4}, None),
+        ({"queue": (Coming(0.0, 30_000),), "room": 4}, Reason.QUEUE_FULL),
+        ({"queue": (Coming(0.0, 40_000),)}, Reason.SLOW),
+        ({"under_way_s": 800.0}, Reason.SLOW),
         ({}, None),
     ],
 )
@@ -173,13 +201,15 @@ def test_the_objectives_decide_between_short_and_good() -> None:
 
 def test_the_baselines() -> None:
     always, never = sketching.create("always", share=0.4), sketching.create("never")
-    hopeless = replace(STATE, queued=40, queued_tokens=20_000, sketchable=False)
+    hopeless = replace(STATE, queue=(Coming(0.0, 40_000),), sketchable=False)
     assert always.choose(hopeless)[:2] == (200, "small")
-    assert always.choose(hopeless).latency_s == STATE.llm_s(200) + 0.05 + 10 + 100
+    assert always.choose(hopeless).latency_s == pytest.approx(10 + 0.1 * STATE.llm_s(40_000) / 4)
     better = SmallModel("better", 0.2, 0.95, 0.3)
     assert always.choose(replace(STATE, models=(SMALL, better))).model == "better"
     assert always.choose(replace(STATE, tokens=50)).reason is Reason.SHORT
-    assert always.choose(replace(STATE, full=True)).reason is Reason.QUEUE_FULL
+    full = replace(STATE, queue=(Coming(0.0, ANSWER),) * 4, room=4)
+    assert always.choose(full).reason is Reason.QUEUE_FULL
+    assert always.choose(replace(full, room=5)).reason is None
     assert never.choose(STATE) == Choice(0, None, 100.0, Reason.OFF)
 
 
