@@ -14,7 +14,7 @@ import pytest
 
 from cluster.client import Connection, connect
 from cluster.endpoint import serve_engines
-from cluster.frames import ProtocolError, Unauthorized, UnknownEngine
+from cluster.frames import Hello, ProtocolError, Unauthorized, UnknownEngine
 from cluster.registry import DeviceRecord
 from deployments.accounts import Bill, Statement, Terms
 from deployments.callers import Callers
@@ -111,8 +111,8 @@ async def dialled(office: Office) -> AsyncIterator[tuple[Connection, Guest]]:
     guests: list[Guest] = []
     cloud = office.cloud()
 
-    async def admit(key: str) -> Badge:
-        return Badge.of(await callers.of(digest(key)), digest(key))
+    async def admit(hello: Hello) -> Badge:
+        return Badge.of(await callers.of(digest(hello.token)), digest(hello.token))
 
     def greet(connection: Connection) -> Guest:
         guests.append(Guest(connection, callers, cloud))

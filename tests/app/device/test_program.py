@@ -20,7 +20,7 @@ from app.device.settings import DeviceProgram
 from app.main import build
 from app.settings import Settings
 from cluster import frames
-from cluster.frames import Unauthorized
+from cluster.frames import AlreadyConnected, Unauthorized
 from engine import family
 from engine.split import bundle
 from engine.tokenizer import Tokenizer
@@ -285,6 +285,25 @@ async def test_the_next_gateway_is_found(
         assert (await said(laptop.address, QUESTIONS[0], mode="split"))[0] == whole
         _, stats = await said(cloud, QUESTIONS[0], mode="device", device="laptop")
         assert stats["device"] == "laptop"
+
+
+async def test_a_key_is_for_one_program(http: httpx.AsyncClient, folder: Path, tmp_path: Path) -> None:
+    async with device(http, None, tmp_path) as laptop:
+        gateway = (await http.get("/readyz")).json()["gateway"]
+        settings = DeviceProgram.model_validate(
+            {
+                "connect": gateway,
+                "key": tmp_path / "laptop.key",
+                "listen": "127.0.0.1:0",
+                "engine": {"kind": "null"},
+            }
+        )
+        async with running(settings) as second:
+            with pytest.raises(AlreadyConnected, match="'laptop'"):
+                await asyncio.wait_for(second.ended, 20)
+        assert laptop.uplink.up
+        assert not laptop.ended.done()
+        assert await listed(http, "laptop")
 
 
 async def test_a_revoked_key_ends_it(http: httpx.AsyncClient, folder: Path, tmp_path: Path) -> None:
