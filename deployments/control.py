@@ -28,9 +28,10 @@ T = TypeVar("T")
 
 
 class Registered(msgspec.Struct, frozen=True):
-    """name: of the device, as its key has it."""
+    """name: of the device, as its key has it. account: its key's, who pays for what it has of the cloud."""
 
     name: str
+    account: str
 
 
 class Over(msgspec.Struct, frozen=True):

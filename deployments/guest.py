@@ -201,7 +201,7 @@ class Guest(EngineHandler):
         if not all(0 <= v < math.inf for v in told if isinstance(v, int | float)):
             raise InvalidRequest("a device's figures are 0 or more")
         self.record = msgspec.structs.replace(record, name=self.name, dialled_in=True)
-        return Registered(self.name)
+        return Registered(self.name, self.badge.account)
 
     async def _assign(self, wanted: RoutingRequest) -> Assignment:
         """Endpoints for a request, which passes the gate before. Raises as the router, LimitReached, UnknownMode."""

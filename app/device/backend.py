@@ -158,9 +158,16 @@ class DeviceBackend:
         return nullcontext(Passage())  # what goes to the cloud passes the gate there
 
     async def caller(self, hashed: str | None) -> Caller | None:
-        return Caller(ANONYMOUS, Role.OPERATOR, Terms(0.5, MAINS_USD_PER_J), keyed=False)
+        return Caller(self._account, Role.OPERATOR, Terms(0.5, MAINS_USD_PER_J), keyed=False)
+
+    @property
+    def _account(self) -> str:
+        """The device's own in the cloud, whoever asks; nobody's while the cloud has never answered."""
+        return self._uplink.registered.account if self._uplink.registered else ANONYMOUS
 
     async def account(self, key: str) -> Statement:
+        if key != self._account:
+            raise _elsewhere()
         try:
             return await self._uplink.account()
         except EngineError as error:
@@ -205,4 +212,4 @@ class DeviceBackend:
 
 
 def _elsewhere() -> KeyRefused:
-    return KeyRefused("keys and terms are kept in the cloud")
+    return KeyRefused("keys and terms, and accounts but the device's own, are kept in the cloud")

@@ -133,7 +133,7 @@ async def test_its_key_says_who_it_is_and_who_pays() -> None:
     office = Office()
     async with dialled(office) as (connection, guest):
         said = unpack(await connection.ask(REGISTER, pack(RECORD)), Registered)
-        assert said == Registered("laptop")
+        assert said == Registered("laptop", "key-1")
         present = guest.present("10.0.0.5:2")
         assert present is not None
         assert (present.name, present.address, present.dialled_in) == ("laptop", "10.0.0.5:2", True)

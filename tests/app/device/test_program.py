@@ -146,8 +146,10 @@ async def test_the_cloud_uses_it_like_any_device(
 async def test_what_it_has_of_the_cloud_its_key_pays_for(
     http: httpx.AsyncClient, folder: Path, tmp_path: Path
 ) -> None:
+    """And the device's own API shows that account, as the cloud's does, whoever is said to ask."""
     async with device(http, folder, tmp_path) as laptop:
         await said(laptop.address, QUESTIONS[0], mode="split")
+        (key,) = (k for k in (await http.get("/v1/keys")).json()["data"] if k["name"] == "laptop")
 
         async with httpx.AsyncClient(base_url=laptop.address) as own:
 
@@ -156,6 +158,12 @@ async def test_what_it_has_of_the_cloud_its_key_pays_for(
                 return account["requests"] == 1 and account["server_tokens_in"] >= 32
 
             await until(booked)
+            shown = (await own.get("/v1/account")).json()
+            assert shown["account"] == key["id"]
+            assert shown == (await http.get("/v1/account", params={"account": key["id"]})).json()
+            assert set(shown["devices"]) == {"laptop"}
+            assert (await own.get("/v1/account", params={"device": "laptop"})).json() == shown
+            assert (await own.get("/v1/account", params={"account": "anonymous"})).status_code == 409
 
 
 async def test_of_several_splits_it_holds_one_whose_middle_there_is(
