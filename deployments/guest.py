@@ -115,6 +115,7 @@ class Guest(EngineHandler):
         self._requests: dict[int, AsyncExitStack] = {}  # that have passed the gate
         self._entering = 0
         self._prices = Prices()
+        self._budget: float | None = None
         self._announced = 0  # tokens that passed the gate and were not taken in yet
         self._idle = 0
 
@@ -135,6 +136,7 @@ class Guest(EngineHandler):
         caller = await self._callers.of(self.badge.digest)
         Badge.of(caller, self.badge.digest)
         assert caller is not None
+        self._budget = caller.terms.budget
         return caller
 
     def present(self, address: str) -> DeviceRecord | None:
@@ -201,7 +203,7 @@ class Guest(EngineHandler):
         if not all(0 <= v < math.inf for v in told if isinstance(v, int | float)):
             raise InvalidRequest("a device's figures are 0 or more")
         self.record = msgspec.structs.replace(record, name=self.name, dialled_in=True)
-        return Registered(self.name, self.badge.account)
+        return Registered(self.name, self.badge.account, self._budget)
 
     async def _assign(self, wanted: RoutingRequest) -> Assignment:
         """Endpoints for a request, which passes the gate before. Raises as the router, LimitReached, UnknownMode."""

@@ -144,6 +144,8 @@ async def test_its_key_says_who_it_is_and_who_pays() -> None:
         assert (wanted.request, wanted.prompt_tokens) == (7, 3)
         await connection.ask(ACCOUNT, pack(None))
         assert office.accounts == ["key-1"]
+        said = unpack(await connection.ask(REGISTER, pack(RECORD)), Registered)
+        assert said.budget == 0.5, "once its key was looked at"
 
 
 async def test_it_may_ask_which_middles_there_are_and_how_far_it_is() -> None:

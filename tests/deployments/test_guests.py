@@ -50,8 +50,8 @@ class Gateway:
 
 
 @asynccontextmanager
-async def gateway() -> AsyncIterator[Gateway]:
-    office = Office()
+async def gateway(office: Office | None = None) -> AsyncIterator[Gateway]:
+    office = office or Office()
     cloud, gone = office.cloud(), list[str]()
     here = Gateway(Guests(Callers(office.ask_caller), cloud, gone.append, ANSWER_S), gone)
     async with serve_engines(

@@ -119,6 +119,9 @@ async def test_its_owner_is_answered_in_every_mode(
             own, stats = await said(laptop.address, question, mode="device")
             assert (stats["mode"], set(stats["by_origin"])) == ("device", {"device"})
             assert own
+            text, stats = await said(laptop.address, question, mode="race")
+            assert (text != "", stats["mode"], stats["device"]) == (True, "race", "laptop")
+            assert set(stats["by_origin"]) <= {"cloud", "device"}
         _, stats = await said(laptop.address, QUESTIONS[0])
         assert stats["mode"] == "split", "what nobody asked to be sent stays here"
         assert stats["split_accepted"] > 0

@@ -67,6 +67,8 @@ def test_a_file_that_makes_no_sense(text: str, tmp_path: Path) -> None:
     [
         {"profile": "no such profile"},
         {"window": {"name": "no such policy"}},
+        {"dispatch": {"name": "no such policy"}},
+        {"migration": {"name": "buffered", "parameters": {"caution": 0}}},
         {"split": {"chunking": {"name": "no such policy"}}},
         {"split": {"drafting": {"name": "threshold", "parameters": {"eta": 7}}}},
         {"unheard": "of"},
