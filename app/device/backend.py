@@ -36,7 +36,7 @@ from deployments.request.assignment import Assignment, EndpointInfo, NoEndpoint,
 from deployments.request.executor import Executor
 from deployments.request.job import Delta, Job, UnknownMode
 from deployments.uplink import Uplink
-from engine.base import Engine, EngineError
+from engine.base import Engine, EngineError, InvalidRequest
 from engine.split.base import OuterEngine
 from engine.tokenizer import Tokenizer
 from engine.translate import Translated
@@ -120,7 +120,13 @@ class DeviceBackend:
         return Assignment(DeviceMode.name, {"device": (here,)}, here.name)
 
     async def _dial(self, endpoint: EndpointInfo) -> Engine:
-        return self._own if endpoint.device else await self._uplink.dial(endpoint)
+        if endpoint.device:
+            return self._own
+        if endpoint.vocabulary != self._tokenizer.vocabulary:
+            raise InvalidRequest(
+                f"the cloud's {endpoint.model!r} has another vocabulary than this device's model"
+            )
+        return await self._uplink.dial(endpoint)
 
     def _report(self, report: Report) -> None:
         self._races.take_in(report)
