@@ -363,13 +363,17 @@ async def connect(
     settings: WireSettings = DEFAULTS,
     infos: Mapping[str, EngineInfo] | None = None,
     serve: Callable[[Connection], Handler] | None = None,
+    instance: bytes = b"",
 ) -> Connection:
-    """Dial "host:port" and say hello. `infos` and `serve`: engines that this side serves (see
-    `cluster.endpoint.dial_in`). With `settings.resume_s`, the connection dials again by itself when it breaks.
+    """Dial "host:port" and say hello. With `settings.resume_s`, the connection dials again by itself when it breaks.
 
-    Raises EngineStopped if nobody answers in time, Unauthorized if the token is not the right one.
+    infos, serve: engines that this side serves (see `cluster.endpoint.dial_in`).
+    instance: what is the same in all connections of whoever dials.
+
+    Raises EngineStopped if nobody answers in time, Unauthorized if the token is not the right one, AlreadyConnected if
+    whose it is has a connection already and may not have another.
     """
-    dialler = Dialler(address, token, tls, settings, infos or {})
+    dialler = Dialler(address, token, tls, settings, infos or {}, instance)
     transport, frame = await dialler.dial()
     if isinstance(frame, Error):
         transport.abort()

@@ -17,7 +17,7 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
 
 
 class Dialler:
-    """Dials "host:port" and says hello, with the same token, TLS and engines each time."""
+    """Dials "host:port" and says hello, with the same token, TLS, engines and instance each time."""
 
     def __init__(
         self,
@@ -26,8 +26,9 @@ class Dialler:
         tls: ssl.SSLContext | None,
         settings: WireSettings,
         infos: Mapping[str, EngineInfo],
+        instance: bytes = b"",
     ) -> None:
-        self.address = address
+        self.address, self._instance = address, instance
         self._token, self._tls, self._settings, self._infos = token or "", tls, settings, dict(infos)
 
     async def dial(self, book: Book | None = None) -> tuple[asyncio.Transport, Welcome | Error]:
@@ -62,10 +63,9 @@ class Dialler:
         return answer.transport, frame
 
     def _hello(self, book: Book | None) -> Hello:
+        name, received = (b"", 0) if book is None else (book.name, book.tell())
         resume_s = self._settings.resume_s
-        if book is None:
-            return Hello(0, 0, "", self._token, self._infos, resume_s)
-        return Hello(0, 0, "", self._token, self._infos, resume_s, book.name, book.tell())
+        return Hello(0, 0, "", self._token, self._infos, resume_s, name, received, self._instance)
 
     async def dial_again(self, book: Book) -> tuple[asyncio.Transport, Welcome]:
         """Dial until the other side welcomes the connection back; whoever calls limits how long.

@@ -44,8 +44,8 @@ async def serve_engines(
     A lost connection cancels the sessions it opened. `links`: emulated links in front of engines, by name.
     `on_connect` is called with each connection after hello; whoever dialled in may serve engines over it
     (`connection.peer_engines`, `connection.engine(name)`). In place of a shared `token`, `admit` says who has the one
-    that came (`connection.peer`), or raises Unauthorized; it is asked again when a connection is resumed, within
-    `hello_s`. `handler`: serves a connection in place of an EngineHandler with these engines.
+    that came (`connection.peer`), or raises the EngineError that keeps them out; it is asked again when a connection is
+    resumed, within `hello_s`. `handler`: serves a connection in place of an EngineHandler with these engines.
 
     Raises ValueError for both, and for a host beyond this machine without either.
     """
@@ -74,6 +74,7 @@ async def dial_in(
     tls: ssl.SSLContext | None = None,
     links: Mapping[str, Link] | None = None,
     settings: WireSettings = DEFAULTS,
+    instance: bytes = b"",
 ) -> Connection:
     """Dial an endpoint and serve `engines` to it over that connection, as a device behind NAT does.
 
@@ -86,6 +87,7 @@ async def dial_in(
         settings=settings,
         infos=_infos(engines),
         serve=_serve(engines, links),
+        instance=instance,
     )
 
 

@@ -51,6 +51,12 @@ class UnknownEngine(EngineError):
     code = "unknown_engine"
 
 
+class AlreadyConnected(EngineError):
+    """Somebody else is connected as whom this side would be, and answers."""
+
+    code = "already_connected"
+
+
 class UnknownConnection(EngineError):
     """The side that was dialled does not know, or no longer knows, the connection that is to be resumed."""
 
@@ -132,6 +138,7 @@ class Hello(Request, tag=11):
     resume_s: how long it would wait for the other side, should the connection break.
     name: of the connection that is to be resumed; empty: a new one.
     received: as in Ack.
+    instance: of what dials, the same in all its connections and nobody else's; empty: it does not say.
     """
 
     token: str
@@ -139,6 +146,7 @@ class Hello(Request, tag=11):
     resume_s: Seconds = 0.0
     name: bytes = b""
     received: Id = 0
+    instance: bytes = b""
 
 
 class Ack(Frame, tag=12):
@@ -249,7 +257,14 @@ class Error(Frame, tag=39):
 
 _ERRORS: dict[str, type[EngineError]] = {
     kind.code: kind
-    for kind in [*vars(base).values(), ProtocolError, Unauthorized, UnknownEngine, UnknownConnection]
+    for kind in [
+        *vars(base).values(),
+        ProtocolError,
+        Unauthorized,
+        AlreadyConnected,
+        UnknownEngine,
+        UnknownConnection,
+    ]
     if isinstance(kind, type) and issubclass(kind, EngineError)
 }
 

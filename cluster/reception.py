@@ -27,7 +27,7 @@ from engine.base import EngineError, EngineInfo, EngineStopped
 
 log = logging.getLogger(__name__)
 
-Admit = Callable[[str], Awaitable[object]]
+Admit = Callable[[Hello], Awaitable[object]]
 
 
 class Desk:
@@ -148,7 +148,7 @@ class Reception(Greeting):
 
     async def _admit(self, admit: Admit, hello: Hello) -> None:
         try:
-            self._enter(hello, await admit(hello.token))
+            self._enter(hello, await admit(hello))
         except EngineError as error:
             self._refuse(error)
         except Exception:

@@ -97,6 +97,7 @@ class Wire(asyncio.BufferedProtocol, ABC):
         self._pings = 0  # that were timed
         self._pinged_s: float | None = None  # when the one under way left
         self._pongs_s: deque[float] = deque(maxlen=9)
+        self._asked: asyncio.Future[bool] | None = None  # whether the other side answers
 
     @abstractmethod
     def received(self, frame: AnyFrame, size_bytes: int) -> None:
@@ -216,6 +217,7 @@ class Wire(asyncio.BufferedProtocol, ABC):
             self._say(Pong(0, frame.seq, self._tell()))
         elif type(frame) is Pong:
             self._acknowledged(frame.received)
+            self._answered(True)
             if frame.seq == self._pings and self._pinged_s is not None:
                 self._pongs_s.append(precise_timer().time() - self._pinged_s)
                 self.rtt_s = sorted(self._pongs_s)[len(self._pongs_s) // 4]
@@ -268,6 +270,22 @@ class Wire(asyncio.BufferedProtocol, ABC):
         else:
             self._say(Ping(0, 0, self._tell()))
 
+    async def answers(self, within_s: float) -> bool:
+        """Whether the other side answers a ping in time; not while the connection is away."""
+        if self._transport is None or self._final:
+            return False
+        if self._asked is None:
+            self._asked = self._loop.create_future()
+        asked = self._asked
+        self._say(Ping(0, 0, self._tell()))
+        await asyncio.wait((asked,), timeout=within_s)
+        return asked.done() and asked.result()
+
+    def _answered(self, does: bool) -> None:
+        asked, self._asked = self._asked, None
+        if asked is not None:
+            asked.set_result(does)
+
     def _check(self) -> None:
         now_s = self._loop.time()
         settings, transport = self.settings, self._transport
@@ -306,6 +324,7 @@ class Wire(asyncio.BufferedProtocol, ABC):
             self._transport.set_protocol(asyncio.Protocol())  # what it still has to say is said to nobody
             self._transport.abort()
         self._transport = None
+        self._answered(False)
         self._out.clear()
         self._end, self._large = 0, None  # the frame that was cut is sent again
         self._pinged_s = None
@@ -383,6 +402,7 @@ class Wire(asyncio.BufferedProtocol, ABC):
     def _lose(self) -> None:
         self._tick.cancel()
         self._book, self._final = None, True
+        self._answered(False)
         self._out.clear()
         self.closed.set_result(None)
         self._writable.set()

@@ -142,12 +142,15 @@ class Assigner:
                 break
             name = cast
         device = cast.get(role.name) if (role := mode.device_role()) else None
+        prices = self.experience.prices(wanted)
         made = Assignment(
             mode=name,
             endpoints=cast,
             device=device[0].name if device else None,
-            prices=self.experience.prices(wanted),
-            briefing=mode.brief(Situation(self.experience, wanted, cast, self._queue, self._batch_limit)),
+            prices=prices,
+            briefing=mode.brief(
+                Situation(self.experience, wanted, cast, prices, self._queue, self._batch_limit)
+            ),
             replaceable=frozenset(
                 r.name for r in mode.roles if r.name in cast and self._spare(r, cast, wanted)
             ),

@@ -28,9 +28,14 @@ T = TypeVar("T")
 
 
 class Registered(msgspec.Struct, frozen=True):
-    """name: of the device, as its key has it."""
+    """name: of the device, as its key has it.
+    account: its key's, who pays for what it has of the cloud.
+    budget: that the key's terms say for races; None: not known yet.
+    """
 
     name: str
+    account: str
+    budget: float | None = None
 
 
 class Over(msgspec.Struct, frozen=True):

@@ -19,23 +19,21 @@ from ray import serve
 from ray.serve.handle import DeploymentHandle
 
 from cluster.address import is_loopback, reachable
-from cluster.client import Connection
 from cluster.endpoint import serve_engines
-from cluster.frames import Unauthorized
 from cluster.peers import Peers
 from cluster.server import EngineHandler
 from cluster.tls import serving
 from deployments.asking import ask
 from deployments.callers import Callers
-from deployments.control import ENGINE, SILENCE_S
+from deployments.control import SILENCE_S
 from deployments.endpoint import EndpointSettings
 from deployments.entrance import Entrance
-from deployments.guest import Badge, Cloud, Guest
-from deployments.keys import digest
+from deployments.guest import Cloud
+from deployments.guests import Guests
 from deployments.reports import Outbox, Report
 from deployments.request.assignment import Assignment, EndpointInfo, RoutingRequest
 from deployments.settings import GateSettings, LimitSettings, Strict
-from engine.base import Engine, EngineError, EngineStopped
+from engine.base import Engine, EngineStopped
 
 logger = logging.getLogger("ray.serve")
 
@@ -77,7 +75,7 @@ class GatewaySettings(Strict):
 
 @serve.deployment
 class Gateway:
-    """Devices that have dialled in, by name; one that dials in again takes its own place."""
+    """Devices that have dialled in."""
 
     async def __init__(  # type: ignore[misc]  # Ray Serve awaits it
         self,
@@ -89,13 +87,9 @@ class Gateway:
         limits: LimitSettings,
     ) -> None:
         self._router, self._scheduler, self._limits = router, scheduler, limits
-        self._greeted: dict[Connection, Guest] = {}
-        self._guests: dict[str, Guest] = {}
-        self._engines: dict[str, Engine] = {}
-        self._callers = Callers(partial(self._within, limits.open_s))
         self._outbox = Outbox[Report](lambda reports: router.report.remote(reports))
         self._peers = Peers(token=endpoint.token, tls=endpoint.dialling(), settings=limits.wire())
-        self._cloud = Cloud(
+        cloud = self._cloud = Cloud(
             assign=self._assign,
             account=partial(self._within, limits.open_s, "account"),
             middles=partial(self._within, limits.open_s, "middles"),
@@ -106,6 +100,7 @@ class Gateway:
                 lambda method, *args: getattr(router, method).remote(*args),
             ),
         )
+        self._guests = Guests(Callers(partial(self._within, limits.open_s)), cloud, self._gone)
         self._exit = AsyncExitStack()
         inside = await self._exit.enter_async_context(
             serve_engines(
@@ -113,7 +108,7 @@ class Gateway:
                 endpoint.host,
                 token=endpoint.token,
                 tls=endpoint.listening(),
-                handler=partial(EngineHandler, self._engines, {}),
+                handler=partial(EngineHandler, self._guests.engines, {}),
             )
         )
         self._inside = reachable(inside.address)
@@ -122,11 +117,11 @@ class Gateway:
                 {},
                 settings.host,
                 settings.port,
-                admit=self._admit,
+                admit=self._guests.admit,
                 tls=None if settings.tls is None else settings.tls.context(),
                 settings=limits.wire(SILENCE_S, settings.resume_s),
-                handler=self._greet,
-                on_connect=self._arrived,
+                handler=self._guests.greet,
+                on_connect=self._guests.arrived,
             )
         )
         self._outside = outside.address
@@ -142,49 +137,13 @@ class Gateway:
         if self._tending.done():
             raise RuntimeError(f"a loop ended: {self._tending}")
 
-    async def _admit(self, key: str) -> Badge:
-        """Whose key it is. Raises Unauthorized."""
-        return Badge.of(await self._callers.of(digest(key)), digest(key))
-
-    def _greet(self, connection: Connection) -> Guest:
-        guest = self._greeted[connection] = Guest(connection, self._callers, self._cloud)
-        connection.closed.add_done_callback(lambda _: self._greeted.pop(connection))
-        return guest
-
-    def _arrived(self, connection: Connection) -> None:
-        """Hello is over. Whoever was here by that name was the same device, which has begun anew."""
-        if connection.closed.done():
-            return
-        guest = self._greeted[connection]
-        if (before := self._guests.get(guest.name)) is not None:
-            before.leave("the device has dialled in anew")
-        self._guests[guest.name] = guest
-        if ENGINE in connection.peer_engines:
-            self._engines[guest.name] = connection.engine(ENGINE)
-        connection.closed.add_done_callback(lambda _: self._gone(guest))
-        logger.info("device %s has dialled in", guest.name)
-
-    def _gone(self, guest: Guest) -> None:
-        if self._guests.get(guest.name) is guest:
-            self._scheduler.lost.remote(guest.name, self._inside)
-            del self._guests[guest.name]
-            self._engines.pop(guest.name, None)
-            logger.info("device %s is gone", guest.name)
+    def _gone(self, device: str) -> None:
+        self._scheduler.lost.remote(device, self._inside)
 
     async def _tend(self) -> None:
         """Tell the scheduler who is there, again and again, and send those away whose key was revoked."""
         while True:
-            records = []
-            for guest in list(self._guests.values()):
-                try:
-                    await guest.tidy()
-                    await guest.caller()
-                except Unauthorized as error:
-                    guest.leave(str(error))
-                except EngineError:
-                    pass  # the router is not there: it may be again
-                if (record := guest.present(self._inside)) is not None and guest.name in self._engines:
-                    records.append(record)
+            records = await self._guests.tend(self._inside)
             if records:
                 self._scheduler.register.remote(records)
             await asyncio.sleep(TEND_S)

@@ -43,7 +43,7 @@ from deployments.modes import MODES
 from deployments.reports import Report
 from deployments.request.assignment import Assignment, EndpointInfo, Prices, RoutingRequest
 from deployments.request.job import UnknownMode
-from engine.base import Engine, InvalidRequest, NoCapacity, SplitInfo
+from engine.base import Engine, EngineError, InvalidRequest, NoCapacity, SplitInfo
 from policies.cost import Used
 
 REACHED = 256
@@ -62,19 +62,21 @@ class Badge:
     """Who has dialled in, for as long as the connection lives.
 
     name: of the device; account: its key's.
+    instance: of its program; another one with the same key is somebody else.
     digest: of the secret that it showed, by which it is known whether that still holds.
     """
 
     name: str
     account: str
+    instance: bytes
     digest: str = field(compare=False)
 
     @classmethod
-    def of(cls, caller: Caller | None, digest: str) -> Badge:
+    def of(cls, caller: Caller | None, digest: str, instance: bytes = b"") -> Badge:
         """Raises Unauthorized."""
         if caller is None or not caller.keyed or caller.role is not Role.DEVICE:
             raise Unauthorized("that is no device's key; see `tandem keys device make`")
-        return cls(caller.name, caller.account, digest)
+        return cls(caller.name, caller.account, instance, digest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +115,7 @@ class Guest(EngineHandler):
         self._requests: dict[int, AsyncExitStack] = {}  # that have passed the gate
         self._entering = 0
         self._prices = Prices()
+        self._budget: float | None = None
         self._announced = 0  # tokens that passed the gate and were not taken in yet
         self._idle = 0
 
@@ -133,6 +136,7 @@ class Guest(EngineHandler):
         caller = await self._callers.of(self.badge.digest)
         Badge.of(caller, self.badge.digest)
         assert caller is not None
+        self._budget = caller.terms.budget
         return caller
 
     def present(self, address: str) -> DeviceRecord | None:
@@ -142,9 +146,13 @@ class Guest(EngineHandler):
         rtt_s = round(self._connection.rtt_s, 4)
         return msgspec.structs.replace(self.record, address=address, rtt_s=rtt_s)
 
-    def leave(self, why: str) -> None:
+    async def answers(self, within_s: float) -> bool:
+        """Whether the device is there."""
+        return await self._connection.answers(within_s)
+
+    def leave(self, why: EngineError) -> None:
         """Send the device away."""
-        self._connection.fail(Unauthorized(why))
+        self._connection.fail(why)
 
     async def find(self, engine: str) -> Engine:
         """That of an endpoint to which the router has sent the device, by the endpoint's key. Raises UnknownEngine."""
@@ -195,7 +203,7 @@ class Guest(EngineHandler):
         if not all(0 <= v < math.inf for v in told if isinstance(v, int | float)):
             raise InvalidRequest("a device's figures are 0 or more")
         self.record = msgspec.structs.replace(record, name=self.name, dialled_in=True)
-        return Registered(self.name)
+        return Registered(self.name, self.badge.account, self._budget)
 
     async def _assign(self, wanted: RoutingRequest) -> Assignment:
         """Endpoints for a request, which passes the gate before. Raises as the router, LimitReached, UnknownMode."""

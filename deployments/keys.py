@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import NamedTuple
 
-from deployments.accounts import Terms, account_of
+from deployments.accounts import ANONYMOUS, Terms, account_of
 from deployments.device_name import device_name
 
 PREFIX = "tandem-"
@@ -67,8 +67,9 @@ class Caller:
     name: str = ""
 
     def at(self, device: str | None) -> Caller:
-        """Without a key, the account is that of the device."""
-        return self if self.keyed or device is None else replace(self, account=account_of(device))
+        """Of nobody known, the account is that of the device."""
+        known = self.account != ANONYMOUS
+        return self if known or device is None else replace(self, account=account_of(device))
 
 
 class Secret(NamedTuple):

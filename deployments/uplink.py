@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import secrets
 import ssl
 from collections.abc import Callable
 from dataclasses import replace
 
 from cluster.client import Connection
 from cluster.endpoint import dial_in
-from cluster.frames import Unauthorized
+from cluster.frames import AlreadyConnected, Unauthorized
 from cluster.registry import DeviceRecord
 from cluster.wire import WireSettings
 from deployments.accounts import Statement
@@ -58,6 +59,7 @@ class Uplink:
         self.registered: Registered | None = None
         self._address, self._key, self._tls, self._settings = address, key, tls, settings
         self._engine, self._record = engine, record
+        self._instance = secrets.token_bytes(16)
         self._connection: Connection | None = None
         self._reached = asyncio.Event()  # there is a connection
         self._passed: set[int] = set()  # requests that have an assignment of the cloud's
@@ -80,7 +82,8 @@ class Uplink:
         return 0.0 if self._connection is None else self._connection.rtt_s
 
     async def run(self) -> None:
-        """Stay connected until cancelled. Raises Unauthorized."""
+        """Stay connected until cancelled. Raises Unauthorized, or AlreadyConnected where another program that shows the
+        same key is there."""
         try:
             while True:
                 self._connection = connection = await self._dialled()
@@ -171,8 +174,9 @@ class Uplink:
                     token=self._key,
                     tls=self._tls,
                     settings=self._settings,
+                    instance=self._instance,
                 )
-            except Unauthorized:
+            except (Unauthorized, AlreadyConnected):
                 raise
             except EngineError as error:
                 log.warning("no connection to %s: %s", self._address, error)

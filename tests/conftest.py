@@ -34,6 +34,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group("ray"))
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """What was remembered before says nothing about the code."""
+    os.environ["TANDEM_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+
+
 class _Kept(logging.Handler):
     def __init__(self) -> None:
         super().__init__()

@@ -31,7 +31,7 @@ class Record:
 
     request_id: as REQUEST_ID says.
     observe: tells whoever counts.
-    key: whose it is: an API key's id, or "anonymous"; None: not known yet.
+    key: whose it is: the id of an API key, or of the device's at a device, or "anonymous"; None: not known yet.
     mode: asked for.
     """
 

@@ -17,7 +17,7 @@ from rich.logging import RichHandler
 from app.cli.client import ClientError
 from app.device.program import Running, running
 from app.device.settings import DeviceProgram
-from cluster.frames import Unauthorized
+from cluster.frames import AlreadyConnected, Unauthorized
 from deployments.modes.device import DeviceMode
 from deployments.modes.split import SplitMode
 from engine.split.leakage import recovery
@@ -59,6 +59,8 @@ def run(settings: DeviceProgram) -> None:
         asyncio.run(_serve(settings, console))
     except Unauthorized as error:
         raise ClientError(f"the cloud refuses the key in {settings.key}: {error}") from None
+    except AlreadyConnected as error:
+        raise ClientError(f"{settings.key}: {error}") from None
     except (OSError, ValueError) as error:
         raise ClientError(str(error)) from None
 

@@ -6,7 +6,7 @@ request names them.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
 from dataclasses import replace
 from typing import Any
@@ -16,6 +16,7 @@ import msgspec
 from app.api.backend import ModelCard
 from app.api.errors import NotReady
 from app.api.settings import ApiSettings
+from app.device.races import Races
 from app.device.settings import DeviceProgram
 from cluster.device import Device
 from cluster.registry import DeviceRecord
@@ -28,13 +29,14 @@ from deployments.metrics import Metrics, Observation
 from deployments.modes import MODES
 from deployments.modes.base import Tools
 from deployments.modes.device import DeviceMode
+from deployments.modes.race import RaceMode
 from deployments.modes.split import SplitMode
 from deployments.reports import Report
 from deployments.request.assignment import Assignment, EndpointInfo, NoEndpoint, RoutingRequest
 from deployments.request.executor import Executor
 from deployments.request.job import Delta, Job, UnknownMode
 from deployments.uplink import Uplink
-from engine.base import Engine, EngineError
+from engine.base import Engine, EngineError, InvalidRequest
 from engine.split.base import OuterEngine
 from engine.tokenizer import Tokenizer
 from engine.translate import Translated
@@ -44,11 +46,15 @@ from policies.drafting import drafting
 from policies.parallel_drafting import parallel_drafting
 from policies.window import window
 
+DRIVEN = tuple(name for name, mode in MODES.items() if mode.afar or mode is RaceMode)
+"""Modes that a device's program drives itself."""
+
 
 class DeviceBackend:
     """As `app.api.backend.Backend`.
 
     device: its own engine; speaks: the tokenizer of that.
+    record: what is known of it, but for its name and its link.
     outer: the two ends of a split model; None: there is none.
     tokenizer: of the model's text: the split model's, where there is one.
     """
@@ -57,12 +63,14 @@ class DeviceBackend:
         self,
         settings: DeviceProgram,
         device: Device,
+        record: Callable[[], DeviceRecord],
         speaks: Tokenizer,
         outer: OuterEngine | None,
         tokenizer: Tokenizer,
         uplink: Uplink,
     ) -> None:
-        self._settings, self._device, self._uplink = settings, device, uplink
+        self._settings, self._device, self._uplink, self._known = settings, device, uplink, record
+        self._races = Races(settings.racing(), uplink)
         self._outer, self._tokenizer = outer, tokenizer
         self._own: Engine = device
         if speaks.vocabulary != tokenizer.vocabulary:
@@ -82,7 +90,7 @@ class DeviceBackend:
     def _record(self) -> DeviceRecord:
         """Of the device, as it is known here."""
         name = self._uplink.registered.name if self._uplink.registered else "device"
-        return self._device.record(name, rtt_s=self._uplink.rtt_s)
+        return msgspec.structs.replace(self._known(), name=name, rtt_s=self._uplink.rtt_s)
 
     async def close(self) -> None:
         """Return when nothing is on its way any more."""
@@ -102,17 +110,26 @@ class DeviceBackend:
     # -- what the executor asks for -----------------------------------------------------------------------
 
     async def _assign(self, wanted: RoutingRequest) -> Assignment:
+        here = replace(EndpointInfo.of(self._record()), rtt_s=0.0)
+        if wanted.mode == RaceMode.name:
+            return await self._races.assign(wanted, here)
         if wanted.mode != DeviceMode.name:
             return await self._uplink.assign(wanted)
         if wanted.lost:
             raise NoEndpoint("the device's own engine does not answer")
-        here = EndpointInfo.of(self._record())
         return Assignment(DeviceMode.name, {"device": (here,)}, here.name)
 
     async def _dial(self, endpoint: EndpointInfo) -> Engine:
-        return self._own if endpoint.device else await self._uplink.dial(endpoint)
+        if endpoint.device:
+            return self._own
+        if endpoint.vocabulary != self._tokenizer.vocabulary:
+            raise InvalidRequest(
+                f"the cloud's {endpoint.model!r} has another vocabulary than this device's model"
+            )
+        return await self._uplink.dial(endpoint)
 
     def _report(self, report: Report) -> None:
+        self._races.take_in(report)
         self._uplink.over(Over(report.request, report.bill.used, report.bill.joules))
 
     # -- what the API asks for ----------------------------------------------------------------------------
@@ -136,8 +153,8 @@ class DeviceBackend:
         return self._tokenizer
 
     def check(self, mode: str) -> None:
-        if not MODES[mode].afar:
-            here = ", ".join(name for name, kind in MODES.items() if kind.afar)
+        if mode not in DRIVEN:
+            here = ", ".join(DRIVEN)
             raise UnknownMode(f"a device does not drive mode {mode!r}, but {here}; the cloud's API does")
         if mode == SplitMode.name and self._outer is None:
             raise UnknownMode("this device has no part of a split model: start it with --model")
@@ -158,9 +175,16 @@ class DeviceBackend:
         return nullcontext(Passage())  # what goes to the cloud passes the gate there
 
     async def caller(self, hashed: str | None) -> Caller | None:
-        return Caller(ANONYMOUS, Role.OPERATOR, Terms(0.5, MAINS_USD_PER_J), keyed=False)
+        return Caller(self._account, Role.OPERATOR, Terms(0.5, MAINS_USD_PER_J), keyed=False)
+
+    @property
+    def _account(self) -> str:
+        """The device's own in the cloud, whoever asks; nobody's while the cloud has never answered."""
+        return self._uplink.registered.account if self._uplink.registered else ANONYMOUS
 
     async def account(self, key: str) -> Statement:
+        if key != self._account:
+            raise _elsewhere()
         try:
             return await self._uplink.account()
         except EngineError as error:
@@ -205,4 +229,4 @@ class DeviceBackend:
 
 
 def _elsewhere() -> KeyRefused:
-    return KeyRefused("keys and terms are kept in the cloud")
+    return KeyRefused("keys and terms, and accounts but the device's own, are kept in the cloud")

@@ -83,7 +83,7 @@ async def running(
         if bundles:
             outer, tokenizer = await _outer(bundles, settings, uplink)
             stack.push_async_callback(outer.close)
-        backend = DeviceBackend(settings, device, speaks, outer, tokenizer, uplink)
+        backend = DeviceBackend(settings, device, record, speaks, outer, tokenizer, uplink)
         stack.push_async_callback(backend.close)
         # Nobody stands in front of it: who asks is who has connected, whatever a request's header says.
         config = uvicorn.Config(

@@ -14,7 +14,7 @@ from cluster.tls import trusting
 from cluster.wire import WireSettings
 from deployments.control import SILENCE_S
 from deployments.engines import EngineSettings, TorchSettings
-from deployments.settings import LimitSettings, PolicyChoice, SplitSettings, Strict
+from deployments.settings import LimitSettings, PolicyChoice, RacingSettings, SplitSettings, Strict
 from engine.config import EngineConfig
 from policies.rounds import FUSED_WINDOW
 from policies.window import window
@@ -37,6 +37,7 @@ class DeviceProgram(Strict):
     split: what requests in mode split go by.
     window: the policy that chooses γ, where this device drafts for its own requests.
     fused_window: γ of rounds that stay in the cloud.
+    dispatch, migration: who starts when and who goes on, where this device races for its own requests.
     model: by which the owner's programs ask for the model.
     default_reader_rate: tokens/s that a chat's reader takes in where the client does not say (0: nobody reads along).
     resume_s: so long sessions wait for a connection that is broken.
@@ -56,6 +57,8 @@ class DeviceProgram(Strict):
     split: SplitSettings = SplitSettings()
     window: PolicyChoice = PolicyChoice(name="static", parameters={"size": 4})
     fused_window: int = Field(FUSED_WINDOW, ge=0)
+    dispatch: PolicyChoice = RacingSettings().dispatch
+    migration: PolicyChoice = RacingSettings().migration
     model: str = "tandem"
     default_reader_rate: float = Field(5.0, ge=0, le=10_000, allow_inf_nan=False)
     resume_s: float = Field(30.0, ge=0, le=600)
@@ -75,6 +78,11 @@ class DeviceProgram(Strict):
         return choice
 
     @model_validator(mode="after")
+    def _races_exist(self) -> DeviceProgram:
+        self.racing()
+        return self
+
+    @model_validator(mode="after")
     def _listens_at_home(self) -> DeviceProgram:
         host = self.listen.rpartition(":")[0].strip("[]")
         if not is_loopback(host):
@@ -86,6 +94,10 @@ class DeviceProgram(Strict):
         ValueError."""
         host = self.connect.rpartition(":")[0].strip("[]")
         return None if self.authority is None and is_loopback(host) else trusting(self.authority)
+
+    def racing(self) -> RacingSettings:
+        """Of its own races. Raises ValueError."""
+        return RacingSettings(dispatch=self.dispatch, migration=self.migration)
 
     def secret(self) -> str:
         """The device's key. Raises OSError, ValueError."""

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from deployments.experience import Experience
 from deployments.modes.expansion import Sketching
-from deployments.request.assignment import EndpointInfo, Endpoints, RoutingRequest
+from deployments.request.assignment import EndpointInfo, Endpoints, Prices, RoutingRequest
 from deployments.request.job import Delta, Figures, Job
 from deployments.request.session import EndpointSession, EndpointSessions
 from deployments.request.tokenlog import Origin, TokenLog
@@ -81,14 +81,16 @@ class Tools:
 class Situation:
     """What the router sees when it briefs a mode.
 
+    prices: of the request's tokens.
     queue: an endpoint's sessions in relation to `batch_limit`, the sessions that a verifier's step takes.
     """
 
     experience: Experience
     wanted: RoutingRequest
     endpoints: Endpoints
-    queue: Callable[[EndpointInfo], float]
-    batch_limit: int
+    prices: Prices
+    queue: Callable[[EndpointInfo], float] = lambda _: 0.0
+    batch_limit: int = 1
 
 
 class ModeRun(ABC):

@@ -103,7 +103,9 @@ class RaceMode(Mode):
     )
     figures = Racing
     local = True
-    afar = False  # budgets are spent as whoever drives it says, and its plan is no plain data
+    afar = (
+        False  # a device plans its own: what it has seen and spent is its own affair (see `app.device.races`)
+    )
 
     def __init__(self, tools: Tools) -> None:
         self._rivals = Rivals()
@@ -115,7 +117,7 @@ class RaceMode(Mode):
     def brief(cls, situation: Situation) -> RaceBriefing:
         experience, wanted = situation.experience, situation.wanted
         (server,), (device,) = situation.endpoints["server"], situation.endpoints["device"]
-        history, prices = experience.rivals.of(server, device), experience.prices(wanted)
+        history, prices = experience.rivals.of(server, device), situation.prices
         account = experience.accounts.of(wanted.account).payer
         costs = Costs(prices.server, device.joules, prices.exchange_rate)
         race = experience.races.get(wanted.request)

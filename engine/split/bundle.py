@@ -14,6 +14,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -23,6 +24,7 @@ from safetensors.torch import save_file
 
 from engine.base import SplitInfo
 from engine.model_folder import UnsupportedModel, read_config
+from engine.split.remembered import remembered
 from engine.tokenizer import Tokenizer
 from engine.torch.weights import Part, shape
 
@@ -154,10 +156,13 @@ def read(folder: Path) -> Bundle:
 
 
 def describe(model: Path, first: int) -> SplitInfo:
-    """How the model of a folder is split before layer `first`. Reads all of it once, for the checksum."""
+    """How the model of a folder is split before layer `first`. Reads all of it for the checksum, unless that was done
+    before and the folder is as it was."""
     config = shape(model, read_config(model))
     _check_first(first, config.layers)
-    return SplitInfo(checksum(model), first, config.layers, config.hidden)
+    files = [model / "config.json", *_weights(model)]
+    checked = remembered(f"checksum {FORMAT}", files, partial(checksum, model))
+    return SplitInfo(checked, first, config.layers, config.hidden)
 
 
 def checksum(model: Path) -> str:
@@ -179,11 +184,15 @@ def _check_first(first: int, layers: int) -> None:
 def _tensors(model: Path, tied: bool) -> Iterator[tuple[str, torch.Tensor]]:
     """The model's tensors by name, one at a time, but what is a copy or can be computed."""
     with ExitStack() as stack:
-        files = [stack.enter_context(safe_open(file, framework="pt")) for file in model.glob("*.safetensors")]
+        files = [stack.enter_context(safe_open(file, framework="pt")) for file in _weights(model)]
         holder = {name: file for file in files for name in file.keys()}  # noqa: SIM118 - no dict
         for name in sorted(holder):
             if not (name.endswith("rotary_emb.inv_freq") or (tied and name == "lm_head.weight")):
                 yield name, holder[name].get_tensor(name)
+
+
+def _weights(model: Path) -> list[Path]:
+    return sorted(model.glob("*.safetensors"))
 
 
 def _shapes(file: Path) -> dict[str, list[int]]:

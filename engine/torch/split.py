@@ -45,8 +45,8 @@ def load_middle(
     threads: int | None = None,
     report: Report = lambda _: None,
 ) -> MiddleEngine:
-    """Forward sessions of the model in a local Hugging Face folder, from layer `first` on and without its ends. All of
-    it is read once, for the checksum.
+    """Forward sessions of the model in a local Hugging Face folder, from layer `first` on and without its ends. Of
+    a folder that has changed, or is new here, all is read once, for the checksum.
 
     The rest: see `engine.torch.engine.load`. Raises UnsupportedModel, or BadBundle where there is no such layer.
     """

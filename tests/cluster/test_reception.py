@@ -28,7 +28,8 @@ class Register:
         self.go.set()
         self.asked: list[str] = []
 
-    async def admit(self, token: str) -> object:
+    async def admit(self, hello: frames.Hello) -> object:
+        token = hello.token
         self.asked.append(token)
         await self.go.wait()
         if token not in self.people:
@@ -101,7 +102,7 @@ async def test_an_endpoint_ends_while_somebody_is_looked_up() -> None:
 
 
 async def test_a_bug_there_stays_there(caplog: pytest.LogCaptureFixture) -> None:
-    async def admit(token: str) -> object:
+    async def admit(hello: frames.Hello) -> object:
         raise ZeroDivisionError("secret details")
 
     async with serve_engines({}, admit=admit) as endpoint:

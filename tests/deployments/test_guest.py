@@ -14,7 +14,7 @@ import pytest
 
 from cluster.client import Connection, connect
 from cluster.endpoint import serve_engines
-from cluster.frames import ProtocolError, Unauthorized, UnknownEngine
+from cluster.frames import Hello, ProtocolError, Unauthorized, UnknownEngine
 from cluster.registry import DeviceRecord
 from deployments.accounts import Bill, Statement, Terms
 from deployments.callers import Callers
@@ -111,8 +111,8 @@ async def dialled(office: Office) -> AsyncIterator[tuple[Connection, Guest]]:
     guests: list[Guest] = []
     cloud = office.cloud()
 
-    async def admit(key: str) -> Badge:
-        return Badge.of(await callers.of(digest(key)), digest(key))
+    async def admit(hello: Hello) -> Badge:
+        return Badge.of(await callers.of(digest(hello.token)), digest(hello.token))
 
     def greet(connection: Connection) -> Guest:
         guests.append(Guest(connection, callers, cloud))
@@ -133,7 +133,7 @@ async def test_its_key_says_who_it_is_and_who_pays() -> None:
     office = Office()
     async with dialled(office) as (connection, guest):
         said = unpack(await connection.ask(REGISTER, pack(RECORD)), Registered)
-        assert said == Registered("laptop")
+        assert said == Registered("laptop", "key-1")
         present = guest.present("10.0.0.5:2")
         assert present is not None
         assert (present.name, present.address, present.dialled_in) == ("laptop", "10.0.0.5:2", True)
@@ -144,6 +144,8 @@ async def test_its_key_says_who_it_is_and_who_pays() -> None:
         assert (wanted.request, wanted.prompt_tokens) == (7, 3)
         await connection.ask(ACCOUNT, pack(None))
         assert office.accounts == ["key-1"]
+        said = unpack(await connection.ask(REGISTER, pack(RECORD)), Registered)
+        assert said.budget == 0.5, "once its key was looked at"
 
 
 async def test_it_may_ask_which_middles_there_are_and_how_far_it_is() -> None:

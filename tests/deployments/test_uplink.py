@@ -54,7 +54,7 @@ class Registry(EngineHandler):
     async def answer(self, method: str, body: bytes) -> bytes:
         if method == REGISTER:
             self.heard.append(unpack(body, DeviceRecord))
-            return pack(Registered("laptop"))
+            return pack(Registered("laptop", "key-1"))
         if method == OVER:
             self.over.append(unpack(body, Over))
             return pack(None)
@@ -106,7 +106,7 @@ async def test_it_says_how_it_is_and_is_told_its_name() -> None:
     Registry.heard.clear()
     async with gateway() as there, uplinked(there.address) as (uplink, _):
         await until(lambda: len(Registry.heard) > 1)
-        assert uplink.registered == Registered("laptop")
+        assert uplink.registered == Registered("laptop", "key-1")
         assert Registry.heard[0].model == NullEngine().info.model
         assert uplink.up
 

@@ -20,7 +20,7 @@ from app.device.settings import DeviceProgram
 from app.main import build
 from app.settings import Settings
 from cluster import frames
-from cluster.frames import Unauthorized
+from cluster.frames import AlreadyConnected, Unauthorized
 from engine import family
 from engine.split import bundle
 from engine.tokenizer import Tokenizer
@@ -119,6 +119,9 @@ async def test_its_owner_is_answered_in_every_mode(
             own, stats = await said(laptop.address, question, mode="device")
             assert (stats["mode"], set(stats["by_origin"])) == ("device", {"device"})
             assert own
+            text, stats = await said(laptop.address, question, mode="race")
+            assert (text != "", stats["mode"], stats["device"]) == (True, "race", "laptop")
+            assert set(stats["by_origin"]) <= {"cloud", "device"}
         _, stats = await said(laptop.address, QUESTIONS[0])
         assert stats["mode"] == "split", "what nobody asked to be sent stays here"
         assert stats["split_accepted"] > 0
@@ -146,8 +149,10 @@ async def test_the_cloud_uses_it_like_any_device(
 async def test_what_it_has_of_the_cloud_its_key_pays_for(
     http: httpx.AsyncClient, folder: Path, tmp_path: Path
 ) -> None:
+    """And the device's own API shows that account, as the cloud's does, whoever is said to ask."""
     async with device(http, folder, tmp_path) as laptop:
         await said(laptop.address, QUESTIONS[0], mode="split")
+        (key,) = (k for k in (await http.get("/v1/keys")).json()["data"] if k["name"] == "laptop")
 
         async with httpx.AsyncClient(base_url=laptop.address) as own:
 
@@ -156,6 +161,12 @@ async def test_what_it_has_of_the_cloud_its_key_pays_for(
                 return account["requests"] == 1 and account["server_tokens_in"] >= 32
 
             await until(booked)
+            shown = (await own.get("/v1/account")).json()
+            assert shown["account"] == key["id"]
+            assert shown == (await http.get("/v1/account", params={"account": key["id"]})).json()
+            assert set(shown["devices"]) == {"laptop"}
+            assert (await own.get("/v1/account", params={"device": "laptop"})).json() == shown
+            assert (await own.get("/v1/account", params={"account": "anonymous"})).status_code == 409
 
 
 async def test_of_several_splits_it_holds_one_whose_middle_there_is(
@@ -285,6 +296,25 @@ async def test_the_next_gateway_is_found(
         assert (await said(laptop.address, QUESTIONS[0], mode="split"))[0] == whole
         _, stats = await said(cloud, QUESTIONS[0], mode="device", device="laptop")
         assert stats["device"] == "laptop"
+
+
+async def test_a_key_is_for_one_program(http: httpx.AsyncClient, folder: Path, tmp_path: Path) -> None:
+    async with device(http, None, tmp_path) as laptop:
+        gateway = (await http.get("/readyz")).json()["gateway"]
+        settings = DeviceProgram.model_validate(
+            {
+                "connect": gateway,
+                "key": tmp_path / "laptop.key",
+                "listen": "127.0.0.1:0",
+                "engine": {"kind": "null"},
+            }
+        )
+        async with running(settings) as second:
+            with pytest.raises(AlreadyConnected, match="'laptop'"):
+                await asyncio.wait_for(second.ended, 20)
+        assert laptop.uplink.up
+        assert not laptop.ended.done()
+        assert await listed(http, "laptop")
 
 
 async def test_a_revoked_key_ends_it(http: httpx.AsyncClient, folder: Path, tmp_path: Path) -> None:

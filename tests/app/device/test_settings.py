@@ -12,8 +12,10 @@ import yaml
 from pydantic import ValidationError
 
 from app.cli.client import ClientError
-from app.cli.device import settings_of
+from app.cli.device import run, settings_of
 from app.device.settings import DeviceProgram
+from cluster.frames import AlreadyConnected, Unauthorized
+from engine.base import EngineError
 from tests.cluster.certificate import make_certificate
 
 LEAST: dict[str, Any] = {"connect": "127.0.0.1:8443", "key": Path("laptop.key")}
@@ -67,6 +69,8 @@ def test_a_file_that_makes_no_sense(text: str, tmp_path: Path) -> None:
     [
         {"profile": "no such profile"},
         {"window": {"name": "no such policy"}},
+        {"dispatch": {"name": "no such policy"}},
+        {"migration": {"name": "buffered", "parameters": {"caution": 0}}},
         {"split": {"chunking": {"name": "no such policy"}}},
         {"split": {"drafting": {"name": "threshold", "parameters": {"eta": 7}}}},
         {"unheard": "of"},
@@ -93,6 +97,18 @@ def test_a_key_is_shown_to_this_machine_alone_or_over_tls(tmp_path: Path) -> Non
         program(authority=key).tls()
     with pytest.raises(OSError, match="missing"):
         program(authority=tmp_path / "missing").tls()
+
+
+@pytest.mark.parametrize(
+    "refusal", [Unauthorized("it was revoked"), AlreadyConnected("another device is connected")]
+)
+def test_why_the_cloud_does_not_let_it_in(refusal: EngineError, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def serve(*_: object) -> None:
+        raise refusal
+
+    monkeypatch.setattr("app.cli.device._serve", serve)
+    with pytest.raises(ClientError, match=f"laptop.key: {refusal}"):
+        run(DeviceProgram.model_validate(LEAST))
 
 
 @pytest.mark.parametrize("said", ["", "\n", "two words\n"])
