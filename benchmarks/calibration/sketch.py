@@ -36,7 +36,7 @@ from training.family.prompts import answer_prompt, heldout
 DEVICES = 4
 NAMES = tuple(f"device-{i}" for i in range(DEVICES))
 SMALL = msgspec.structs.replace(PROFILE, batch=4)
-SETTINGS = SketchSettings()
+SETTINGS = SketchSettings(parallelism=SMALL.batch)  # what a device decodes at once it is taken to expand
 EXPANDING = SETTINGS.models[SMALL.model]
 FORMAT = sketch_format(TEXT)
 ASKING = 2  # marks beside a question, its notes, and one of them again
