@@ -1,21 +1,23 @@
 """Sketches in virtual time: what the target would write of one, and small models from it, as a script has it.
 
-An answer's sentences are about equally long, and so are a sketch's notes. The target tells the answer's length as well
-as models do, not as the trace has it. What somebody writes of an answer's sentence are the answer's own tokens, so that
-one that is lost, said twice or out of its place shows.
+A request may bring its answer's outline. Where it does not, the answer's sentences are about equally long, and so are
+the sketch's notes; the target tells the answer's length as well as models do, not as the trace has it. What somebody
+writes of an answer's sentence are the answer's own tokens, so that one that is lost, said twice or out of its place
+shows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import exp
 
 import numpy as np
 
 from engine.sketch.base import Question, Sketch
 from simulator.script import EOS, TOKEN, Script
-from simulator.workload import Request
+from simulator.workload import Outline, Request
 
 HEAD = 4
 """Tokens of a sketch that say how long the answer will be."""
@@ -41,23 +43,6 @@ class SketchShape:
     seed: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class _Planned:
-    """A sketch that may be written.
-
-    request: whose.
-    first: its first token.
-    expected: of the answer, as told.
-    answer, notes: where sentences and notes end, in tokens of the answer and of the sketch.
-    """
-
-    request: Request
-    first: int
-    expected: int
-    answer: tuple[int, ...]
-    notes: tuple[int, ...]
-
-
 class ScriptedFormat:
     """As `engine.sketch.base.SketchFormat`."""
 
@@ -65,53 +50,51 @@ class ScriptedFormat:
 
     def __init__(self, script: Script, shape: SketchShape) -> None:
         self._script, self._shape = script, shape
-        self._planned: dict[int, _Planned] = {}  # by first token
-        self._of: dict[int, _Planned] = {}  # by the question's number
+        self._begun: dict[int, Outline] = {}  # by first token
+        self._of: dict[int, tuple[int, Outline]] = {}  # first token and outline, by the question's number
         self._next = SKETCHES
 
     def sketch(self, question: Question) -> list[int]:
         number = question.prompt[0]
-        planned = self._of.get(number)
-        if planned is None:
-            planned = self._of[number] = self._plan(number)
-            self._planned[planned.first] = planned
-            self._next += planned.notes[-1]
+        if number not in self._of:
+            request = self._script.request(number)
+            outline = request.outline or self._drawn(number, request)
+            self._of[number], self._begun[self._next] = (self._next, outline), outline
+            self._next += outline.tokens + 1
+        first, outline = self._of[number]
         tokens = len(question.prompt) + self._shape.asking
-        return [*self._script.add(Request(0.0, tokens, planned.notes[-1] + 1), planned.first)]
+        return [*self._script.add(Request(0.0, tokens, outline.tokens + 1), first)]
 
-    def _plan(self, number: int) -> _Planned:
-        shape, request = self._shape, self._script.request(number)
+    def _drawn(self, number: int, request: Request) -> Outline:
+        shape = self._shape
         tokens = max(1, request.output_tokens - 1)
         sentences = max(1, round(tokens / shape.sentence))
         random = np.random.Generator(np.random.PCG64([shape.seed, number]))
         expected = max(1, round(tokens * exp(random.normal(0.0, shape.length_error))))
         written = max(2 * sentences, round(shape.share * tokens))
-        return _Planned(
-            request,
-            self._next,
-            expected,
-            tuple(round(tokens * i / sentences) for i in range(1, sentences + 1)),
-            tuple(HEAD + round(written * i / sentences) for i in range(1, sentences + 1)),
+        notes = tuple((HEAD + begin, HEAD + end) for begin, end in _parts(written, sentences))
+        return Outline(
+            expected, HEAD + written, notes, tuple(end - begin for begin, end in _parts(tokens, sentences))
         )
 
     def read(self, written: Sequence[int], ended: bool) -> Sketch:
-        if len(written) < HEAD:
+        if not written or written[0] == EOS:
             return Sketch()
-        planned = self._planned[written[0]]
-        begins = (HEAD, *planned.notes)
-        complete = [end for end in planned.notes if end < len(written) or (ended and end <= len(written))]
-        notes = tuple(
-            tuple(range(planned.first + begins[i], planned.first + end)) for i, end in enumerate(complete)
+        first, count = written[0], len(written)
+        outline = self._begun[first]
+        if count < (outline.notes[0][0] if outline.notes else outline.tokens):
+            return Sketch()
+        complete = [(begin, end) for begin, end in outline.notes if end < count or (ended and end <= count)]
+        return Sketch(
+            outline.expected, tuple(tuple(range(first + begin, first + end)) for begin, end in complete)
         )
-        return Sketch(planned.expected, notes)
 
     def expand(self, question: Question, sketch: Sketch, note: int) -> list[int]:
-        planned = self._of[question.prompt[0]]
-        begin = planned.answer[note - 1] if note else 0
-        written = sum(map(len, sketch.notes)) + len(sketch.notes[note])
+        _, outline = self._of[question.prompt[0]]
+        written = outline.notes[-1][1] - outline.notes[0][0] + len(sketch.notes[note])
         tokens = len(question.prompt) + self._shape.asking + written
-        length = planned.answer[note] - begin
-        return [*self._script.add(Request(0.0, tokens, length + 1), TOKEN + begin)]
+        begin = sum(outline.sentences[:note])
+        return [*self._script.add(Request(0.0, tokens, outline.sentences[note] + 1), TOKEN + begin)]
 
     def sentence(self, written: Sequence[int], first: bool) -> list[int]:
         return [token for token in written if token != EOS]
@@ -125,3 +108,9 @@ class ScriptedFormat:
 
     def gap(self) -> list[int]:
         return []
+
+
+def _parts(tokens: int, parts: int) -> list[tuple[int, int]]:
+    """Where each of so many about equally long ones begins and ends."""
+    ends = [round(tokens * i / parts) for i in range(parts + 1)]
+    return list(pairwise(ends))

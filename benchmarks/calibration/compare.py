@@ -4,15 +4,18 @@
 
 Live: a target (the embedded one, grown), and emulated devices behind emulated links, in processes of their own, driven
 by the executor over the wire. In mode split: the embedded target cut in two (m = 2), its middle in another process, and
-one device with its ends, at this machine's speed, behind an emulated link. Before and after every case the live
+one device with its ends, at this machine's speed, behind an emulated link. In mode sketch: fewer devices, which expand,
+and answers that end by themselves. Before and after every case the live
 deployment is profiled while it answers requests that come ever faster: the engines' own step times, regressed on what
 was in the steps, and what a call takes that waits for no step (a shared machine is now faster, now slower; both
 profiles are taken together). That is all that is fitted. Settings are the same in both worlds, and requests too: their
 arrivals and lengths, and which drafts are accepted, as the live token logs show it, or as the device's adapter says in
-mode split when it is asked afterwards, with how sure it is. Three loads, two RTTs, every mode.
+mode split when it is asked afterwards, with how sure it is; and in mode sketch what the models would write of an answer
+in full, of its sketch, and from that. Three loads, two RTTs, every mode.
 
-MODE_ttft_p50_error and the like: relative, the mean over the six cases of a mode. Races are decided by policies that
-learn; each world learns for itself, as devices in mode split do.
+MODE_ttft_p50_error and the like: relative, the mean over the six cases of a mode. sketch_agreed, sketch_tokens_agreed:
+share of the answers that both worlds sketched or both did not, and that came out equally long. Races are decided by
+policies that learn; each world learns for itself, as devices in mode split do.
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ import msgspec
 import numpy as np
 
 from benchmarks import report
-from benchmarks.calibration import split
+from benchmarks.calibration import sketch, split
 from benchmarks.calibration.live import (
     DEVICES,
     GAMMA,
@@ -48,7 +51,9 @@ from benchmarks.calibration.live import (
 from benchmarks.calibration.profile import Costs
 from deployments.engines import MiddleSettings, TorchSettings, VllmSettings
 from deployments.modes import AT_FRONT_DOORS, MODES
+from deployments.modes.sketch import SketchMode
 from deployments.modes.split import SplitMode
+from deployments.request.tokenlog import Origin
 from engine import family
 from engine.config import EngineConfig
 from engine.family.grow import grow as write_grown
@@ -94,7 +99,7 @@ def simulated(case: Case) -> Result:
             "mode": case.mode,
             "workload": {"count": len(case.seen)},  # the live run's own take its place
             "engine": case.engine,
-            **(_whole(case) if case.costs.ends is None else _split(case)),
+            **PARTS.get(case.mode, _whole)(case),
         }
     )
     result = simulate(config, requests=[one.request for one in case.seen])
@@ -132,6 +137,30 @@ def _split(case: Case) -> dict[str, Any]:
     }
 
 
+def _sketch(case: Case) -> dict[str, Any]:
+    """A target, and devices that expand."""
+    return {
+        "reader": "cloud",
+        "sketch": {
+            **sketch.SETTINGS.model_dump(),
+            "models": {"devices-0": sketch.EXPANDING},
+            "asking": sketch.ASKING,
+        },
+        "targets": [_target(case)],
+        "devices": [
+            {
+                "count": sketch.DEVICES,
+                "sessions": sketch.SMALL.sessions,
+                "batch": sketch.SMALL.batch,
+                "rates": RATES,
+                "link": {"rtt_ms": case.rtt_s * 1e3},
+            }
+        ],
+    }
+
+
+PARTS: dict[str, Callable[[Case], dict[str, Any]]] = {SplitMode.name: _split, SketchMode.name: _sketch}
+"""What there is in modes that need something of their own."""
 RATES = {
     "prefill_tokens_per_s": PROFILE.prefill_tokens_per_s,
     "decode_tokens_per_s": PROFILE.decode_tokens_per_s,
@@ -169,6 +198,15 @@ def _figures(ttft: list[float], tpot: list[float], throughput: float) -> Figures
     }
 
 
+def agreement(case: Case, result: Result) -> Figures:
+    """Of live and simulated answers in mode sketch: see above."""
+    pairs = list(zip(case.seen, result.answers, strict=True))
+    return {
+        "agreed": mean(one.sketched == bool(answer.origins.get(Origin.EXPANSION)) for one, answer in pairs),
+        "tokens_agreed": mean(len(one.origins) == answer.tokens for one, answer in pairs),
+    }
+
+
 @contextmanager
 def grown(engine: str, grow: int) -> Iterator[TorchSettings | VllmSettings]:
     """The target with so many times its layers, at an engine of that kind."""
@@ -196,7 +234,7 @@ async def play(
         for question in heldout_questions(requests, seed=3)
     ]
     played: list[Case] = []
-    if doors := [mode for mode in modes if mode in AT_FRONT_DOORS]:
+    if doors := [mode for mode in modes if mode in AT_FRONT_DOORS and mode not in PARTS]:
         async with whole_models(target, prompts) as deployment:
             await deployment("speculative").run(RTTS_S[0], [0.0] * 8)  # warms up
             for mode in doors:
@@ -205,6 +243,10 @@ async def play(
         async with split.split_model(prompts) as fresh:
             await fresh().run(RTTS_S[0], [0.0] * 8)
             played += await _cases(SplitMode.name, fresh, as_simulated(split.MIDDLE), requests, seed)
+    if SketchMode.name in modes:
+        async with sketch.sketching_models(target, sketch.questions(requests, seed=3)) as fresh:
+            await fresh().run(RTTS_S[0], [0.0] * 8)
+            played += await _cases(SketchMode.name, fresh, as_simulated(target), requests, seed)
     return played
 
 
@@ -264,6 +306,8 @@ def capacity(costs: Costs, mode: str) -> float:
     ) is not None:  # one device, which drafts six tokens of a round one after the other, roughly
         round_s = 6 * (ends.step_s(8, 0, 0) + ends.head_s) + costs.timer.step_s(8 * 7, 0, 0)
         return 8 * 5 / round_s / MAX_TOKENS
+    if mode == "sketch":  # with all answers in full
+        return 8 / costs.timer.step_s(8, 8, 8 * 100) / sketch.ANSWER_TOKENS
     positions = GAMMA + 1 if mode == "speculative" else 1
     tokens = 3.5 if mode == "speculative" else 1.0  # a round, roughly
     return 8 * tokens / costs.timer.step_s(8 * positions, 8, 8 * 100) / MAX_TOKENS
@@ -281,17 +325,22 @@ def main(arguments: Sequence[str] = ()) -> None:
         cases = asyncio.run(play(target, options.requests, options.seed, options.modes))
     rows: list[list[str]] = []
     errors: dict[str, list[float]] = {}
+    agreed: dict[str, list[float]] = {}
     for case in report.progress(cases, "simulated"):
-        live, simulation = _live_figures(case.seen), _simulated_figures(simulated(case))
+        result = simulated(case)
+        live, simulation = _live_figures(case.seen), _simulated_figures(result)
         rows.append([case.name, *(_pair(key, live[key], simulation[key]) for key in live)])
         for key in live:
             errors.setdefault(f"{case.mode}_{key}_error", []).append(abs(simulation[key] / live[key] - 1))
+        if case.mode == SketchMode.name:
+            for key, share in agreement(case, result).items():
+                agreed.setdefault(f"sketch_{key}", []).append(share)
     report.table(
         f"Live → simulated, {options.requests} requests a case (devices and links emulated)",
         ["", "TTFT p50 ms", "TTFT p99 ms", "TPOT p50 ms", "TPOT p99 ms", "tokens/s"],
         rows,
     )
-    report.figures("calibration", {name: round(mean(found), 4) for name, found in errors.items()})
+    report.figures("calibration", {name: round(mean(found), 4) for name, found in (errors | agreed).items()})
 
 
 def _pair(key: str, live: float, simulation: float) -> str:

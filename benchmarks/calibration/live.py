@@ -20,15 +20,17 @@ from cluster.profile import DeviceProfile
 from deployments.engines import TorchSettings, VllmSettings
 from deployments.modes.base import VERIFIER
 from deployments.request.executor import Executor
+from deployments.request.job import Job
 from deployments.request.tokenlog import Origin
 from deployments.settings import PolicyChoice, RacingSettings
 from engine.base import Engine, Sampling
 from policies.window import window
-from simulator.workload import Request
+from simulator.workload import Outline, Request
 
 DEVICES = 24
 NAMES = tuple(f"device-{i}" for i in range(DEVICES))
 MAX_TOKENS = 96
+LONGEST = 320  # of answers that end by themselves
 READER_RATE = 20.0  # tokens/s, in races
 GAMMA = 4
 WINDOW = PolicyChoice(name="static", parameters={"size": GAMMA})
@@ -59,7 +61,9 @@ class Seen:
     first_s: when the first token came.
     last_s: when the last one did.
     ids, origins: the answer's tokens, and where each is from.
-    acceptance, confidence: as `simulator.workload.Request` has them; None: what origins say, and nothing.
+    acceptance, confidence, outline: as `simulator.workload.Request` has them; None: what origins say, and nothing.
+    in_full: tokens of the target's own answer; None: it was this one.
+    sketched: small models have written it.
     """
 
     arrival_s: float
@@ -72,6 +76,9 @@ class Seen:
     origins: list[Origin] = field(default_factory=list)
     acceptance: bytes | None = None
     confidence: tuple[float, ...] | None = None
+    outline: Outline | None = None
+    in_full: int | None = None
+    sketched: bool = False
 
     @property
     def request(self) -> Request:
@@ -81,12 +88,13 @@ class Seen:
         return Request(
             arrival_s=self.arrival_s,
             prompt_tokens=len(self.prompt),
-            output_tokens=len(self.origins),
+            output_tokens=len(self.origins) if self.in_full is None else self.in_full,
             acceptance=bits if self.acceptance is None else self.acceptance,
             device=self.device,
             reader_rate=self.reader_rate,
-            max_tokens=MAX_TOKENS,
+            max_tokens=MAX_TOKENS if self.in_full is None else LONGEST,
             confidence=self.confidence,
+            outline=self.outline,
         )
 
 
@@ -110,6 +118,12 @@ class Live(ABC):
     def executor(self, rtt_s: float) -> Executor:
         """Who drives requests, with devices so far away."""
 
+    def job(self, seen: Seen) -> Job:
+        """The request that it is."""
+        sampling = Sampling(max_tokens=MAX_TOKENS, ignore_eos=True, reader_rate=seen.reader_rate)
+        device = None if self.mode in ("cloud", "split") else NAMES[seen.device]
+        return new_job(seen.prompt, sampling, self.mode, device)
+
     async def run(self, rtt_s: float, arrivals_s: Sequence[float]) -> list[Seen]:
         """Answer a request at each arrival."""
         executor = self.executor(rtt_s)
@@ -122,7 +136,7 @@ class Live(ABC):
                 prompt = self._prompts[index % len(self._prompts)]
                 one = Seen(time.monotonic() - began, index % self.devices, prompt, reader_rate)
                 seen.append(one)
-                tasks.create_task(_answer(executor, self.mode, one, began))
+                tasks.create_task(_answer(executor, self.job(one), one, began))
         await executor.settled()
         return seen
 
@@ -137,9 +151,7 @@ class Live(ABC):
         return Profile(samples)
 
 
-async def _answer(executor: Executor, mode: str, seen: Seen, began: float) -> None:
-    sampling = Sampling(max_tokens=MAX_TOKENS, ignore_eos=True, reader_rate=seen.reader_rate)
-    job = new_job(seen.prompt, sampling, mode, None if mode in ("cloud", "split") else NAMES[seen.device])
+async def _answer(executor: Executor, job: Job, seen: Seen, began: float) -> None:
     async for delta in executor.run(job):
         now_s = time.monotonic() - began
         if delta.ids and not seen.origins:
@@ -148,6 +160,7 @@ async def _answer(executor: Executor, mode: str, seen: Seen, began: float) -> No
             seen.last_s = now_s
         seen.ids += delta.ids
         seen.origins += delta.origins
+    seen.sketched = Origin.EXPANSION in seen.origins
 
 
 class Whole(Live):

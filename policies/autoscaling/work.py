@@ -106,7 +106,7 @@ class Rate:
                 grown = sum(max(0.0, count - self._counts.get(name, count)) for name, count in counts.items())
                 new_s = -math.expm1(-passed_s / self._window_s) * self._window_s
                 fade = 1 - new_s / self._window_s
-                self._sum = self._sum * fade + grown / passed_s * new_s
+                self._sum = self._sum * fade + grown * (new_s / passed_s)
                 self._weight = self._weight * fade + new_s
             self._counts, self._at_s = counts, now_s
         return self._sum / max(self._weight, self._window_s / 4)

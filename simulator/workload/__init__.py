@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from simulator.workload.build import build
-from simulator.workload.request import Request
+from simulator.workload.request import Outline, Request
 from simulator.workload.settings import WorkloadSettings
 from simulator.workload.traces import TraceError, read_trace
 
-__all__ = ["Request", "TraceError", "WorkloadSettings", "build", "read_trace"]
+__all__ = ["Outline", "Request", "TraceError", "WorkloadSettings", "build", "read_trace"]

@@ -6,6 +6,22 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
+class Outline:
+    """The sketch that a target would write of an answer, and what small models would write from it.
+
+    expected: tokens that it tells of the answer; None: it does not.
+    tokens: of the sketch.
+    notes: where each begins and ends in it.
+    sentences: tokens of each note's.
+    """
+
+    expected: int | None
+    tokens: int
+    notes: tuple[tuple[int, int], ...]
+    sentences: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
     """One request.
 
@@ -21,6 +37,7 @@ class Request:
     reader_rate: tokens/s that its reader takes in; 0 where nobody said.
     mode: that it asks for; None for none.
     max_tokens: its client's limit of the answer; None for as much as the context leaves.
+    outline: of its answer; None: drawn, of the answer's length.
     """
 
     arrival_s: float
@@ -32,6 +49,7 @@ class Request:
     mode: str | None = None
     max_tokens: int | None = None
     confidence: tuple[float, ...] | None = None
+    outline: Outline | None = None
 
 
 _TO_BITS = bytes.maketrans(b"01", b"\x00\x01")

@@ -106,6 +106,12 @@ def test_the_first_second_is_no_rate() -> None:
     assert policy.desired(PoolState(1.0, 1, (second,))) < 1.5
 
 
+def test_the_shortest_time_is_no_division_by_zero() -> None:
+    policy = autoscaling.create("work")
+    assert policy.desired(PoolState(0.0, 1, (CALM,))) == 1.0
+    assert policy.desired(PoolState(5e-324, 1, (replace(CALM, generated=1.0),))) == 1.0
+
+
 def test_a_burst_passes() -> None:
     """What has been done is no reason for more than what comes."""
     policy = autoscaling.create("work", window_s=10.0)
