@@ -1,23 +1,26 @@
 """The router's part in mode sketch: whether an answer is sketched, and who expands it when.
 
 Expansions wait in the policy's queue until a device or an expander is idle, which then takes some of them at once
-(PICE, Algorithm 1). No Ray in here, and no clock but the event loop's: a simulation uses the same object.
+(PICE, Algorithm 1), with one of its models (Algorithm 2). No Ray in here, and no clock but the event loop's: a
+simulation uses the same object.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
-from operator import attrgetter
 
+from cluster.registry import DeviceRecord
 from deployments.assigner import Assigner
 from deployments.kept import Kept
 from deployments.modes.base import EXPANDER
 from deployments.request.assignment import EndpointInfo
 from deployments.request.expansion import Place, PlaceReport, PlaceRequest, PlanRequest, SketchPlan
 from deployments.settings import SketchSettings
+from deployments.switches import DeviceModels
 from policies.moving_average import MovingAverage
 from policies.sketch.dispatch import Job, job_queue
 from policies.sketch.level import SketchState, SmallModel, sketching
@@ -30,15 +33,21 @@ FORGOTTEN_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """Somebody who can expand.
+    """Somebody who can expand, with one of the models that they have.
 
     sequences: at once.
     token_s: seconds that each of them takes for a token; 0: not known.
+    loaded: the model is there already.
     """
 
     endpoint: EndpointInfo
     sequences: int
     token_s: float
+    loaded: bool = True
+
+    def takes_s(self, tokens: int) -> float:
+        """Seconds for so many, all sequences at work; 0: not known."""
+        return tokens * self.token_s / self.sequences
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +69,7 @@ class _Held:
 
     def left_s(self, now_s: float) -> float:
         """Seconds until its work is done, as far as is known."""
-        takes_s = self.tokens * self.worker.token_s / self.worker.sequences
+        takes_s = self.worker.endpoint.load_s + self.worker.takes_s(self.tokens)
         return max(0.0, self.since_s + takes_s - now_s)
 
 
@@ -72,7 +81,8 @@ class Expansions:
         self._waiting: dict[int, _Waiting] = {}
         self.follow(settings)
         self._held: dict[int, _Held] = {}
-        self._token_s: Kept[str, MovingAverage] = Kept(ENDPOINTS_KEPT)  # by key
+        self._token_s: Kept[tuple[str, str], MovingAverage] = Kept(ENDPOINTS_KEPT)  # by key and model
+        self._models: Kept[str, DeviceModels] = Kept(ENDPOINTS_KEPT)  # by key, of devices with several
 
     def follow(self, settings: SketchSettings) -> None:
         """Other settings, from now on."""
@@ -99,12 +109,16 @@ class Expansions:
         choice = self._policy.choose(state)
         if choice.model is None:
             return SketchPlan(reason=choice.reason.name.lower() if choice.reason else "")
-        busy = self.busy()
-        idle = sum(worker.endpoint.key not in busy for worker in workers)
+        idle = len({worker.endpoint.key for worker in workers} - self.busy())
+        chosen = {worker.endpoint.key for worker in workers if worker.endpoint.model == choice.model}
+        share = max(choice.tokens / wanted.expected, self.settings.models[choice.model].least_share)
+        budget_s = state.full_s - state.llm_s(choice.tokens)
         return SketchPlan(
             sketch=choice.tokens,
-            model=choice.model,
-            within_s=self.settings.within * (state.full_s - state.llm_s(choice.tokens)),
+            model="" if chosen & self._models.keys() else choice.model,
+            share=share,
+            budget_s=budget_s,
+            within_s=self.settings.within * budget_s,
             candidates=max(1, min(self.settings.candidates, idle)),
         )
 
@@ -124,7 +138,7 @@ class Expansions:
                 for name, known in self.settings.models.items()
                 if (speed_s := speeds.get(name)) is not None
             ),
-            devices=len(workers),
+            devices=len({worker.endpoint.key for worker in workers}),
             queued=len(self._waiting),
             queued_tokens=sum(waiting.wanted.tokens for waiting in self._waiting.values()),
             full=self._queue.full,
@@ -165,9 +179,15 @@ class Expansions:
         held = self._held.pop(report.id, None)
         if held is None:
             return
-        if report.longest and not report.lost:
-            average = self._token_s.of(held.worker.endpoint.key, MovingAverage)
-            average.note(report.seconds / report.longest)
+        endpoint = held.worker.endpoint
+        if endpoint.key in self._models:
+            self._models[endpoint.key].freed_s = asyncio.get_running_loop().time()
+        if (
+            report.longest and not report.lost and held.worker.loaded
+        ):  # otherwise its seconds are loading's, too
+            self._token_s.of((endpoint.key, endpoint.model), MovingAverage).note(
+                report.seconds / report.longest
+            )
         self.see()
 
     def see(self) -> None:
@@ -175,19 +195,54 @@ class Expansions:
         if not self._waiting:
             return
         busy, now_s = self.busy(), asyncio.get_running_loop().time()
-        idle = [worker for worker in self._workers() if worker.endpoint.key not in busy]
-        for worker in sorted(idle, key=attrgetter("token_s")):
-            self._give(worker, now_s)
+        by_key: dict[str, list[Worker]] = defaultdict(list)
+        for worker in self._workers():
+            if worker.endpoint.key not in busy:
+                by_key[worker.endpoint.key].append(worker)
+        idle = sorted(by_key.values(), key=lambda workers: min((not w.loaded, w.token_s) for w in workers))
+        left = [
+            workers for workers in idle if not self._give(workers, [w for w in workers if w.loaded], now_s)
+        ]
+        for workers in left:  # what nobody idle takes with what is loaded
+            if len(workers) > 1 and self._may_switch(workers[0].endpoint, now_s):
+                self._give(workers, workers, now_s)
 
-    def _give(self, worker: Worker, now_s: float) -> None:
-        """An idle one takes its share."""
-        most = min(self.settings.batch, worker.sequences)
-        jobs = self._queue.take(most, now_s, lambda job: self._may(worker, self._waiting[job.key].wanted))
+    def _give(self, workers: Sequence[Worker], willing: Sequence[Worker], now_s: float) -> bool:
+        """An idle one takes its share of what one of the willing may do; whether there is any. workers: what it is with
+        each of its models."""
+        full, several = self._queue.full, len(workers) > 1
+        most = min(self.settings.batch, workers[0].sequences)
+        jobs = self._queue.take(1 if several else most, now_s, lambda job: self._any_may(willing, job))
+        if not jobs:
+            return False
+        worker = (
+            self._choose(workers, self._waiting[jobs[0].key].wanted, full, now_s) if several else workers[0]
+        )
+        if several and most > 1:
+            jobs += self._queue.take(most - 1, now_s, lambda job: self._any_may([worker], job))
         for job in jobs:
             waiting = self._waiting.pop(job.key)
             place = Place(worker.endpoint, worker.sequences // len(jobs), worker.token_s)
             self._held[job.key] = _Held(worker, waiting.wanted.tokens, now_s)
             waiting.placed.set_result(place)
+        return True
+
+    def _any_may(self, workers: Sequence[Worker], job: Job) -> bool:
+        return any(self._may(worker, self._waiting[job.key].wanted) for worker in workers)
+
+    def _choose(self, workers: Sequence[Worker], wanted: PlaceRequest, full: bool, now_s: float) -> Worker:
+        """With which of its models a device takes a job (PICE, Algorithm 2)."""
+        by_model = {worker.endpoint.model: worker for worker in workers}
+        able = [model for model, worker in by_model.items() if self._may(worker, wanted)]
+        if not self._may_switch(workers[0].endpoint, now_s):
+            able = [model for model in able if by_model[model].loaded]
+        remaining_s = {model: worker.takes_s(wanted.tokens) for model, worker in by_model.items()}
+        models = self._models[workers[0].endpoint.key]
+        return by_model[models.choose(able, remaining_s, wanted.budget_s, full)]
+
+    def _may_switch(self, endpoint: EndpointInfo, now_s: float) -> bool:
+        """Whether nobody else works with the model that the device has loaded."""
+        return not self._models[endpoint.key].busy_otherwise(now_s)
 
     def busy(self) -> set[str]:
         """The keys of those who expand now."""
@@ -202,22 +257,46 @@ class Expansions:
             if pool.model in self.settings.models:
                 yield Worker(pool, self.settings.sequences, self._speed(pool, 0.0))
         for record in self._assigner.devices.values():
-            if record.model in self.settings.models:
+            if record.models:
+                yield from self._with_each(record)
+            elif record.model in self.settings.models:
                 endpoint = EndpointInfo.of(record)
                 yield Worker(endpoint, record.capacity, self._speed(endpoint, record.decode_token_s))
 
+    def _with_each(self, record: DeviceRecord) -> Iterator[Worker]:
+        """A device with each of its models that expand, the smallest first."""
+        known = self.settings.models
+        models = sorted(
+            (model for model in record.models if model.name in known),
+            key=lambda model: (known[model.name].capability, model.decode_token_s),
+        )
+        endpoint, names = EndpointInfo.of(record), tuple(model.name for model in models)
+        its = self._models.get(endpoint.key)
+        if its is None or its.names != names:
+            if not models:
+                return
+            its = self._models[endpoint.key] = DeviceModels(record, models)
+        its.see(record, models)
+        for model in models:
+            loaded = model.name == its.loaded
+            there = endpoint.having(model, 0.0 if loaded else model.load_s)
+            yield Worker(there, record.capacity, self._speed(there, model.decode_token_s), loaded)
+
     def _speed(self, endpoint: EndpointInfo, said_s: float) -> float:
         """Seconds a token: as it was seen, else as the device itself says."""
-        seen = self._token_s.get(endpoint.key)
+        seen = self._token_s.get((endpoint.key, endpoint.model))
         return said_s if seen is None else seen.value
 
     def _may(self, worker: Worker, wanted: PlanRequest | PlaceRequest) -> bool:
         """Whether it is good enough, allowed, and has not failed that expansion."""
         endpoint = worker.endpoint
-        if self.settings.models[endpoint.model].capability < wanted.min_quality:
+        model = self.settings.models[endpoint.model]
+        if model.capability < wanted.min_quality:
             return False
         if endpoint.device and wanted.devices is not None and endpoint.name not in wanted.devices:
             return False
         if isinstance(wanted, PlanRequest):
             return True
+        if model.least_share > wanted.share:
+            return False
         return wanted.model in (None, endpoint.model) and endpoint.key not in (*wanted.lost, *wanted.beside)

@@ -21,7 +21,7 @@ DEVICES = [
 
 async def test_serves_and_registers() -> None:
     registered: asyncio.Queue[list[DeviceRecord]] = asyncio.Queue()
-    host = Host(NullEngine(), DEVICES, registered.put, heartbeat_s=0.01)
+    host = Host([NullEngine], DEVICES, registered.put, heartbeat_s=0.01)
     running = asyncio.create_task(host.run())
     laptop, phone = await registered.get()
     assert (laptop.name, laptop.emulated, laptop.rtt_s) == ("laptop", False, 0.0)
@@ -45,7 +45,7 @@ async def test_registers_an_address_that_others_can_dial(host: str, monkeypatch:
     """Listening on every address, it is reached at this node's."""
     monkeypatch.setattr(ray.util, "get_node_ip_address", lambda: "127.0.0.2")
     registered: asyncio.Queue[list[DeviceRecord]] = asyncio.Queue()
-    devices = Host(NullEngine(), DEVICES, registered.put, host=host, token="t")
+    devices = Host([NullEngine], DEVICES, registered.put, host=host, token="t")
     running = asyncio.create_task(devices.run())
     address = (await registered.get())[0].address
     assert address.startswith("127.0.0.2:" if host == "0.0.0.0" else "127.0.0.1:")
@@ -67,7 +67,7 @@ async def test_registers_until_it_succeeds(caplog: pytest.LogCaptureFixture) -> 
             raise ConnectionError("no scheduler yet")
         registered.set()
 
-    running = asyncio.create_task(Host(NullEngine(), DEVICES, register, heartbeat_s=0.01).run())
+    running = asyncio.create_task(Host([NullEngine], DEVICES, register, heartbeat_s=0.01).run())
     await registered.wait()
     assert "no scheduler yet" in caplog.text
     running.cancel()
@@ -76,7 +76,7 @@ async def test_registers_until_it_succeeds(caplog: pytest.LogCaptureFixture) -> 
 
 def test_unknown_profile() -> None:
     with pytest.raises(UnknownProfile):
-        Host(NullEngine(), [DeviceSettings("x", "y")], register=None)  # type: ignore[arg-type]
+        Host([NullEngine], [DeviceSettings("x", "y")], register=None)  # type: ignore[arg-type]
 
 
 @ray.remote(num_cpus=0)
@@ -95,7 +95,7 @@ class Scheduler:
 @pytest.mark.usefixtures("cluster")
 async def test_a_killed_host_comes_back() -> None:
     scheduler = Scheduler.remote()  # type: ignore[attr-defined]
-    host = DeviceHost.remote(NullEngine, DEVICES, scheduler.register.remote, heartbeat_s=0.1)  # type: ignore[attr-defined]
+    host = DeviceHost.remote([NullEngine], DEVICES, scheduler.register.remote, heartbeat_s=0.1)  # type: ignore[attr-defined]
     while (before := await scheduler.address.remote()) is None:
         pass
     connection = await connect(before)
