@@ -59,6 +59,7 @@ class SwitchingDevice(Device):
         self._loaded: Loadable | None = models[0]
         self._took_s: dict[str, float] = {}  # to load, the last time
         self._turn = asyncio.Lock()
+        self._asked = 0  # sessions that wait for their model
         self._switching: asyncio.Task[None] | None = None
         self._left = asyncio.Event()  # the last session has
         self._info = engine.info
@@ -67,6 +68,11 @@ class SwitchingDevice(Device):
     @property
     def info(self) -> EngineInfo:
         return self._info
+
+    @property
+    def sessions(self) -> int:
+        """Those that wait for their model included."""
+        return super().sessions + self._asked
 
     @property
     def energy_j(self) -> float:
@@ -85,9 +91,13 @@ class SwitchingDevice(Device):
         self, model: Loadable | None, prompt: Sequence[int], sampling: Sampling, log: Sequence[int]
     ) -> DeviceSession:
         """A session with that model; None: with the one that is loaded."""
-        async with self._turn:
-            await self._see_to(model or self._models[self._info.model])
-            admitted = self.admit(len(prompt), log)
+        self._asked += 1
+        try:
+            async with self._turn:
+                await self._see_to(model or self._models[self._info.model])
+                admitted = self.admit(len(prompt), log)
+        finally:
+            self._asked -= 1
         return await self.begin(admitted, prompt, sampling, log)
 
     def forget(self, session: DeviceSession) -> bool:

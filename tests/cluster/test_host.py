@@ -1,13 +1,16 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
+import msgspec
 import pytest
 import ray
 
 from cluster.client import connect
 from cluster.host import DeviceHost, DeviceSettings, Host
 from cluster.link import LinkProfile
+from cluster.models import SharedModel
 from cluster.profile import UnknownProfile
 from cluster.registry import DeviceRecord
 from engine.base import EngineStopped, Sampling
@@ -112,3 +115,56 @@ async def test_a_killed_host_comes_back() -> None:
         await connection.engine("laptop").open([20], Sampling())
         await connection.close()
     ray.kill(host)
+
+
+def named(name: str) -> NullEngine:
+    engine = NullEngine(tokens_per_s=1000)
+    engine.info = msgspec.structs.replace(engine.info, model=name)
+    return engine
+
+
+async def test_several_models_are_measured_and_each_device_has_its_own_loaded() -> None:
+    registered: asyncio.Queue[list[DeviceRecord]] = asyncio.Queue()
+    slow = {"large": "xiaomi14-qwen05b"}
+    devices = [DeviceSettings("a"), DeviceSettings("b", link=LinkProfile(rtt_s=0.002), profiles=slow)]
+    makes = [partial(named, "little"), partial(named, "large")]
+    running = asyncio.create_task(Host(makes, devices, registered.put, heartbeat_s=0.01).run())
+    a, b = await registered.get()
+    assert (a.model, b.model, [model.name for model in a.models]) == ("little", "little", ["little", "large"])
+    assert all(model.load_s > 0 for model in (*a.models, *b.models))
+    assert a.models[1].decode_token_s > 0.0009, "as it was measured"
+    assert b.models[1].decode_token_s == pytest.approx(1 / 21.47), "as its profile has it"
+    connection = await connect(a.address)
+    assert set(connection.peer_engines) == {"a/little", "a/large", "b/little", "b/large"}
+    assert connection.peer_engines["b/large"].model == "large"
+    async with asyncio.timeout(30):
+        session = await connection.engine("b/large").open([20], Sampling())
+        while (there := await registered.get())[1].model != "large":
+            pass
+        assert (there[0].model, there[1].emulated) == ("little", True)
+        await session.cancel()
+    await connection.close()
+    running.cancel()
+    await asyncio.wait((running,))
+
+
+async def test_a_model_is_in_memory_once_and_only_while_a_device_has_it_loaded() -> None:
+    made: list[NullEngine] = []
+
+    def make() -> NullEngine:
+        made.append(NullEngine())
+        return made[-1]
+
+    model = await SharedModel.measured(make)
+    assert model.engine is None
+    with pytest.raises(EngineStopped):
+        await made[0].open([20], Sampling())
+    first, second = await asyncio.gather(model.take(), model.take())
+    assert first is second is made[1]
+    await model.give_back()
+    assert model.engine is first
+    await model.give_back()
+    assert model.engine is None
+    with pytest.raises(EngineStopped):
+        await first.open([20], Sampling())
+    assert await model.take() is made[2]
