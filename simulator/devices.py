@@ -126,11 +126,6 @@ class Devices(Sequence[SimulatedDevice]):
     def __len__(self) -> int:
         return len(self._group_of)
 
-    @property
-    def groups(self) -> Sequence[DeviceGroup]:
-        """Of which they are."""
-        return self._groups
-
     def __getitem__(self, index: int) -> SimulatedDevice:  # type: ignore[override]
         made = self._made.get(index)
         if made is None:
