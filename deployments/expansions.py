@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 
 from cluster.registry import DeviceRecord
 from deployments.assigner import Assigner
 from deployments.kept import Kept
 from deployments.modes.base import EXPANDER
+from deployments.profiles import Profiles
 from deployments.request.assignment import EndpointInfo
 from deployments.request.expansion import Place, PlaceReport, PlaceRequest, PlanRequest, SketchPlan
 from deployments.settings import SketchSettings
@@ -74,10 +75,22 @@ class _Held:
 
 
 class Expansions:
-    """As `deployments.request.expansion.Expanders`. assigner: knows what is up."""
+    """As `deployments.request.expansion.Expanders`.
 
-    def __init__(self, assigner: Assigner, settings: SketchSettings) -> None:
+    assigner: knows what is up.
+    profiles: what is known from earlier.
+    """
+
+    def __init__(
+        self, assigner: Assigner, settings: SketchSettings, profiles: Profiles | None = None
+    ) -> None:
         self._assigner = assigner
+        profiles = profiles or Profiles()
+        self._target_token_s = profiles.target_token_s
+        self._earlier: Kept[str, dict[str, float]] = Kept(
+            ENDPOINTS_KEPT
+        )  # seconds a token, by device and model
+        self._earlier.update(profiles.devices)
         self._waiting: dict[int, _Waiting] = {}
         self.follow(settings)
         self._held: dict[int, _Held] = {}
@@ -102,8 +115,18 @@ class Expansions:
         """Places that were not given back."""
         return len(self._held)
 
+    @property
+    def profiles(self) -> Profiles:
+        """What is known, for later."""
+        return Profiles(
+            target_token_s=self._target_token_s,
+            devices={name: dict(by_model) for name, by_model in self._earlier.items()},
+        )
+
     async def plan(self, wanted: PlanRequest) -> SketchPlan:
         """Whether that answer is sketched."""
+        self._target_token_s = wanted.target_token_s or self._target_token_s
+        wanted = replace(wanted, target_token_s=self._target_token_s)
         workers = [worker for worker in self._workers() if self._may(worker, wanted)]
         state = self._state(wanted, workers)
         choice = self._policy.choose(state)
@@ -185,9 +208,10 @@ class Expansions:
         if (
             report.longest and not report.lost and held.worker.loaded
         ):  # otherwise its seconds are loading's, too
-            self._token_s.of((endpoint.key, endpoint.model), MovingAverage).note(
-                report.seconds / report.longest
-            )
+            average = self._token_s.of((endpoint.key, endpoint.model), MovingAverage)
+            average.note(report.seconds / report.longest)
+            if endpoint.device:
+                self._earlier.of(endpoint.name, dict)[endpoint.model] = average.value
         self.see()
 
     def see(self) -> None:
@@ -283,9 +307,11 @@ class Expansions:
             yield Worker(there, record.capacity, self._speed(there, model.decode_token_s), loaded)
 
     def _speed(self, endpoint: EndpointInfo, said_s: float) -> float:
-        """Seconds a token: as it was seen, else as the device itself says."""
+        """Seconds a token: as it was seen, else as an earlier router saw it, else as the device itself says."""
         seen = self._token_s.get((endpoint.key, endpoint.model))
-        return said_s if seen is None else seen.value
+        if seen is not None:
+            return seen.value
+        return self._earlier.get(endpoint.name, {}).get(endpoint.model, said_s)
 
     def _may(self, worker: Worker, wanted: PlanRequest | PlaceRequest) -> bool:
         """Whether it is good enough, allowed, and has not failed that expansion."""

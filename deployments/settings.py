@@ -228,6 +228,8 @@ class SketchSettings(Strict):
     within: sentences share a sequence as long as the expansion takes no more than this share of the time that the
         target would have needed; 1 is PICE's.
     wait_s: how long an expansion waits for a place; the target then finishes the answer.
+    profiles: a file, on the machine where the router runs, that keeps how quick target and devices were seen to be;
+        null: a new router learns it anew.
     """
 
     questions: Literal["points", "all"] = "points"
@@ -240,6 +242,7 @@ class SketchSettings(Strict):
     parallelism: float = Field(1.0, ge=1)
     within: float = Field(0.25, ge=0, le=1)
     wait_s: float = Field(10.0, gt=0)
+    profiles: Path | None = None
 
     @model_validator(mode="after")
     def _policies_exist(self) -> SketchSettings:

@@ -16,6 +16,7 @@ from cluster.registry import DeviceRecord, ModelRecord
 from deployments.assigner import Assigner
 from deployments.directory import Snapshot
 from deployments.expansions import FORGOTTEN_S, Expansions
+from deployments.profiles import Profiles
 from deployments.request.assignment import EndpointInfo
 from deployments.request.expansion import Place, PlaceReport, PlaceRequest, PlanRequest
 from deployments.settings import SketchSettings
@@ -41,12 +42,15 @@ def device(name: str, model: str = "small", token_s: float = 0.01, **more: Any) 
 
 
 def made(
-    devices: Sequence[DeviceRecord] = (), expanders: int = 0, **settings: Any
+    devices: Sequence[DeviceRecord] = (),
+    expanders: int = 0,
+    profiles: Profiles | None = None,
+    **settings: Any,
 ) -> tuple[Expansions, Assigner]:
     pool = tuple(EndpointInfo(f"e{n}", f"e{n}", "expander", model="small") for n in range(expanders))
     assigner = Assigner(collaboration.create("explicit"), lambda: routing.create("jsq"), 8)
     assigner.see(Snapshot(1, {"expander": pool}, {record.name: record for record in devices}))
-    return Expansions(assigner, SketchSettings(**settings)), assigner
+    return Expansions(assigner, SketchSettings(**settings), profiles), assigner
 
 
 IDS = itertools.count(1)
