@@ -70,4 +70,5 @@ def _engines(settings: Settings) -> Iterator[tuple[str, EngineSettings | MiddleS
         if of_pool.exists:
             yield pool, of_pool.engine
     for number, host in enumerate(settings.hosts):
-        yield f"hosts[{number}]", host.engine
+        for engine in host.engines:
+            yield f"hosts[{number}]", engine

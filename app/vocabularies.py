@@ -35,7 +35,8 @@ class Vocabularies:
                     f"the tokenizer {settings.text_model!r} has another vocabulary than the {name}'s model "
                     f"{pool.engine.model!r}"
                 )
-        devices = {host.engine.model for host in settings.hosts if isinstance(host.engine, ModelSettings)}
+        engines = [engine for host in settings.hosts for engine in host.engines]
+        devices = {engine.model for engine in engines if isinstance(engine, ModelSettings)}
         self._devices = {there.vocabulary: there for there in map(_load, sorted(devices))}
 
     def spoken(self, engine: Engine, endpoint: EndpointInfo) -> Engine:

@@ -78,24 +78,38 @@ class Device:
             raise EngineStopped("the device's battery is empty")
 
     async def open(self, prompt: Sequence[int], sampling: Sampling, log: Sequence[int] = ()) -> DeviceSession:
+        return await self.begin(self.admit(len(prompt), log), prompt, sampling, log)
+
+    def admit(self, prompt: int, log: Sequence[int]) -> DeviceSession:
+        """A session with a prompt of so many tokens has a place. Raises EngineStopped, NoCapacity."""
         self.check()
         if len(self._sessions) >= self.speed.sessions:
             raise NoCapacity(f"the device works on {self.speed.sessions} sessions at most")
-        session = DeviceSession(self, len(prompt), log)
+        session = DeviceSession(self, prompt, log)
         self._sessions[session] = None
+        return session
+
+    async def begin(
+        self, session: DeviceSession, prompt: Sequence[int], sampling: Sampling, log: Sequence[int]
+    ) -> DeviceSession:
+        """Its engine opens it."""
         try:
             await session.admit(await self._engine.open(prompt, sampling, log))
         except BaseException:
-            self._sessions.pop(session, None)
+            self.forget(session)
             raise
         self.counters.opened += 1
         return session
 
     def remove(self, session: DeviceSession) -> None:
         """A session has ended."""
-        if self._sessions.pop(session, self) is None:
+        if self.forget(session):
             self.counters.cancelled += not session.finished
             self.counters.finished += session.finished
+
+    def forget(self, session: DeviceSession) -> bool:
+        """It has no place any more; whether it had one."""
+        return self._sessions.pop(session, self) is None
 
     def record(self, name: str, address: str = "", rtt_s: float = 0.0) -> DeviceRecord:
         """How it is doing, for a registry."""

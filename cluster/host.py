@@ -1,4 +1,4 @@
-"""A device host: a process that hosts devices over one shared engine, and keeps them registered."""
+"""A device host: a process that hosts devices over engines that they share, and keeps them registered."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ import msgspec
 import ray
 
 from cluster.address import reachable
-from cluster.device import Device
 from cluster.endpoint import serve_engines
 from cluster.link import Link, LinkProfile
-from cluster.profile import load_profile
+from cluster.models import HeldModel, MakeEngine, SharedModel
+from cluster.profile import DeviceProfile, load_profile
 from cluster.registry import DeviceRecord
+from cluster.switching import SwitchingDevice
 from engine.base import Engine
 
 log = logging.getLogger(__name__)
@@ -27,16 +28,28 @@ Register = Callable[[list[DeviceRecord]], Awaitable[object]]
 
 
 class DeviceSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One device. profile: a name of `cluster/configs`; link: emulated, between it and the cloud."""
+    """One device.
+
+    profile: a name of `cluster/configs`.
+    link: emulated, between it and the cloud.
+    profiles: by model, where it is not `profile`.
+    """
 
     name: str
     profile: str = "native"
     link: LinkProfile = LinkProfile()
+    profiles: dict[str, str] = {}
+
+    def speed(self, model: str) -> DeviceProfile:
+        """With that model. Raises UnknownProfile."""
+        return load_profile(self.profiles.get(model, self.profile))
 
 
 class Host:
     """Serves devices on one wire endpoint, and registers them every `heartbeat_s` seconds.
 
+    models: make the engines of those that each device holds, of which the first is loaded at the start. Where there are
+        several, all are loaded and measured before.
     register: called with a record of every device; what it raises is logged and tried again. Each call is
         also the sign of life, so that a restarted scheduler learns of the devices by itself.
     host, token, tls: of the endpoint, as in `serve_engines`.
@@ -44,7 +57,7 @@ class Host:
 
     def __init__(
         self,
-        engine: Engine,
+        models: Sequence[MakeEngine],
         devices: Sequence[DeviceSettings],
         register: Register,
         *,
@@ -53,9 +66,13 @@ class Host:
         tls: ssl.SSLContext | None = None,
         heartbeat_s: float = 1.0,
     ) -> None:
-        self._devices = {d.name: Device(engine, load_profile(d.profile)) for d in devices}
+        for name in {name for d in devices for name in (d.profile, *d.profiles.values())}:
+            load_profile(name)  # there is one
         self._settings = {d.name: d for d in devices}
-        self._engine, self._register = engine, register
+        self._devices: dict[str, SwitchingDevice] = {}
+        self._make, self._models = models, list[SharedModel]()
+        self._register = register
+        self.ready = asyncio.Event()
         self._host, self._token, self._tls = host, token, tls
         self._heartbeat_s = heartbeat_s
         self._leaving = False
@@ -71,13 +88,20 @@ class Host:
 
     async def run(self) -> None:
         """Serve and register until cancelled."""
-        links = {d.name: Link(d.link) for d in self._settings.values() if not d.link.idle}
+        await self._load()
+        engines, links = dict[str, Engine](), dict[str, Link]()
+        for name, device in self._devices.items():
+            engines |= (its := device.engines(name))
+            if not (link := self._settings[name].link).idle:
+                links |= dict.fromkeys(its, Link(link))
         async with serve_engines(
-            self._devices, self._host, token=self._token, tls=self._tls, links=links
+            engines, self._host, token=self._token, tls=self._tls, links=links
         ) as endpoint:
             address = reachable(endpoint.address)
+            self.ready.set()
             while True:
-                await self._engine.stats()  # raises if it has broken down: then the host is better dead
+                for engine in [model.engine for model in self._models if model.engine is not None]:
+                    await engine.stats()  # raises if it has broken down: then the host is better dead
                 if not self._leaving:
                     try:
                         async with asyncio.timeout(5.0):
@@ -85,6 +109,14 @@ class Host:
                     except Exception as error:
                         log.warning("registering devices failed, trying again: %s", error)
                 await asyncio.sleep(self._heartbeat_s)
+
+    async def _load(self) -> None:
+        """The models, and the devices with the first one."""
+        alone = len(self._make) == 1
+        self._models = [await (SharedModel.loaded if alone else SharedModel.measured)(m) for m in self._make]
+        for name, settings in self._settings.items():
+            held = [HeldModel(model, settings.speed(model.info.model)) for model in self._models]
+            self._devices[name] = SwitchingDevice(await held[0].load(), held)
 
     def _record(self, name: str, address: str) -> DeviceRecord:
         return self._devices[name].record(name, address, self._settings[name].link.rtt_s)
@@ -102,26 +134,27 @@ def _die(serving: asyncio.Task[None]) -> None:
 class DeviceHost:
     """A Host as a Ray actor that Ray restarts when it dies; it then registers its devices anew.
 
-    make_engine: builds the engine that all devices share; runs in the actor's process.
+    models: run in the actor's process.
     make_tls: what it listens with; likewise.
     The other arguments are Host's; `register` may be a Serve handle's `handle.method.remote`.
     """
 
     def __init__(
         self,
-        make_engine: Callable[[], Engine],
+        models: Sequence[MakeEngine],
         devices: Sequence[DeviceSettings],
         register: Register,
         make_tls: Callable[[], ssl.SSLContext | None] = lambda: None,
         **options: Any,
     ) -> None:
         # Ray restarts an actor by calling this alone, so this must start the work, not a method.
-        self._host = Host(make_engine(), devices, register, tls=make_tls(), **options)
+        self._host = Host(models, devices, register, tls=make_tls(), **options)
         self._running = asyncio.get_running_loop().create_task(self._host.run())
         self._running.add_done_callback(_die)
 
     async def ping(self) -> None:
-        """Returns when the engine is there."""
+        """Returns when the engines are there."""
+        await self._host.ready.wait()
 
     async def drain(self, within_s: float) -> None:
         """Register no more, and end for good when no session is left, or after so long."""

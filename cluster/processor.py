@@ -40,6 +40,10 @@ class Processor:
         self._since_s = self._busy_s = 0.0
         self._timer: Timer | None = None
 
+    def follow(self, parallel: bool, batch: int) -> None:
+        """Other limits, from the next job on."""
+        self._parallel, self._batch = parallel, batch
+
     @property
     def timer(self) -> Timer:
         """The timer of the event loop that it is used on."""

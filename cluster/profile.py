@@ -28,6 +28,7 @@ class DeviceSpeed(Protocol):
     sessions: how many it works on at a time.
     batch: sequences that it decodes at once; it takes in prompts one by one.
     battery_wh: a full battery in watt-hours; None for a device on mains.
+    load_s: seconds that it takes at least to load its model.
     """
 
     @property
@@ -42,6 +43,8 @@ class DeviceSpeed(Protocol):
     def batch(self) -> int: ...
     @property
     def battery_wh(self) -> float | None: ...
+    @property
+    def load_s(self) -> float: ...
 
     def prefill_s(self, tokens: int) -> float:
         """Seconds to take in `tokens` tokens."""
@@ -60,6 +63,7 @@ class DeviceProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     battery_wh: a full battery in watt-hours; null for a device on mains.
     sessions: how many it works on at a time.
     batch: sequences that it decodes at once, each as fast as one alone: memory is what decoding waits for.
+    load_s: seconds to load the model, for a device that holds several; 0: as many as it takes this machine.
     """
 
     name: str
@@ -72,6 +76,7 @@ class DeviceProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     battery_wh: float | None = None
     sessions: int = 4
     batch: int = 1
+    load_s: float = 0.0
 
     def __post_init__(self) -> None:
         for key in ("prefill_tokens_per_s", "decode_tokens_per_s", "battery_wh"):
@@ -80,8 +85,9 @@ class DeviceProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
                 raise ValueError(f"{key} must be above 0, or null, not {value}")
         if (self.prefill_tokens_per_s is None) != (self.decode_tokens_per_s is None):
             raise ValueError("prefill_tokens_per_s and decode_tokens_per_s must both be given, or both null")
-        if self.power_w < 0:
-            raise ValueError(f"power_w must be 0 or more, not {self.power_w}")
+        for key in ("power_w", "load_s"):
+            if getattr(self, key) < 0:
+                raise ValueError(f"{key} must be 0 or more, not {getattr(self, key)}")
         for key in ("sessions", "batch"):
             if getattr(self, key) < 1:
                 raise ValueError(f"{key} must be at least 1, not {getattr(self, key)}")

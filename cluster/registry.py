@@ -5,11 +5,33 @@ from __future__ import annotations
 import msgspec
 
 
+class ModelRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A model that a device can load; as in DeviceRecord.
+
+    load_s: seconds that loading it takes, as measured, or as its profile says.
+    """
+
+    name: str
+    vocabulary: str
+    load_s: float = 0.0
+    prefill_token_s: float = 0.0
+    decode_token_s: float = 0.0
+    prefill_j: float = 0.0
+    decode_j: float = 0.0
+
+
+def engine_name(device: str, model: str) -> str:
+    """Of a device with one of its several models, at its endpoint."""
+    return f"{device}/{model}"
+
+
 class DeviceRecord(msgspec.Struct, frozen=True, kw_only=True):
     """What a device host says of one of its devices, every time it registers.
 
-    name: of the device, and of its engine at its endpoint.
+    name: of the device, and of its engine at its endpoint, unless it has one for each of its models (`engine_name`).
     address: of the endpoint, "host:port".
+    model, vocabulary: of what is loaded, as are the figures.
+    models: those that it can load, the one that is loaded included; none: it has that alone.
     rtt_s: round-trip time of its link, seconds.
     sessions: that it works on now.
     opened: sessions so far; one that came and went since the last record is news, too.
@@ -39,3 +61,4 @@ class DeviceRecord(msgspec.Struct, frozen=True, kw_only=True):
     decode_j: float = 0.0
     energy_j: float = 0.0
     dialled_in: bool = False
+    models: tuple[ModelRecord, ...] = ()

@@ -9,17 +9,18 @@ import zlib
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 
 import ray
 import ray.util
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 from ray.experimental import internal_kv
 
 from cluster import host as hosting
 from cluster.profile import load_profile
 from deployments.device_name import PATTERN, device_name
 from deployments.endpoint import EndpointSettings
-from deployments.engines import EngineSettings, TorchSettings, build_engine
+from deployments.engines import AnySettings, EngineSettings, TorchSettings, build_engine
 from deployments.settings import LinkSettings, Strict
 
 logger = logging.getLogger("ray.serve")
@@ -33,10 +34,12 @@ class DeviceSettings(Strict):
 
     name: by which requests ask for it.
     profile: "native" for this machine's own speed, or the profile of what it is slowed to.
+    profiles: the same by model, where the host has several; of those that are not here, `profile`.
     """
 
     name: str = Field(pattern=PATTERN)
     profile: str = "native"
+    profiles: dict[str, str] = Field(default_factory=dict)
     link: LinkSettings = LinkSettings()
 
     @field_validator("name")
@@ -50,23 +53,54 @@ class DeviceSettings(Strict):
         load_profile(profile)
         return profile
 
+    @field_validator("profiles")
+    @classmethod
+    def _exist(cls, profiles: dict[str, str]) -> dict[str, str]:
+        for profile in profiles.values():
+            load_profile(profile)
+        return profiles
+
     def hosted(self) -> hosting.DeviceSettings:
         """As its host takes it. Each link's jitter is its own, and the same whenever the host restarts."""
         link = self.link.profile(zlib.crc32(self.name.encode()))
-        return hosting.DeviceSettings(self.name, self.profile, link)
+        return hosting.DeviceSettings(self.name, self.profile, link, self.profiles)
 
 
 class HostSettings(Strict):
-    """A device host: one process with the devices it lists, which share its engine.
+    """A device host: one process with the devices it lists, which share its engines.
 
     name: tells it from other hosts.
     cpus: what Ray sets aside for it.
+    models: those that each device holds, in place of the engine's, and has loaded one at a time; the first one at the
+        start.
     """
 
     name: str = Field("edge", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
     cpus: float = Field(0.1, ge=0)
     engine: EngineSettings = TorchSettings(model="small")
+    models: tuple[str, ...] = ()
     devices: tuple[DeviceSettings, ...] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _models_fit(self) -> HostSettings:
+        if self.models and not isinstance(self.engine, TorchSettings):
+            raise ValueError(f"models: engine {self.engine.kind} has one model; kind torch can have several")
+        names = [Path(model).name for model in self.models]
+        if len(set(names)) < len(names):
+            raise ValueError(f"models: their names must differ: {', '.join(names)}")
+        for device in self.devices:
+            if unknown := set(device.profiles) - set(names):
+                raise ValueError(
+                    f"device {device.name}: profiles of models that are not there: {sorted(unknown)}"
+                )
+        return self
+
+    @property
+    def engines(self) -> tuple[AnySettings, ...]:
+        """Of each model."""
+        if not self.models:
+            return (self.engine,)
+        return tuple(self.engine.model_copy(update={"model": model}) for model in self.models)
 
 
 class Edge:
@@ -157,7 +191,7 @@ class Edge:
         hosting.DeviceHost.options(  # type: ignore[attr-defined]
             name=name, lifetime="detached", get_if_exists=True, num_cpus=host.cpus
         ).remote(
-            partial(build_engine, host.engine),
+            [partial(build_engine, engine) for engine in host.engines],
             [device.hosted() for device in host.devices],
             self._register,
             self._endpoint.listening,

@@ -16,6 +16,7 @@ from typing import Any, ParamSpec, TypeVar
 from ray import serve
 from ray.serve.handle import DeploymentHandle
 
+from deployments import profiles
 from deployments.accounts import Statement, device_of
 from deployments.assigner import Assigner
 from deployments.changes import in_place
@@ -46,6 +47,8 @@ from policies.routing import routing
 
 logger = logging.getLogger("ray.serve")
 
+KEEP_S = 10.0
+"""How often what was measured is written down, if it has changed."""
 TELL_S = 0.5
 """How often the scheduler is told what requests wait for."""
 ANSWER_S = 10.0
@@ -117,7 +120,8 @@ class Router:
             Experience(racing),
         )
         self._routing = Routing(self._assigner, settings)
-        self._expansions = Expansions(self._assigner, sketch)
+        earlier = await asyncio.to_thread(profiles.read, sketch.profiles) if sketch.profiles else None
+        self._expansions = Expansions(self._assigner, sketch, earlier)
         self._treasury = Treasury(ledger, self._assigner.experience.accounts)
         await self._treasury.open()
         # Where the pool is empty, a first replica's places: whoever waits for it is not held back before.
@@ -125,6 +129,7 @@ class Router:
         self._metrics = Metrics(model, lambda: self._assigner.snapshot, lambda: self._gate.waiting)
         loop = asyncio.get_running_loop()
         self._following = loop.create_task(self._follow())
+        self._keeping = loop.create_task(self._keep_profiles())
         self._telling = loop.create_task(self._tell_what_waits())
 
     def reconfigure(self, config: dict[str, Any]) -> None:
@@ -272,13 +277,24 @@ class Router:
                 self._scheduler.waiting.remote(dict(waiting))
             told = any(waiting.values())
 
+    async def _keep_profiles(self) -> None:
+        """Write what was measured down, where somebody wants it."""
+        kept = self._expansions.profiles
+        while True:
+            await asyncio.sleep(KEEP_S)
+            path, known = self._expansions.settings.profiles, self._expansions.profiles
+            if path is not None and known != kept:
+                await asyncio.to_thread(profiles.write, path, known)
+                kept = known
+
     async def check_health(self) -> None:
         """Serve restarts the router when one of its loops has ended."""
-        for task in (self._following, self._telling):
+        for task in (self._following, self._keeping, self._telling):
             if task.done():
                 raise RuntimeError(f"a loop ended: {task}")
 
     async def __del__(self) -> None:
         self._following.cancel()
+        self._keeping.cancel()
         self._telling.cancel()
         await self._treasury.close()

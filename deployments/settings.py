@@ -229,6 +229,8 @@ class SketchSettings(Strict):
         target would have needed; 1 is PICE's.
     wait_s: how long an expansion waits for a place at least; or for as long as the target would need for the answer,
         if that is longer. The target then finishes it.
+    profiles: a file, on the machine where the router runs, that keeps how quick target and devices were seen to be;
+        null: a new router learns it anew.
     """
 
     questions: Literal["points", "all"] = "points"
@@ -241,6 +243,7 @@ class SketchSettings(Strict):
     parallelism: float = Field(1.0, ge=1)
     within: float = Field(0.25, ge=0, le=1)
     wait_s: float = Field(10.0, gt=0)
+    profiles: Path | None = None
 
     @model_validator(mode="after")
     def _policies_exist(self) -> SketchSettings:

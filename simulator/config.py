@@ -7,7 +7,7 @@ the file, the key and what is allowed; `docs/simulation.md` describes every key.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -152,7 +152,8 @@ class Split(SplitSettings):
 class Sketch(SketchSettings):
     """Sketches, as the application is told of them, and what else a simulation has to know.
 
-    models: of devices: "devices-0" is the first group's, and so on; none: all expand.
+    models: of devices: "devices-0" is the first group's, "devices-0-1" the first of its `others`, and so on; none: all
+        expand.
     capability: of devices, where `models` does not say it.
     share: of an answer's tokens that its sketch has.
     sentence: tokens of a sentence of an answer.
@@ -171,12 +172,10 @@ class Sketch(SketchSettings):
         """Of all sketches."""
         return SketchShape(self.share, self.sentence, self.length_error, self.asking, seed)
 
-    def settings(self, groups: int) -> SketchSettings:
-        """With a model for each of so many groups of devices."""
+    def settings(self, models: Iterable[str]) -> SketchSettings:
+        """With these models of devices."""
         known = ExpandingModel(capability=self.capability, least_share=self.share)
-        return self.model_copy(
-            update={"models": self.models or {f"devices-{g}": known for g in range(groups)}}
-        )
+        return self.model_copy(update={"models": self.models or dict.fromkeys(models, known)})
 
 
 class TargetGroup(Strict):
@@ -338,35 +337,25 @@ class TargetGroup(Strict):
         return source + (f" (from step times: {', '.join(derived)})" if derived else "")
 
 
-class DeviceGroup(Strict):
-    """Alike devices. How fast they are is said in one of four ways: hardware and model, profile, rates, or measured.
+class DeviceModel(Strict):
+    """A model on a device. Its speed is said in one of four ways: hardware and model, profile, rates, or measured.
 
-    count: how many there are.
-    sessions: requests that each works on at a time; null: as its profile says, else 1.
-    batch: sequences that each decodes at once; null: as its profile says, else 1.
     hardware, model: names that the hardware model knows ("A40", "Qwen-7B").
     profile: of `cluster/configs`, as in the application's `hosts`.
     rates: prefill_tokens_per_s and decode_tokens_per_s.
     measured: step times of a live engine.
-    ends: step times of a split model's two ends on it; null: as hardware and model have them, else it has none.
-    link: between the device and the cloud.
-    power_w: drawn while computing, watts; null: as its profile says, else 0.
+    load_s: seconds to load the model where another one is loaded; null: as its profile says, else 0.
     """
 
-    count: int = Field(1, ge=1)
-    sessions: int | None = Field(None, ge=1)
-    batch: int | None = Field(None, ge=1)
     hardware: str | None = None
     model: str | None = None
     profile: str | None = None
     rates: RateTimer | None = None
     measured: MeasuredTimer | None = None
-    ends: MeasuredEnds | None = None
-    link: LinkSettings = LinkSettings()
-    power_w: float | None = Field(None, ge=0)
+    load_s: float | None = Field(None, ge=0)
 
     @model_validator(mode="after")
-    def _known(self) -> DeviceGroup:
+    def _known(self) -> DeviceModel:
         ways = (self.hardware or self.model, self.profile, self.rates, self.measured)
         if sum(way is not None for way in ways) != 1 or (self.hardware is None) != (self.model is None):
             raise ValueError("a device needs either hardware and model, or profile, or rates, or measured")
@@ -386,6 +375,34 @@ class DeviceGroup(Strict):
         assert timer is not None
         return timer
 
+    @property
+    def loading_s(self) -> float:
+        """Seconds to load it."""
+        if self.load_s is None and self.profile is not None:
+            return load_profile(self.profile).load_s
+        return self.load_s or 0.0
+
+
+class DeviceGroup(DeviceModel):
+    """Alike devices.
+
+    count: how many there are.
+    sessions: requests that each works on at a time; null: as its profile says, else 1.
+    batch: sequences that each decodes at once; null: as its profile says, else 1.
+    others: models that each holds beside this one, which is loaded at the start.
+    ends: step times of a split model's two ends on it; null: as hardware and model have them, else it has none.
+    link: between the device and the cloud.
+    power_w: drawn while computing, watts; null: as its profile says, else 0.
+    """
+
+    count: int = Field(1, ge=1)
+    sessions: int | None = Field(None, ge=1)
+    batch: int | None = Field(None, ge=1)
+    others: tuple[DeviceModel, ...] = ()
+    ends: MeasuredEnds | None = None
+    link: LinkSettings = LinkSettings()
+    power_w: float | None = Field(None, ge=0)
+
     def split_ends(self, first: int, drafter: Drafter, data: Path | None) -> Ends | None:
         """How long its part of a split model takes; None if it has none."""
         if self.ends is not None:
@@ -393,6 +410,11 @@ class DeviceGroup(Strict):
         if self.hardware is None or self.model is None:
             return None
         return hardware.ends(self.hardware, self.model, first, drafter, data)
+
+    @property
+    def models(self) -> tuple[DeviceModel, ...]:
+        """All that each holds, the one that is loaded at the start first."""
+        return (self, *self.others)
 
     @property
     def places(self) -> int:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import msgspec
 
-from cluster.device import Device, DeviceSession
+from cluster.device import DeviceSession
 from cluster.link import Link
-from cluster.profile import DeviceSpeed
-from cluster.registry import DeviceRecord
+from cluster.registry import DeviceRecord, ModelRecord
+from cluster.switching import Loadable, SwitchingDevice
 from deployments.request.assignment import EndpointInfo
 from engine.base import Engine, EngineInfo, EngineStopped, Sampling
 from simulator.clock import VirtualLoop
-from simulator.config import Config, DeviceGroup
+from simulator.config import Config, DeviceGroup, DeviceModel
 from simulator.device_model import ScriptedEngine
 from simulator.guesses import Guesses
 from simulator.hardware import StepTimer
@@ -22,12 +23,16 @@ from simulator.network import Path
 from simulator.script import EOS, VOCAB_SIZE, VOCABULARY, Script
 from simulator.split import OuterRunner, TimedOuterEngine
 
+CONTEXT = 64
+"""Tokens after which devices' speeds are told."""
+
 
 class Speed:
     """A device's speed from a step timer (`cluster.profile.DeviceSpeed`)."""
 
     emulated = True
     battery_wh = None
+    load_s = 0.0
 
     def __init__(self, name: str, timer: StepTimer, sessions: int, power_w: float, batch: int = 1) -> None:
         self.name, self.sessions, self.power_w, self.batch = name, sessions, power_w, batch
@@ -59,7 +64,7 @@ class SimulatedDevice:
     __slots__ = ("device", "link", "outer", "path", "uplink")
 
     def __init__(
-        self, loop: VirtualLoop, device: Device, link: Link, outer: TimedOuterEngine | None = None
+        self, loop: VirtualLoop, device: SwitchingDevice, link: Link, outer: TimedOuterEngine | None = None
     ) -> None:
         self.device, self.link, self.outer = device, link, outer
         self.path, self.uplink = Path.to_device(loop, link), Path.to_cloud(loop, link)
@@ -87,31 +92,39 @@ class Devices(Sequence[SimulatedDevice]):
         self._script, self._config = script, config
         self._guesses = Guesses(script, config.sureness, config.workload.seed)
         data = config.data_folder
-        self._speeds = [
-            speed(f"devices-{g}", group.timer(data), group.places, group.watts, group.batch_limit)
+        self._models = [
+            [
+                self._model(
+                    speed(name, model.timer(data), group.places, group.watts, group.batch_limit), model
+                )
+                for name, model in zip(_names(g, group), group.models, strict=True)
+            ]
             for g, group in enumerate(groups)
         ]
         shares = sorted((i / group.count, g) for g, group in enumerate(groups) for i in range(group.count))
         self._group_of = [g for _, g in shares]
-        self._models = [
-            ScriptedEngine(script, EngineInfo(speed.name, VOCABULARY, VOCAB_SIZE, 2**31, EOS))
-            for speed in self._speeds
-        ]
         self._made: dict[int, SimulatedDevice] = {}
         self._watched: dict[int, None] = {}  # those that may have sessions, or something to tell
-        self._told: list[tuple[int, int] | None] = []  # sessions of each, now and ever, as last told
+        # Of each as last told, the sessions now and ever, and the model that it has loaded.
+        self._told: list[tuple[int, int, str] | None] = []
         self._lives: dict[int, int] = {}  # how often a device was restarted
         self._records = [
-            _record(speed, group.link.rtt_ms / 1e3) for speed, group in zip(self._speeds, groups, strict=True)
+            {model.info.model: _record(model, models, group.link.rtt_ms / 1e3) for model in models}
+            for models, group in zip(self._models, groups, strict=True)
         ]
+
+    def _model(self, speed: Speed, model: DeviceModel) -> ScriptedModel:
+        speed.load_s = model.loading_s
+        info = EngineInfo(speed.name, VOCABULARY, VOCAB_SIZE, 2**31, EOS)
+        return ScriptedModel(ScriptedEngine(self._script, info), speed)
+
+    @property
+    def models(self) -> Sequence[str]:
+        """Names of all that there are."""
+        return [model.info.model for models in self._models for model in models]
 
     def __len__(self) -> int:
         return len(self._group_of)
-
-    @property
-    def groups(self) -> Sequence[DeviceGroup]:
-        """Of which they are."""
-        return self._groups
 
     def __getitem__(self, index: int) -> SimulatedDevice:  # type: ignore[override]
         made = self._made.get(index)
@@ -138,9 +151,9 @@ class Devices(Sequence[SimulatedDevice]):
         """All that have sessions, and a few others."""
         return [self._made[index] for index in self._watched]
 
-    def _device(self, index: int) -> Device:
-        g = self._group_of[index]
-        return _Watched(self._models[g], self._speeds[g], partial(self._watched.__setitem__, index, None))
+    def _device(self, index: int) -> SwitchingDevice:
+        models = self._models[self._group_of[index]]
+        return _Watched(models, partial(self._watched.__setitem__, index, None))
 
     def at(self, endpoint: EndpointInfo) -> SimulatedDevice:
         """The device at an endpoint. Raises EngineStopped if it is there no more."""
@@ -148,6 +161,10 @@ class Devices(Sequence[SimulatedDevice]):
         if endpoint.address != self.address(index):
             raise EngineStopped(f"nobody answers at {endpoint.address}")
         return self[index]
+
+    def engine(self, endpoint: EndpointInfo) -> Engine:
+        """The engine there, of the model that the endpoint names. Raises EngineStopped."""
+        return self.at(endpoint).device.engines(endpoint.name)[endpoint.engine]
 
     async def leave(self, index: int) -> None:
         """The device's process ends; nobody is told but those who are connected."""
@@ -186,12 +203,12 @@ class Devices(Sequence[SimulatedDevice]):
     def news(self) -> list[DeviceRecord]:
         """Records of the devices that have opened or ended sessions since the last call: at first of all."""
         if not self._told:
-            self._told = [(0, 0)] * len(self)
-            return [self._record(i, 0, 0) for i in range(len(self))]
+            self._told = [(0, 0, self._models[g][0].info.model) for g in self._group_of]
+            return [self._record(i, *told) for i, told in enumerate(self._told) if told]
         changed = []
         for i in list(self._watched):
             made = self[i]
-            now = made.device.sessions, made.device.counters.opened
+            now = made.device.sessions, made.device.counters.opened, made.device.info.model
             if now != self._told[i] and not made.path.is_cut:
                 self._told[i] = now
                 changed.append(self._record(i, *now))
@@ -199,9 +216,9 @@ class Devices(Sequence[SimulatedDevice]):
                 del self._watched[i]
         return changed
 
-    def _record(self, index: int, sessions: int, opened: int) -> DeviceRecord:
+    def _record(self, index: int, sessions: int, opened: int, model: str) -> DeviceRecord:
         return msgspec.structs.replace(
-            self._records[self._group_of[index]],
+            self._records[self._group_of[index]][model],
             name=self.name(index),
             address=self.address(index),
             sessions=sessions,
@@ -219,22 +236,57 @@ class Devices(Sequence[SimulatedDevice]):
         return sum(made.link.up.sent_bytes + made.link.down.sent_bytes for made in self._made.values())
 
 
-class _Watched(Device):
+@dataclass(frozen=True, slots=True)
+class ScriptedModel:
+    """A model that devices hold (`cluster.switching.Loadable`)."""
+
+    engine: ScriptedEngine
+    speed: Speed
+
+    @property
+    def info(self) -> EngineInfo:
+        return self.engine.info
+
+    @property
+    def load_s(self) -> float:
+        return self.speed.load_s
+
+    @property
+    def token_s(self) -> float:
+        return self.speed.decode_s(1, CONTEXT)
+
+    async def load(self) -> Engine:
+        return self.engine
+
+    async def unload(self) -> None:
+        """It holds nothing."""
+
+
+class _Watched(SwitchingDevice):
     """A device that tells, by `opened`, that it may have sessions."""
 
-    def __init__(self, engine: Engine, speed: DeviceSpeed, opened: Callable[[], None]) -> None:
-        super().__init__(engine, speed)
+    def __init__(self, models: Sequence[ScriptedModel], opened: Callable[[], None]) -> None:
+        super().__init__(models[0].engine, models)
         self._opened = opened
 
-    async def open(self, prompt: Sequence[int], sampling: Sampling, log: Sequence[int] = ()) -> DeviceSession:
+    async def open_with(
+        self, model: Loadable | None, prompt: Sequence[int], sampling: Sampling, log: Sequence[int]
+    ) -> DeviceSession:
         self._opened()
-        return await super().open(prompt, sampling, log)
+        return await super().open_with(model, prompt, sampling, log)
 
 
-def _record(speed: Speed, rtt_s: float) -> DeviceRecord:
-    """Of any device of that speed."""
-    prefill_s = speed.prefill_s(64) / 64
+def _names(g: int, group: DeviceGroup) -> list[str]:
+    """Of the models of that group."""
+    return [f"devices-{g}", *(f"devices-{g}-{m}" for m in range(1, len(group.models)))]
+
+
+def _record(loaded: ScriptedModel, models: Sequence[ScriptedModel], rtt_s: float) -> DeviceRecord:
+    """Of any device with these models, of which that one is loaded."""
+    speed = loaded.speed
+    prefill_s = speed.prefill_s(CONTEXT) / CONTEXT
     return DeviceRecord(
+        models=tuple(map(_model_record, models)) if len(models) > 1 else (),
         name="",
         address="",
         profile=speed.name,
@@ -244,7 +296,21 @@ def _record(speed: Speed, rtt_s: float) -> DeviceRecord:
         capacity=speed.sessions,
         emulated=True,
         prefill_token_s=prefill_s,
-        decode_token_s=speed.decode_s(1, 64),
+        decode_token_s=speed.decode_s(1, CONTEXT),
         prefill_j=speed.power_w * prefill_s,
-        decode_j=speed.power_w * speed.decode_s(1, 64),
+        decode_j=speed.power_w * speed.decode_s(1, CONTEXT),
+    )
+
+
+def _model_record(model: ScriptedModel) -> ModelRecord:
+    speed = model.speed
+    prefill_s = speed.prefill_s(CONTEXT) / CONTEXT
+    return ModelRecord(
+        name=model.info.model,
+        vocabulary=VOCABULARY,
+        load_s=speed.load_s,
+        prefill_token_s=prefill_s,
+        decode_token_s=model.token_s,
+        prefill_j=speed.power_w * prefill_s,
+        decode_j=speed.power_w * model.token_s,
     )

@@ -15,7 +15,7 @@ from policies.window import WindowPolicy
 from simulator import hardware
 from simulator.analysis import Result, Service
 from simulator.answer import Answer
-from simulator.config import Config, DeviceGroup, TargetGroup
+from simulator.config import Config, DeviceModel, TargetGroup
 from simulator.devices import MakeSpeed, SimulatedDevice, Speed
 from simulator.network import frame_bytes
 from simulator.server import Server
@@ -222,7 +222,10 @@ def _estimates(config: Config) -> dict[str, Mapping[str, str]]:
     """Where each timer's operators come from, by "hardware model"; what is only estimated says so."""
     targets, devices = config.topology()
     named: dict[str, Mapping[str, str]] = {}
-    groups: list[TargetGroup | DeviceGroup] = [*targets, *devices]
+    groups: list[TargetGroup | DeviceModel] = [
+        *targets,
+        *(model for group in devices for model in group.models),
+    ]
     for group in groups:
         if group.hardware is not None and group.model is not None:
             sources = dict(hardware.timer(group.hardware, group.model, config.data_folder).sources)

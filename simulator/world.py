@@ -186,7 +186,7 @@ class World:
             Experience(config.racing, Random(config.seed)),
         )
         self.routing = Routing(assigner, config.router)
-        self.expansions = Expansions(assigner, config.sketch.settings(len(self.devices.groups)))
+        self.expansions = Expansions(assigner, config.sketch.settings(self.devices.models))
 
     @property
     def experience(self) -> Experience:
@@ -296,13 +296,12 @@ class World:
 
     async def _dial_from_cloud(self, endpoint: EndpointInfo) -> Engine:
         if endpoint.device:
-            there = self.devices.at(endpoint)
-            return LinkedEngine(there.device, there.path)
+            return LinkedEngine(self.devices.engine(endpoint), self.devices.at(endpoint).path)
         return self._replica(endpoint).engine
 
     async def _dial_from_device(self, device: int, endpoint: EndpointInfo) -> Engine:
         if endpoint.device:
-            return self.devices.at(endpoint).device
+            return self.devices.engine(endpoint)
         return LinkedEngine(self._replica(endpoint).engine, self.devices[device].uplink)
 
     def _replica(self, endpoint: EndpointInfo) -> Server:

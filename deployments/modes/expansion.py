@@ -197,7 +197,9 @@ class Expansion:
                     wait_s=self._plan.full_s,
                     lost=tuple(self._lost),
                     beside=tuple(at for k, at in self._at.items() if k != number),
-                    model=self._plan.model if number == 0 else None,
+                    model=self._plan.model or None if number == 0 else None,
+                    share=self._plan.share,
+                    budget_s=self._plan.budget_s,
                     min_quality=self._job.min_quality,
                     devices=expanding_devices(self._job),
                 )

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from cluster.registry import DeviceRecord
+from cluster.registry import DeviceRecord, ModelRecord, engine_name
 from engine.base import EngineError, EngineStopped, SplitInfo
 from policies.cost import MAINS_USD_PER_J, PerToken
 
@@ -57,6 +57,7 @@ class EndpointInfo:
     joules: of a device, what a token costs it.
     load: of a replica; that it has changed is no news.
     split: which part of a split model it has; None: a whole one.
+    load_s: of a device that has another of its models loaded, seconds until it has this one.
     """
 
     name: str
@@ -71,14 +72,15 @@ class EndpointInfo:
     joules: PerToken = FREE
     load: Load = field(default=IDLE, compare=False)
     split: SplitInfo | None = None
+    load_s: float = 0.0
 
     @classmethod
     def of(cls, device: DeviceRecord) -> EndpointInfo:
-        """The endpoint of a registered device."""
+        """The endpoint of a registered device, with the model that it has loaded."""
         return cls(
             name=device.name,
             address=device.address,
-            engine=device.name,
+            engine=engine_name(device.name, device.model) if device.models else device.name,
             model=device.model,
             vocabulary=device.vocabulary,
             sessions=device.sessions,
@@ -88,10 +90,22 @@ class EndpointInfo:
             joules=PerToken(device.prefill_j, device.decode_j),
         )
 
+    def having(self, model: ModelRecord, load_s: float) -> EndpointInfo:
+        """A device's with another one of its models."""
+        return replace(
+            self,
+            engine=engine_name(self.name, model.name),
+            model=model.name,
+            vocabulary=model.vocabulary,
+            prefill_token_s=model.prefill_token_s,
+            joules=PerToken(model.prefill_j, model.decode_j),
+            load_s=load_s,
+        )
+
     @property
     def key(self) -> str:
-        """Tells it from every other one, and from a restarted one in its place."""
-        return f"{self.engine}@{self.address}"
+        """Tells it from every other one, and from a restarted one in its place; a device is one, whatever its model."""
+        return f"{self.name if self.device else self.engine}@{self.address}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,9 @@ class SketchPlan:
     """sketch: tokens that it may have; 0: the target answers in full.
     reason: why it does; "" where it does not.
     hopeless: it would even if the answer were as long as could be, and nothing waited.
-    model: that is to expand it.
+    model: that is to expand it; "": the idle device's choice.
+    share: of the answer that the sketch has; only models that need no more expand it.
+    budget_s: f(l) − f(|r|), seconds that the target would need for the rest of the answer; 0: not known.
     within_s: from when they begin until when expansions should be whole.
     full_s: that the target would need for the whole answer.
     candidates: expansions of each sentence that compete.
@@ -41,6 +43,8 @@ class SketchPlan:
     reason: str = ""
     hopeless: bool = False
     model: str = ""
+    share: float = 1.0
+    budget_s: float = 0.0
     within_s: float = 0.0
     full_s: float = 0.0
     candidates: int = 1
@@ -58,6 +62,7 @@ class PlaceRequest:
     lost: keys of the endpoints that have failed it.
     beside: keys of those that compute another candidate.
     model: that is to compute it; None: any.
+    share, budget_s: as in SketchPlan.
     min_quality, devices: as in PlanRequest.
     """
 
@@ -69,6 +74,8 @@ class PlaceRequest:
     lost: tuple[str, ...] = ()
     beside: tuple[str, ...] = ()
     model: str | None = None
+    share: float = 1.0
+    budget_s: float = 0.0
     min_quality: float = 0.0
     devices: tuple[str, ...] | None = None
 
@@ -77,7 +84,7 @@ class PlaceRequest:
 class Place:
     """Where an expansion is computed.
 
-    endpoint: a device, or a replica of the expander.
+    endpoint: a device with one of its models, or a replica of the expander.
     sequences: that it may compute there at once.
     token_s: seconds that each of them takes for a token, as far as is known; 0: not known.
     """

@@ -143,7 +143,9 @@ class EndpointSession:
         self._ask(len(prompt) + len(log))
         try:
             self._session = await self._call(
-                "open", context.timeouts.open_s, self._engine.open(prompt, sampling, log)
+                "open",
+                context.timeouts.open_s + self.endpoint.load_s,
+                self._engine.open(prompt, sampling, log),
             )
         except asyncio.CancelledError:
             self.stop_meter()

@@ -9,43 +9,51 @@ paper's algorithm.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 
 class ModelSelection:
     """Of one device.
 
-    load_s: seconds to load each of its models, the smallest model first.
+    load_s: seconds to load each of its models, the smallest model first; they may be set anew.
     current: index of the one that is loaded.
     """
 
-    __slots__ = ("_late_s", "_load_s", "_spare_s", "current")
+    __slots__ = ("_late_s", "_spare_s", "current", "load_s")
 
     def __init__(self, load_s: Sequence[float], current: int = 0) -> None:
         if not 0 <= current < len(load_s):
             raise ValueError(f"there is no model {current} among {len(load_s)}")
-        self._load_s, self.current = tuple(load_s), current
+        self.load_s, self.current = tuple(load_s), current
         self._late_s = self._spare_s = 0.0
 
-    def choose(self, remaining_s: Sequence[float], budget_s: float, full: bool) -> int:
+    def choose(
+        self, remaining_s: Sequence[float], budget_s: float, full: bool, able: Collection[int] | None = None
+    ) -> int:
         """The index of the model for the next job. If it is not the current one, that is what it now is.
 
         remaining_s: τ, seconds that the job still takes with each of the models.
         budget_s: f(l) − f(|r|), seconds that it may take.
         full: as many jobs wait as may.
+        able: those that may do the job at all, at least one; None: any. Where the current one may not, another is
+            loaded whatever that takes: the largest that is in time, else the smallest.
 
         The jobs that this is asked for between two switches take at least as long as the later one, with the model that
         is loaded meanwhile: a device that holds one model at a time does not load for longer than it works.
         """
+        able = range(len(remaining_s)) if able is None else sorted(able)
+        if self.current not in able:
+            self.switch(next((m for m in reversed(able) if remaining_s[m] <= budget_s), able[0]))
+            return self.current
         tau_s = remaining_s[self.current]
-        larger = range(self.current + 1, len(remaining_s))
-        smaller = range(self.current - 1, -1, -1)
+        larger = [m for m in able if m > self.current]
+        smaller = [m for m in reversed(able) if m < self.current]
         if tau_s > budget_s:
             self._late_s += min(tau_s - budget_s, tau_s)
             self._spare_s = max(0.0, self._spare_s - (tau_s - budget_s))
-            target = next((m for m in smaller if remaining_s[m] <= budget_s), 0)
-            if smaller and self._late_s >= self._load_s[target]:
-                self._switch(target)
+            target = next((m for m in smaller if remaining_s[m] <= budget_s), able[0])
+            if smaller and self._late_s >= self.load_s[target]:
+                self.switch(target)
             return self.current
         self._late_s = max(0.0, self._late_s - (budget_s - tau_s))
         if full:
@@ -54,10 +62,11 @@ class ModelSelection:
             target = next((m for m in larger if remaining_s[m] < budget_s), larger[0])
             spare_s = budget_s - remaining_s[target]
             self._spare_s = max(0.0, self._spare_s + min(spare_s, tau_s))
-            if spare_s > 0 and self._spare_s >= self._load_s[target]:
-                self._switch(target)
+            if spare_s > 0 and self._spare_s >= self.load_s[target]:
+                self.switch(target)
         return self.current
 
-    def _switch(self, model: int) -> None:
+    def switch(self, model: int) -> None:
+        """That one is now loaded, whoever wanted it."""
         self.current = model
         self._late_s = self._spare_s = 0.0

@@ -43,6 +43,14 @@ def scenario(seed: int) -> tuple[Config, list[Request], list[Fault]]:
         Random(f"more of {seed}"),
     )  # what is drawn from one leaves the others as they are
     split, sketch = Random(f"split of {seed}"), Random(f"sketches of {seed}")
+    held = Random(f"models of {seed}")
+    others = [
+        {
+            "rates": {"prefill_tokens_per_s": 500, "decode_tokens_per_s": rate},
+            "load_s": held.uniform(0.0, 1.5),
+        }
+        for rate in held.choice([(), (), (80,), (80, 20)])
+    ]
     servers, devices = random.randint(2, 3), random.randint(1, 3)
     tight = random.random() < 0.3
     config = parse(
@@ -97,6 +105,13 @@ def scenario(seed: int) -> tuple[Config, list[Request], list[Fault]]:
                 "candidates": sketch.choice([1, 2]),
                 "batch": sketch.choice([1, 2]),
                 "within": sketch.choice([0.0, 0.25]),
+                "models": {
+                    "devices-0": {"capability": 0.9},
+                    "devices-0-1": {"capability": 0.8, "least_share": held.choice([0.3, 0.5])},
+                    "devices-0-2": {"capability": 1.0},
+                }
+                if others
+                else {},
             },
             "devices": [
                 {
@@ -105,6 +120,7 @@ def scenario(seed: int) -> tuple[Config, list[Request], list[Fault]]:
                     "rates": {"prefill_tokens_per_s": 500, "decode_tokens_per_s": 40},
                     "link": {"rtt_ms": random.choice([5, 30, 80]), "jitter_ms": random.choice([0, 2])},
                     "power_w": 5.0,
+                    "others": others,
                     "ends": {"base_s": 0.005, "token_s": 1e-4, "head_s": 0.002},
                 }
             ],

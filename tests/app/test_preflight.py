@@ -37,6 +37,10 @@ def test_the_default_may_start() -> None:
             {"hosts": [{"engine": {"kind": "torch", "model": "gpt-9"}, "devices": [{"name": "phone"}]}]},
             r"^hosts\[0\]\.engine\.model: .*gpt-9",
         ),
+        (
+            {"hosts": [{"models": ["tiny", "gpt-9"], "devices": [{"name": "phone"}]}]},
+            r"^hosts\[0\]\.engine\.model: .*gpt-9",
+        ),
         ({"middle": {"replicas": 1, "engine": {"model": "gpt-9"}}}, r"^middle\.engine\.model: .*gpt-9"),
         (
             {"middle": {"replicas": 1, "engine": {"first": 12}}},

@@ -49,6 +49,22 @@ def test_the_checked_in_yaml_holds() -> None:
         ({"hosts": [{"devices": [{"name": "drafter"}]}]}, "hosts.0.devices.0.name", "meaning of its own"),
         ({"hosts": [{"devices": [{"name": "a"}, {"name": "a"}]}]}, "hosts", "device names must differ"),
         ({"hosts": [{"devices": []}]}, "hosts.0.devices", "at least 1"),
+        (
+            {"hosts": [{"devices": [{"name": "a"}], "models": ["tiny", "x/tiny"]}]},
+            "hosts.0",
+            "names must differ: tiny, tiny",
+        ),
+        (
+            {"hosts": [{"devices": [{"name": "a"}], "models": ["tiny"], "engine": {"kind": "null"}}]},
+            "hosts.0",
+            "engine null has one model; kind torch can have several",
+        ),
+        (
+            {"hosts": [{"devices": [{"name": "a", "profiles": {"big": "native"}}], "models": ["tiny"]}]},
+            "hosts.0",
+            "profiles of models that are not there: ['big']",
+        ),
+        ({"hosts": [{"devices": [{"name": "a", "profiles": {"x": "y"}}]}]}, "profiles", "native"),
         ({"default_reader_rate": -1}, "default_reader_rate", "greater than or equal to 0"),
         ({"limits": {"step_s": 0}}, "limits.step_s", "greater than 0"),
         ({"limits": {"first_s": float("inf")}}, "limits.first_s", "finite"),

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 
+import msgspec
 import pytest
 
 from cluster.client import connect
@@ -14,9 +15,11 @@ from cluster.device import Device
 from cluster.endpoint import dial_in, serve_engines
 from cluster.latency import LogNormal
 from cluster.link import Link, LinkProfile
+from cluster.models import HeldModel, SharedModel
 from cluster.peers import Peers
 from cluster.profile import DeviceProfile, load_profile
 from cluster.server import EngineHandler
+from cluster.switching import SwitchingDevice
 from cluster.wire import WireSettings
 from engine.base import Engine
 from engine.null_engine import NullEngine
@@ -34,10 +37,20 @@ def null() -> NullEngine:
     return NullEngine(context=2**20)
 
 
+def several() -> Mapping[str, Engine]:
+    """A device's engines with each of two models, the first of which is loaded."""
+    models = [
+        SharedModel(null, msgspec.structs.replace(null().info, model=name), 0.0, 0.0)
+        for name in ("first", "second")
+    ]
+    return SwitchingDevice(null(), [HeldModel(model, FAST) for model in models]).engines("device")
+
+
 LOCAL: dict[str, Callable[[], Engine]] = {
     "null": null,
     "native device": lambda: Device(null(), load_profile("native")),
     "emulated device": lambda: Device(null(), FAST),
+    "one of a device's models": lambda: several()["device/second"],
     "delayed": lambda: Delayed(null(), LogNormal(median_s=0.002, sigma=0.5)),
 }
 

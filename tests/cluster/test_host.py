@@ -1,13 +1,16 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
+import msgspec
 import pytest
 import ray
 
 from cluster.client import connect
 from cluster.host import DeviceHost, DeviceSettings, Host
 from cluster.link import LinkProfile
+from cluster.models import SharedModel
 from cluster.profile import UnknownProfile
 from cluster.registry import DeviceRecord
 from engine.base import EngineStopped, Sampling
@@ -21,7 +24,7 @@ DEVICES = [
 
 async def test_serves_and_registers() -> None:
     registered: asyncio.Queue[list[DeviceRecord]] = asyncio.Queue()
-    host = Host(NullEngine(), DEVICES, registered.put, heartbeat_s=0.01)
+    host = Host([NullEngine], DEVICES, registered.put, heartbeat_s=0.01)
     running = asyncio.create_task(host.run())
     laptop, phone = await registered.get()
     assert (laptop.name, laptop.emulated, laptop.rtt_s) == ("laptop", False, 0.0)
@@ -45,7 +48,7 @@ async def test_registers_an_address_that_others_can_dial(host: str, monkeypatch:
     """Listening on every address, it is reached at this node's."""
     monkeypatch.setattr(ray.util, "get_node_ip_address", lambda: "127.0.0.2")
     registered: asyncio.Queue[list[DeviceRecord]] = asyncio.Queue()
-    devices = Host(NullEngine(), DEVICES, registered.put, host=host, token="t")
+    devices = Host([NullEngine], DEVICES, registered.put, host=host, token="t")
     running = asyncio.create_task(devices.run())
     address = (await registered.get())[0].address
     assert address.startswith("127.0.0.2:" if host == "0.0.0.0" else "127.0.0.1:")
@@ -67,7 +70,7 @@ async def test_registers_until_it_succeeds(caplog: pytest.LogCaptureFixture) -> 
             raise ConnectionError("no scheduler yet")
         registered.set()
 
-    running = asyncio.create_task(Host(NullEngine(), DEVICES, register, heartbeat_s=0.01).run())
+    running = asyncio.create_task(Host([NullEngine], DEVICES, register, heartbeat_s=0.01).run())
     await registered.wait()
     assert "no scheduler yet" in caplog.text
     running.cancel()
@@ -76,7 +79,7 @@ async def test_registers_until_it_succeeds(caplog: pytest.LogCaptureFixture) -> 
 
 def test_unknown_profile() -> None:
     with pytest.raises(UnknownProfile):
-        Host(NullEngine(), [DeviceSettings("x", "y")], register=None)  # type: ignore[arg-type]
+        Host([NullEngine], [DeviceSettings("x", "y")], register=None)  # type: ignore[arg-type]
 
 
 @ray.remote(num_cpus=0)
@@ -95,7 +98,7 @@ class Scheduler:
 @pytest.mark.usefixtures("cluster")
 async def test_a_killed_host_comes_back() -> None:
     scheduler = Scheduler.remote()  # type: ignore[attr-defined]
-    host = DeviceHost.remote(NullEngine, DEVICES, scheduler.register.remote, heartbeat_s=0.1)  # type: ignore[attr-defined]
+    host = DeviceHost.remote([NullEngine], DEVICES, scheduler.register.remote, heartbeat_s=0.1)  # type: ignore[attr-defined]
     while (before := await scheduler.address.remote()) is None:
         pass
     connection = await connect(before)
@@ -112,3 +115,56 @@ async def test_a_killed_host_comes_back() -> None:
         await connection.engine("laptop").open([20], Sampling())
         await connection.close()
     ray.kill(host)
+
+
+def named(name: str) -> NullEngine:
+    engine = NullEngine(tokens_per_s=1000)
+    engine.info = msgspec.structs.replace(engine.info, model=name)
+    return engine
+
+
+async def test_several_models_are_measured_and_each_device_has_its_own_loaded() -> None:
+    registered: asyncio.Queue[list[DeviceRecord]] = asyncio.Queue()
+    slow = {"large": "xiaomi14-qwen05b"}
+    devices = [DeviceSettings("a"), DeviceSettings("b", link=LinkProfile(rtt_s=0.002), profiles=slow)]
+    makes = [partial(named, "little"), partial(named, "large")]
+    running = asyncio.create_task(Host(makes, devices, registered.put, heartbeat_s=0.01).run())
+    a, b = await registered.get()
+    assert (a.model, b.model, [model.name for model in a.models]) == ("little", "little", ["little", "large"])
+    assert all(model.load_s > 0 for model in (*a.models, *b.models))
+    assert a.models[1].decode_token_s > 0.0009, "as it was measured"
+    assert b.models[1].decode_token_s == pytest.approx(1 / 21.47), "as its profile has it"
+    connection = await connect(a.address)
+    assert set(connection.peer_engines) == {"a/little", "a/large", "b/little", "b/large"}
+    assert connection.peer_engines["b/large"].model == "large"
+    async with asyncio.timeout(30):
+        session = await connection.engine("b/large").open([20], Sampling())
+        while (there := await registered.get())[1].model != "large":
+            pass
+        assert (there[0].model, there[1].emulated) == ("little", True)
+        await session.cancel()
+    await connection.close()
+    running.cancel()
+    await asyncio.wait((running,))
+
+
+async def test_a_model_is_in_memory_once_and_only_while_a_device_has_it_loaded() -> None:
+    made: list[NullEngine] = []
+
+    def make() -> NullEngine:
+        made.append(NullEngine())
+        return made[-1]
+
+    model = await SharedModel.measured(make)
+    assert model.engine is None
+    with pytest.raises(EngineStopped):
+        await made[0].open([20], Sampling())
+    first, second = await asyncio.gather(model.take(), model.take())
+    assert first is second is made[1]
+    await model.give_back()
+    assert model.engine is first
+    await model.give_back()
+    assert model.engine is None
+    with pytest.raises(EngineStopped):
+        await first.open([20], Sampling())
+    assert await model.take() is made[2]

@@ -171,3 +171,26 @@ async def test_a_host_that_somebody_ended_is_started_again(monkeypatch: pytest.M
     await asyncio.to_thread(until, lambda: len(up()) == 1 and pids() != before)
     tending.cancel()
     made.stop()
+
+
+async def test_a_hosts_devices_hold_its_models() -> None:
+    registered = Registered.remote()
+    settings = HostSettings(
+        name="several",
+        models=("tiny", "medium"),
+        devices=(DeviceSettings(name="a"), DeviceSettings(name="b")),
+    )
+    made = Edge("edges", [settings], registered.add.remote, SAME, "only")
+    await asyncio.to_thread(made.tend_once)
+    connection = await connect(await registered.address.remote(), token=SAME.token)
+    infos = connection.peer_engines
+    assert {name: info.model for name, info in infos.items()} == {
+        "a/tiny": "tiny", "a/medium": "medium", "b/tiny": "tiny", "b/medium": "medium",
+    }  # fmt: skip
+    for name in infos:
+        session = await connection.engine(name).open([20], Sampling(max_tokens=4, ignore_eos=True))
+        async with aclosing(session.generate()) as stream:
+            assert len([token async for part in stream for token in part.ids]) == 4
+        await session.cancel()
+    await connection.close()
+    made.stop()

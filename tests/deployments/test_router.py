@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import pytest
@@ -13,6 +14,8 @@ from ray import serve
 from app.main import build
 from app.settings import Settings
 from cluster.peers import Peers
+from deployments import profiles
+from deployments.request.expansion import PlanRequest, SketchPlan
 from deployments.request.job import NoSuchDevice
 from deployments.router import told
 from engine.base import EngineStats
@@ -93,3 +96,38 @@ async def test_a_refusal_is_an_answer() -> None:
     assert await asked(refusal) is refusal
     with pytest.raises(ZeroDivisionError):
         await asked(ZeroDivisionError())
+
+
+async def test_what_was_measured_outlives_a_router(application: Running, tmp_path: Path) -> None:
+    file = tmp_path / "profiles.json"
+    settings = Settings.model_validate(
+        {
+            "verifier": {"engine": {"kind": "null"}},
+            "drafter": {"replicas": 0},
+            "expander": {"engine": {"kind": "null"}},
+            "sketch": {"profiles": file, "models": {"null": {"capability": 1.0}}},
+            "endpoint": {"token": application.token},
+        }
+    )
+
+    async def plan(app: str, wanted: PlanRequest) -> SketchPlan:
+        """Of a new router, once it knows the expander."""
+        serve.run(build(settings), name=app, route_prefix=f"/{app}")
+        router = serve.get_deployment_handle("Router", app)
+        async with asyncio.timeout(60):
+            while (made := await router.plan.remote(wanted)).reason == "no_device":  # noqa: ASYNC110 (it may come)
+                await asyncio.sleep(0.1)
+        return made
+
+    first, second = "learns", "remembers"
+    try:
+        made = await plan(first, PlanRequest(1, 400, target_token_s=0.05))
+        assert made.sketch
+        async with asyncio.timeout(60):
+            while not await asyncio.to_thread(file.exists):  # noqa: ASYNC110 (a file has no such event)
+                await asyncio.sleep(0.1)
+        assert profiles.read(file).target_token_s == 0.05
+        assert await plan(second, PlanRequest(2, 400)) == made
+    finally:
+        for app in (first, second):
+            await asyncio.to_thread(serve.delete, app)

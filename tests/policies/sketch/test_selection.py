@@ -116,3 +116,33 @@ def test_what_speaks_against_a_switch_is_taken_off() -> None:
 def test_the_current_model_is_one_of_them() -> None:
     with pytest.raises(ValueError, match="no model 3 among 3"):
         ModelSelection(LOAD_S, 3)
+
+
+@pytest.mark.parametrize(
+    ("current", "budget_s", "able", "expected"),
+    [
+        (0, 25.0, {1, 2}, 1),  # the largest that is in time
+        (0, 50.0, {1, 2}, 2),
+        (2, 5.0, {0, 1}, 0),  # none is: the smallest
+        (2, 25.0, {0, 2}, 0),  # too late: a smaller one that is able
+        (2, 5.0, {1, 2}, 1),
+        (1, 5.0, {1, 2}, 1),  # there is none that is smaller and able
+        (0, 50.0, {0, 2}, 2),  # the first larger one that is able
+        (0, 25.0, {0, 2}, 0),
+    ],
+)
+def test_only_models_that_are_able(current: int, budget_s: float, able: set[int], expected: int) -> None:
+    selection = ModelSelection((0.0, 0.0, 0.0), current)
+    assert selection.choose(TAU_S, budget_s, False, able) == selection.current == expected
+
+
+def test_one_that_is_not_able_gives_way_whatever_loading_takes() -> None:
+    selection = ModelSelection((1e9, 1e9, 1e9), 0)
+    assert selection.choose(TAU_S, 25.0, True, {1}) == 1
+
+
+def test_whoever_switches_it_the_count_begins_anew() -> None:
+    selection = ModelSelection(LOAD_S, 2)
+    assert [selection.choose(TAU_S, 37.0, full=False) for _ in range(2)] == [2, 2]
+    selection.switch(2)
+    assert [selection.choose(TAU_S, 37.0, full=False) for _ in range(3)] == [2, 2, 1]

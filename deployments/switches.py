@@ -1,0 +1,56 @@
+"""Which of its models a device that holds several has loaded, as the router knows it, and takes the next job with."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from cluster.registry import DeviceRecord, ModelRecord
+from policies.sketch.selection import ModelSelection
+
+TOLD_S = 2.0
+"""By now a device has told that it has no session left: it registers every second."""
+
+
+class DeviceModels:
+    """Of one device.
+
+    names: those of its models that expand, the smallest first.
+    loaded: the one that it has, or is about to have.
+    freed_s: when its last expansion was over.
+    """
+
+    __slots__ = ("_record", "_selection", "freed_s", "loaded", "names")
+
+    def __init__(self, record: DeviceRecord, models: Sequence[ModelRecord]) -> None:
+        self.names = tuple(model.name for model in models)
+        self.loaded, self._record = record.model, record
+        self.freed_s = float("-inf")
+        current = self.names.index(record.model) if record.model in self.names else 0
+        self._selection = ModelSelection([model.load_s for model in models], current)
+
+    def see(self, record: DeviceRecord, models: Sequence[ModelRecord]) -> None:
+        """What the device says now. If it names another model than before, somebody else may have wanted that; what it
+        still says may be older than what was chosen here."""
+        if record.model != self._record.model and record.model != self.loaded:
+            self.loaded = record.model
+            if record.model in self.names:
+                self._selection.switch(self.names.index(record.model))
+        self._record = record
+        self._selection.load_s = tuple(model.load_s for model in models)
+
+    def busy_otherwise(self, now_s: float) -> bool:
+        """Whether it works for others than expansions, who want the model that is loaded."""
+        return self._record.sessions > 0 and now_s - self.freed_s > TOLD_S
+
+    def choose(
+        self, able: Collection[str], remaining_s: Mapping[str, float], budget_s: float, full: bool
+    ) -> str:
+        """The model for the next job, which it then has loaded. As in ModelSelection; where a time is not known (0), it
+        is the one that is loaded, if it is able."""
+        known = budget_s > 0 and all(remaining_s[name] > 0 for name in self.names)
+        if known or self.loaded not in able:
+            index = {name: n for n, name in enumerate(self.names)}
+            times_s = [remaining_s[name] for name in self.names]
+            chosen = self._selection.choose(times_s, budget_s, full, {index[name] for name in able})
+            self.loaded = self.names[chosen]
+        return self.loaded

@@ -1,0 +1,121 @@
+"""Mode sketch on a device that holds three models of the embedded family, in its host and over the wire."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from functools import partial
+
+import pytest
+
+from cluster.host import DeviceSettings, Host
+from cluster.peers import Peers
+from cluster.registry import DeviceRecord
+from deployments.expansions import Expansions
+from deployments.modes.base import Tools
+from deployments.modes.expansion import Sketching
+from deployments.modes.sketch import Sketched
+from deployments.request.assignment import EndpointInfo
+from deployments.request.job import Job, JobStats
+from deployments.request.timeouts import Limits
+from deployments.settings import SketchSettings
+from engine import family
+from engine.base import Engine, Sampling
+from engine.config import EngineConfig
+from engine.sketch.base import Question
+from engine.sketch.marked import MarkedFormat
+from engine.tokenizer import Tokenizer
+from engine.torch.engine import load
+from tests.deployments.faults import World
+from training.family import prompts
+
+TEXT = Tokenizer.load(family.path("target"))
+ASKED = "Tell me about the town of Marworth."
+EAGER = SketchSettings(sketching={"name": "always", "parameters": {"shortest": 20}}, within=0.0)
+
+
+class Laptop(World):
+    """A target and a device host with a laptop. expansions: the router's part."""
+
+    def __init__(self, target: Engine, peers: Peers) -> None:
+        super().__init__([target], limits=Limits())
+        self._peers = peers
+        self._registered = asyncio.Condition()
+        self.expansions = Expansions(self.assigner, EAGER)
+        self.executor.follow(Tools(sketching=Sketching(MarkedFormat(TEXT), self.expansions, lambda _: True)))
+
+    async def register(self, records: list[DeviceRecord]) -> None:
+        async with self._registered:
+            self.snapshot = replace(self.snapshot, devices={record.name: record for record in records})
+            self.assigner.see(self.snapshot)
+            self.expansions.see()
+            self._registered.notify_all()
+
+    async def told(self, what: Callable[[DeviceRecord], bool]) -> DeviceRecord:
+        """What the laptop says, once it says so."""
+        async with asyncio.timeout(60), self._registered:
+            await self._registered.wait_for(lambda: any(map(what, self.assigner.devices.values())))
+            return self.assigner.devices["laptop"]
+
+    async def _dial(self, endpoint: EndpointInfo) -> Engine:
+        if endpoint.device:
+            return await self._peers.engine(endpoint.address, endpoint.engine)
+        return await super()._dial(endpoint)
+
+    async def answer(self, **wishes: object) -> JobStats:
+        prompt = tuple(TEXT.encode(prompts.answer_prompt(ASKED)))
+        job = Job(
+            11, prompt, Sampling(max_tokens=300), question=Question(prompt, text=ASKED),
+            **{"mode": "sketch", **wishes},  # type: ignore[arg-type]
+        )  # fmt: skip
+        deltas = [delta async for delta in self.executor.run(job)]
+        await self.executor.settled()
+        stats = deltas[-1].stats
+        assert stats is not None
+        return stats
+
+
+@pytest.fixture
+async def laptop() -> AsyncIterator[Laptop]:
+    target = load(family.path("target"), EngineConfig(), threads=1)
+    peers = Peers()
+    world = Laptop(target, peers)
+    makes = [
+        partial(load, family.path(name), EngineConfig(), threads=1) for name in ("tiny", "small", "medium")
+    ]
+    host = Host(makes, [DeviceSettings("laptop")], world.register, heartbeat_s=0.05)
+    running = asyncio.create_task(host.run())
+    yield world
+    await peers.close()
+    running.cancel()
+    await asyncio.wait((running,))
+    await target.close()
+
+
+async def test_an_ability_that_only_another_model_has_brings_that_model(laptop: Laptop) -> None:
+    record = await laptop.told(lambda record: bool(record.models))
+    assert (record.model, [model.name for model in record.models]) == ("tiny", ["tiny", "small", "medium"])
+    assert all(model.load_s > 0 and model.decode_token_s > 0 for model in record.models)
+
+    stats = await laptop.answer()
+    assert set(stats.by_origin) == {"expansion"}
+    assert (await laptop.told(lambda record: not record.sessions)).model == "tiny", "nothing asks for more"
+
+    stats = await laptop.answer(min_quality=0.99)
+    assert (set(stats.by_origin), Sketched.of(stats).moved) == ({"expansion"}, 0)
+    record = await laptop.told(lambda record: record.model == "medium")
+    assert laptop.expansions.held == laptop.expansions.waiting == 0
+
+    stats = await laptop.answer(mode="device", device="laptop")
+    assert set(stats.by_origin) == {"device"}
+    assert (await laptop.told(lambda record: not record.sessions)).model == "medium", "whatever is loaded"
+
+
+async def test_answers_that_need_different_models_at_once_both_come(laptop: Laptop) -> None:
+    await laptop.told(lambda record: bool(record.models))
+    both = await asyncio.gather(
+        laptop.answer(), laptop.answer(min_quality=0.99), laptop.answer(min_quality=0.9)
+    )
+    assert [set(stats.by_origin) for stats in both] == [{"expansion"}] * 3
+    assert sum(Sketched.of(stats).moved for stats in both) == 0
