@@ -359,7 +359,7 @@ async def test_a_model_that_needs_a_longer_sketch_is_no_choice() -> None:
 @in_virtual_time
 async def test_nobodys_model_is_switched_away_while_he_works() -> None:
     expansions, assigner = made([several("one", sessions=1)], wait_s=5.0, parallelism=4.0)
-    assert await expansions.place(PlaceRequest(next(IDS), 100, model="tiny")) is None
+    assert await expansions.place(PlaceRequest(next(IDS), 0, 100, model="tiny")) is None
     for _ in range(20):  # so far apart that what the device says of its sessions is not of the last one
         assert await model_of(expansions, 0.1) == "small"
         await asyncio.sleep(TOLD_S + 1)
