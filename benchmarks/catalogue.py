@@ -38,6 +38,7 @@ BENCHMARKS = {
     "hat_leakage": Benchmark("hat.leakage", 4),
     "pice_live": Benchmark("pice.live", 10),
     "pice_quality": Benchmark("pice.quality", 6),
+    "pice_table3": Benchmark("pice.table3", 15),
     "tokenflow": Benchmark("tokenflow.live", 8),
     "tokenflow_sim": Benchmark("tokenflow.simulated", 10),
     "calibration": Benchmark("calibration.compare", 20),

@@ -1,0 +1,376 @@
+"""PICE's table III, simulated: answers a minute and latency for four LLMs, and what they depend on.
+
+    python -m benchmarks pice_table3 [--seeds 3]
+
+All systems are settings of one application in virtual time (simulated). What of the paper they need: the cloud's places
+(20) and answers a minute of table III's row "cloud-only", from which follows what a full batch takes a step; table I's
+tokens/s of an answer alone, to which steps come down as places become free; answers of 500 tokens, sketches of 200;
+arrivals of 30 a minute, 1.84 times what Llama3-70B alone can answer, and the others' likewise; four Jetson AGX Orin
+with Qwen2.5-1.5B, 44 tokens/s each from the row "edge-only". No figure of the row "PICE" is used.
+
+The paper does not say how many questions a run has. Overloaded as the cloud is, its latency grows with every one of
+them. So latency is of runs of 80, as MT-bench and Vicuna-bench have, in which cloud-only comes near to the paper's own;
+answers a minute are of runs of 800, where beginning and end count little.
+
+Rivals: the static scheduler, which decides by length alone; the same money on places, five more (at 32,000 $ for 20),
+as if they made no step longer; routing by difficulty, an oracle's that knows each answer's length, which leaves
+those of up to so many tokens to devices as gave the most answers a minute on another seed.
+
+llama70b_x: PICE's answers a minute over cloud-only's. llama70b_latency_cut: of the mean latency.
+worst_column_x: the least of all LLMs' ratios, in short runs and long ones.
+<llm>_x, <llm>_short_x, <llm>_latency_cut; more_places_x, static_x, routing_x: the rivals', with Llama3-70B.
+All medians over seeds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import fmean, median
+from typing import Any, NamedTuple
+
+from benchmarks import report
+from benchmarks.pice.live import DEVICES, MORE_PLACES, PLACES
+from cluster.profile import load_profile
+from simulator.config import Config, parse
+from simulator.run import simulate
+from simulator.tasks import ray_map
+from simulator.workload import build
+
+PROFILE = "jetson-orin-qwen15b"
+ANSWER, SKETCH = 500, 200  # tokens (section II-B)
+PER_MINUTE = 30.0  # that come (section V-B)
+SHORT, LONG = 80, 800  # questions of a run
+BANDWIDTH = 100  # megabits/s
+RTT_MS = 20
+SPREAD = 0.3  # of answers' lengths, standard deviation over mean; the paper has none
+FOREVER_S = 36_000
+
+
+class Llm(NamedTuple):
+    """A column of table III.
+
+    per_minute, latency_s: of cloud-only.
+    alone: tokens/s of a single answer (table I).
+    pice_per_minute, pice_latency_s: the paper's own, to be shown beside ours.
+    """
+
+    per_minute: float
+    latency_s: float
+    alone: float
+    pice_per_minute: float
+    pice_latency_s: float
+
+    @property
+    def arrivals(self) -> float:
+        """A minute: as overloaded as Llama3-70B."""
+        return PER_MINUTE * self.per_minute / LLAMA70B.per_minute
+
+    def steps(self, places: int) -> dict[str, float]:
+        """Of the target, linear in those that take part: alone as in table I; with all places taken, however many these
+        are, as in table III."""
+        full_s = 60 * PLACES / (self.per_minute * ANSWER)
+        sequence_s = (full_s - 1 / self.alone) / (places - 1)
+        return {"base_s": max(0.0, 1 / self.alone - sequence_s), "sequence_s": sequence_s}
+
+
+LLAMA70B = Llm(16.33, 121.54, 18.82, 25.98, 75.15)
+LLMS = {
+    "Qwen2.5-72B": Llm(14.891, 138.62, 18.19, 21.24, 97.34),
+    "Llama3-70B": LLAMA70B,
+    "Qwen2.5-32B": Llm(32.13, 72.32, 22.13, 34.81, 61.22),
+    "Llama3-8B": Llm(75.51, 28.57, 76.5, 70.48, 30.21),
+}
+FIGURES = {
+    "Qwen2.5-72B": "qwen72b",
+    "Llama3-70B": "llama70b",
+    "Qwen2.5-32B": "qwen32b",
+    "Llama3-8B": "llama8b",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """A way to serve.
+
+    mode: of its requests; None: the router chooses.
+    places: in the cloud.
+    sketch, router: settings.
+    """
+
+    mode: str | None = "cloud"
+    places: int = PLACES
+    sketch: Mapping[str, Any] = field(default_factory=dict)
+    router: Mapping[str, Any] = field(default_factory=dict)
+
+    def __hash__(self) -> int:
+        return hash(repr(self))
+
+
+def routing(longest: int) -> System:
+    """Answers of up to so many tokens are devices'."""
+    return System(None, router={"collaboration": {"name": "difficulty", "parameters": {"longest": longest}}})
+
+
+def waiting(capacity: int) -> System:
+    """PICE with a queue for so many jobs."""
+    return System("sketch", sketch={"queue": {"name": "multi_list", "parameters": {"capacity": capacity}}})
+
+
+CLOUD, PICE = System(), System("sketch")
+SYSTEMS = {
+    "cloud-only": CLOUD,
+    "PICE": PICE,
+    "static": System(
+        "sketch", sketch={"sketching": {"name": "always", "parameters": {"share": SKETCH / ANSWER}}}
+    ),
+    "more places": System(places=PLACES + MORE_PLACES),
+}
+LONGEST = (200, 300, 400)
+CHOOSING = 1000  # the seed that is chosen on
+
+
+class Cell(NamedTuple):
+    """One run.
+
+    llm: the column's name.
+    mbit_per_s: of each device's link, up and down.
+    arrivals: a minute; 0: the column's.
+    """
+
+    llm: str
+    system: System
+    questions: int
+    seed: int
+    mbit_per_s: float = BANDWIDTH
+    arrivals: float = 0.0
+
+
+class Outcome(NamedTuple):
+    """per_minute: answers, from the first arrival to the last end.
+    latency_s: mean, from a question's arrival to its answer's end.
+    sketched: share of the answers.
+    failed: questions without an answer.
+    """
+
+    per_minute: float
+    latency_s: float
+    sketched: float
+    failed: int
+
+
+Outcomes = dict[Cell, Outcome]
+
+
+def setting(cell: Cell) -> Config:
+    """As a simulation."""
+    llm, system, profile = LLMS[cell.llm], cell.system, load_profile(PROFILE)
+    link = {"rtt_ms": RTT_MS, "up_mbit_per_s": cell.mbit_per_s, "down_mbit_per_s": cell.mbit_per_s}
+    return parse(
+        {
+            "name": f"{cell.llm}, {system}",
+            "seed": cell.seed,
+            "mode": system.mode,
+            "reader": "cloud",
+            "workload": {
+                "count": cell.questions,
+                "prompt": {"mean": 60, "cv": 0.5, "least": 8},
+                "output": {"mean": ANSWER, "cv": SPREAD, "least": 100, "most": 1500},
+                "arrival": {"kind": "poisson", "rate_per_s": (cell.arrivals or llm.arrivals) / 60},
+                "acceptance": {"kind": "alpha", "alpha": 0.0},
+                "seed": cell.seed,
+            },
+            "router": dict(system.router),
+            "sketch": {"share": SKETCH / ANSWER, **system.sketch},
+            "limits": dict.fromkeys(("open_s", "first_s", "step_s", "assign_s"), FOREVER_S),
+            "targets": [
+                {
+                    "model": cell.llm,
+                    "measured": llm.steps(system.places),
+                    "engine": {
+                        "max_sessions": system.places,
+                        "max_waiting": 1_000_000,
+                        "kv_blocks": 1_000_000,
+                        "scheduling": {"name": "fcfs"},
+                    },
+                }
+            ],
+            "devices": [{"count": DEVICES, "profile": PROFILE, "sessions": profile.sessions, "link": link}],
+        }
+    )
+
+
+def run(cell: Cell) -> tuple[Cell, Outcome]:
+    """The cell with its outcome."""
+    config = setting(cell)
+    requests = build(config.workload)
+    if cell.system.router:  # whoever chooses by difficulty knows it
+        requests = [replace(request, max_tokens=request.output_tokens) for request in requests]
+    answers = simulate(config, requests=requests).answers
+    done = [answer for answer in answers if answer.finished]
+    span_s = max(answer.ended_s for answer in answers) - min(answer.arrival_s for answer in answers)
+    return cell, Outcome(
+        per_minute=60 * len(done) / span_s,
+        latency_s=fmean(answer.e2e_s for answer in done),
+        sketched=fmean(bool(answer.origins.get("expansion")) for answer in done),
+        failed=len(answers) - len(done),
+    )
+
+
+def outcomes(cells: Iterable[Cell], what: str) -> Outcomes:
+    """Of all cells, each once; the long ones first."""
+    todo = sorted(dict.fromkeys(cells), key=lambda cell: -cell.questions)
+    return dict(report.progress(ray_map(run, todo, chunk=1), what))
+
+
+def columns(seeds: Sequence[int], systems: Mapping[str, System], sizes: Sequence[int]) -> list[Cell]:
+    """Table III."""
+    return [
+        Cell(llm, system, questions, seed)
+        for questions in sizes
+        for llm in LLMS
+        for system in systems.values()
+        for seed in seeds
+    ]
+
+
+def choose_routing(questions: int) -> System:
+    """With the length that gives the most answers a minute."""
+    cells = [Cell("Llama3-70B", routing(longest), questions, CHOOSING) for longest in LONGEST]
+    found = outcomes(cells, "choosing routing")
+    return max(found, key=lambda cell: found[cell].per_minute).system
+
+
+def ratio(found: Outcomes, ours: System, seeds: Sequence[int], llm: str, questions: int) -> float:
+    """Of answers a minute to cloud-only's."""
+    return median(
+        found[Cell(llm, ours, questions, seed)].per_minute
+        / found[Cell(llm, CLOUD, questions, seed)].per_minute
+        for seed in seeds
+    )
+
+
+def latency_cut(found: Outcomes, ours: System, seeds: Sequence[int], llm: str, questions: int) -> float:
+    """By which share the mean latency is less than cloud-only's."""
+    return 1 - median(
+        found[Cell(llm, ours, questions, seed)].latency_s / found[Cell(llm, CLOUD, questions, seed)].latency_s
+        for seed in seeds
+    )
+
+
+def figures(
+    found: Outcomes, seeds: Sequence[int], systems: Mapping[str, System], sizes: Sequence[int]
+) -> dict[str, float]:
+    """What the bars are on, and the rivals' own. sizes: of short runs and of long ones."""
+    short, long = sizes
+    values: dict[str, float] = {}
+    ratios = []
+    for llm, name in FIGURES.items():
+        values[f"{name}_x"] = ratio(found, PICE, seeds, llm, long)
+        values[f"{name}_short_x"] = ratio(found, PICE, seeds, llm, short)
+        values[f"{name}_latency_cut"] = latency_cut(found, PICE, seeds, llm, short)
+        ratios += [values[f"{name}_x"], values[f"{name}_short_x"]]
+    values["worst_column_x"] = min(ratios)
+    for name, system in systems.items():
+        if system not in (CLOUD, PICE):
+            values[f"{name.replace(' ', '_')}_x"] = ratio(found, system, seeds, "Llama3-70B", long)
+            values[f"{name.replace(' ', '_')}_latency_cut"] = latency_cut(
+                found, system, seeds, "Llama3-70B", short
+            )
+    values["failed"] = sum(outcome.failed for outcome in found.values())
+    return {name: round(value, 3) for name, value in values.items()}
+
+
+def _show(found: Outcomes, seeds: Sequence[int], systems: Mapping[str, System], sizes: Sequence[int]) -> None:
+    short, long = sizes
+    rows = []
+    for llm, published in LLMS.items():
+        for name, system in systems.items():
+            paper = {
+                CLOUD: f"{published.per_minute} / {published.latency_s} s",
+                PICE: f"{published.pice_per_minute} / {published.pice_latency_s} s",
+            }
+            runs = {size: [found[Cell(llm, system, size, seed)] for seed in seeds] for size in sizes}
+            rows.append(
+                [
+                    llm,
+                    name,
+                    report.spread([run.per_minute for run in runs[long]]),
+                    report.spread([run.per_minute for run in runs[short]]),
+                    report.spread([run.latency_s for run in runs[short]]),
+                    f"{median(run.sketched for run in runs[long]):.2f}",
+                    paper[system] if system in (CLOUD, PICE) else "",
+                ]
+            )
+    names = (
+        "LLM",
+        "system",
+        f"answers/min of {long}",
+        f"of {short}",
+        f"latency s of {short}",
+        "sketched",
+        "paper",
+    )
+    report.table(f"Table III, simulated; {len(seeds)} seeds", names, rows)
+
+
+Way = tuple[System, float, float]  # megabits/s, arrivals a minute
+
+
+def _both(
+    mbit_per_s: float = BANDWIDTH, arrivals: float = PER_MINUTE, capacity: int | None = None
+) -> list[Way]:
+    """Cloud-only and PICE."""
+    pice = PICE if capacity is None else waiting(capacity)
+    return [(system, mbit_per_s, arrivals) for system in (CLOUD, pice)]
+
+
+SWEEPS = {
+    "arrivals a minute": {f"{rate}": _both(arrivals=rate) for rate in (10, 20, 30, 40)},
+    "jobs that may wait": {f"{capacity}": _both(capacity=capacity) for capacity in (1, 2, 4, 8, 16)},
+    "megabits/s": {f"{rate}": _both(mbit_per_s=rate) for rate in (1, 10, 100, 1000)},
+}
+"""The paper's figures 12 to 14, with Llama3-70B: what cloud-only and PICE get."""
+
+
+def sweep(seeds: Sequence[int], questions: int) -> None:
+    """Print them."""
+    cells = {
+        (what, value, n): [Cell("Llama3-70B", system, questions, seed, *way) for seed in seeds]
+        for what, values in SWEEPS.items()
+        for value, pair in values.items()
+        for n, (system, *way) in enumerate(pair)
+    }
+    found = outcomes((cell for row in cells.values() for cell in row), "sweeps")
+    for what, values in SWEEPS.items():
+        rows = []
+        for value in values:
+            cloud, pice = ([found[cell] for cell in cells[what, value, n]] for n in (0, 1))
+            rows.append(
+                [
+                    value,
+                    *(report.spread([run.per_minute for run in runs]) for runs in (cloud, pice)),
+                    *(report.spread([run.latency_s for run in runs]) for runs in (cloud, pice)),
+                    f"{median(run.sketched for run in pice):.2f}",
+                ]
+            )
+        names = (what, "cloud-only/min", "PICE/min", "cloud-only latency s", "PICE latency s", "sketched")
+        report.table(f"Llama3-70B by {what}, {questions} questions, simulated", names, rows)
+
+
+def main(arguments: Sequence[str] = ()) -> None:
+    parser = report.parser("pice_table3", __doc__)
+    parser.add_argument("--seeds", type=int, default=3, help="runs of each cell (%(default)s)")
+    parser.add_argument("--short", type=int, default=SHORT, help="questions of a short run (%(default)s)")
+    parser.add_argument("--long", type=int, default=LONG, help="questions of a long run (%(default)s)")
+    options = parser.parse_args(arguments)
+    seeds, sizes = range(1, options.seeds + 1), (options.short, options.long)
+    systems = {**SYSTEMS, "routing": choose_routing(options.long)}
+    found = outcomes(columns(seeds, systems, sizes), "table III")
+    _show(found, seeds, systems, sizes)
+    sweep(seeds, 4 * options.short)
+    report.figures("pice_table3", figures(found, seeds, systems, sizes))
+
+
+if __name__ == "__main__":
+    main()
