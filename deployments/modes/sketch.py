@@ -34,7 +34,7 @@ SKETCH_ROOM = 2.0
 """A sketch that has grown to so many times what was planned is endless."""
 ASK_AGAIN_S = 10.0
 """For so long, where no answer could be worth a sketch, no target is asked how long one will be."""
-INDIVISIBLE, NO_ROOM, HOPELESS = "indivisible", "no_room", "hopeless"
+INDIVISIBLE, NO_ROOM = "indivisible", "no_room"
 UNSUITABLE = Reason.UNSUITABLE.name.lower()
 ENDLESS, NO_LIST = "endless", "no_list"
 """Why there is no sketch, beside the reasons of policies; and why one is of no use."""
@@ -114,10 +114,12 @@ class Seen:
 
     target_token_s: what the target takes for a token, seconds.
     hopeless_s: until when no answer is worth a sketch, on the event loop's clock; None: some are.
+    why: none is.
     """
 
     target_token_s: MovingAverage = field(default_factory=MovingAverage)
     hopeless_s: float | None = None
+    why: str = ""
 
     def worth_asking(self, now_s: float) -> bool:
         """Whether to ask how long an answer will be; after a time in which it was not, one request tries."""
@@ -172,7 +174,7 @@ class SketchRun(ModeRun):
             self._refuse(UNSUITABLE)
             return
         if not self._seen.worth_asking(asyncio.get_running_loop().time()):
-            self._refuse(HOPELESS)
+            self._refuse(self._seen.why)
             return
         try:
             await target.open(prompt, _of_sketch(job.sampling), self._written)
@@ -215,6 +217,7 @@ class SketchRun(ModeRun):
                 self._seen.hopeless_s = None
             elif not job.min_quality and expanding_devices(job) is None:
                 self._seen.hopeless_s = asyncio.get_running_loop().time() + ASK_AGAIN_S
+                self._seen.why = self._plan.reason
             if not self._plan.sketch:
                 return self._plan.reason
         if finish == "stop":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -202,6 +203,21 @@ async def test_questions_that_cannot_be_sketched_and_models_that_are_not_known(
     assert figures((await answer(made, job()))[1]).in_full == {"no_device": 1}
     made, _ = world(target, {"a": small}, settings)
     assert figures((await answer(made, job(min_quality=0.99)))[1]).in_full == {"no_device": 1}
+
+
+async def test_where_no_sketch_can_be_worth_it_nobody_is_asked(target: Engine, small: Engine) -> None:
+    made, _ = world(target, {}, SketchSettings())
+    opened = [(await target.stats()).opened]
+    for wanted in (job(), job(), job(min_quality=0.5)):
+        assert figures((await answer(made, wanted))[1]).in_full == {"no_device": 1}
+        opened.append((await target.stats()).opened)
+    assert [after - before for before, after in pairwise(opened)] == [2, 1, 1]
+
+
+async def test_a_demanding_request_says_nothing_of_others(target: Engine, small: Engine) -> None:
+    made, _ = world(target, {"a": small})
+    assert figures((await answer(made, job(min_quality=0.99)))[1]).in_full == {"no_device": 1}
+    assert figures((await answer(made, job()))[1]).sketches == 1
 
 
 @pytest.mark.parametrize(
