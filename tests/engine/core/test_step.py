@@ -18,7 +18,7 @@ from engine.config import HostMemory
 from engine.core.step import GRACE_S
 from engine.core.tasks import GenerateTask, VerifyTask
 from policies.batching import ChunkedPrefill
-from policies.scheduling.base import Ints, Load, SchedulingPolicy, fit, scheduling
+from policies.scheduling.base import FirstComeFirstServed, Ints, Load, SchedulingPolicy, fit, scheduling
 from tests.engine.core.core_driver import EOS, VOCAB, Driver, MakeRunner, Q
 from tests.engine.core.plain_runner import PlainRunner
 from tests.engine.torch.history_model import HistoryRunner
@@ -309,6 +309,26 @@ def test_admission_is_in_order(make: MakeRunner) -> None:
     driver.cancel(first)
     driver.run()
     assert driver.waiting == []
+
+
+def test_who_has_waited_in_another_session_goes_before_those_who_came_since(make: MakeRunner) -> None:
+    driver = Driver(make, blocks=8, scheduling=FirstComeFirstServed())
+    first = driver.open([3] * 20, Sampling(max_tokens=12, ignore_eos=True))
+    driver.generate(first)
+    driver.step()
+    assert first.sequence.admitted
+    driver.now = 7.0
+    second = driver.open([4] * 20, Sampling(max_tokens=4))
+    driver.now = 10.0
+    third = driver.open([5] * 20, Sampling(max_tokens=4, waited_s=5.0))
+    for client in (second, third):
+        driver.generate(client)
+    driver.step()
+    assert driver.waiting == [second.sequence, third.sequence]
+    driver.cancel(first)
+    driver.step()
+    assert driver.waiting == [second.sequence]
+    driver.run()
 
 
 def test_a_prompt_that_fills_the_whole_cache_is_served(make: MakeRunner) -> None:
