@@ -7,7 +7,7 @@ device's models, `merge` and `reading_order` how its sentences share the device,
 
 from policies.sketch.confidence import Candidate, Weights, best, confidence
 from policies.sketch.dispatch import Job, JobQueue, job_queue
-from policies.sketch.level import Choice, Reason, SketchPolicy, SketchState, SmallModel, sketching
+from policies.sketch.level import Choice, Coming, Reason, SketchPolicy, SketchState, SmallModel, sketching
 from policies.sketch.merging import Groups, merge, merge_for_reader
 from policies.sketch.objectives import Metric, Objective, Outlook, preferred, ranked
 from policies.sketch.order import Schedule, list_schedule, reading_order
@@ -18,6 +18,7 @@ from policies.sketch.suitability import sketchable
 __all__ = [
     "Candidate",
     "Choice",
+    "Coming",
     "Groups",
     "Job",
     "JobQueue",
