@@ -14,9 +14,9 @@ answers a minute are of runs of 800, where beginning and end count little.
 
 Rivals: the static scheduler, which decides by length alone; the same money on places, five more (at 32,000 $ for 20),
 as if they made no step longer; routing by difficulty, an oracle's that knows how long answers are and leaves those of
-up to so many tokens to devices as gave the most answers a minute on another seed, with Llama3-70B and as long as devices
-refuse nobody. What is answered there is the small model's own, without a sketch: this table is blind to quality (see
-`pice_quality`).
+up to so many tokens to devices as gave the most answers a minute on another seed, with Llama3-70B and as long as
+devices refuse nobody. What is answered there is the small model's own, without a sketch: this table is blind to quality
+(see `pice_quality`).
 
 llama70b_x: PICE's answers a minute over cloud-only's. llama70b_latency_cut: of the mean latency.
 worst_column_x: the least of all LLMs' ratios, in short runs and long ones.
