@@ -174,7 +174,7 @@ async def test_a_device_behind_a_cable_that_is_cut_and_healed(
         assert (text, stats["mode"], stats["replans"]) == (expected, "split", 0)
         assert len(text) > 200
         assert outages
-        await until(lambda: listed(http, "box"))  # it may have been away for longer than it is kept in the list
+        await until(lambda: listed(http, "box"))  # it may have been away for too long to stay in the list
         text, stats = await said(cloud.address, QUESTIONS[0], 200, mode="device", device="box")
         assert (text, stats["replans"]) == (whole, 0), "and the cloud reaches it as before"
 
