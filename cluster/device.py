@@ -32,13 +32,17 @@ from engine.session import BaseSession
 
 T = TypeVar("T")
 
+BLOCK = 16
+"""Tokens: keys and values are shared in whole blocks, as engines do."""
+
 
 class Device:
     """The Engine protocol over an engine that devices may share, at the speed of other hardware.
 
     An emulated device does one job at a time: prefill of n tokens or decoding of n tokens occupies it for as long as
     `speed` says, or as the engine really takes, whichever is longer; but it decodes up to `speed.batch` sequences at
-    once. A native one runs at the engine's own speed. It closes its sessions, not the engine. An empty one is stopped.
+    once. What a prompt shares with one that it knows it need not take in again, whatever the engine has of it. A native
+    one runs at the engine's own speed. It closes its sessions, not the engine. An empty one is stopped.
     """
 
     def __init__(self, engine: Engine, speed: DeviceSpeed) -> None:
@@ -47,6 +51,7 @@ class Device:
         self.counters = EngineStats(emulated=speed.emulated)
         self._engine = engine
         self._sessions: dict[DeviceSession, None] = {}
+        self._last: tuple[int, ...] = ()  # prompt whose session has ended
         self._stopped = False
 
     @property
@@ -78,10 +83,10 @@ class Device:
             raise EngineStopped("the device's battery is empty")
 
     async def open(self, prompt: Sequence[int], sampling: Sampling, log: Sequence[int] = ()) -> DeviceSession:
-        return await self.begin(self.admit(len(prompt), log), prompt, sampling, log)
+        return await self.begin(self.admit(prompt, log), prompt, sampling, log)
 
-    def admit(self, prompt: int, log: Sequence[int]) -> DeviceSession:
-        """A session with a prompt of so many tokens has a place. Raises EngineStopped, NoCapacity."""
+    def admit(self, prompt: Sequence[int], log: Sequence[int]) -> DeviceSession:
+        """A session has a place. Raises EngineStopped, NoCapacity."""
         self.check()
         if len(self._sessions) >= self.speed.sessions:
             raise NoCapacity(f"the device works on {self.speed.sessions} sessions at most")
@@ -109,7 +114,17 @@ class Device:
 
     def forget(self, session: DeviceSession) -> bool:
         """It has no place any more; whether it had one."""
-        return self._sessions.pop(session, self) is None
+        if self._sessions.pop(session, self) is not None:
+            return False
+        if session.taken_in:
+            self._last = session.prompt
+        return True
+
+    def known(self, prompt: tuple[int, ...]) -> int:
+        """Tokens at a prompt's beginning whose keys and values it has: it keeps those of the prompts that it works on,
+        and of the last one."""
+        kept = [session.prompt for session in self._sessions if session.taken_in]
+        return max(shared(prompt, other) for other in (*kept, self._last))
 
     def record(self, name: str, address: str = "", rtt_s: float = 0.0) -> DeviceRecord:
         """How it is doing, for a registry."""
@@ -149,16 +164,17 @@ class DeviceSession(BaseSession):
     """A session of a device.
 
     finished: its engine has said that the output is at its end.
+    taken_in: its prompt is.
     _output: what the device has seen of it.
     _pending: tokens of it not yet computed; they are, and take their time, with the next operation.
     """
 
-    def __init__(self, device: Device, prompt: int, log: Sequence[int]) -> None:
+    def __init__(self, device: Device, prompt: Sequence[int], log: Sequence[int]) -> None:
         super().__init__(device.info)
         self._device, self._speed, self._processor = device, device.speed, device.processor
         self._inner: Session | None = None
-        self.finished = False
-        self._prompt, self._output, self._pending = prompt, list(log), 0
+        self.finished = self.taken_in = False
+        self.prompt, self._output, self._pending = tuple(prompt), list(log), 0
         self._prefill: Job | None = None
 
     async def admit(self, inner: Session) -> None:
@@ -171,16 +187,19 @@ class DeviceSession(BaseSession):
             self._prefill = Job(self._begin_prefill)
             self._processor.start(self._prefill)
         else:
-            self._prefilled(self._prompt + len(self._output) - 1)
+            self._prefilled(len(self.prompt) + len(self._output) - 1)
 
     def _begin_prefill(self) -> None:
-        tokens, timer = self._prompt + len(self._output), self._processor.timer
+        timer, known = self._processor.timer, self._device.known(self.prompt)
+        self._device.counters.tokens_from_prefix += known
+        tokens = len(self.prompt) + len(self._output) - known
         timer.call_at(timer.time() + self._speed.prefill_s(tokens), partial(self._end_prefill, tokens - 1))
 
     def _end_prefill(self, tokens: int) -> None:
         job = self._prefill
         assert job is not None
         if not job.over:
+            self.taken_in = True
             self._prefilled(tokens)
             self._processor.finish(job)
 
@@ -324,7 +343,7 @@ class DeviceSession(BaseSession):
     def _decode_s(self, tokens: int, sequences: int) -> float:
         """Decoding takes the last pending token in with its first step; those before it are prefill."""
         before = self._take_pending() - 1
-        decode_s = self._speed.decode_s(tokens, self._prompt + len(self._output), sequences)
+        decode_s = self._speed.decode_s(tokens, len(self.prompt) + len(self._output), sequences)
         if before <= 0:
             return decode_s
         self._prefilled(before)
@@ -332,5 +351,12 @@ class DeviceSession(BaseSession):
 
     def _pass_s(self, positions: int) -> float:
         """A forward pass over several positions is a short prefill, but no shorter than decoding a token."""
-        step_s = self._speed.decode_s(1, self._prompt + len(self._output))
+        step_s = self._speed.decode_s(1, len(self.prompt) + len(self._output))
         return max(step_s, self._speed.prefill_s(positions))
+
+
+def shared(prompt: Sequence[int], other: Sequence[int]) -> int:
+    """Tokens in whole blocks with which both begin, without the last one, whose output is wanted."""
+    tokens = min(len(prompt) - 1, len(other)) // BLOCK * BLOCK
+    blocks = range(0, tokens, BLOCK)
+    return next((i for i in blocks if prompt[i : i + BLOCK] != other[i : i + BLOCK]), tokens)

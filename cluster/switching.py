@@ -95,7 +95,7 @@ class SwitchingDevice(Device):
         try:
             async with self._turn:
                 await self._see_to(model or self._models[self._info.model])
-                admitted = self.admit(len(prompt), log)
+                admitted = self.admit(prompt, log)
         finally:
             self._asked -= 1
         return await self.begin(admitted, prompt, sampling, log)
@@ -137,6 +137,7 @@ class SwitchingDevice(Device):
         self._joules, self._joules_until_s = self.energy_j, self.processor.busy_s
         self.speed, self._engine, self._info, self._loaded = model.speed, engine, model.info, model
         self.processor.follow(not self.speed.emulated, self.speed.batch)
+        self._last = ()
 
     def record(self, name: str, address: str = "", rtt_s: float = 0.0) -> DeviceRecord:
         record = super().record(name, address, rtt_s)

@@ -19,7 +19,7 @@ class ScriptedEngine:
     async def open(
         self, prompt: Sequence[int], sampling: Sampling, log: Sequence[int] = ()
     ) -> ScriptedSession:
-        return ScriptedSession(self, prompt[0], sampling.max_tokens, len(log))
+        return ScriptedSession(self, self.script.number(prompt), sampling.max_tokens, len(log))
 
     async def stats(self) -> EngineStats:
         return EngineStats()

@@ -145,7 +145,7 @@ class TimedRunner:
     def run(self, work: Work, complete: Sequence[CoreSequence]) -> list[Outcome]:
         script, outcomes = self._script, []
         for s in complete:
-            task, position, number = s.task, len(s.tokens) - s.prompt_len, s.tokens[0]
+            task, position, number = s.task, len(s.tokens) - s.prompt_len, script.number(s.tokens)
             assert task is not None
             if isinstance(task, DraftTask):
                 outcomes.append(Outcome(0, script.draft(number, position)[0]))

@@ -1,10 +1,10 @@
 """Which tokens the models of a simulation say. Only its engines look here: how long an answer is and which drafts are
 accepted, nobody else may know before it happens.
 
-A request's prompt begins with its number, so that an engine knows it, and no two prompts share a prefix. A token of
-the output tells its position, so that one that is lost or said twice shows; a drafter says the same as the target
-where the workload's acceptance sequence has a 1, and something else where it has a 0. Verification then compares
-tokens, as with greedy decoding.
+A request's prompt begins with its number, so that an engine knows it, and no two prompts share a prefix, but for those
+that are said to; in these the number comes after what they share. A token of the output tells its position, so that one
+that is lost or said twice shows; a drafter says the same as the target where the workload's acceptance sequence has a
+1, and something else where it has a 0. Verification then compares tokens, as with greedy decoding.
 """
 
 from __future__ import annotations
@@ -27,15 +27,29 @@ class Script:
     def __init__(self) -> None:
         self._requests: dict[int, Request] = {}
         self._firsts: dict[int, int] = {}  # of outputs that do not count up from TOKEN
+        self._shared: dict[int, int] = {}  # tokens of prefixes, by their first one
         self._next = FIRST
 
-    def add(self, request: Request, first: int = TOKEN) -> tuple[int, ...]:
-        """A request enters: its prompt. first: the first token of its output."""
+    def add(self, request: Request, first: int = TOKEN, shared: tuple[int, int] = (0, 0)) -> tuple[int, ...]:
+        """A request enters: its prompt.
+
+        first: the first token of its output.
+        shared: the prefix that its prompt shares with others: its first token, nobody's number, and how many it has.
+        """
         number, self._next = self._next, self._next + 1
         self._requests[number] = request
         if first != TOKEN:
             self._firsts[number] = first
-        return (number,) + (_FILL,) * (request.prompt_tokens - 1)
+        prefix, tokens = shared
+        if not tokens:
+            return (number,) + (_FILL,) * (request.prompt_tokens - 1)
+        self._shared[prefix] = tokens
+        rest = request.prompt_tokens - tokens - 1
+        return (prefix,) + (_FILL,) * (tokens - 1) + (number,) + (_FILL,) * rest
+
+    def number(self, tokens: Sequence[int]) -> int:
+        """Of the request whose prompt they begin with."""
+        return tokens[self._shared.get(tokens[0], 0)]
 
     def request(self, number: int) -> Request:
         """As it entered."""

@@ -90,11 +90,13 @@ class ScriptedFormat:
         )
 
     def expand(self, question: Question, sketch: Sketch, note: int) -> list[int]:
-        _, outline = self._of[question.prompt[0]]
-        written = outline.notes[-1][1] - outline.notes[0][0] + len(sketch.notes[note])
-        tokens = len(question.prompt) + self._shape.asking + written
+        """Its sentence's note comes last: what goes before is the same for all."""
+        first, outline = self._of[question.prompt[0]]
+        written = outline.notes[-1][1] - outline.notes[0][0]
+        shared = len(question.prompt) + self._shape.asking + written
+        wanted = Request(0.0, shared + len(sketch.notes[note]), outline.sentences[note] + 1)
         begin = sum(outline.sentences[:note])
-        return [*self._script.add(Request(0.0, tokens, outline.sentences[note] + 1), TOKEN + begin)]
+        return [*self._script.add(wanted, TOKEN + begin, (first, shared))]
 
     def sentence(self, written: Sequence[int], first: bool) -> list[int]:
         return [token for token in written if token != EOS]

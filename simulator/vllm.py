@@ -186,7 +186,8 @@ class TimedCore:
         return ModelRunnerOutput(names, {name: i for i, name in enumerate(names)}, said)
 
     def _tokens(self, request: Request, drafts: list[int]) -> list[int]:
-        script, number = self._script, request.all_token_ids[0]
+        script = self._script
+        number = script.number(request.all_token_ids)
         position = request.num_tokens - script.request(number).prompt_tokens
         if self._drafts:
             return script.draft(number, position)

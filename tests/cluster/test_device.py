@@ -10,8 +10,10 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from cluster.device import Device
+from cluster.device import BLOCK, Device, shared
 from cluster.profile import DeviceProfile, load_profile
 from engine.base import EngineStopped, Forwarded, NoCapacity, Sampling, Session, SessionCancelled, Tensor
 from engine.null_engine import NullEngine, NullSession
@@ -79,6 +81,44 @@ async def test_prefill_begins_when_the_session_is_opened() -> None:
     await asyncio.sleep(0.4)
     await s.draft(0, [], 1)
     assert now_s() == pytest.approx(0.5 + 0.001)
+
+
+@in_virtual_time
+async def test_a_beginning_that_is_known_is_not_taken_in_again() -> None:
+    device = Device(NullEngine(), profile(prefill=10, decode=1e6))
+    question = list(range(100, 140))
+
+    async def taken_in_s(*end: int) -> tuple[float, Session]:
+        began_s = now_s()
+        session = await device.open([*question, *end], Sampling())
+        await session.draft(0, [], 1)
+        return pytest.approx(now_s() - began_s, abs=1e-3), session
+
+    seconds, first = await taken_in_s(*range(10))
+    assert seconds == 5.0
+    seconds, second = await taken_in_s(*range(20, 30))
+    assert seconds == 5.0 - 3.2, "two blocks of the first session's, which goes on"
+    await first.cancel()
+    await second.cancel()
+    seconds, third = await taken_in_s(*range(20, 32))
+    assert seconds == 5.2 - 4.8, "three blocks of the last session's, which is over"
+    await (await device.open([7] * 50, Sampling())).cancel()
+    assert (await taken_in_s(9))[0] == 4.1 - 3.2, "what was not taken in to its end is not kept"
+    await third.cancel()
+    assert (await device.stats()).tokens_from_prefix == 32 + 48 + 32
+
+
+@given(
+    st.lists(st.integers(0, 1), max_size=100), st.lists(st.integers(0, 1), max_size=100), st.integers(0, 100)
+)
+def test_what_two_prompts_share(prompt: list[int], other: list[int], same: int) -> None:
+    other = prompt[:same] + other
+    tokens = shared(prompt, other)
+    assert prompt[:tokens] == other[:tokens]
+    assert tokens % BLOCK == 0
+    assert tokens < max(1, len(prompt))
+    more = tokens + BLOCK
+    assert more >= len(prompt) or more > len(other) or prompt[:more] != other[:more], "as much as there is"
 
 
 @in_virtual_time
