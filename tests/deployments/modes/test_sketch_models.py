@@ -26,8 +26,8 @@ from engine.config import EngineConfig
 from engine.sketch.base import Question
 from engine.sketch.marked import MarkedFormat
 from engine.tokenizer import Tokenizer
-from policies import patience
 from engine.torch.engine import load
+from policies import patience
 from tests.deployments.faults import World
 from training.family import prompts
 
