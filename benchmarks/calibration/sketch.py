@@ -99,8 +99,11 @@ def spans(written: Sequence[int], notes: Sequence[Sequence[int]]) -> Iterator[tu
 
 async def _greedy(engine: Engine, prompt: Sequence[int], most: int) -> list[int]:
     session = await engine.open(prompt, Sampling(max_tokens=most))
-    async with aclosing(session.generate()) as stream:
-        return [token async for tokens in stream for token in tokens.ids]
+    try:
+        async with aclosing(session.generate()) as stream:
+            return [token async for tokens in stream for token in tokens.ids]
+    finally:
+        await session.cancel()
 
 
 class Sketches(Live):
