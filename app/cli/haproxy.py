@@ -21,6 +21,13 @@ DRAINING_S = 3.0
 """So long a replica of the API that goes still takes new requests, until HAProxy knows."""
 LONGEST_ANSWER_S = 3600
 """So long a HAProxy whose configuration has been replaced goes on with the answers that it has begun."""
+RETRY_ON = "conn-failure empty-response"
+"""When another replica gets a request. By default Ray leaves out the second: a replica that ended with nothing said may
+have begun to answer. But what it had begun has ended with it, and a request that comes over a connection that a replica
+closes as it goes would be lost."""
+OPTIONS = """\
+    option forwardfor
+    option http-buffer-request"""
 
 
 def environment(folder: Path, free_port: Callable[[], int]) -> dict[str, str]:
@@ -46,6 +53,7 @@ def environment(folder: Path, free_port: Callable[[], int]) -> dict[str, str]:
         "RAY_SERVE_HAPROXY_SERVER_STATE_FILE": str(here / "server-state"),
         "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": str(LONGEST_ANSWER_S),
         "RAY_SERVE_HAPROXY_NBTHREAD": "1",
+        "RAY_SERVE_HAPROXY_RETRY_ON": RETRY_ON,
         "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": str(DRAINING_S),
         "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": str(free_port()),
         "RAY_SERVE_FALLBACK_PROXY_GRPC_PORT": str(free_port()),
@@ -53,12 +61,13 @@ def environment(folder: Path, free_port: Callable[[], int]) -> dict[str, str]:
 
 
 def put_right(config: str, ports: Sequence[str]) -> str:
-    """HAProxy's configuration with these ports on this machine alone, and with the name of who asks in what the API
-    gets. What has been put right stays as it is."""
+    """HAProxy's configuration with these ports on this machine alone, and with OPTIONS: the API is told who asks, and
+    requests are held until they are whole, unless they are long, so that another replica can get them. What has been put
+    right stays as it is."""
     config = re.sub(rf"bind [*]?:({'|'.join(ports)})$", r"bind 127.0.0.1:\1", config, flags=re.MULTILINE)
     if "option forwardfor" in config:
         return config
-    return re.sub(r"^defaults$", "defaults\n    option forwardfor", config, flags=re.MULTILINE)
+    return re.sub(r"^defaults$", f"defaults\n{OPTIONS}", config, flags=re.MULTILINE)
 
 
 def become(binary: str, metrics: str, stats: str, parent: str, *arguments: str) -> None:

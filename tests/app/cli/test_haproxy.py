@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from stat import S_IMODE
 
+import httpx
 import pytest
 
 from app.cli.haproxy import environment
@@ -24,6 +29,18 @@ frontend http_frontend
     bind *:8000
 listen stats
   bind *:{stats}
+"""
+
+
+RETRYING = """defaults
+    mode http
+    timeout connect 5s
+    timeout client 5s
+    timeout server 5s
+    option redispatch 1
+    retry-on {retry_on}
+listen one
+    bind 127.0.0.1:{port}
 """
 
 
@@ -49,7 +66,51 @@ def test_counters_are_for_this_machine_and_the_api_hears_who_asks(
             "bind *:8000",  # which the operator has chosen
             f"bind 127.0.0.1:{stats}",
         ]
-        assert lines.count("option forwardfor") == 1
+        assert lines.count("option forwardfor") == lines.count("option http-buffer-request") == 1
+
+
+def test_a_replica_that_goes_with_nothing_said_loses_no_request(
+    tmp_path: Path, variables: dict[str, str]
+) -> None:
+    seen: list[str] = []
+
+    class Going(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:  # read, and not answered
+            self.rfile.read(int(self.headers["Content-Length"]))
+            seen.append("going")
+
+    class Staying(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            seen.append("staying")
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None: ...
+
+    port = free_port()
+    with ExitStack() as stack:
+        servers = [
+            stack.enter_context(ThreadingHTTPServer(("127.0.0.1", 0), kind)) for kind in (Going, Staying)
+        ]
+        for server in servers:
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+            stack.callback(server.shutdown)
+        backends = "".join(
+            f"    server s{n} 127.0.0.1:{server.server_port}\n" for n, server in enumerate(servers)
+        )
+        config = tmp_path / "haproxy.cfg"
+        config.write_text(
+            RETRYING.format(retry_on=variables["RAY_SERVE_HAPROXY_RETRY_ON"], port=port) + backends
+        )
+        start = [variables["RAY_SERVE_HAPROXY_BINARY_PATH"], "-db", "-f", str(config)]
+        stack.callback((process := subprocess.Popen(start)).wait)
+        stack.callback(process.terminate)
+        until(lambda: name(process.pid) == "haproxy" and listens(port))
+        for _ in range(4):
+            assert httpx.post(f"http://127.0.0.1:{port}/", json={}).status_code == 200
+    assert seen.count("going") >= 2, "its turn came, too"
+    assert seen.count("staying") == 4
 
 
 def test_it_ends_with_who_started_it(tmp_path: Path, variables: dict[str, str]) -> None:
@@ -74,6 +135,11 @@ def name(pid: int) -> str | None:
         return Path(f"/proc/{pid}/exe").readlink().name
     except FileNotFoundError:
         return None
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) == 0
 
 
 def until(met: Callable[[], bool], within_s: float = 10.0) -> None:
