@@ -62,8 +62,8 @@ def environment(folder: Path, free_port: Callable[[], int]) -> dict[str, str]:
 
 def put_right(config: str, ports: Sequence[str]) -> str:
     """HAProxy's configuration with these ports on this machine alone, and with OPTIONS: the API is told who asks, and
-    requests are held until they are whole, unless they are long, so that another replica can get them. What has been put
-    right stays as it is."""
+    requests are held until they are whole, unless they are long, so that another replica can get them. What has been
+    put right stays as it is."""
     config = re.sub(rf"bind [*]?:({'|'.join(ports)})$", r"bind 127.0.0.1:\1", config, flags=re.MULTILINE)
     if "option forwardfor" in config:
         return config
