@@ -33,7 +33,7 @@ from engine.session import BaseSession
 T = TypeVar("T")
 
 BLOCK = 16
-"""Tokens: keys and values are shared in whole blocks, as engines do."""
+"""Tokens: prefixes are shared in whole blocks, as engines do."""
 
 
 class Device:
@@ -41,8 +41,8 @@ class Device:
 
     An emulated device does one job at a time: prefill of n tokens or decoding of n tokens occupies it for as long as
     `speed` says, or as the engine really takes, whichever is longer; but it decodes up to `speed.batch` sequences at
-    once. What a prompt shares with one that it knows it need not take in again, whatever the engine has of it. A native
-    one runs at the engine's own speed. It closes its sessions, not the engine. An empty one is stopped.
+    once. A prefix that its emulated KV cache has is not computed again, whatever the engine has of it. A native one
+    runs at the engine's own speed. It closes its sessions, not the engine. An empty one is stopped.
     """
 
     def __init__(self, engine: Engine, speed: DeviceSpeed) -> None:
@@ -51,7 +51,7 @@ class Device:
         self.counters = EngineStats(emulated=speed.emulated)
         self._engine = engine
         self._sessions: dict[DeviceSession, None] = {}
-        self._last: tuple[int, ...] = ()  # prompt whose session has ended
+        self._last_prompt: tuple[int, ...] = ()  # prompt whose session has ended
         self._stopped = False
 
     @property
@@ -116,15 +116,15 @@ class Device:
         """It has no place any more; whether it had one."""
         if self._sessions.pop(session, self) is not None:
             return False
-        if session.taken_in:
-            self._last = session.prompt
+        if session.prefilled:
+            self._last_prompt = session.prompt
         return True
 
-    def known(self, prompt: tuple[int, ...]) -> int:
-        """Tokens at a prompt's beginning whose keys and values it has: it keeps those of the prompts that it works on,
-        and of the last one."""
-        kept = [session.prompt for session in self._sessions if session.taken_in]
-        return max(shared(prompt, other) for other in (*kept, self._last))
+    def cached_prefix(self, prompt: tuple[int, ...]) -> int:
+        """Tokens of a prompt's prefix in the emulated KV cache, which keeps the prompts of all sessions, and that of
+        the last one to end."""
+        kept = [session.prompt for session in self._sessions if session.prefilled]
+        return max(shared_prefix(prompt, other) for other in (*kept, self._last_prompt))
 
     def record(self, name: str, address: str = "", rtt_s: float = 0.0) -> DeviceRecord:
         """How it is doing, for a registry."""
@@ -164,7 +164,7 @@ class DeviceSession(BaseSession):
     """A session of a device.
 
     finished: its engine has said that the output is at its end.
-    taken_in: its prompt is.
+    prefilled: its prompt is in the KV cache.
     _output: what the device has seen of it.
     _pending: tokens of it not yet computed; they are, and take their time, with the next operation.
     """
@@ -173,7 +173,7 @@ class DeviceSession(BaseSession):
         super().__init__(device.info)
         self._device, self._speed, self._processor = device, device.speed, device.processor
         self._inner: Session | None = None
-        self.finished = self.taken_in = False
+        self.finished = self.prefilled = False
         self.prompt, self._output, self._pending = tuple(prompt), list(log), 0
         self._prefill: Job | None = None
 
@@ -187,23 +187,23 @@ class DeviceSession(BaseSession):
             self._prefill = Job(self._begin_prefill)
             self._processor.start(self._prefill)
         else:
-            self._prefilled(len(self.prompt) + len(self._output) - 1)
+            self._count_prefill(len(self.prompt) + len(self._output) - 1)
 
     def _begin_prefill(self) -> None:
-        timer, known = self._processor.timer, self._device.known(self.prompt)
-        self._device.counters.tokens_from_prefix += known
-        tokens = len(self.prompt) + len(self._output) - known
+        timer, cached = self._processor.timer, self._device.cached_prefix(self.prompt)
+        self._device.counters.tokens_from_prefix += cached
+        tokens = len(self.prompt) + len(self._output) - cached
         timer.call_at(timer.time() + self._speed.prefill_s(tokens), partial(self._end_prefill, tokens - 1))
 
     def _end_prefill(self, tokens: int) -> None:
         job = self._prefill
         assert job is not None
         if not job.over:
-            self.taken_in = True
-            self._prefilled(tokens)
+            self.prefilled = True
+            self._count_prefill(tokens)
             self._processor.finish(job)
 
-    def _prefilled(self, tokens: int) -> None:
+    def _count_prefill(self, tokens: int) -> None:
         self._device.counters.tokens_prefilled += tokens
 
     async def generate(self) -> AsyncGenerator[Tokens, None]:
@@ -346,7 +346,7 @@ class DeviceSession(BaseSession):
         decode_s = self._speed.decode_s(tokens, len(self.prompt) + len(self._output), sequences)
         if before <= 0:
             return decode_s
-        self._prefilled(before)
+        self._count_prefill(before)
         return decode_s + self._speed.prefill_s(before)
 
     def _pass_s(self, positions: int) -> float:
@@ -355,8 +355,8 @@ class DeviceSession(BaseSession):
         return max(step_s, self._speed.prefill_s(positions))
 
 
-def shared(prompt: Sequence[int], other: Sequence[int]) -> int:
-    """Tokens in whole blocks with which both begin, without the last one, whose output is wanted."""
+def shared_prefix(prompt: Sequence[int], other: Sequence[int]) -> int:
+    """Tokens of the prefix that both share in whole blocks, without the prompt's last one, whose logits are wanted."""
     tokens = min(len(prompt) - 1, len(other)) // BLOCK * BLOCK
     blocks = range(0, tokens, BLOCK)
     return next((i for i in blocks if prompt[i : i + BLOCK] != other[i : i + BLOCK]), tokens)

@@ -137,7 +137,7 @@ class SwitchingDevice(Device):
         self._joules, self._joules_until_s = self.energy_j, self.processor.busy_s
         self.speed, self._engine, self._info, self._loaded = model.speed, engine, model.info, model
         self.processor.follow(not self.speed.emulated, self.speed.batch)
-        self._last = ()
+        self._last_prompt = ()
 
     def record(self, name: str, address: str = "", rtt_s: float = 0.0) -> DeviceRecord:
         record = super().record(name, address, rtt_s)

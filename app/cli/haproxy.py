@@ -22,9 +22,9 @@ DRAINING_S = 3.0
 LONGEST_ANSWER_S = 3600
 """So long a HAProxy whose configuration has been replaced goes on with the answers that it has begun."""
 RETRY_ON = "conn-failure empty-response"
-"""When another replica gets a request. By default Ray leaves out the second: a replica that ended with nothing said may
-have begun to answer. But what it had begun has ended with it, and a request that comes over a connection that a replica
-closes as it goes would be lost."""
+"""When a request is retried at another replica. Ray's default lacks the second, since a replica that exited before it
+sent anything may have begun to answer. But then that answer has ended with it; and a request that was sent over a kept
+connection just as the replica closed it would be lost."""
 OPTIONS = """\
     option forwardfor
     option http-buffer-request"""

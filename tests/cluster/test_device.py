@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.device import BLOCK, Device, shared
+from cluster.device import BLOCK, Device, shared_prefix
 from cluster.profile import DeviceProfile, load_profile
 from engine.base import EngineStopped, Forwarded, NoCapacity, Sampling, Session, SessionCancelled, Tensor
 from engine.null_engine import NullEngine, NullSession
@@ -113,7 +113,7 @@ async def test_a_beginning_that_is_known_is_not_taken_in_again() -> None:
 )
 def test_what_two_prompts_share(prompt: list[int], other: list[int], same: int) -> None:
     other = prompt[:same] + other
-    tokens = shared(prompt, other)
+    tokens = shared_prefix(prompt, other)
     assert prompt[:tokens] == other[:tokens]
     assert tokens % BLOCK == 0
     assert tokens < max(1, len(prompt))
