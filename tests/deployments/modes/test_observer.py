@@ -7,9 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from cluster.client import connect
 from cluster.device import Device
-from cluster.endpoint import serve_engines
 from cluster.link import Link, LinkProfile
 from cluster.profile import load_profile
 from deployments.modes import observer
@@ -18,8 +16,10 @@ from deployments.request.job import Job, JobStats
 from engine.base import Draft, DraftProbs, Engine, EngineStats, EngineStopped, Sampling, Verdict
 from engine.null_engine import NullEngine, NullSession
 from policies.pair import PairHistory
+from simulator.network import LinkedEngine, Path
 from tests.deployments.faults import PROMPT, Failing, Script, reference
 from tests.deployments.modes import test_modes
+from tests.virtual import in_virtual_time
 
 
 class Told(PairHistory):
@@ -70,22 +70,27 @@ def all_fused(stats: JobStats) -> bool:
     return seen.fused_rounds == seen.rounds
 
 
+def behind(engine: Engine, *rtt: tuple[float, float]) -> Engine:
+    """A device with that engine, in virtual time. rtt: of its link, (seconds since the start, seconds)."""
+    link = Link(LinkProfile(rtt_trace=rtt))
+    path = Path.to_device(asyncio.get_running_loop(), link)
+    return LinkedEngine(Device(engine, load_profile("native")), path)
+
+
 @pytest.mark.parametrize("windows", [[1], [4]], ids=["fused", "distributed"])
+@in_virtual_time
 async def test_the_pair_follows_a_link_that_changes(windows: list[int]) -> None:
     pair = Told(windows)
-    link = Link(LinkProfile(rtt_trace=((0.0, 0.1), (0.4, 0.0))))
-    async with serve_engines({"device": Device(NullEngine(), load_profile("native"))}) as endpoint:
-        connection = await connect(endpoint.address)
-        target, tokens = NullEngine(tokens_per_s=20), 24 if windows == [1] else 96
-        stats = await answer(target, connection.engine("device", link), pair, tokens)
-        await connection.close()
+    target, tokens = NullEngine(tokens_per_s=20), 24 if windows == [1] else 96
+    stats = await answer(target, behind(NullEngine(), (0.0, 0.1), (0.4, 0.0)), pair, tokens)
     configured, first, *_ = pair.told
     assert configured == 9.0
-    assert first > 0.08, "the emulated link was still slow, at 0.1 s less what the real one takes"
+    assert first == pytest.approx(0.1)
     assert min(pair.told) < 0.05
     assert all_fused(stats) == (windows == [1])
 
 
+@in_virtual_time
 async def test_a_drafts_time_is_told_from_the_links_when_that_has_just_changed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -94,13 +99,11 @@ async def test_a_drafts_time_is_told_from_the_links_when_that_has_just_changed(
     pair = Told([4])
     draft_s: list[float] = []
     pair.note = lambda *round: draft_s.append(round[-1])  # type: ignore[method-assign]
-    link = Link(LinkProfile(rtt_trace=((0.0, 0.01), (0.05, 0.3))))
-    async with serve_engines({"device": Device(Drafting(0.02), load_profile("native"))}) as endpoint:
-        connection = await connect(endpoint.address)
-        await answer(NullEngine(), connection.engine("device", link), pair, tokens=26)
-        await connection.close()
-    assert max(pair.told[1:]) > 0.2, "the link has become slow"
-    assert 0.02 <= max(draft_s) < 0.15, "in no round was that taken for the drafter's time"
+    await answer(NullEngine(), behind(Drafting(0.02), (0.0, 0.01), (0.05, 0.3)), pair, tokens=26)
+    assert max(pair.told[1:]) == pytest.approx(0.3), "the link has become slow"
+    assert draft_s == pytest.approx([0.02] * len(draft_s)), (
+        "in no round was that taken for the drafter's time"
+    )
 
 
 class Drafting(NullEngine):
