@@ -256,8 +256,13 @@ async def test_a_client_that_leaves_stops_the_work_everywhere(
     await answer.close()
 
     async def all_quiet() -> bool:
+        """Nobody is there, and whoever was has been counted, which may be a little later."""
         now = await engines()
-        return all(now[name].sessions == before[name].sessions == 0 for name in at_work)
+        return all(
+            now[name].sessions == before[name].sessions == 0
+            and now[name].opened == now[name].finished + now[name].cancelled
+            for name in at_work
+        )
 
     await until(all_quiet, within_s=0.5)
     after = await engines()
