@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 PR_SET_PDEATHSIG = 1
-DRAINING_S = 3.0
+DRAINING_S = 10.0
 """So long a replica of the API that goes still takes new requests, until HAProxy knows."""
 LONGEST_ANSWER_S = 3600
 """So long a HAProxy whose configuration has been replaced goes on with the answers that it has begun."""
@@ -28,6 +28,13 @@ connection just as the replica closed it would be lost."""
 OPTIONS = """\
     option forwardfor
     option http-buffer-request"""
+SUCCESSOR = """\
+backend successor
+    server successor unix@{socket} send-proxy-v2
+"""
+"""A HAProxy that is replaced knows only replicas that go. It ends with its last answer; but over a client's connection
+that this answer came by, another request may come. That one it hands to the HAProxy that has replaced it, with the
+client's address."""
 
 
 def environment(folder: Path, free_port: Callable[[], int]) -> dict[str, str]:
@@ -60,14 +67,24 @@ def environment(folder: Path, free_port: Callable[[], int]) -> dict[str, str]:
     }
 
 
-def put_right(config: str, ports: Sequence[str]) -> str:
-    """HAProxy's configuration with these ports on this machine alone, and with OPTIONS: the API is told who asks, and
-    requests are held until they are whole, unless they are long, so that another replica can get them. What has been
-    put right stays as it is."""
+def put_right(config: str, ports: Sequence[str], socket: Path) -> str:
+    """HAProxy's configuration with these ports on this machine alone, with OPTIONS and with SUCCESSOR: the API is told
+    who asks, and requests are held until they are whole, unless they are long, so that another replica can get them.
+    What has been put right stays as it is.
+
+    socket: where a HAProxy takes the requests of the one before.
+    """
     config = re.sub(rf"bind [*]?:({'|'.join(ports)})$", r"bind 127.0.0.1:\1", config, flags=re.MULTILINE)
     if "option forwardfor" in config:
         return config
-    return re.sub(r"^defaults$", f"defaults\n{OPTIONS}", config, flags=re.MULTILINE)
+    config = re.sub(r"^defaults$", f"defaults\n{OPTIONS}", config, flags=re.MULTILINE)
+    listening = f"\\1    bind unix@{socket} accept-proxy mode 600\n"
+    config = re.sub(r"^(frontend http_frontend\n    bind .*\n)", listening, config, flags=re.MULTILINE)
+    before_others = r"\1    use_backend successor if { stopping }\n\2"
+    first = re.compile(
+        r"^(frontend http_frontend\n(?:(?!\S).*\n)*?)(    (?:use|default)_backend )", re.MULTILINE
+    )
+    return first.sub(before_others, config) + SUCCESSOR.format(socket=socket)
 
 
 def become(binary: str, metrics: str, stats: str, parent: str, *arguments: str) -> None:
@@ -77,7 +94,7 @@ def become(binary: str, metrics: str, stats: str, parent: str, *arguments: str) 
         sys.exit(1)
     if "-f" in arguments:
         file = Path(arguments[arguments.index("-f") + 1])
-        file.write_text(put_right(file.read_text(), (metrics, stats)))
+        file.write_text(put_right(file.read_text(), (metrics, stats), file.with_name("next")))
     os.execv(binary, [binary, *arguments])
 
 
