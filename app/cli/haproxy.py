@@ -18,7 +18,7 @@ from pathlib import Path
 
 PR_SET_PDEATHSIG = 1
 DRAINING_S = 10.0
-"""So long a replica of the API that goes still takes new requests, until HAProxy knows."""
+"""So long a replica of the API that goes still takes new requests, until HAProxy knows; Ray's default is 30."""
 LONGEST_ANSWER_S = 3600
 """So long a HAProxy whose configuration has been replaced goes on with the answers that it has begun."""
 RETRY_ON = "conn-failure empty-response"

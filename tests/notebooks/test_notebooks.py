@@ -9,7 +9,7 @@ import pytest
 from nbclient import NotebookClient
 
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
-LIMIT_S = 600.0  # together they take four minutes, on a machine that has little else to do
+LIMIT_S = 300.0  # a notebook; the longest takes a minute on a machine that has little else to do
 
 
 @pytest.mark.timeout(LIMIT_S)

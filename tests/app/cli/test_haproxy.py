@@ -56,6 +56,10 @@ listen one
 """
 
 
+class Quiet(BaseHTTPRequestHandler):
+    def log_message(self, *_: object) -> None: ...
+
+
 @pytest.fixture
 def variables(tmp_path: Path) -> dict[str, str]:
     ports = iter(range(21_000, 21_100))
@@ -90,9 +94,6 @@ def test_counters_are_for_this_machine_and_the_api_hears_who_asks(variables: dic
 def test_a_connection_outlives_the_haproxy_that_took_it(variables: dict[str, str]) -> None:
     """Its stream does, and what is asked over it later goes where the new one sends it, from whom it came."""
     ending, heard = threading.Event(), list[str]()
-
-    class Quiet(BaseHTTPRequestHandler):
-        def log_message(self, *_: object) -> None: ...
 
     class Old(Quiet):
         protocol_version = "HTTP/1.1"
@@ -156,19 +157,17 @@ def test_a_replica_that_goes_with_nothing_said_loses_no_request(
 ) -> None:
     seen: list[str] = []
 
-    class Going(BaseHTTPRequestHandler):
+    class Going(Quiet):
         def do_POST(self) -> None:  # read, and not answered
             self.rfile.read(int(self.headers["Content-Length"]))
             seen.append("going")
 
-    class Staying(BaseHTTPRequestHandler):
+    class Staying(Quiet):
         def do_POST(self) -> None:
             self.rfile.read(int(self.headers["Content-Length"]))
             seen.append("staying")
             self.send_response(200)
             self.end_headers()
-
-        def log_message(self, *_: object) -> None: ...
 
     port = free_port()
     with ExitStack() as stack:
