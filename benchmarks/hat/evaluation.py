@@ -16,7 +16,7 @@ ttft_cut_min, tbt_cut_min: by how much HAT's is less than the best baseline's; *
 U-Medusa with the paper's 8 tokens; *_specbench: with SpecBench at 6 requests/s; *_wifi: the same on measured Wi-Fi.
 Medians over seeds, *_range their range.
 ablation_in_order: whether the rows of Table V have the paper's order in TBT, and chunked ones less TTFT than others,
-for both data sets; ablation_pairs: share of the pairs of rows that have.
+for both data sets, with HAT's chosen settings; ablation_pairs: share of the pairs of rows that have.
 accepted_length: tokens of a round with η = 0.6, one device, as in Table IV. It is what the acceptance was set by.
 tbt_growth: of HAT's TBT from 4 to 9 requests/s on SpecBench.
 prefill_sla: share of HAT's requests with a TTFT of 350 ms or less per 128 tokens of prompt (SpecBench, 6 requests/s).
@@ -48,8 +48,10 @@ def _plain(**changes: object) -> System:
     return System(**({"drafting": NONE, "parallel": NONE, "drafter": "none"} | changes))  # type: ignore[arg-type]
 
 
-def _hat(drafting: str = "threshold", k: int = 4, **parameters: float) -> System:
+def _hat(drafting: str = "threshold", k: int = 4, least: int | None = None, **parameters: float) -> System:
+    """least: tokens of a chunk; None: the policy's default."""
     return System(
+        chunking={"name": "hat", **({"parameters": {"least": least}} if least else {})},
         drafting={"name": drafting, "parameters": parameters},
         parallel={"name": "hat", "parameters": {"k": k}},
     )
@@ -62,23 +64,32 @@ def _medusa(window: int) -> System:
 
 PAPERS = _hat(eta=0.6)
 CANDIDATES: dict[str, tuple[System, ...]] = {
-    HAT: (PAPERS, _hat(k=8, eta=0.6), _hat("expected_gain"), _hat("expected_gain", k=8)),
+    HAT: (
+        *(_hat(k=k, least=least, eta=0.6) for k in (4, 8) for least in (None, 64, 128)),
+        *(_hat("expected_gain", k=k) for k in (4, 8)),
+    ),
     U_SHAPE: (_plain(chunking=WHOLE),),
     U_SARATHI: (
-        *(_plain(chunking={"name": "fixed", "parameters": {"size": size}}) for size in (128, 256, 512)),
-        *(_plain(chunking=WHOLE, server_chunk=size) for size in (128, 256, 512)),
+        *(_plain(chunking={"name": "fixed", "parameters": {"size": size}}) for size in (64, 128, 256, 512)),
+        *(_plain(chunking=WHOLE, server_chunk=size) for size in (64, 128, 256, 512)),
     ),
     U_MEDUSA: tuple(_medusa(window) for window in (2, 3, 4, TREE)),
 }
-ABLATION = {
-    "none": _plain(chunking=WHOLE),
-    "PC": _plain(),
-    "SD": System(WHOLE, PAPERS.drafting, NONE),
-    "SD PD": System(WHOLE, PAPERS.drafting, PAPERS.parallel),
-    "SD PC": System(drafting=PAPERS.drafting, parallel=NONE),
-    "SD PC PD": PAPERS,
-}
-"""SD: speculative decoding; PC: prompt chunking; PD: parallel drafting, which needs drafts."""
+
+
+def ablated(full: System) -> dict[str, System]:
+    """HAT with some of its parts only: SD, speculative decoding; PC, prompt chunking; PD, parallel drafting, which
+    needs drafts. full: with all."""
+    return {
+        "none": _plain(chunking=WHOLE),
+        "PC": _plain(chunking=full.chunking),
+        "SD": System(WHOLE, full.drafting, NONE),
+        "SD PD": System(WHOLE, full.drafting, full.parallel),
+        "SD PC": System(full.chunking, full.drafting, NONE),
+        "SD PC PD": full,
+    }
+
+
 TABLE_V = {  # TTFT and TBT, ms
     SPECBENCH.name: (
         (655.6, 52.3),
@@ -192,7 +203,8 @@ def runs(chosen: Chosen, seeds: int) -> list[Run]:
                 system = chosen[dataset.name, name]
                 wanted += [Run(dataset.name, system, rate, seed) for rate in RATES[dataset.name]]
         for dataset, rate in CELLS:
-            wanted += [Run(dataset.name, system, rate, seed) for system in ABLATION.values()]
+            rows = ablated(chosen[dataset.name, HAT]).values()
+            wanted += [Run(dataset.name, system, rate, seed) for system in rows]
             for name in CANDIDATES:
                 published = _published(chosen, dataset, name)
                 wanted.append(Run(dataset.name, published, rate, seed, everything=True))
@@ -219,7 +231,7 @@ def main(arguments: Sequence[str] = ()) -> None:
     for dataset in DATASETS.values():
         _table_of_systems(results, chosen, dataset)
     for dataset, rate in CELLS:
-        _table_of_ablation(results, dataset, rate)
+        _table_of_ablation(results, dataset, ablated(chosen[dataset.name, HAT]), rate)
     report.figures("hat", figures(results, chosen))
 
 
@@ -241,7 +253,11 @@ def figures(results: Results, chosen: Chosen) -> dict[str, float | bool | list[f
         for metric in ("ttft", "tbt"):
             cuts = _least_cut(results, SPECBENCH, 6.0, f"{metric}_s", systems, links="Wi-Fi")
             found[f"{metric}_cut_min_wifi"] = _summed(cuts)[0]
-    pairs = [pair for dataset, rate in CELLS for pair in _pairs(results, dataset, rate)]
+    pairs = [
+        pair
+        for dataset, rate in CELLS
+        for pair in _pairs(results, dataset, ablated(chosen[dataset.name, HAT]), rate)
+    ]
     found["ablation_in_order"] = all(pairs)
     found["ablation_pairs"] = round(sum(pairs) / len(pairs), 3)
     found["accepted_length"] = round(median(results.of(SPECBENCH, PAPERS, ALONE, "accepted", devices=1)), 3)
@@ -278,13 +294,13 @@ def _least_cut(
     return min(cuts, key=median)
 
 
-def _pairs(results: Results, dataset: Dataset, rate: float) -> list[bool]:
+def _pairs(results: Results, dataset: Dataset, rows: Mapping[str, System], rate: float) -> list[bool]:
     """Of each two rows of the ablation, whether they are in the paper's order."""
     printed = TABLE_V[dataset.name]
-    tbt = [median(results.of(dataset, system, rate, "tbt_s")) for system in ABLATION.values()]
-    ttft = [median(results.of(dataset, system, rate, "ttft_s")) for system in ABLATION.values()]
+    tbt = [median(results.of(dataset, system, rate, "tbt_s")) for system in rows.values()]
+    ttft = [median(results.of(dataset, system, rate, "ttft_s")) for system in rows.values()]
     numbers = list(combinations(range(len(printed)), 2))
-    chunked = ["PC" in row for row in ABLATION]
+    chunked = ["PC" in row for row in rows]
     return [
         *((tbt[a] < tbt[b]) == (printed[a][1] < printed[b][1]) for a, b in numbers),
         *((ttft[a] < ttft[b]) == chunked[a] for a, b in numbers if chunked[a] != chunked[b]),
@@ -333,7 +349,7 @@ def _table_of_systems(results: Results, chosen: Chosen, dataset: Dataset) -> Non
     )
 
 
-def _table_of_ablation(results: Results, dataset: Dataset, rate: float) -> None:
+def _table_of_ablation(results: Results, dataset: Dataset, rows: Mapping[str, System], rate: float) -> None:
     report.table(
         f"Ablation, {dataset.name} at {rate:g} requests/s (simulated); the paper's beside it",
         ["", "TTFT ms", "paper", "TBT ms", "paper"],
@@ -345,7 +361,7 @@ def _table_of_ablation(results: Results, dataset: Dataset, rate: float) -> None:
                 report.spread([1e3 * value for value in results.of(dataset, system, rate, "tbt_s")]),
                 f"{tbt:g}",
             ]
-            for (name, system), (ttft, tbt) in zip(ABLATION.items(), TABLE_V[dataset.name], strict=True)
+            for (name, system), (ttft, tbt) in zip(rows.items(), TABLE_V[dataset.name], strict=True)
         ],
     )
 

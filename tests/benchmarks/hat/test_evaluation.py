@@ -9,7 +9,6 @@ import pytest
 
 from benchmarks.hat import evaluation, setting
 from benchmarks.hat.evaluation import (
-    ABLATION,
     ALONE,
     CANDIDATES,
     CELLS,
@@ -19,13 +18,14 @@ from benchmarks.hat.evaluation import (
     U_SHAPE,
     Results,
     Run,
+    ablated,
     figures,
     runs,
 )
 from benchmarks.hat.setting import CNNDM, DATASETS, SPECBENCH, Cell, Dataset, System, measure
 from tests.simulator.data import needs_data
 
-U = ABLATION["none"]
+U = ablated(PAPERS)["none"]
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def test_figures_come_from_the_cells_they_name(monkeypatch: pytest.MonkeyPatch) 
     papers = {
         (name, str(system)): row
         for name in DATASETS
-        for system, row in zip(ABLATION.values(), TABLE_V[name], strict=True)
+        for system, row in zip(ablated(chosen[name, HAT]).values(), TABLE_V[name], strict=True)
     }
 
     def cell(run: Run) -> Cell:
@@ -108,7 +108,7 @@ def test_every_cell_is_simulated_once_a_seed() -> None:
     once, thrice = (runs(chosen, seeds) for seeds in (1, 3))
     assert len(thrice) == 3 * len(once)
     for dataset, rate in CELLS:
-        for system in ABLATION.values():
+        for system in ablated(chosen[dataset.name, HAT]).values():
             assert Run(dataset.name, system, rate, 0) in once
         assert Run(dataset.name, PAPERS, ALONE, 0, devices=1) in once
 
