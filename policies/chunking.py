@@ -59,9 +59,8 @@ class HatChunks:
     X = ⌊2·g(μ) / (P·A/β_up − token)⌋.
 
     least: tokens, which the cloud computes about as fast as one. Where a link has all but stood still, the equation has
-        chunks of a token or two; each takes the cloud a step, and the link is not seen to be quick again. A busy cloud
-        has each chunk wait for one more batch, of which the equation knows nothing: there, more pays
-        (`benchmarks hat`).
+        chunks of a token or two; each takes the cloud a step, and the link is not seen to be quick again. Near the
+        cloud's limit larger ones may pay: earlier first tokens for later next ones (`benchmarks hat`, CNN/DM).
     """
 
     overlap = True

@@ -35,8 +35,6 @@ from training.family import prompts
 TEXT = Tokenizer.load(family.path("target"))
 ASKED = "Tell me about the town of Marworth."
 EAGER = SketchSettings(sketching={"name": "always", "parameters": {"shortest": 20}}, within=0.0)
-
-
 LOAD_S = 3600.0
 """What the router is told that loading takes: it is worth it only where an answer cannot come otherwise, however long
 the target and the models take on a busy machine (when it is worth it by time: tests/policies/sketch/test_selection.py).
