@@ -17,36 +17,36 @@ from ray.exceptions import RayError
 from ray.serve.handle import DeploymentHandle
 from starlette.types import ASGIApp
 
-from app.api.backend import ModelCard
-from app.api.errors import NotReady
-from app.api.routes import create_api
-from app.api.settings import ApiSettings
-from app.settings import Settings
-from app.vocabularies import Vocabularies
-from cluster.peers import Peers
-from cluster.registry import DeviceRecord
-from deployments.accounts import Statement
-from deployments.asking import ask
-from deployments.callers import Callers
-from deployments.changes import in_place
-from deployments.directory import Snapshot
-from deployments.engines import context_of
-from deployments.entrance import Entrance
-from deployments.gate import Entry, Passage
-from deployments.keys import Caller, Key, Role
-from deployments.metrics import Observation
-from deployments.modes.base import POOLS, Tools
-from deployments.modes.expansion import Sketching
-from deployments.reports import Outbox, Report
-from deployments.request.assignment import Assignment, EndpointInfo, RoutingRequest
-from deployments.request.executor import Executor
-from deployments.request.expansion import Place, PlaceReport, PlaceRequest, PlanRequest, SketchPlan
-from deployments.request.job import Delta, Job
-from deployments.settings import PolicyChoice, Strict
-from engine.base import Engine
-from engine.sketch import sketch_format
-from engine.tokenizer import Tokenizer
-from policies.window import window
+from tandem.app.api.backend import ModelCard
+from tandem.app.api.errors import NotReady
+from tandem.app.api.routes import create_api
+from tandem.app.api.settings import ApiSettings
+from tandem.app.settings import Settings
+from tandem.app.vocabularies import Vocabularies
+from tandem.cluster.peers import Peers
+from tandem.cluster.registry import DeviceRecord
+from tandem.deployments.accounts import Statement
+from tandem.deployments.asking import ask
+from tandem.deployments.callers import Callers
+from tandem.deployments.changes import in_place
+from tandem.deployments.directory import Snapshot
+from tandem.deployments.engines import context_of
+from tandem.deployments.entrance import Entrance
+from tandem.deployments.gate import Entry, Passage
+from tandem.deployments.keys import Caller, Key, Role
+from tandem.deployments.metrics import Observation
+from tandem.deployments.modes.base import POOLS, Tools
+from tandem.deployments.modes.expansion import Sketching
+from tandem.deployments.reports import Outbox, Report
+from tandem.deployments.request.assignment import Assignment, EndpointInfo, RoutingRequest
+from tandem.deployments.request.executor import Executor
+from tandem.deployments.request.expansion import Place, PlaceReport, PlaceRequest, PlanRequest, SketchPlan
+from tandem.deployments.request.job import Delta, Job
+from tandem.deployments.settings import PolicyChoice, Strict
+from tandem.engine.base import Engine
+from tandem.engine.sketch import sketch_format
+from tandem.engine.tokenizer import Tokenizer
+from tandem.policies.window import window
 
 logger = logging.getLogger("ray.serve")
 

@@ -22,22 +22,22 @@ from ray.experimental import internal_kv
 from ray.serve import Application, Deployment
 from ray.serve.config import AutoscalingConfig, AutoscalingPolicy
 
-from app.ingress import Ingress, IngressChanges
-from app.settings import Pool, Settings
-from deployments.autoscaling import EVERY_S, ServePolicy
-from deployments.drafter import Drafter
-from deployments.expander import Expander
-from deployments.gateway import Gateway
-from deployments.middle import Middle
-from deployments.modes.base import DRAFTER, EXPANDER, MIDDLE, VERIFIER
-from deployments.router import Router, RouterChanges
-from deployments.scheduler import Scheduler, SchedulerChanges
-from deployments.settings import Strict
-from deployments.verifier import Verifier
+from tandem.app.ingress import Ingress, IngressChanges
+from tandem.app.settings import Pool, Settings
+from tandem.deployments.autoscaling import EVERY_S, ServePolicy
+from tandem.deployments.drafter import Drafter
+from tandem.deployments.expander import Expander
+from tandem.deployments.gateway import Gateway
+from tandem.deployments.middle import Middle
+from tandem.deployments.modes.base import DRAFTER, EXPANDER, MIDDLE, VERIFIER
+from tandem.deployments.router import Router, RouterChanges
+from tandem.deployments.scheduler import Scheduler, SchedulerChanges
+from tandem.deployments.settings import Strict
+from tandem.deployments.verifier import Verifier
 
 
 def build(args: Settings) -> Application:
-    """The application that the settings describe; `app.main:build` in a Serve YAML."""
+    """The application that the settings describe; `tandem.app.main:build` in a Serve YAML."""
     if args.endpoint.token is None:
         endpoint = args.endpoint.model_copy(update={"token": _secret()})
         args = args.model_copy(update={"endpoint": endpoint})

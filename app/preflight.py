@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from app.settings import Settings
-from app.vocabularies import Vocabularies
-from deployments.engines import (
+from tandem.app.settings import Settings
+from tandem.app.vocabularies import Vocabularies
+from tandem.deployments.engines import (
     EngineSettings,
     MiddleSettings,
     ModelSettings,
     VllmSettings,
     model_folder,
 )
-from deployments.modes.base import POOLS
-from engine import vllm
-from engine.model_folder import ARCHITECTURES, read_config
-from engine.vllm.config import check_options
+from tandem.deployments.modes.base import POOLS
+from tandem.engine import vllm
+from tandem.engine.model_folder import ARCHITECTURES, read_config
+from tandem.engine.vllm.config import check_options
 
 
 def check(settings: Settings) -> None:

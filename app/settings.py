@@ -6,14 +6,14 @@ from typing import Self
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
-from app.api.settings import ApiSettings
-from deployments.autoscaling import AutoscalingSettings
-from deployments.edge import HostSettings
-from deployments.endpoint import EndpointSettings
-from deployments.engines import EngineSettings, MiddleSettings, ModelSettings, TorchSettings
-from deployments.gateway import GatewaySettings
-from deployments.scheduler import SchedulerSettings
-from deployments.settings import (
+from tandem.app.api.settings import ApiSettings
+from tandem.deployments.autoscaling import AutoscalingSettings
+from tandem.deployments.edge import HostSettings
+from tandem.deployments.endpoint import EndpointSettings
+from tandem.deployments.engines import EngineSettings, MiddleSettings, ModelSettings, TorchSettings
+from tandem.deployments.gateway import GatewaySettings
+from tandem.deployments.scheduler import SchedulerSettings
+from tandem.deployments.settings import (
     GateSettings,
     LedgerSettings,
     LimitSettings,
@@ -23,8 +23,8 @@ from deployments.settings import (
     SketchSettings,
     Strict,
 )
-from policies.rounds import FUSED_WINDOW
-from policies.window import window
+from tandem.policies.rounds import FUSED_WINDOW
+from tandem.policies.window import window
 
 
 class Pool(Strict):
@@ -82,7 +82,7 @@ class MiddlePool(Pool):
 
 
 class Settings(Strict):
-    """Arguments of `app.main:build`.
+    """Arguments of `tandem.app.main:build`.
 
     model: the name by which clients ask for the model.
     tokenizer: the family model or folder whose tokenizer turns text into the target's tokens; null: the verifier's.

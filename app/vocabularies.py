@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from app.settings import Settings
-from cluster.frames import UnknownEngine
-from deployments.engines import ModelSettings, model_folder
-from deployments.modes.base import DRAFTER, VERIFIER
-from deployments.request.assignment import EndpointInfo
-from engine.base import Engine
-from engine.tokenizer import Tokenizer
-from engine.translate import Translated
+from tandem.app.settings import Settings
+from tandem.cluster.frames import UnknownEngine
+from tandem.deployments.engines import ModelSettings, model_folder
+from tandem.deployments.modes.base import DRAFTER, VERIFIER
+from tandem.deployments.request.assignment import EndpointInfo
+from tandem.engine.base import Engine
+from tandem.engine.tokenizer import Tokenizer
+from tandem.engine.translate import Translated
 
 NULL = "null"
 """The model of an engine without one, to which any tokens will do."""

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 from importlib import import_module
 
-from benchmarks import report
-from benchmarks.catalogue import BENCHMARKS
+from tandem.benchmarks import report
+from tandem.benchmarks.catalogue import BENCHMARKS
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -27,7 +27,7 @@ def main(arguments: Sequence[str]) -> None:
             f"there is no benchmark {name!r}; "
             + (f"{near[0]!r}?" if near else f"there are {', '.join(BENCHMARKS)}")
         )
-    import_module(f"benchmarks.{BENCHMARKS[name].module}").main(options)
+    import_module(f"tandem.benchmarks.{BENCHMARKS[name].module}").main(options)
 
 
 if __name__ == "__main__":

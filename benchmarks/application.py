@@ -19,9 +19,9 @@ from typing import Any
 import httpx
 import yaml
 
-from app.cli.local_ray import free_port
-from app.cli.up import CONFIG
-from benchmarks.paths import ROOT
+from tandem.app.cli.local_ray import free_port
+from tandem.app.cli.up import CONFIG
+from tandem.benchmarks.paths import ROOT
 
 READY_WITHIN_S = 120.0
 

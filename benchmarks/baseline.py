@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks import report
-from benchmarks.paths import ROOT
-from simulator.hardware.catalog import data_folder
+from tandem.benchmarks import report
+from tandem.benchmarks.paths import ROOT
+from tandem.simulator.hardware.catalog import data_folder
 
 BASE = "653c466"
 """The commit before the rebuild."""

@@ -6,22 +6,22 @@ import itertools
 from collections.abc import Callable, Sequence
 from random import Random
 
-from cluster.registry import DeviceRecord
-from deployments.assigner import Assigner
-from deployments.directory import Snapshot
-from deployments.experience import Experience
-from deployments.modes.base import DRAFTER, MIDDLE, VERIFIER, Tools
-from deployments.modes.expansion import Sketching
-from deployments.request.assignment import Assignment, EndpointInfo, RoutingRequest
-from deployments.request.executor import Executor
-from deployments.request.job import Job
-from deployments.settings import RacingSettings
-from engine.base import Engine, Sampling
-from engine.sketch.base import Question
-from engine.split.base import OuterEngine
-from policies.collaboration import collaboration
-from policies.routing import routing
-from policies.window import WindowPolicy
+from tandem.cluster.registry import DeviceRecord
+from tandem.deployments.assigner import Assigner
+from tandem.deployments.directory import Snapshot
+from tandem.deployments.experience import Experience
+from tandem.deployments.modes.base import DRAFTER, MIDDLE, VERIFIER, Tools
+from tandem.deployments.modes.expansion import Sketching
+from tandem.deployments.request.assignment import Assignment, EndpointInfo, RoutingRequest
+from tandem.deployments.request.executor import Executor
+from tandem.deployments.request.job import Job
+from tandem.deployments.settings import RacingSettings
+from tandem.engine.base import Engine, Sampling
+from tandem.engine.sketch.base import Question
+from tandem.engine.split.base import OuterEngine
+from tandem.policies.collaboration import collaboration
+from tandem.policies.routing import routing
+from tandem.policies.window import WindowPolicy
 
 BATCH_LIMIT = 64
 _numbers = itertools.count(1)

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 
-from cluster.device import Device
-from cluster.endpoint import serve_engines
-from cluster.profile import DeviceProfile
-from deployments.engines import AnySettings, MiddleSettings, build_engine
-from engine.base import Engine
+from tandem.cluster.device import Device
+from tandem.cluster.endpoint import serve_engines
+from tandem.cluster.profile import DeviceProfile
+from tandem.deployments.engines import AnySettings, MiddleSettings, build_engine
+from tandem.engine.base import Engine
 
 START_S = 120.0  # a grown model is written and read before its process answers
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from policies.sketch.rouge import rouge1
-from training.family.items import Item
-from training.family.scoring import check_facts
+from tandem.policies.sketch.rouge import rouge1
+from tandem.training.family.items import Item
+from tandem.training.family.scoring import check_facts
 
 
 @dataclass(frozen=True, slots=True)

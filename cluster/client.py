@@ -8,9 +8,9 @@ import ssl
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
-from cluster import frames
-from cluster.dialling import Dialler
-from cluster.frames import (
+from tandem.cluster import frames
+from tandem.cluster.dialling import Dialler
+from tandem.cluster.frames import (
     AnyFrame,
     Error,
     ProtocolError,
@@ -20,10 +20,10 @@ from cluster.frames import (
     pack_ids,
     unpack_ids,
 )
-from cluster.link import Link, Pipe
-from cluster.resumption import Book
-from cluster.wire import DEFAULTS, Wire, WireSettings
-from engine.base import (
+from tandem.cluster.link import Link, Pipe
+from tandem.cluster.resumption import Book
+from tandem.cluster.wire import DEFAULTS, Wire, WireSettings
+from tandem.engine.base import (
     Draft,
     DraftProbs,
     EngineError,
@@ -36,7 +36,7 @@ from engine.base import (
     Tokens,
     Verdict,
 )
-from engine.session import BaseSession
+from tandem.engine.session import BaseSession
 
 F = TypeVar("F", bound=frames.Frame)
 

@@ -9,9 +9,9 @@ from contextlib import aclosing
 from functools import partial
 from random import Random
 
-from cluster.latency import LogNormal
-from cluster.timer import precise_timer
-from engine.base import (
+from tandem.cluster.latency import LogNormal
+from tandem.cluster.timer import precise_timer
+from tandem.engine.base import (
     Draft,
     DraftProbs,
     Engine,
@@ -24,8 +24,8 @@ from engine.base import (
     Tokens,
     Verdict,
 )
-from engine.core.stream import Stream
-from engine.session import BaseSession
+from tandem.engine.core.stream import Stream
+from tandem.engine.session import BaseSession
 
 
 class Delayed:

@@ -8,10 +8,10 @@ from contextlib import aclosing
 from functools import partial
 from typing import TypeVar
 
-from cluster.processor import Job, Processor
-from cluster.profile import DeviceSpeed
-from cluster.registry import DeviceRecord
-from engine.base import (
+from tandem.cluster.processor import Job, Processor
+from tandem.cluster.profile import DeviceSpeed
+from tandem.cluster.registry import DeviceRecord
+from tandem.engine.base import (
     Draft,
     DraftProbs,
     Engine,
@@ -28,7 +28,7 @@ from engine.base import (
     Tokens,
     Verdict,
 )
-from engine.session import BaseSession
+from tandem.engine.session import BaseSession
 
 T = TypeVar("T")
 

@@ -7,11 +7,11 @@ import random
 import ssl
 from collections.abc import Mapping
 
-from cluster.frames import AnyFrame, Error, Hello, ProtocolError, Welcome, encode
-from cluster.greeting import Greeting
-from cluster.resumption import Book
-from cluster.wire import WireSettings
-from engine.base import EngineError, EngineInfo, EngineStopped
+from tandem.cluster.frames import AnyFrame, Error, Hello, ProtocolError, Welcome, encode
+from tandem.cluster.greeting import Greeting
+from tandem.cluster.resumption import Book
+from tandem.cluster.wire import WireSettings
+from tandem.engine.base import EngineError, EngineInfo, EngineStopped
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
 

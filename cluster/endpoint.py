@@ -8,13 +8,13 @@ from collections.abc import AsyncIterator, Callable, Mapping, Set
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from cluster.address import is_loopback
-from cluster.client import Connection, Handler, connect
-from cluster.link import Link
-from cluster.reception import Admit, Desk
-from cluster.server import EngineHandler
-from cluster.wire import DEFAULTS, WireSettings
-from engine.base import Engine, EngineInfo
+from tandem.cluster.address import is_loopback
+from tandem.cluster.client import Connection, Handler, connect
+from tandem.cluster.link import Link
+from tandem.cluster.reception import Admit, Desk
+from tandem.cluster.server import EngineHandler
+from tandem.cluster.wire import DEFAULTS, WireSettings
+from tandem.engine.base import Engine, EngineInfo
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ from typing import Annotated
 import msgspec
 import numpy as np
 
-from engine import base
-from engine.base import (
+from tandem.engine import base
+from tandem.engine.base import (
     DraftProbs,
     EngineError,
     EngineInfo,

@@ -7,7 +7,7 @@ import socket
 from abc import ABC, abstractmethod
 from typing import cast
 
-from cluster.frames import HEADER, VERSION, AnyFrame, ProtocolError, decode
+from tandem.cluster.frames import HEADER, VERSION, AnyFrame, ProtocolError, decode
 
 _LIMIT = 1024 * 1024  # bytes of the largest frame before and of hello
 

@@ -13,14 +13,14 @@ from typing import Any
 import msgspec
 import ray
 
-from cluster.address import reachable
-from cluster.endpoint import serve_engines
-from cluster.link import Link, LinkProfile
-from cluster.models import HeldModel, MakeEngine, SharedModel
-from cluster.profile import DeviceProfile, load_profile
-from cluster.registry import DeviceRecord
-from cluster.switching import SwitchingDevice
-from engine.base import Engine
+from tandem.cluster.address import reachable
+from tandem.cluster.endpoint import serve_engines
+from tandem.cluster.link import Link, LinkProfile
+from tandem.cluster.models import HeldModel, MakeEngine, SharedModel
+from tandem.cluster.profile import DeviceProfile, load_profile
+from tandem.cluster.registry import DeviceRecord
+from tandem.cluster.switching import SwitchingDevice
+from tandem.engine.base import Engine
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from random import Random
 
 import msgspec
 
-from cluster.timer import Timer, precise_timer
+from tandem.cluster.timer import Timer, precise_timer
 
 Trace = tuple[tuple[float, float], ...]
 

@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable
 from contextlib import aclosing
 
-from cluster.profile import DeviceSpeed
-from engine.base import Engine, EngineInfo, Sampling
+from tandem.cluster.profile import DeviceSpeed
+from tandem.engine.base import Engine, EngineInfo, Sampling
 
 log = logging.getLogger(__name__)
 

@@ -6,9 +6,9 @@ import asyncio
 import ssl
 from functools import partial
 
-from cluster.client import Connection, RemoteEngine, connect
-from cluster.link import Link
-from cluster.wire import DEFAULTS, WireSettings
+from tandem.cluster.client import Connection, RemoteEngine, connect
+from tandem.cluster.link import Link
+from tandem.cluster.wire import DEFAULTS, WireSettings
 
 
 class Peers:

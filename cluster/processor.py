@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from cluster.timer import Timer, precise_timer
+from tandem.cluster.timer import Timer, precise_timer
 
 
 class Job:

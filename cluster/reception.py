@@ -9,8 +9,8 @@ import logging
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
 
-from cluster.client import Connection, Handler
-from cluster.frames import (
+from tandem.cluster.client import Connection, Handler
+from tandem.cluster.frames import (
     AnyFrame,
     Error,
     Hello,
@@ -20,10 +20,10 @@ from cluster.frames import (
     Welcome,
     encode,
 )
-from cluster.greeting import Greeting
-from cluster.resumption import Book
-from cluster.wire import WireSettings
-from engine.base import EngineError, EngineInfo, EngineStopped
+from tandem.cluster.greeting import Greeting
+from tandem.cluster.resumption import Book
+from tandem.cluster.wire import WireSettings
+from tandem.engine.base import EngineError, EngineInfo, EngineStopped
 
 log = logging.getLogger(__name__)
 

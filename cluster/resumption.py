@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from cluster.frames import ProtocolError
+from tandem.cluster.frames import ProtocolError
 
 ACK_BYTES = 64 * 1024  # received since the last word of it, after which the other side is told
 _FRAME_BYTES = 64  # that a kept frame takes beside its data

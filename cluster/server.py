@@ -10,11 +10,11 @@ from contextlib import aclosing
 from functools import partial
 from typing import Any
 
-from cluster import frames
-from cluster.client import Connection
-from cluster.frames import ProtocolError, Request, UnknownEngine, pack_ids, unpack_ids
-from cluster.link import Link
-from engine.base import Engine, EngineError, InvalidRequest, Session, SessionCancelled, UnknownSession
+from tandem.cluster import frames
+from tandem.cluster.client import Connection
+from tandem.cluster.frames import ProtocolError, Request, UnknownEngine, pack_ids, unpack_ids
+from tandem.cluster.link import Link
+from tandem.engine.base import Engine, EngineError, InvalidRequest, Session, SessionCancelled, UnknownSession
 
 log = logging.getLogger(__name__)
 

@@ -13,10 +13,10 @@ from typing import Protocol
 
 import msgspec
 
-from cluster.device import Device, DeviceSession
-from cluster.profile import DeviceSpeed
-from cluster.registry import DeviceRecord, ModelRecord, engine_name
-from engine.base import Engine, EngineInfo, EngineStats, EngineStopped, Sampling
+from tandem.cluster.device import Device, DeviceSession
+from tandem.cluster.profile import DeviceSpeed
+from tandem.cluster.registry import DeviceRecord, ModelRecord, engine_name
+from tandem.engine.base import Engine, EngineInfo, EngineStats, EngineStopped, Sampling
 
 
 class Loadable(Protocol):

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from cluster.frames import (
+from tandem.cluster.frames import (
     HEADER,
     VERSION,
     Ack,
@@ -27,9 +27,9 @@ from cluster.frames import (
     decode,
     encode,
 )
-from cluster.resumption import Book
-from cluster.timer import precise_timer
-from engine.base import EngineError, EngineStopped
+from tandem.cluster.resumption import Book
+from tandem.cluster.timer import precise_timer
+from tandem.engine.base import EngineError, EngineStopped
 
 _BUFFER = 256 * 1024  # a frame larger than this is received into memory of its own, without a copy
 _AWAY_BYTES = 1024 * 1024  # kept while away, beyond which writers wait

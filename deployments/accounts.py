@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from policies.cost import MAINS_USD_PER_J, Used
-from policies.dispatch import Side
-from policies.race import RaceAccount
+from tandem.policies.cost import MAINS_USD_PER_J, Used
+from tandem.policies.dispatch import Side
+from tandem.policies.race import RaceAccount
 
 ANONYMOUS = "anonymous"
 _DEVICE = "device-"

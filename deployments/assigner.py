@@ -6,31 +6,31 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import NoReturn
 
-from cluster.registry import DeviceRecord
-from deployments.devices import DeviceIndex
-from deployments.directory import Snapshot
-from deployments.experience import Experience
-from deployments.modes import MODES
-from deployments.modes.base import DEVICE, MIDDLE, POOLS, VERIFIER, Mode, Role, Situation
-from deployments.reports import Report
-from deployments.request.assignment import (
+from tandem.cluster.registry import DeviceRecord
+from tandem.deployments.devices import DeviceIndex
+from tandem.deployments.directory import Snapshot
+from tandem.deployments.experience import Experience
+from tandem.deployments.modes import MODES
+from tandem.deployments.modes.base import DEVICE, MIDDLE, POOLS, VERIFIER, Mode, Role, Situation
+from tandem.deployments.reports import Report
+from tandem.deployments.request.assignment import (
     Assignment,
     EndpointInfo,
     Endpoints,
     NoEndpoint,
     RoutingRequest,
 )
-from deployments.request.job import NoSuchDevice, UnknownMode
-from engine.base import InvalidRequest, NoCapacity, SplitInfo
-from engine.split.base import SplitMismatch, misfit
-from policies.collaboration import (
+from tandem.deployments.request.job import NoSuchDevice, UnknownMode
+from tandem.engine.base import InvalidRequest, NoCapacity, SplitInfo
+from tandem.engine.split.base import SplitMismatch, misfit
+from tandem.policies.collaboration import (
     ANY_DEVICE,
     Collaboration,
     CollaborationPolicy,
     CollaborationState,
     DevicePart,
 )
-from policies.routing import RoutingPolicy
+from tandem.policies.routing import RoutingPolicy
 
 FIRST_S = 2.0
 """How long an endpoint that turned away a half-finished answer stays reserved for such answers, which retry every

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, field_validator, model_validator
 
-from deployments.settings import PolicyChoice, Strict
-from engine.base import EngineStats
-from policies.autoscaling import Autoscaler, Bounds, PoolState, ReplicaState, autoscaling
+from tandem.deployments.settings import PolicyChoice, Strict
+from tandem.engine.base import EngineStats
+from tandem.policies.autoscaling import Autoscaler, Bounds, PoolState, ReplicaState, autoscaling
 
 if TYPE_CHECKING:
     from ray.serve.config import AutoscalingContext

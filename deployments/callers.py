@@ -6,8 +6,8 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 
-from deployments.kept import Kept
-from deployments.keys import Caller
+from tandem.deployments.kept import Kept
+from tandem.deployments.keys import Caller
 
 KNOWN_S = 2.0
 """How long what the router said holds: a key that was revoked opens nothing after so long."""

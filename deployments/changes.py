@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from deployments.mistakes import explain
-from deployments.settings import Strict
+from tandem.deployments.mistakes import explain
+from tandem.deployments.settings import Strict
 
 logger = logging.getLogger("ray.serve")
 

@@ -10,10 +10,10 @@ from typing import TypeVar
 
 import msgspec
 
-from cluster.frames import ProtocolError
-from deployments.modes import MODES
-from deployments.request.assignment import Assignment, EndpointInfo, Prices
-from policies.cost import Used
+from tandem.cluster.frames import ProtocolError
+from tandem.deployments.modes import MODES
+from tandem.deployments.request.assignment import Assignment, EndpointInfo, Prices
+from tandem.policies.cost import Used
 
 REGISTER, ASSIGN, OVER, ACCOUNT = "register", "assign", "over", "account"
 MIDDLES, ECHO = "middles", "echo"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 
-from engine.base import (
+from tandem.engine.base import (
     Draft,
     DraftProbs,
     Engine,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from deployments.modes.base import POOLS
-from policies.collaboration import ANY_DEVICE
+from tandem.deployments.modes.base import POOLS
+from tandem.policies.collaboration import ANY_DEVICE
 
 PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 

@@ -6,8 +6,8 @@ import heapq
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from cluster.registry import DeviceRecord
-from policies.collaboration import DeviceView, Preference
+from tandem.cluster.registry import DeviceRecord
+from tandem.policies.collaboration import DeviceView, Preference
 
 
 class DeviceIndex:

@@ -6,8 +6,8 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from cluster.registry import DeviceRecord
-from deployments.request.assignment import EndpointInfo
+from tandem.cluster.registry import DeviceRecord
+from tandem.deployments.request.assignment import EndpointInfo
 
 REMEMBERED = 65_536
 """Changes of devices that a snapshot can tell apart from older ones."""

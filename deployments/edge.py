@@ -16,12 +16,12 @@ import ray.util
 from pydantic import Field, field_validator, model_validator
 from ray.experimental import internal_kv
 
-from cluster import host as hosting
-from cluster.profile import load_profile
-from deployments.device_name import PATTERN, device_name
-from deployments.endpoint import EndpointSettings
-from deployments.engines import AnySettings, EngineSettings, TorchSettings, build_engine
-from deployments.settings import LinkSettings, Strict
+from tandem.cluster import host as hosting
+from tandem.cluster.profile import load_profile
+from tandem.deployments.device_name import PATTERN, device_name
+from tandem.deployments.endpoint import EndpointSettings
+from tandem.deployments.engines import AnySettings, EngineSettings, TorchSettings, build_engine
+from tandem.deployments.settings import LinkSettings, Strict
 
 logger = logging.getLogger("ray.serve")
 

@@ -10,14 +10,14 @@ from pathlib import Path
 
 from pydantic import Field
 
-from cluster.address import reachable
-from cluster.endpoint import serve_engines
-from cluster.tls import contexts
-from deployments.autoscaling import as_numbers, replica_state
-from deployments.engines import AnySettings, MiddleSettings, build_engine
-from deployments.request.assignment import EndpointInfo, Load
-from deployments.settings import Strict
-from engine.base import EngineStopped
+from tandem.cluster.address import reachable
+from tandem.cluster.endpoint import serve_engines
+from tandem.cluster.tls import contexts
+from tandem.deployments.autoscaling import as_numbers, replica_state
+from tandem.deployments.engines import AnySettings, MiddleSettings, build_engine
+from tandem.deployments.request.assignment import EndpointInfo, Load
+from tandem.deployments.settings import Strict
+from tandem.engine.base import EngineStopped
 
 logger = logging.getLogger("ray.serve")
 

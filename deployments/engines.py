@@ -9,12 +9,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from cluster.delayed import Delayed
-from cluster.latency import LogNormal
-from deployments.settings import LatencySettings
-from engine.base import Engine
-from engine.config import EngineConfig, Strict
-from engine.vllm.config import VllmConfig
+from tandem.cluster.delayed import Delayed
+from tandem.cluster.latency import LogNormal
+from tandem.deployments.settings import LatencySettings
+from tandem.engine.base import Engine
+from tandem.engine.config import EngineConfig, Strict
+from tandem.engine.vllm.config import VllmConfig
 
 logger = logging.getLogger("ray.serve")
 
@@ -114,18 +114,18 @@ def build_engine(settings: AnySettings | MiddleSettings) -> Engine:
     """Load and start the engine; takes seconds for a torch engine, half a minute for vLLM. Raises FileNotFoundError,
     ValueError."""
     if isinstance(settings, NullSettings):
-        from engine.null_engine import NullEngine
+        from tandem.engine.null_engine import NullEngine
 
         return NullEngine(**settings.model_dump(exclude={"kind"}))
 
     if isinstance(settings, VllmSettings):
-        from engine.vllm.engine import load as load_vllm
+        from tandem.engine.vllm.engine import load as load_vllm
 
         folder = model_folder(settings.model)
         return load_vllm(folder, settings, threads=settings.threads, report=_log_loaded)
 
     if isinstance(settings, MiddleSettings):
-        from engine.torch.split import load_middle, load_pipeline
+        from tandem.engine.torch.split import load_middle, load_pipeline
 
         folder, threads = model_folder(settings.model), settings.threads
         if settings.stages == 1:
@@ -134,8 +134,8 @@ def build_engine(settings: AnySettings | MiddleSettings) -> Engine:
             folder, settings.first, settings.stages, settings, threads=threads, report=_log_loaded
         )
 
-    from engine.torch.engine import load  # imports torch: only where a model runs
-    from engine.torch.linear import choices
+    from tandem.engine.torch.engine import load  # imports torch: only where a model runs
+    from tandem.engine.torch.linear import choices
 
     engine: Engine = load(
         model_folder(settings.model),
@@ -163,7 +163,7 @@ def model_folder(model: str) -> Path:
         return folder
     if len(folder.parts) > 1:
         raise FileNotFoundError(f"there is no folder {model}")
-    from engine import family
+    from tandem.engine import family
 
     return family.path(model)
 

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
 from typing import Any
 
-from deployments.gate import SILENT_S, Entry, Passage
-from deployments.reports import Outbox
+from tandem.deployments.gate import SILENT_S, Entry, Passage
+from tandem.deployments.reports import Outbox
 
 SIGN_S = SILENT_S / 3
 """Between two signs of life."""

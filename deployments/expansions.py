@@ -13,18 +13,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
-from cluster.registry import DeviceRecord
-from deployments.assigner import Assigner
-from deployments.kept import Kept
-from deployments.modes.base import EXPANDER
-from deployments.profiles import Profiles
-from deployments.request.assignment import EndpointInfo
-from deployments.request.expansion import Place, PlaceReport, PlaceRequest, PlanRequest, SketchPlan
-from deployments.settings import SketchSettings
-from deployments.switches import DeviceModels
-from policies.moving_average import MovingAverage
-from policies.sketch.dispatch import Job, job_queue
-from policies.sketch.level import Choice, Coming, SketchState, SmallModel, sketching
+from tandem.cluster.registry import DeviceRecord
+from tandem.deployments.assigner import Assigner
+from tandem.deployments.kept import Kept
+from tandem.deployments.modes.base import EXPANDER
+from tandem.deployments.profiles import Profiles
+from tandem.deployments.request.assignment import EndpointInfo
+from tandem.deployments.request.expansion import Place, PlaceReport, PlaceRequest, PlanRequest, SketchPlan
+from tandem.deployments.settings import SketchSettings
+from tandem.deployments.switches import DeviceModels
+from tandem.policies.moving_average import MovingAverage
+from tandem.policies.sketch.dispatch import Job, job_queue
+from tandem.policies.sketch.level import Choice, Coming, SketchState, SmallModel, sketching
 
 ENDPOINTS_KEPT = 65_536
 """Whose speed is known; whoever was not heard of for longest is forgotten."""

@@ -7,18 +7,18 @@ from __future__ import annotations
 
 from random import Random
 
-from deployments.accounts import Accounts
-from deployments.kept import Kept
-from deployments.pairs import Pairs
-from deployments.reports import Report
-from deployments.request.assignment import Prices, RoutingRequest
-from deployments.rivals import Rivals
-from deployments.settings import RacingSettings
-from policies.cost import per_million
-from policies.dispatch import dispatch
-from policies.migration import migration
-from policies.race import Race, RaceAccount
-from policies.window import StaticWindow
+from tandem.deployments.accounts import Accounts
+from tandem.deployments.kept import Kept
+from tandem.deployments.pairs import Pairs
+from tandem.deployments.reports import Report
+from tandem.deployments.request.assignment import Prices, RoutingRequest
+from tandem.deployments.rivals import Rivals
+from tandem.deployments.settings import RacingSettings
+from tandem.policies.cost import per_million
+from tandem.policies.dispatch import dispatch
+from tandem.policies.migration import migration
+from tandem.policies.race import Race, RaceAccount
+from tandem.policies.window import StaticWindow
 
 RACES_KEPT = 65_536
 """Races that have begun; of those that nobody reports the end of, the oldest are forgotten."""

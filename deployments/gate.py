@@ -12,11 +12,11 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from deployments.accounts import Terms
-from deployments.settings import GateSettings
-from engine.base import EngineError
-from policies.fairness import FairQueue, Place
-from policies.rate import RateLimit
+from tandem.deployments.accounts import Terms
+from tandem.deployments.settings import GateSettings
+from tandem.engine.base import EngineError
+from tandem.policies.fairness import FairQueue, Place
+from tandem.policies.rate import RateLimit
 
 SILENT_S = 10.0
 """A replica of the API that has said nothing for so long is not there."""

@@ -18,22 +18,22 @@ from pydantic import Field, model_validator
 from ray import serve
 from ray.serve.handle import DeploymentHandle
 
-from cluster.address import is_loopback, reachable
-from cluster.endpoint import serve_engines
-from cluster.peers import Peers
-from cluster.server import EngineHandler
-from cluster.tls import serving
-from deployments.asking import ask
-from deployments.callers import Callers
-from deployments.control import SILENCE_S
-from deployments.endpoint import EndpointSettings
-from deployments.entrance import Entrance
-from deployments.guest import Cloud
-from deployments.guests import Guests
-from deployments.reports import Outbox, Report
-from deployments.request.assignment import Assignment, EndpointInfo, RoutingRequest
-from deployments.settings import GateSettings, LimitSettings, Strict
-from engine.base import Engine, EngineStopped
+from tandem.cluster.address import is_loopback, reachable
+from tandem.cluster.endpoint import serve_engines
+from tandem.cluster.peers import Peers
+from tandem.cluster.server import EngineHandler
+from tandem.cluster.tls import serving
+from tandem.deployments.asking import ask
+from tandem.deployments.callers import Callers
+from tandem.deployments.control import SILENCE_S
+from tandem.deployments.endpoint import EndpointSettings
+from tandem.deployments.entrance import Entrance
+from tandem.deployments.guest import Cloud
+from tandem.deployments.guests import Guests
+from tandem.deployments.reports import Outbox, Report
+from tandem.deployments.request.assignment import Assignment, EndpointInfo, RoutingRequest
+from tandem.deployments.settings import GateSettings, LimitSettings, Strict
+from tandem.engine.base import Engine, EngineStopped
 
 logger = logging.getLogger("ray.serve")
 

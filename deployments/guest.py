@@ -15,13 +15,13 @@ from functools import partial
 
 import msgspec
 
-from cluster.client import Connection
-from cluster.frames import Unauthorized, UnknownEngine
-from cluster.registry import DeviceRecord
-from cluster.server import EngineHandler
-from deployments.accounts import Bill, Statement
-from deployments.callers import Callers
-from deployments.control import (
+from tandem.cluster.client import Connection
+from tandem.cluster.frames import Unauthorized, UnknownEngine
+from tandem.cluster.registry import DeviceRecord
+from tandem.cluster.server import EngineHandler
+from tandem.deployments.accounts import Bill, Statement
+from tandem.deployments.callers import Callers
+from tandem.deployments.control import (
     ACCOUNT,
     ASSIGN,
     ECHO,
@@ -34,17 +34,17 @@ from deployments.control import (
     pack,
     unpack,
 )
-from deployments.counted import Counted
-from deployments.entrance import Entrance
-from deployments.gate import Entry
-from deployments.kept import Kept
-from deployments.keys import Caller, Role
-from deployments.modes import MODES
-from deployments.reports import Report
-from deployments.request.assignment import Assignment, EndpointInfo, Prices, RoutingRequest
-from deployments.request.job import UnknownMode
-from engine.base import Engine, EngineError, InvalidRequest, NoCapacity, SplitInfo
-from policies.cost import Used
+from tandem.deployments.counted import Counted
+from tandem.deployments.entrance import Entrance
+from tandem.deployments.gate import Entry
+from tandem.deployments.kept import Kept
+from tandem.deployments.keys import Caller, Role
+from tandem.deployments.modes import MODES
+from tandem.deployments.reports import Report
+from tandem.deployments.request.assignment import Assignment, EndpointInfo, Prices, RoutingRequest
+from tandem.deployments.request.job import UnknownMode
+from tandem.engine.base import Engine, EngineError, InvalidRequest, NoCapacity, SplitInfo
+from tandem.policies.cost import Used
 
 REACHED = 256
 """Endpoints that a device may know: those that it was sent to last."""

@@ -9,14 +9,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from cluster.client import Connection
-from cluster.frames import AlreadyConnected, Hello, Unauthorized
-from cluster.registry import DeviceRecord
-from deployments.callers import Callers
-from deployments.control import ENGINE
-from deployments.guest import Badge, Cloud, Guest
-from deployments.keys import digest
-from engine.base import Engine, EngineError, EngineStopped
+from tandem.cluster.client import Connection
+from tandem.cluster.frames import AlreadyConnected, Hello, Unauthorized
+from tandem.cluster.registry import DeviceRecord
+from tandem.deployments.callers import Callers
+from tandem.deployments.control import ENGINE
+from tandem.deployments.guest import Badge, Cloud, Guest
+from tandem.deployments.keys import digest
+from tandem.engine.base import Engine, EngineError, EngineStopped
 
 logger = logging.getLogger("ray.serve")
 

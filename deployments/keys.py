@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import NamedTuple
 
-from deployments.accounts import ANONYMOUS, Terms, account_of
-from deployments.device_name import device_name
+from tandem.deployments.accounts import ANONYMOUS, Terms, account_of
+from tandem.deployments.device_name import device_name
 
 PREFIX = "tandem-"
 SECRET_BYTES = 32

@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from deployments.accounts import Bill, Terms
-from deployments.keys import Key, Role, Secret
-from policies.cost import Used
+from tandem.deployments.accounts import Bill, Terms
+from tandem.deployments.keys import Key, Role, Secret
+from tandem.policies.cost import Used
 
 VERSION = 1
 """Of the tables; a file of another version is refused."""

@@ -16,10 +16,10 @@ from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 
-from deployments.directory import Snapshot
-from deployments.modes import MODES
-from deployments.modes.base import VERIFIER
-from deployments.request.assignment import EndpointInfo
+from tandem.deployments.directory import Snapshot
+from tandem.deployments.modes import MODES
+from tandem.deployments.modes.base import VERIFIER
+from tandem.deployments.request.assignment import EndpointInfo
 
 OPEN = "open"
 """The mode of a request that left it open and did not get as far as to be given one."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from deployments.kept import Kept
-from deployments.request.assignment import EndpointInfo
-from policies.pair import PairHistory, TargetHistory
-from policies.window import WindowPolicy
+from tandem.deployments.kept import Kept
+from tandem.deployments.request.assignment import EndpointInfo
+from tandem.policies.pair import PairHistory, TargetHistory
+from tandem.policies.window import WindowPolicy
 
 KEPT = 4096
 """Pairs that were not used for longest are forgotten first."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from deployments.kept import Kept
-from deployments.request.assignment import EndpointInfo
-from policies.race import RaceHistory
-from policies.samples import Latencies, Outputs
-from policies.step_time import StepTimeModel
+from tandem.deployments.kept import Kept
+from tandem.deployments.request.assignment import EndpointInfo
+from tandem.policies.race import RaceHistory
+from tandem.policies.samples import Latencies, Outputs
+from tandem.policies.step_time import StepTimeModel
 
 KEPT = 4096
 """Endpoints that were not used for longest are forgotten first."""

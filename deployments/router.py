@@ -16,23 +16,23 @@ from typing import Any, ParamSpec, TypeVar
 from ray import serve
 from ray.serve.handle import DeploymentHandle
 
-from deployments import profiles
-from deployments.accounts import Statement, device_of
-from deployments.assigner import Assigner
-from deployments.changes import in_place
-from deployments.directory import Snapshot
-from deployments.expansions import Expansions
-from deployments.experience import Experience
-from deployments.gate import Entry, Gate, Passage
-from deployments.keys import Caller, Key, KeyRefused, Role
-from deployments.metrics import Metrics, Observation
-from deployments.modes.base import VERIFIER
-from deployments.reports import Report
-from deployments.request.assignment import Assignment, RoutingRequest
-from deployments.request.expansion import Place, PlaceReport, PlaceRequest, PlanRequest, SketchPlan
-from deployments.request.job import NoSuchDevice
-from deployments.routing import Routing
-from deployments.settings import (
+from tandem.deployments import profiles
+from tandem.deployments.accounts import Statement, device_of
+from tandem.deployments.assigner import Assigner
+from tandem.deployments.changes import in_place
+from tandem.deployments.directory import Snapshot
+from tandem.deployments.expansions import Expansions
+from tandem.deployments.experience import Experience
+from tandem.deployments.gate import Entry, Gate, Passage
+from tandem.deployments.keys import Caller, Key, KeyRefused, Role
+from tandem.deployments.metrics import Metrics, Observation
+from tandem.deployments.modes.base import VERIFIER
+from tandem.deployments.reports import Report
+from tandem.deployments.request.assignment import Assignment, RoutingRequest
+from tandem.deployments.request.expansion import Place, PlaceReport, PlaceRequest, PlanRequest, SketchPlan
+from tandem.deployments.request.job import NoSuchDevice
+from tandem.deployments.routing import Routing
+from tandem.deployments.settings import (
     GateSettings,
     LedgerSettings,
     RacingSettings,
@@ -40,10 +40,10 @@ from deployments.settings import (
     SketchSettings,
     Strict,
 )
-from deployments.treasury import Treasury
-from engine.base import EngineError, SplitInfo
-from policies.collaboration import collaboration
-from policies.routing import routing
+from tandem.deployments.treasury import Treasury
+from tandem.engine.base import EngineError, SplitInfo
+from tandem.policies.collaboration import collaboration
+from tandem.policies.routing import routing
 
 logger = logging.getLogger("ray.serve")
 

@@ -6,10 +6,10 @@ import asyncio
 from collections import Counter
 from contextlib import suppress
 
-from deployments.assigner import Assigner
-from deployments.directory import Snapshot
-from deployments.request.assignment import Assignment, NoEndpoint, RoutingRequest
-from deployments.settings import RouterSettings
+from tandem.deployments.assigner import Assigner
+from tandem.deployments.directory import Snapshot
+from tandem.deployments.request.assignment import Assignment, NoEndpoint, RoutingRequest
+from tandem.deployments.settings import RouterSettings
 
 LOOK_AGAIN_S = 0.5  # at the latest: an endpoint that failed a request may be tried again after a while
 

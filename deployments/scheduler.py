@@ -13,13 +13,13 @@ from pydantic import Field
 from ray import serve
 from ray.serve.handle import DeploymentHandle
 
-from cluster.registry import DeviceRecord
-from deployments.changes import in_place
-from deployments.directory import Directory, Snapshot
-from deployments.edge import Edge, HostSettings
-from deployments.endpoint import EndpointSettings
-from deployments.request.assignment import EndpointInfo
-from deployments.settings import Strict
+from tandem.cluster.registry import DeviceRecord
+from tandem.deployments.changes import in_place
+from tandem.deployments.directory import Directory, Snapshot
+from tandem.deployments.edge import Edge, HostSettings
+from tandem.deployments.endpoint import EndpointSettings
+from tandem.deployments.request.assignment import EndpointInfo
+from tandem.deployments.settings import Strict
 
 logger = logging.getLogger("ray.serve")
 

@@ -7,23 +7,23 @@ from typing import Literal
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
-from cluster.link import LinkProfile
-from cluster.wire import DEFAULTS as WIRE
-from cluster.wire import WireSettings
-from deployments.request.timeouts import Limits, Timeouts
-from engine.config import PolicyChoice, Strict
-from engine.split.hidden import Kind
-from policies.chunking import chunking
-from policies.collaboration import collaboration
-from policies.cost import MAINS_USD_PER_J
-from policies.dispatch import dispatch
-from policies.drafting import drafting
-from policies.migration import migration
-from policies.parallel_drafting import parallel_drafting
-from policies.routing import routing
-from policies.sketch.dispatch import job_queue
-from policies.sketch.level import sketching
-from policies.sketch.suitability import sketchable
+from tandem.cluster.link import LinkProfile
+from tandem.cluster.wire import DEFAULTS as WIRE
+from tandem.cluster.wire import WireSettings
+from tandem.deployments.request.timeouts import Limits, Timeouts
+from tandem.engine.config import PolicyChoice, Strict
+from tandem.engine.split.hidden import Kind
+from tandem.policies.chunking import chunking
+from tandem.policies.collaboration import collaboration
+from tandem.policies.cost import MAINS_USD_PER_J
+from tandem.policies.dispatch import dispatch
+from tandem.policies.drafting import drafting
+from tandem.policies.migration import migration
+from tandem.policies.parallel_drafting import parallel_drafting
+from tandem.policies.routing import routing
+from tandem.policies.sketch.dispatch import job_queue
+from tandem.policies.sketch.level import sketching
+from tandem.policies.sketch.suitability import sketchable
 
 __all__ = ["LatencySettings", "LinkSettings", "PolicyChoice", "RacingSettings", "RouterSettings", "Strict"]
 

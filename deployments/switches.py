@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from cluster.registry import DeviceRecord, ModelRecord
-from policies.sketch.selection import ModelSelection
+from tandem.cluster.registry import DeviceRecord, ModelRecord
+from tandem.policies.sketch.selection import ModelSelection
 
 TOLD_S = 2.0
 """By now a device has told that it has no session left: it registers every second."""

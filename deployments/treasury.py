@@ -13,10 +13,10 @@ from dataclasses import fields, replace
 from functools import partial
 from typing import Any, TypeVar
 
-from deployments.accounts import ANONYMOUS, Accounts, Statement, Terms, device_of
-from deployments.keys import Caller, Key, KeyRefused, Keyring, NoSuchKey, Role
-from deployments.ledger import Charge, Ledger, LedgerError
-from deployments.settings import LedgerSettings
+from tandem.deployments.accounts import ANONYMOUS, Accounts, Statement, Terms, device_of
+from tandem.deployments.keys import Caller, Key, KeyRefused, Keyring, NoSuchKey, Role
+from tandem.deployments.ledger import Charge, Ledger, LedgerError
+from tandem.deployments.settings import LedgerSettings
 
 logger = logging.getLogger("ray.serve")
 

@@ -10,13 +10,13 @@ import ssl
 from collections.abc import Callable
 from dataclasses import replace
 
-from cluster.client import Connection
-from cluster.endpoint import dial_in
-from cluster.frames import AlreadyConnected, Unauthorized
-from cluster.registry import DeviceRecord
-from cluster.wire import WireSettings
-from deployments.accounts import Statement
-from deployments.control import (
+from tandem.cluster.client import Connection
+from tandem.cluster.endpoint import dial_in
+from tandem.cluster.frames import AlreadyConnected, Unauthorized
+from tandem.cluster.registry import DeviceRecord
+from tandem.cluster.wire import WireSettings
+from tandem.deployments.accounts import Statement
+from tandem.deployments.control import (
     ACCOUNT,
     ASSIGN,
     ECHO,
@@ -30,9 +30,9 @@ from deployments.control import (
     pack,
     unpack,
 )
-from deployments.request.assignment import Assignment, EndpointInfo, RoutingRequest
-from engine.base import Engine, EngineError, EngineStopped, SplitInfo
-from policies.cost import Used
+from tandem.deployments.request.assignment import Assignment, EndpointInfo, RoutingRequest
+from tandem.engine.base import Engine, EngineError, EngineStopped, SplitInfo
+from tandem.policies.cost import Used
 
 log = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ray import serve
 
-from deployments.endpoint import EngineEndpoint
+from tandem.deployments.endpoint import EngineEndpoint
 
 
 @serve.deployment

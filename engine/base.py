@@ -13,7 +13,7 @@ from typing import Annotated, Protocol
 import msgspec
 import numpy as np
 
-from policies.scheduling.outstanding import Outstanding
+from tandem.policies.scheduling.outstanding import Outstanding
 
 
 class EngineError(Exception):

@@ -6,9 +6,9 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from policies.base import Registry
-from policies.batching import batching
-from policies.scheduling import scheduling
+from tandem.policies.base import Registry
+from tandem.policies.batching import batching
+from tandem.policies.scheduling import scheduling
 
 
 class Strict(BaseModel):

@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Coroutine, Sequence
 from functools import partial
 from typing import Any
 
-from engine.base import (
+from tandem.engine.base import (
     Draft,
     DraftProbs,
     EngineError,
@@ -25,8 +25,8 @@ from engine.base import (
     Tokens,
     Verdict,
 )
-from engine.session import BaseSession
-from engine.validation import check_request
+from tandem.engine.session import BaseSession
+from tandem.engine.validation import check_request
 
 
 class NullSession(BaseSession):

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from engine.base import (
+from tandem.engine.base import (
     Draft,
     DraftProbs,
     EngineError,

@@ -17,8 +17,8 @@ import jinja2
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer as RustTokenizer
 
-from engine.base import InvalidRequest
-from engine.text import unfinished_length
+from tandem.engine.base import InvalidRequest
+from tandem.engine.text import unfinished_length
 
 
 class Tokenizer:

@@ -12,7 +12,7 @@ from contextlib import aclosing, suppress
 
 import msgspec
 
-from engine.base import (
+from tandem.engine.base import (
     ContextOverflow,
     Engine,
     EngineInfo,
@@ -22,9 +22,9 @@ from engine.base import (
     Session,
     Tokens,
 )
-from engine.session import BaseSession
-from engine.tokenizer import Tokenizer
-from engine.validation import check_ids, check_request
+from tandem.engine.session import BaseSession
+from tandem.engine.tokenizer import Tokenizer
+from tandem.engine.validation import check_ids, check_request
 
 
 class _Session(BaseSession):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from engine.base import ContextOverflow, DraftProbs, InvalidRequest, Sampling
+from tandem.engine.base import ContextOverflow, DraftProbs, InvalidRequest, Sampling
 
 
 def check_ids(ids: Sequence[int], vocab_size: int) -> None:

@@ -8,7 +8,7 @@ from importlib import import_module
 from pkgutil import walk_packages
 from typing import Any, Generic, TypeVar
 
-import policies
+from tandem import policies
 
 P = TypeVar("P")
 
@@ -64,12 +64,12 @@ class Registry(Generic[P]):
 
 
 def _family(name: str, module: str) -> Registry[Any]:
-    found: Registry[Any] = getattr(import_module(f"policies.{module}"), name)
+    found: Registry[Any] = getattr(import_module(f"tandem.policies.{module}"), name)
     return found
 
 
 @cache
 def _import_all() -> None:
     """Import all modules of this package, so that every policy in them has registered itself."""
-    for module in sorted(found.name for found in walk_packages(policies.__path__, "policies.")):
+    for module in sorted(found.name for found in walk_packages(policies.__path__, "tandem.policies.")):
         import_module(module)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from policies.base import Registry
+from tandem.policies.base import Registry
 
 
 class Demand(NamedTuple):

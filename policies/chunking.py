@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from policies.base import Registry
+from tandem.policies.base import Registry
 
 
 @dataclass(frozen=True, slots=True)

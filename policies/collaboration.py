@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-from policies.base import Registry
+from tandem.policies.base import Registry
 
 ANY_DEVICE = "any"
 

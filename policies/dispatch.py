@@ -14,8 +14,8 @@ from typing import Protocol
 
 import numpy as np
 
-from policies.base import Registry
-from policies.samples import Latencies, Lengths
+from tandem.policies.base import Registry
+from tandem.policies.samples import Latencies, Lengths
 
 NEVER = math.inf
 REFIT = 64  # samples after which what is fitted to them is fitted again

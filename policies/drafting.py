@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from policies.base import Registry
-from policies.calibration import Calibration
-from policies.moving_average import moved
-from policies.speculation import MAX_WINDOW
+from tandem.policies.base import Registry
+from tandem.policies.calibration import Calibration
+from tandem.policies.moving_average import moved
+from tandem.policies.speculation import MAX_WINDOW
 
 FADE = 0.95  # weight of a device's rounds before: in the five that HAT's a looks back on, chance has too much of a say
 

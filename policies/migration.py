@@ -10,8 +10,8 @@ import math
 from dataclasses import dataclass
 from typing import Protocol
 
-from policies.base import Registry
-from policies.cost import PerToken
+from tandem.policies.base import Registry
+from tandem.policies.cost import PerToken
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ from collections import deque
 from math import inf
 from typing import NamedTuple
 
-from policies.speculation import expected_tokens
-from policies.window import Remembering, WindowPolicy, WindowState
+from tandem.policies.speculation import expected_tokens
+from tandem.policies.window import Remembering, WindowPolicy, WindowState
 
 RECENT_ROUNDS = 24  # what "recent" looks back on: fewer would leave acceptance to chance
 MEMORY = 512  # judged tokens of a target's pairs, over which their acceptance is averaged

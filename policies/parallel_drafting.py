@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from policies.base import Registry
-from policies.speculation import MAX_WINDOW
+from tandem.policies.base import Registry
+from tandem.policies.speculation import MAX_WINDOW
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ that very reason. Once they run dry, every second counts, if somebody else could
 
 from __future__ import annotations
 
-from policies.quality import Reader
+from tandem.policies.quality import Reader
 
 FACTOR, GRACE = 8.0, 3.0
 """Times the usual interval: after so many something is wrong, after so many a reader has waited long enough."""

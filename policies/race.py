@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from policies.budget import Budget
-from policies.cost import Costs
-from policies.dispatch import NEVER, DispatchPolicy, DispatchState, Side
-from policies.migration import MigrationPolicy, MigrationState, buffer_tokens
-from policies.quality import Reader
-from policies.samples import Latencies, Lengths, Outputs, Sampled
-from policies.step_time import StepTimeModel, StepTimes
+from tandem.policies.budget import Budget
+from tandem.policies.cost import Costs
+from tandem.policies.dispatch import NEVER, DispatchPolicy, DispatchState, Side
+from tandem.policies.migration import MigrationPolicy, MigrationState, buffer_tokens
+from tandem.policies.quality import Reader
+from tandem.policies.samples import Latencies, Lengths, Outputs, Sampled
+from tandem.policies.step_time import StepTimeModel, StepTimes
 
 CAUTIOUS = 0.9
 """Quantile of the server's times to first token that a hand-over reckons with."""

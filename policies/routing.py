@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from random import Random
 from typing import Protocol
 
-from policies.base import Registry
+from tandem.policies.base import Registry
 
 
 class RoutingPolicy(Protocol):

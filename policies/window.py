@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from policies.base import Registry
+from tandem.policies.base import Registry
 
 
 @dataclass(frozen=True, slots=True)

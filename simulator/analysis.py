@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 import numpy as np
 
-from deployments.modes import MODES
-from deployments.modes.speculative import Speculation
-from policies.dispatch import Side
-from policies.quality import Stream, assess, effective_tokens, stall_s
-from simulator.answer import Answer
-from simulator.config import Config
-from simulator.world import Load
+from tandem.deployments.modes import MODES
+from tandem.deployments.modes.speculative import Speculation
+from tandem.policies.dispatch import Side
+from tandem.policies.quality import Stream, assess, effective_tokens, stall_s
+from tandem.simulator.answer import Answer
+from tandem.simulator.config import Config
+from tandem.simulator.world import Load
 
 if TYPE_CHECKING:
     import pandas as pd

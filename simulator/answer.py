@@ -6,9 +6,9 @@ from array import array
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from deployments.modes.speculative import Speculation
-from deployments.request.job import Delta, JobStats
-from simulator.workload import Request
+from tandem.deployments.modes.speculative import Speculation
+from tandem.deployments.request.job import Delta, JobStats
+from tandem.simulator.workload import Request
 
 
 class Round(NamedTuple):

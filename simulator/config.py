@@ -14,12 +14,12 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import Discriminator, Field, Tag, ValidationError, field_validator, model_validator
 
-from cluster.profile import load_profile
-from deployments.autoscaling import AutoscalingSettings
-from deployments.mistakes import explain
-from deployments.modes import MODES
-from deployments.modes.base import MIDDLE, VERIFIER
-from deployments.settings import (
+from tandem.cluster.profile import load_profile
+from tandem.deployments.autoscaling import AutoscalingSettings
+from tandem.deployments.mistakes import explain
+from tandem.deployments.modes import MODES
+from tandem.deployments.modes.base import MIDDLE, VERIFIER
+from tandem.deployments.settings import (
     ExpandingModel,
     LatencySettings,
     LimitSettings,
@@ -29,18 +29,18 @@ from deployments.settings import (
     SketchSettings,
     SplitSettings,
 )
-from engine import vllm
-from engine.base import SplitInfo
-from engine.config import EngineConfig, PolicyChoice, SessionLimits, Strict
-from engine.core.pipeline import spread
-from engine.vllm.config import VllmConfig, check_options
-from policies.batching import ChunkedPrefill, batching
-from policies.window import window
-from simulator import hardware
-from simulator.errors import ConfigError, renamed
-from simulator.hardware import Drafter, Ends, MeasuredEnds, MeasuredTimer, RateTimer, StepTimer
-from simulator.sketch import SketchShape
-from simulator.workload import WorkloadSettings
+from tandem.engine import vllm
+from tandem.engine.base import SplitInfo
+from tandem.engine.config import EngineConfig, PolicyChoice, SessionLimits, Strict
+from tandem.engine.core.pipeline import spread
+from tandem.engine.vllm.config import VllmConfig, check_options
+from tandem.policies.batching import ChunkedPrefill, batching
+from tandem.policies.window import window
+from tandem.simulator import hardware
+from tandem.simulator.errors import ConfigError, renamed
+from tandem.simulator.hardware import Drafter, Ends, MeasuredEnds, MeasuredTimer, RateTimer, StepTimer
+from tandem.simulator.sketch import SketchShape
+from tandem.simulator.workload import WorkloadSettings
 
 __all__ = [
     "AutoTopology",

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
 
-from engine.base import Draft, EngineInfo, EngineStats, Sampling, Tokens
-from engine.session import BaseSession
-from simulator.script import EOS, Script
+from tandem.engine.base import Draft, EngineInfo, EngineStats, Sampling, Tokens
+from tandem.engine.session import BaseSession
+from tandem.simulator.script import EOS, Script
 
 
 class ScriptedEngine:

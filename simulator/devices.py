@@ -8,20 +8,20 @@ from functools import partial
 
 import msgspec
 
-from cluster.device import DeviceSession
-from cluster.link import Link
-from cluster.registry import DeviceRecord, ModelRecord
-from cluster.switching import Loadable, SwitchingDevice
-from deployments.request.assignment import EndpointInfo
-from engine.base import Engine, EngineInfo, EngineStopped, Sampling
-from simulator.clock import VirtualLoop
-from simulator.config import Config, DeviceGroup, DeviceModel
-from simulator.device_model import ScriptedEngine
-from simulator.guesses import Guesses
-from simulator.hardware import StepTimer
-from simulator.network import Path
-from simulator.script import EOS, VOCAB_SIZE, VOCABULARY, Script
-from simulator.split import OuterRunner, TimedOuterEngine
+from tandem.cluster.device import DeviceSession
+from tandem.cluster.link import Link
+from tandem.cluster.registry import DeviceRecord, ModelRecord
+from tandem.cluster.switching import Loadable, SwitchingDevice
+from tandem.deployments.request.assignment import EndpointInfo
+from tandem.engine.base import Engine, EngineInfo, EngineStopped, Sampling
+from tandem.simulator.clock import VirtualLoop
+from tandem.simulator.config import Config, DeviceGroup, DeviceModel
+from tandem.simulator.device_model import ScriptedEngine
+from tandem.simulator.guesses import Guesses
+from tandem.simulator.hardware import StepTimer
+from tandem.simulator.network import Path
+from tandem.simulator.script import EOS, VOCAB_SIZE, VOCABULARY, Script
+from tandem.simulator.split import OuterRunner, TimedOuterEngine
 
 CONTEXT = 64
 """Tokens after which devices' speeds are told."""

@@ -8,17 +8,17 @@ from functools import partial
 from operator import attrgetter
 from typing import Any
 
-from engine.base import EngineInfo
-from engine.config import EngineConfig, HostMemory
-from engine.core.engine import Command, CoreEngine, Receive
-from engine.core.host_memory import EmulatedBus, HostCopies
-from engine.core.runner import Outcome, Work
-from engine.core.sequence import Sequence as CoreSequence
-from engine.core.step import Core
-from engine.core.tasks import DraftTask
-from simulator.clock import Handle, VirtualLoop
-from simulator.hardware import StepTimer
-from simulator.script import EOS, VOCAB_SIZE, VOCABULARY, Script
+from tandem.engine.base import EngineInfo
+from tandem.engine.config import EngineConfig, HostMemory
+from tandem.engine.core.engine import Command, CoreEngine, Receive
+from tandem.engine.core.host_memory import EmulatedBus, HostCopies
+from tandem.engine.core.runner import Outcome, Work
+from tandem.engine.core.sequence import Sequence as CoreSequence
+from tandem.engine.core.step import Core
+from tandem.engine.core.tasks import DraftTask
+from tandem.simulator.clock import Handle, VirtualLoop
+from tandem.simulator.hardware import StepTimer
+from tandem.simulator.script import EOS, VOCAB_SIZE, VOCABULARY, Script
 
 SHORTEST_WAIT_S = 1e-6  # of an engine that has nothing to do before something is due
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from simulator.script import TOKEN, Script
+from tandem.simulator.script import TOKEN, Script
 
 WIDTH = 8  # tokens that a guess names
 LEAST = 1e-9  # that a probability is from 0 and from 1

@@ -6,8 +6,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from engine.base import Tensor
-from engine.split.hidden import Codec, Kind, row_bytes
+from tandem.engine.base import Tensor
+from tandem.engine.split.hidden import Codec, Kind, row_bytes
 
 _NOTHING = np.zeros(1, np.uint8)
 _row_bytes = lru_cache(row_bytes)

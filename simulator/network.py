@@ -12,9 +12,9 @@ from contextlib import aclosing, suppress
 from functools import partial
 from typing import Any
 
-from cluster.link import Link, Pipe
-from cluster.wire import WireSettings
-from engine.base import (
+from tandem.cluster.link import Link, Pipe
+from tandem.cluster.wire import WireSettings
+from tandem.engine.base import (
     Draft,
     DraftProbs,
     Engine,
@@ -29,7 +29,7 @@ from engine.base import (
     Tokens,
     Verdict,
 )
-from engine.core.stream import Stream
+from tandem.engine.core.stream import Stream
 
 HEADER_BYTES = 24  # of a frame: length, session, sequence number, tag
 TOKEN_BYTES = 3  # a token id as the wire packs it

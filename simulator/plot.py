@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from simulator.analysis import Result
+from tandem.simulator.analysis import Result
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

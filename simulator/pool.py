@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from deployments.autoscaling import EVERY_S, replica_state
-from policies.autoscaling import PoolState
-from simulator.clock import Handle, VirtualLoop
-from simulator.config import TargetGroup
-from simulator.server import Server
+from tandem.deployments.autoscaling import EVERY_S, replica_state
+from tandem.policies.autoscaling import PoolState
+from tandem.simulator.clock import Handle, VirtualLoop
+from tandem.simulator.config import TargetGroup
+from tandem.simulator.server import Server
 
 
 class Cloud(Protocol):

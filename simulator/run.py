@@ -9,18 +9,18 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
 
-from deployments.request.job import Job
-from engine.base import ContextOverflow, EngineError, EngineStopped, Sampling
-from policies.window import WindowPolicy
-from simulator import hardware
-from simulator.analysis import Result, Service
-from simulator.answer import Answer
-from simulator.config import Config, DeviceModel, TargetGroup
-from simulator.devices import MakeSpeed, SimulatedDevice, Speed
-from simulator.network import frame_bytes
-from simulator.server import Server
-from simulator.workload import Request, build
-from simulator.world import MakeService, World, as_it_is
+from tandem.deployments.request.job import Job
+from tandem.engine.base import ContextOverflow, EngineError, EngineStopped, Sampling
+from tandem.policies.window import WindowPolicy
+from tandem.simulator import hardware
+from tandem.simulator.analysis import Result, Service
+from tandem.simulator.answer import Answer
+from tandem.simulator.config import Config, DeviceModel, TargetGroup
+from tandem.simulator.devices import MakeSpeed, SimulatedDevice, Speed
+from tandem.simulator.network import frame_bytes
+from tandem.simulator.server import Server
+from tandem.simulator.workload import Request, build
+from tandem.simulator.world import MakeService, World, as_it_is
 
 Progress = Callable[[int], None]  # requests finished since the last call
 
@@ -194,7 +194,7 @@ async def _crosses(frame: asyncio.Future[None]) -> None:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """That requests go on elsewhere is in the results, and need not be logged."""
-    logger = logging.getLogger("deployments.request")
+    logger = logging.getLogger("tandem.deployments.request")
     before = logger.level
     logger.setLevel(logging.ERROR)
     try:

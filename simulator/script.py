@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from simulator.workload import Request
+from tandem.simulator.workload import Request
 
 EOS, WRONG = 2, 3
 TOKEN = 5  # the first of an output; the others count up from it

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from deployments.request.assignment import EndpointInfo
-from engine.base import Engine, EngineStats
-from engine.core.engine import CoreEngine
-from engine.core.pipeline import Pipeline
-from simulator.engine import Hardware
-from simulator.network import Path
+from tandem.deployments.request.assignment import EndpointInfo
+from tandem.engine.base import Engine, EngineStats
+from tandem.engine.core.engine import CoreEngine
+from tandem.engine.core.pipeline import Pipeline
+from tandem.simulator.engine import Hardware
+from tandem.simulator.network import Path
 
 if TYPE_CHECKING:
-    from simulator.vllm import TimedVllm
+    from tandem.simulator.vllm import TimedVllm
 
 
 @dataclass(slots=True, eq=False)

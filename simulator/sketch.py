@@ -15,9 +15,9 @@ from math import exp
 
 import numpy as np
 
-from engine.sketch.base import Question, Sketch
-from simulator.script import EOS, TOKEN, Script
-from simulator.workload import Outline, Request
+from tandem.engine.sketch.base import Question, Sketch
+from tandem.simulator.script import EOS, TOKEN, Script
+from tandem.simulator.workload import Outline, Request
 
 HEAD = 4
 """Tokens of a sketch that say how long the answer will be."""

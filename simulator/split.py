@@ -6,22 +6,22 @@ import asyncio
 from collections.abc import Sequence
 from functools import partial
 
-from engine.base import EngineInfo, SplitInfo, Tensor
-from engine.config import EngineConfig
-from engine.core.middle import MiddleEngine
-from engine.core.outer import OuterCore, OuterEngine, OuterSequence, OuterSession
-from engine.core.runner import Outcome, Work
-from engine.core.sequence import Sequence as CoreSequence
-from engine.core.step import Core
-from engine.core.tasks import RoundTask
-from engine.split.base import Judgement
-from engine.split.hidden import Kind
-from simulator.clock import VirtualLoop
-from simulator.engine import Hardware, TimedDriver, TimedRunner, work_s
-from simulator.guesses import Guesses
-from simulator.hardware import Ends, StepTimer
-from simulator.hidden import codec, rows
-from simulator.script import EOS, VOCAB_SIZE, VOCABULARY, Script
+from tandem.engine.base import EngineInfo, SplitInfo, Tensor
+from tandem.engine.config import EngineConfig
+from tandem.engine.core.middle import MiddleEngine
+from tandem.engine.core.outer import OuterCore, OuterEngine, OuterSequence, OuterSession
+from tandem.engine.core.runner import Outcome, Work
+from tandem.engine.core.sequence import Sequence as CoreSequence
+from tandem.engine.core.step import Core
+from tandem.engine.core.tasks import RoundTask
+from tandem.engine.split.base import Judgement
+from tandem.engine.split.hidden import Kind
+from tandem.simulator.clock import VirtualLoop
+from tandem.simulator.engine import Hardware, TimedDriver, TimedRunner, work_s
+from tandem.simulator.guesses import Guesses
+from tandem.simulator.hardware import Ends, StepTimer
+from tandem.simulator.hidden import codec, rows
+from tandem.simulator.script import EOS, VOCAB_SIZE, VOCABULARY, Script
 
 SOON_S = 1e-6  # what is there already
 

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import msgspec
 import yaml
 
-from simulator.config import Config, ConfigError, parse
-from simulator.tasks import resumable_map
+from tandem.simulator.config import Config, ConfigError, parse
+from tandem.simulator.tasks import resumable_map
 
 
 class Point(msgspec.Struct, frozen=True):
@@ -67,7 +67,7 @@ def sweep(variants: Sequence[Variant], out: Path | None = None) -> Iterator[Poin
 
 
 def _simulate(variant: Variant) -> Point:
-    from simulator.run import simulate
+    from tandem.simulator.run import simulate
 
     return Point(variant.key, variant.settings, simulate(variant.config).summary())
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from simulator.plot import canvas
+from tandem.simulator.plot import canvas
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from cluster.own_ray import reaped
+from tandem.cluster.own_ray import reaped
 
 K = TypeVar("K")
 T = TypeVar("T")

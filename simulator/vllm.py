@@ -28,16 +28,16 @@ from vllm.v1.outputs import EMPTY_MODEL_RUNNER_OUTPUT, ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
 
-from engine.base import EngineInfo, EngineStats
-from engine.core.engine import Command
-from engine.vllm.config import VllmConfig, arguments
-from engine.vllm.engine import VllmEngine
-from engine.vllm.scheduler import TandemScheduler
-from engine.vllm.views import Ask
-from simulator.clock import VirtualLoop
-from simulator.engine import SHORTEST_WAIT_S, Alarm, Chunk, Hardware, step_s
-from simulator.hardware import StepTimer
-from simulator.script import EOS, VOCAB_SIZE, VOCABULARY, Script
+from tandem.engine.base import EngineInfo, EngineStats
+from tandem.engine.core.engine import Command
+from tandem.engine.vllm.config import VllmConfig, arguments
+from tandem.engine.vllm.engine import VllmEngine
+from tandem.engine.vllm.scheduler import TandemScheduler
+from tandem.engine.vllm.views import Ask
+from tandem.simulator.clock import VirtualLoop
+from tandem.simulator.engine import SHORTEST_WAIT_S, Alarm, Chunk, Hardware, step_s
+from tandem.simulator.hardware import StepTimer
+from tandem.simulator.script import EOS, VOCAB_SIZE, VOCABULARY, Script
 
 NO_MODEL = {
     "architectures": ["LlamaForCausalLM"],

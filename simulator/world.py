@@ -11,47 +11,47 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, NamedTuple
 
-from cluster.delayed import Delayed
-from cluster.latency import LogNormal
-from cluster.link import Link, LinkProfile
-from deployments.assigner import Assigner
-from deployments.directory import Directory
-from deployments.expansions import Expansions
-from deployments.experience import Experience
-from deployments.modes import MODES
-from deployments.modes.base import DEVICE, DRAFTER, MIDDLE, VERIFIER, Tools
-from deployments.modes.expansion import Sketching
-from deployments.reports import Outbox, Report
-from deployments.request.assignment import Assignment, EndpointInfo, RoutingRequest
-from deployments.request.executor import Executor
-from deployments.request.expansion import Place, PlaceReport, PlaceRequest, PlanRequest, SketchPlan
-from deployments.request.session import Dial
-from deployments.routing import Routing
-from engine import vllm
-from engine.base import Engine, EngineInfo, EngineStopped
-from engine.core.engine import CoreEngine
-from engine.core.pipeline import Pipeline
-from engine.split.base import OuterEngine
-from policies.chunking import chunking
-from policies.collaboration import collaboration
-from policies.drafting import drafting
-from policies.parallel_drafting import parallel_drafting
-from policies.routing import routing
-from policies.window import WindowPolicy, window
-from simulator.clock import Handle, VirtualLoop
-from simulator.config import AnyEngine, Config, TargetGroup, Vllm
-from simulator.devices import Devices, MakeSpeed, SimulatedDevice, Speed
-from simulator.engine import Hardware, timed_engine
-from simulator.hardware import StepTimer
-from simulator.network import LinkedEngine, Path
-from simulator.pool import Pool
-from simulator.script import Script
-from simulator.server import Server
-from simulator.sketch import ScriptedFormat
-from simulator.split import timed_middle
+from tandem.cluster.delayed import Delayed
+from tandem.cluster.latency import LogNormal
+from tandem.cluster.link import Link, LinkProfile
+from tandem.deployments.assigner import Assigner
+from tandem.deployments.directory import Directory
+from tandem.deployments.expansions import Expansions
+from tandem.deployments.experience import Experience
+from tandem.deployments.modes import MODES
+from tandem.deployments.modes.base import DEVICE, DRAFTER, MIDDLE, VERIFIER, Tools
+from tandem.deployments.modes.expansion import Sketching
+from tandem.deployments.reports import Outbox, Report
+from tandem.deployments.request.assignment import Assignment, EndpointInfo, RoutingRequest
+from tandem.deployments.request.executor import Executor
+from tandem.deployments.request.expansion import Place, PlaceReport, PlaceRequest, PlanRequest, SketchPlan
+from tandem.deployments.request.session import Dial
+from tandem.deployments.routing import Routing
+from tandem.engine import vllm
+from tandem.engine.base import Engine, EngineInfo, EngineStopped
+from tandem.engine.core.engine import CoreEngine
+from tandem.engine.core.pipeline import Pipeline
+from tandem.engine.split.base import OuterEngine
+from tandem.policies.chunking import chunking
+from tandem.policies.collaboration import collaboration
+from tandem.policies.drafting import drafting
+from tandem.policies.parallel_drafting import parallel_drafting
+from tandem.policies.routing import routing
+from tandem.policies.window import WindowPolicy, window
+from tandem.simulator.clock import Handle, VirtualLoop
+from tandem.simulator.config import AnyEngine, Config, TargetGroup, Vllm
+from tandem.simulator.devices import Devices, MakeSpeed, SimulatedDevice, Speed
+from tandem.simulator.engine import Hardware, timed_engine
+from tandem.simulator.hardware import StepTimer
+from tandem.simulator.network import LinkedEngine, Path
+from tandem.simulator.pool import Pool
+from tandem.simulator.script import Script
+from tandem.simulator.server import Server
+from tandem.simulator.sketch import ScriptedFormat
+from tandem.simulator.split import timed_middle
 
 if TYPE_CHECKING:
-    from simulator.vllm import TimedVllm
+    from tandem.simulator.vllm import TimedVllm
 
 HEARTBEAT_S = 1.0  # how often devices register
 REFRESH_S = 0.5  # how often the directory learns of loads, as the scheduler's settings have it
@@ -360,7 +360,7 @@ class World:
         """An engine of the kind that is configured. drafts: a drafter's."""
         if isinstance(config, Vllm):
             vllm.set_environment()
-            from simulator.vllm import timed_vllm  # imports vLLM: only where it is simulated
+            from tandem.simulator.vllm import timed_vllm  # imports vLLM: only where it is simulated
 
             return timed_vllm(
                 self.loop,

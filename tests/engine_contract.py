@@ -17,7 +17,7 @@ from contextlib import aclosing, asynccontextmanager
 import numpy as np
 import pytest
 
-from engine.base import (
+from tandem.engine.base import (
     CAPABILITIES,
     ContextOverflow,
     Engine,

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from engine.base import Engine, Sampling, TokenLogprob
-from policies.scheduling.outstanding import Outstanding
+from tandem.engine.base import Engine, Sampling, TokenLogprob
+from tandem.policies.scheduling.outstanding import Outstanding
 from tests.engine_contract import drain, greedy, session
 
 SESSIONS = 16

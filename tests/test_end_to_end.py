@@ -15,9 +15,9 @@ from openai import AsyncOpenAI, NotFoundError
 from openai.types.chat import ChatCompletionChunk
 from ray import serve
 
-from cluster.peers import Peers
-from deployments.request.assignment import EndpointInfo
-from engine.base import EngineStats
+from tandem.cluster.peers import Peers
+from tandem.deployments.request.assignment import EndpointInfo
+from tandem.engine.base import EngineStats
 from tests.conftest import Running
 
 pytestmark = [

@@ -1,4 +1,7 @@
-"""The house's rules about imports: down only, in no circle, and neither Ray nor torch where virtual time runs."""
+"""The house's rules about imports: down only, in no circle, and neither Ray nor torch where virtual time runs.
+
+The floors are imported as `tandem.policies` and so on; here they go by their folders' names.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,8 @@ from typing import NamedTuple
 import pytest
 
 ROOT = Path(__file__).parents[1]
+PACKAGE = "tandem."
+"""Before the name of every floor."""
 
 FLOORS = (
     "policies",
@@ -42,11 +47,13 @@ class Import(NamedTuple):
     """One module that another imports.
 
     early: it is imported as soon as the other one is, rather than in a function or for the type checker alone.
+    written: as the source has it.
     """
 
     line: int
     module: str
     early: bool
+    written: str = ""
 
 
 class Breach(NamedTuple):
@@ -73,10 +80,15 @@ def imports(source: str) -> Iterator[Import]:
     def visit(node: ast.AST, early: bool) -> Iterator[Import]:
         match node:
             case ast.Import():
-                yield from (Import(node.lineno, name.name, early) for name in node.names)
+                yield from (
+                    Import(node.lineno, name.name.removeprefix(PACKAGE), early, name.name)
+                    for name in node.names
+                )
             case ast.ImportFrom(module=str(base), level=0):
-                for name in (f"{base}.{name.name}" for name in node.names):
-                    yield Import(node.lineno, name if name in modules() else base, early)
+                for whole in (f"{base}.{name.name}" for name in node.names):
+                    name = whole.removeprefix(PACKAGE)
+                    found = name if name in modules() else base.removeprefix(PACKAGE)
+                    yield Import(node.lineno, found, early, whole)
             case ast.ImportFrom():
                 raise ValueError(f"line {node.lineno}: a relative import")
             case ast.If() if "TYPE_CHECKING" in ast.unparse(node.test):
@@ -120,6 +132,17 @@ def upward() -> list[Breach]:
         for name, all_found in all_imports().items()
         for found in all_found
         if points_up(name, found.module)
+    ]
+
+
+@cache
+def bare() -> list[Breach]:
+    """Imports of a floor by its folder's name: what is installed has no such package."""
+    return [
+        Breach(modules()[name], found.line, f"imports {found.written}, which is {PACKAGE}{found.written}")
+        for name, all_found in all_imports().items()
+        for found in all_found
+        if found.written.split(".")[0] in FLOORS[:-1]
     ]
 
 
@@ -187,14 +210,14 @@ for name in modules:
     try:
         importlib.import_module(name)
     except ModuleNotFoundError as error:
-        print(json.dumps([name, error.name]))
+        print(json.dumps([name.removeprefix("tandem."), error.name]))
 """
 
 
 def unimportable(packages: tuple[str, ...]) -> list[Breach]:
     """Modules of `packages` that a fresh interpreter cannot import without Ray and torch."""
     names = [name for name in modules() if set(packages) & set(around(name)) and name not in APART]
-    command = [sys.executable, "-c", IMPORT_EACH, json.dumps([HEAVY, names])]
+    command = [sys.executable, "-c", IMPORT_EACH, json.dumps([HEAVY, [PACKAGE + name for name in names]])]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=100)
     assert done.returncode == 0, done.stderr
     failures = [json.loads(line) for line in done.stdout.splitlines()]
@@ -207,7 +230,7 @@ def loading() -> list[Breach]:
     return unimportable(LIGHT)
 
 
-RULES = (upward, heavy, loading, circular)
+RULES = (upward, bare, heavy, loading, circular)
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
@@ -229,35 +252,36 @@ def test_late_imports_are_really_there() -> None:
 def test_every_package_has_its_floor_and_is_installed_and_checked() -> None:
     packages = {path.parent.name for path in ROOT.glob("*/__init__.py")}
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]
-    assert packages == set(FLOORS)
-    assert {name + "*" for name in FLOORS[:-1]} == set(settings["setuptools"]["packages"]["find"]["include"])
-    assert set(FLOORS[:-1]) == set(settings["mypy"]["packages"])
+    assert packages == {*FLOORS, "tandem"}
+    assert {path.name for path in (ROOT / "tandem").iterdir() if path.is_symlink()} == set(FLOORS[:-1])
+    assert settings["setuptools"]["packages"]["find"]["include"] == ["tandem*"]
+    assert settings["mypy"]["packages"] == ["tandem"]
 
 
 def test_imports_are_found_wherever_they_stand() -> None:
     source = """
 from typing import TYPE_CHECKING
 
-import engine.base, ray.serve
-from engine import base, nothing
+import tandem.engine.base, ray.serve
+from tandem.engine import base, nothing
 
 if TYPE_CHECKING:
-    import app.main
+    import tandem.app.main
 try:
-    import deployments
+    import tandem.deployments
 except ImportError:
     def late():
-        from app import settings
+        from tandem.app import settings
 """
     assert list(imports(source)) == [
-        Import(2, "typing", True),
-        Import(4, "engine.base", True),
-        Import(4, "ray.serve", True),
-        Import(5, "engine.base", True),
-        Import(5, "engine", True),
-        Import(8, "app.main", False),
-        Import(10, "deployments", True),
-        Import(13, "app.settings", False),
+        Import(2, "typing", True, "typing.TYPE_CHECKING"),
+        Import(4, "engine.base", True, "tandem.engine.base"),
+        Import(4, "ray.serve", True, "ray.serve"),
+        Import(5, "engine.base", True, "tandem.engine.base"),
+        Import(5, "engine", True, "tandem.engine.nothing"),
+        Import(8, "app.main", False, "tandem.app.main"),
+        Import(10, "deployments", True, "tandem.deployments"),
+        Import(13, "app.settings", False, "tandem.app.settings"),
     ]
 
 

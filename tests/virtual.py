@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine
 from functools import wraps
 from typing import Any, ParamSpec
 
-from simulator.clock import VirtualLoop
+from tandem.simulator.clock import VirtualLoop
 
 P = ParamSpec("P")
 

@@ -12,9 +12,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from engine.family import NAMES, adapter_file, path
-from engine.model_folder import UnsupportedModel
-from engine.split import bundle
+from tandem.engine.family import NAMES, adapter_file, path
+from tandem.engine.model_folder import UnsupportedModel
+from tandem.engine.split import bundle
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from fastapi import Request
 
-from app.api.backend import Backend
-from app.api.errors import ApiError
-from cluster.address import is_loopback
-from deployments.keys import Caller, Role, digest
+from tandem.app.api.backend import Backend
+from tandem.app.api.errors import ApiError
+from tandem.cluster.address import is_loopback
+from tandem.deployments.keys import Caller, Role, digest
 
 LOCAL = "localhost"
 FORWARDED_FOR = "x-forwarded-for"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pydantic import BaseModel
 
-from app.api.keys import TermsForm, TermsView
-from deployments.accounts import Bill, Statement
+from tandem.app.api.keys import TermsForm, TermsView
+from tandem.deployments.accounts import Bill, Statement
 
 
 class AccountChange(TermsForm):

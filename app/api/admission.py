@@ -9,26 +9,26 @@ from typing import Any
 
 import msgspec
 
-from app.api.backend import Backend, ModelCard
-from app.api.choice import Choice
-from app.api.errors import (
+from tandem.app.api.backend import Backend, ModelCard
+from tandem.app.api.choice import Choice
+from tandem.app.api.errors import (
     context_overflow,
     model_not_found,
     not_allowed,
     paced_for_nobody,
     too_many_answers,
 )
-from app.api.schema import ChatRequest, CompletionRequest
-from deployments.gate import Entry
-from deployments.keys import Caller
-from deployments.modes import MODES
-from deployments.modes.cloud import CloudMode
-from deployments.request.job import Job, UnknownMode
-from engine.base import Sampling
-from engine.sketch.base import Question
-from engine.tokenizer import Tokenizer
-from engine.validation import check_ids
-from policies.collaboration import ANY_DEVICE
+from tandem.app.api.schema import ChatRequest, CompletionRequest
+from tandem.deployments.gate import Entry
+from tandem.deployments.keys import Caller
+from tandem.deployments.modes import MODES
+from tandem.deployments.modes.cloud import CloudMode
+from tandem.deployments.request.job import Job, UnknownMode
+from tandem.engine.base import Sampling
+from tandem.engine.sketch.base import Question
+from tandem.engine.tokenizer import Tokenizer
+from tandem.engine.validation import check_ids
+from tandem.policies.collaboration import ANY_DEVICE
 
 LONG = 2_000
 """Characters from which on a request's prompts are encoded beside the event loop rather than on it."""

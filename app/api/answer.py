@@ -12,15 +12,15 @@ from typing import Any
 from fastapi import Response
 from starlette.types import Receive, Scope, Send
 
-from app.api.admission import Admitted
-from app.api.backend import Backend
-from app.api.choice import Piece, Run, ScoredToken
-from app.api.errors import DISCONNECTED, ApiError, api_error
-from app.api.gather import ChunkCoalescer, Gather
-from app.api.limits import Headers, rate_limit_headers
-from app.api.logprobs import chat_logprobs, completion_logprobs
-from app.api.record import Record
-from app.api.responses import (
+from tandem.app.api.admission import Admitted
+from tandem.app.api.backend import Backend
+from tandem.app.api.choice import Piece, Run, ScoredToken
+from tandem.app.api.errors import DISCONNECTED, ApiError, api_error
+from tandem.app.api.gather import ChunkCoalescer, Gather
+from tandem.app.api.limits import Headers, rate_limit_headers
+from tandem.app.api.logprobs import chat_logprobs, completion_logprobs
+from tandem.app.api.record import Record
+from tandem.app.api.responses import (
     AssistantMessage,
     ChatChoice,
     ChatCompletion,
@@ -29,8 +29,8 @@ from app.api.responses import (
     tandem,
     usage,
 )
-from app.api.schema import ChatRequest, CompletionRequest
-from app.api.sse import DONE, EventWriter, error_event
+from tandem.app.api.schema import ChatRequest, CompletionRequest
+from tandem.app.api.sse import DONE, EventWriter, error_event
 
 EVENT_STREAM = [
     (b"content-type", b"text/event-stream; charset=utf-8"),

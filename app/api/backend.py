@@ -7,13 +7,13 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from app.api.settings import ApiSettings
-from deployments.accounts import Statement
-from deployments.gate import Entry, Passage
-from deployments.keys import Caller, Key, Role
-from deployments.metrics import Observation
-from deployments.request.job import Delta, Job
-from engine.tokenizer import Tokenizer
+from tandem.app.api.settings import ApiSettings
+from tandem.deployments.accounts import Statement
+from tandem.deployments.gate import Entry, Passage
+from tandem.deployments.keys import Caller, Key, Role
+from tandem.deployments.metrics import Observation
+from tandem.deployments.request.job import Delta, Job
+from tandem.engine.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, slots=True)

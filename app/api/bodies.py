@@ -9,9 +9,9 @@ from fastapi import Request
 from pydantic import BaseModel
 from starlette.requests import ClientDisconnect
 
-from app.api.access import check_json
-from app.api.errors import body_too_large, body_too_slow, client_gone
-from app.api.settings import ApiSettings
+from tandem.app.api.access import check_json
+from tandem.app.api.errors import body_too_large, body_too_slow, client_gone
+from tandem.app.api.settings import ApiSettings
 
 REFERENCE = "#/components/schemas/{model}"
 

@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 from itertools import groupby, repeat
 from operator import itemgetter
 
-from app.api.reading import Arrivals, Reading
-from deployments.request.job import Delta, JobStats
-from deployments.request.tokenlog import Origin
-from engine.base import TokenLogprob
-from engine.text import Detokenizer, StopStrings
-from engine.tokenizer import Tokenizer
+from tandem.app.api.reading import Arrivals, Reading
+from tandem.deployments.request.job import Delta, JobStats
+from tandem.deployments.request.tokenlog import Origin
+from tandem.engine.base import TokenLogprob
+from tandem.engine.text import Detokenizer, StopStrings
+from tandem.engine.tokenizer import Tokenizer
 
 Run = tuple[str, int]  # (origin, characters)
 

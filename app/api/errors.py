@@ -16,9 +16,9 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ValidationError
 
-from deployments.keys import KeyRefused, NoSuchKey
-from deployments.ledger import LedgerError
-from engine.base import EngineError
+from tandem.deployments.keys import KeyRefused, NoSuchKey
+from tandem.deployments.ledger import LedgerError
+from tandem.engine.base import EngineError
 
 log = logging.getLogger("ray.serve")
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from html import escape
 
-from app.api.backend import ModelCard
+from tandem.app.api.backend import ModelCard
 
 _PAGE = """<!doctype html>
 <html lang="en">

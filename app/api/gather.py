@@ -7,10 +7,10 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from types import TracebackType
 
-from app.api.choice import Choice, Piece
-from app.api.pacing import paced
-from deployments.request.job import Delta, Job
-from engine.base import EngineStopped
+from tandem.app.api.choice import Choice, Piece
+from tandem.app.api.pacing import paced
+from tandem.deployments.request.job import Delta, Job
+from tandem.engine.base import EngineStopped
 
 RunJob = Callable[[Job], AsyncGenerator[Delta, None]]
 

@@ -7,13 +7,13 @@ from typing import Annotated, Any
 from fastapi import FastAPI, Request, Response
 from pydantic import AfterValidator, BaseModel, Field
 
-from app.api.access import operator
-from app.api.backend import Backend
-from app.api.bodies import body_of, described
-from app.api.schema import DeviceName, Strict
-from deployments.accounts import Terms
-from deployments.keys import Key, Role
-from deployments.modes import MODES
+from tandem.app.api.access import operator
+from tandem.app.api.backend import Backend
+from tandem.app.api.bodies import body_of, described
+from tandem.app.api.schema import DeviceName, Strict
+from tandem.deployments.accounts import Terms
+from tandem.deployments.keys import Key, Role
+from tandem.deployments.modes import MODES
 
 YEAR_S = 366 * 24 * 3600.0
 

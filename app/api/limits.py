@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from deployments.gate import Allowance, Passage
+from tandem.deployments.gate import Allowance, Passage
 
 Headers = list[tuple[bytes, bytes]]
 

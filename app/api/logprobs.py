@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from app.api.choice import ScoredToken
-from engine.tokenizer import Tokenizer
+from tandem.app.api.choice import ScoredToken
+from tandem.engine.tokenizer import Tokenizer
 
 IMPOSSIBLE = -9999.0
 """JSON has no minus infinity; this stands for a probability of 0, as in vLLM."""

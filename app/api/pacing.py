@@ -10,7 +10,7 @@ import math
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-from deployments.request.job import Delta
+from tandem.deployments.request.job import Delta
 
 
 async def paced(deltas: AsyncGenerator[Delta, None], rate: float) -> AsyncGenerator[Delta, None]:

@@ -8,8 +8,8 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
 
-from deployments.request.job import Delta
-from policies.quality import buffers, effective_tokens, stall_s
+from tandem.deployments.request.job import Delta
+from tandem.policies.quality import buffers, effective_tokens, stall_s
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,12 +10,12 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable
 
-from app.api.admission import Admitted
-from app.api.errors import DISCONNECTED
-from deployments.metrics import ABORT, OPEN, Observation
-from deployments.modes import MODES
-from deployments.modes.speculative import Speculation
-from deployments.request.job import JobStats
+from tandem.app.api.admission import Admitted
+from tandem.app.api.errors import DISCONNECTED
+from tandem.deployments.metrics import ABORT, OPEN, Observation
+from tandem.deployments.modes import MODES
+from tandem.deployments.modes.speculative import Speculation
+from tandem.deployments.request.job import JobStats
 
 logger = logging.getLogger("ray.serve")
 

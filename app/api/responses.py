@@ -14,10 +14,10 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from app.api.choice import Run
-from app.api.reading import Reading
-from deployments.modes import MODES
-from deployments.request.job import JobStats
+from tandem.app.api.choice import Run
+from tandem.app.api.reading import Reading
+from tandem.deployments.modes import MODES
+from tandem.deployments.request.job import JobStats
 
 
 def _modes_figures(schema: dict[str, Any]) -> None:

@@ -16,23 +16,23 @@ from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 
-from app.api.access import authenticate, operator
-from app.api.account import AccountChange, AccountView
-from app.api.admission import admit
-from app.api.answer import StreamedAnswer, WholeAnswer
-from app.api.backend import Backend
-from app.api.bodies import REFERENCE, body_of, described
-from app.api.errors import FAILURES, ApiError, ErrorReply, NotReady, api_error, model_not_found
-from app.api.front_page import front_page
-from app.api.gather import ChunkCoalescer
-from app.api.keys import KeyChange, KeyForm, Rotation, add_keys
-from app.api.record import REQUEST_ID, Record
-from app.api.responses import ChatCompletion, Completion, Model, ModelList
-from app.api.schema import ChatRequest, CompletionRequest, DeviceName
-from deployments.keys import KeyRefused
-from deployments.ledger import LedgerError
-from engine.base import EngineError
-from policies.collaboration import ANY_DEVICE
+from tandem.app.api.access import authenticate, operator
+from tandem.app.api.account import AccountChange, AccountView
+from tandem.app.api.admission import admit
+from tandem.app.api.answer import StreamedAnswer, WholeAnswer
+from tandem.app.api.backend import Backend
+from tandem.app.api.bodies import REFERENCE, body_of, described
+from tandem.app.api.errors import FAILURES, ApiError, ErrorReply, NotReady, api_error, model_not_found
+from tandem.app.api.front_page import front_page
+from tandem.app.api.gather import ChunkCoalescer
+from tandem.app.api.keys import KeyChange, KeyForm, Rotation, add_keys
+from tandem.app.api.record import REQUEST_ID, Record
+from tandem.app.api.responses import ChatCompletion, Completion, Model, ModelList
+from tandem.app.api.schema import ChatRequest, CompletionRequest, DeviceName
+from tandem.deployments.keys import KeyRefused
+from tandem.deployments.ledger import LedgerError
+from tandem.engine.base import EngineError
+from tandem.policies.collaboration import ANY_DEVICE
 
 VERSION = metadata.version("tandem")
 

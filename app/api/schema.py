@@ -12,8 +12,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from deployments.modes.cloud import CloudMode
-from engine.base import Sampling
+from tandem.deployments.modes.cloud import CloudMode
+from tandem.engine.base import Sampling
 
 # These do not change the answer, so a client may set them.
 IGNORED = frozenset(

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import msgspec
 
-from app.api.choice import Piece
-from app.api.errors import ApiError
-from app.api.logprobs import chat_logprobs, completion_logprobs
-from app.api.responses import Usage, stats
-from app.api.schema import StreamOptions
-from engine.tokenizer import Tokenizer
+from tandem.app.api.choice import Piece
+from tandem.app.api.errors import ApiError
+from tandem.app.api.logprobs import chat_logprobs, completion_logprobs
+from tandem.app.api.responses import Usage, stats
+from tandem.app.api.schema import StreamOptions
+from tandem.engine.tokenizer import Tokenizer
 
 PADDED = 64
 """Bytes to whose multiples events are padded."""

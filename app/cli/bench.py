@@ -11,9 +11,9 @@ from typing import Any
 from rich.console import Console
 from rich.progress import Progress
 
-from app.cli.client import ClientError
-from app.cli.load import PROMPTS, LoadResult, generate_load, percentiles
-from app.cli.render import show_table
+from tandem.app.cli.client import ClientError
+from tandem.app.cli.load import PROMPTS, LoadResult, generate_load, percentiles
+from tandem.app.cli.render import show_table
 
 SHOWN = ("p50", "p90", "p99")
 

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from app.cli.client import DEFAULT_URL, ClientError
+from tandem.app.cli.client import DEFAULT_URL, ClientError
 
 Url = Annotated[
     str | None,
@@ -24,7 +24,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="As JSON, for programs.")]
 def server(url: str | None) -> str:
     """The address to talk to."""
     if url is None:
-        from app.cli.up import running
+        from tandem.app.cli.up import running
 
         url = running() or DEFAULT_URL
     return url

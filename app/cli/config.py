@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from deployments.settings import PolicyChoice
+from tandem.deployments.settings import PolicyChoice
 
 UNITS = {
     "mbit_per_s": "megabits/s",
@@ -108,7 +108,7 @@ def _called(kind: type[BaseModel], among: list[type[BaseModel]]) -> str:
 
 def _policies(family: str) -> list[str]:
     try:
-        module = import_module(f"policies.{family}")
+        module = import_module(f"tandem.policies.{family}")
     except ModuleNotFoundError:
         return []
     return list(getattr(module, family))

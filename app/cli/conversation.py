@@ -8,8 +8,8 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from app.cli.client import Client, ClientError
-from app.cli.render import show
+from tandem.app.cli.client import Client, ClientError
+from tandem.app.cli.render import show
 
 
 class Conversation:

@@ -14,13 +14,13 @@ from pydantic import ValidationError
 from rich.console import Console
 from rich.logging import RichHandler
 
-from app.cli.client import ClientError
-from app.device.program import Running, running
-from app.device.settings import DeviceProgram
-from cluster.frames import AlreadyConnected, Unauthorized
-from deployments.modes.device import DeviceMode
-from deployments.modes.split import SplitMode
-from engine.split.leakage import recovery
+from tandem.app.cli.client import ClientError
+from tandem.app.device.program import Running, running
+from tandem.app.device.settings import DeviceProgram
+from tandem.cluster.frames import AlreadyConnected, Unauthorized
+from tandem.deployments.modes.device import DeviceMode
+from tandem.deployments.modes.split import SplitMode
+from tandem.engine.split.leakage import recovery
 
 
 def settings_of(file: Path | None, said: dict[str, Any]) -> DeviceProgram:

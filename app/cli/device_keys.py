@@ -12,11 +12,11 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from app.cli.client import Client, ClientError
-from app.cli.common import AsJson, Url, failures, server
-from app.cli.render import show_table
-from app.cli.secret import STDOUT, place_for
-from app.cli.terms import (
+from tandem.app.cli.client import Client, ClientError
+from tandem.app.cli.common import AsJson, Url, failures, server
+from tandem.app.cli.render import show_table
+from tandem.app.cli.secret import STDOUT, place_for
+from tandem.app.cli.terms import (
     Budget,
     Concurrent,
     Days,
@@ -27,8 +27,8 @@ from app.cli.terms import (
     terms_form,
     told,
 )
-from deployments.device_name import device_name
-from deployments.keys import Role
+from tandem.deployments.device_name import device_name
+from tandem.deployments.keys import Role
 
 cli = typer.Typer(
     help="""Make, list, rotate and revoke the keys of devices.

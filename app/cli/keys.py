@@ -9,11 +9,11 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.console import Console
 
-from app.cli import device_keys
-from app.cli.client import Client
-from app.cli.common import AsJson, Url, failures, server
-from app.cli.render import show_table
-from app.cli.terms import (
+from tandem.app.cli import device_keys
+from tandem.app.cli.client import Client
+from tandem.app.cli.common import AsJson, Url, failures, server
+from tandem.app.cli.render import show_table
+from tandem.app.cli.terms import (
     Budget,
     Concurrent,
     Days,
@@ -25,7 +25,7 @@ from app.cli.terms import (
     terms_form,
     told,
 )
-from deployments.keys import Role
+from tandem.deployments.keys import Role
 
 cli = typer.Typer(
     help="""Make, list, change, rotate and revoke API keys.

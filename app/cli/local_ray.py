@@ -13,10 +13,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.cli import haproxy
-from app.cli.guard import guarded
-from app.cli.processes import adopt_orphans, collect, descendants, end
-from cluster.own_ray import reaped
+from tandem.app.cli import haproxy
+from tandem.app.cli.guard import guarded
+from tandem.app.cli.processes import adopt_orphans, collect, descendants, end
+from tandem.cluster.own_ray import reaped
 
 ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",

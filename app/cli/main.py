@@ -11,11 +11,11 @@ from urllib.parse import urlencode
 import typer
 from rich.console import Console
 
-from app.cli import keys
-from app.cli.client import Client, ClientError
-from app.cli.common import Url, failures, server
-from app.cli.render import DEVICE_COLUMNS, device_row, show_table
-from deployments.modes import MODES
+from tandem.app.cli import keys
+from tandem.app.cli.client import Client, ClientError
+from tandem.app.cli.common import Url, failures, server
+from tandem.app.cli.render import DEVICE_COLUMNS, device_row, show_table
+from tandem.deployments.modes import MODES
 
 HELP = """Language models served from the edge and the cloud together.
 
@@ -81,7 +81,7 @@ def chat(
 
     Ctrl-C ends an answer. In a conversation, /new forgets what was said, and /quit or Ctrl-D leaves.
     """
-    from app.cli.conversation import Conversation
+    from tandem.app.cli.conversation import Conversation
 
     with failures(), Client(server(url)) as client:
         request = _request(mode, device, window, max_tokens, temperature, seed)
@@ -145,7 +145,7 @@ def device(
     """Be a device: serve its owner over an API on this machine, and the cloud's requests over a connection to its
     gateway. Prompts in modes device and split do not leave it."""
     with failures():
-        from app.cli import device as local
+        from tandem.app.cli import device as local
 
         said = {"connect": connect, "key": key, "bundle": model, "listen": listen, "authority": authority}
         local.run(local.settings_of(config, said))
@@ -191,7 +191,7 @@ def bench(
     as_json: Annotated[bool, typer.Option("--json", help="As JSON, for programs.")] = False,
 ) -> None:
     """Load a server with streams, and report TTFT, TPOT and throughput."""
-    from app.cli.bench import run_bench
+    from tandem.app.cli.bench import run_bench
 
     with failures(), Client(server(url)) as client:
         request = _request(mode, device, window, max_tokens, temperature, seed)
@@ -213,7 +213,7 @@ def simulate(
 ) -> None:
     """Simulate a deployment under a workload: TTFT, TPOT and throughput without the hardware."""
     with failures():
-        from app.cli.simulate import run_simulation
+        from tandem.app.cli.simulate import run_simulation
 
         try:
             run_simulation(file, settings or (), out, plot)
@@ -237,7 +237,7 @@ def sweep(
 ) -> None:
     """Simulate every combination of settings, on all cores; an interrupted sweep goes on where it stopped."""
     with failures():
-        from app.cli.simulate import run_sweep
+        from tandem.app.cli.simulate import run_sweep
 
         try:
             run_sweep(file, vary, out, plot)
@@ -256,8 +256,8 @@ def config(
 ) -> None:
     """Show every setting of the application, `args` of the Serve YAML, with its default."""
     with failures():
-        from app.cli.config import markdown, settings
-        from app.settings import Settings
+        from tandem.app.cli.config import markdown, settings
+        from tandem.app.settings import Settings
 
         found = settings(Settings)
         if as_json:
@@ -282,7 +282,7 @@ def up(
 ) -> None:
     """Start the application on this machine, and stay until Ctrl-C."""
     with failures():
-        from app.cli import up as local
+        from tandem.app.cli import up as local
 
         try:
             local.up(port, config or local.CONFIG)
@@ -296,7 +296,7 @@ def deploy(
 ) -> None:
     """Change what `tandem up` has started in this folder to what a Serve YAML says; no request fails over it."""
     with failures():
-        from app.cli import up as local
+        from tandem.app.cli import up as local
 
         try:
             local.change(config or local.CONFIG)
@@ -308,7 +308,7 @@ def deploy(
 def down() -> None:
     """Stop what `tandem up` has started in this folder."""
     with failures():
-        from app.cli import up as local
+        from tandem.app.cli import up as local
 
         try:
             print("Stopped." if local.down() else "Nothing was running.")

@@ -8,8 +8,8 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-from app.cli.client import Json
-from deployments.modes import MODES
+from tandem.app.cli.client import Json
+from tandem.deployments.modes import MODES
 
 # Origin → (style, what the legend calls it).
 ORIGINS = {

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from app.cli.client import ClientError
-from app.cli.common import abandon_stdout
+from tandem.app.cli.client import ClientError
+from tandem.app.cli.common import abandon_stdout
 
 STDOUT = Path("-")
 

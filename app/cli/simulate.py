@@ -10,13 +10,13 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from app.cli.render import show_table
-from simulator.analysis import Result
-from simulator.config import load, read
-from simulator.plot import plot
-from simulator.run import simulate
-from simulator.sweep import grid, sweep
-from simulator.sweep_plot import plot_sweep
+from tandem.app.cli.render import show_table
+from tandem.simulator.analysis import Result
+from tandem.simulator.config import load, read
+from tandem.simulator.plot import plot
+from tandem.simulator.run import simulate
+from tandem.simulator.sweep import grid, sweep
+from tandem.simulator.sweep_plot import plot_sweep
 
 
 def run_simulation(path: Path, overrides: Sequence[str], out: Path | None, picture: Path | None) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from deployments.modes import MODES
+from tandem.deployments.modes import MODES
 
 DAY_S = 24 * 3600.0
 

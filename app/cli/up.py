@@ -19,11 +19,11 @@ import httpx
 import yaml
 from rich.console import Console
 
-from app.cli.client import DEFAULT_URL
-from app.cli.local_ray import ENVIRONMENT, LocalRay, StillRunning, local_ray, token_of
-from app.cli.processes import Process, alive, descendants, end, myself
+from tandem.app.cli.client import DEFAULT_URL
+from tandem.app.cli.local_ray import ENVIRONMENT, LocalRay, StillRunning, local_ray, token_of
+from tandem.app.cli.processes import Process, alive, descendants, end, myself
 
-IMPORT_PATH = "app.main:build"
+IMPORT_PATH = "tandem.app.main:build"
 LOOPBACK = {"host": "127.0.0.1", "port": 8000}
 """Where the Serve YAML does not say it: Serve's own default is every interface."""
 EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}
@@ -161,10 +161,10 @@ def read(config: Path, port: int | None = None) -> Plan:
     from pydantic import ValidationError
     from ray.serve.schema import ServeDeploySchema
 
-    from app.main import CHANGES
-    from app.preflight import check
-    from app.settings import Settings
-    from deployments.mistakes import explain as explained
+    from tandem.app.main import CHANGES
+    from tandem.app.preflight import check
+    from tandem.app.settings import Settings
+    from tandem.deployments.mistakes import explain as explained
 
     try:
         deployment = yaml.safe_load(config.read_text())

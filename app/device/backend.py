@@ -13,38 +13,38 @@ from typing import Any
 
 import msgspec
 
-from app.api.backend import ModelCard
-from app.api.errors import NotReady
-from app.api.settings import ApiSettings
-from app.device.races import Races
-from app.device.settings import DeviceProgram
-from cluster.device import Device
-from cluster.registry import DeviceRecord
-from deployments.accounts import ANONYMOUS, Statement, Terms
-from deployments.control import Over
-from deployments.directory import Snapshot
-from deployments.gate import Entry, Passage
-from deployments.keys import Caller, Key, KeyRefused, Role
-from deployments.metrics import Metrics, Observation
-from deployments.modes import MODES
-from deployments.modes.base import Tools
-from deployments.modes.device import DeviceMode
-from deployments.modes.race import RaceMode
-from deployments.modes.split import SplitMode
-from deployments.reports import Report
-from deployments.request.assignment import Assignment, EndpointInfo, NoEndpoint, RoutingRequest
-from deployments.request.executor import Executor
-from deployments.request.job import Delta, Job, UnknownMode
-from deployments.uplink import Uplink
-from engine.base import Engine, EngineError, InvalidRequest
-from engine.split.base import OuterEngine
-from engine.tokenizer import Tokenizer
-from engine.translate import Translated
-from policies.chunking import chunking
-from policies.cost import MAINS_USD_PER_J
-from policies.drafting import drafting
-from policies.parallel_drafting import parallel_drafting
-from policies.window import window
+from tandem.app.api.backend import ModelCard
+from tandem.app.api.errors import NotReady
+from tandem.app.api.settings import ApiSettings
+from tandem.app.device.races import Races
+from tandem.app.device.settings import DeviceProgram
+from tandem.cluster.device import Device
+from tandem.cluster.registry import DeviceRecord
+from tandem.deployments.accounts import ANONYMOUS, Statement, Terms
+from tandem.deployments.control import Over
+from tandem.deployments.directory import Snapshot
+from tandem.deployments.gate import Entry, Passage
+from tandem.deployments.keys import Caller, Key, KeyRefused, Role
+from tandem.deployments.metrics import Metrics, Observation
+from tandem.deployments.modes import MODES
+from tandem.deployments.modes.base import Tools
+from tandem.deployments.modes.device import DeviceMode
+from tandem.deployments.modes.race import RaceMode
+from tandem.deployments.modes.split import SplitMode
+from tandem.deployments.reports import Report
+from tandem.deployments.request.assignment import Assignment, EndpointInfo, NoEndpoint, RoutingRequest
+from tandem.deployments.request.executor import Executor
+from tandem.deployments.request.job import Delta, Job, UnknownMode
+from tandem.deployments.uplink import Uplink
+from tandem.engine.base import Engine, EngineError, InvalidRequest
+from tandem.engine.split.base import OuterEngine
+from tandem.engine.tokenizer import Tokenizer
+from tandem.engine.translate import Translated
+from tandem.policies.chunking import chunking
+from tandem.policies.cost import MAINS_USD_PER_J
+from tandem.policies.drafting import drafting
+from tandem.policies.parallel_drafting import parallel_drafting
+from tandem.policies.window import window
 
 DRIVEN = tuple(name for name, mode in MODES.items() if mode.afar or mode is RaceMode)
 """Modes that a device's program drives itself."""

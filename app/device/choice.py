@@ -11,17 +11,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.device.settings import DeviceProgram
-from app.device.speed import EndsSpeed, measure_ends
-from deployments.uplink import Uplink
-from engine.base import EngineError, SplitInfo
-from engine.split import bundle
-from engine.split.base import OuterEngine, misfit
-from engine.split.bundle import BadBundle, Bundle
-from engine.split.hidden import row_bytes
-from engine.split.leakage import recovery
-from engine.torch.split import load_outer
-from policies.split import (
+from tandem.app.device.settings import DeviceProgram
+from tandem.app.device.speed import EndsSpeed, measure_ends
+from tandem.deployments.uplink import Uplink
+from tandem.engine.base import EngineError, SplitInfo
+from tandem.engine.split import bundle
+from tandem.engine.split.base import OuterEngine, misfit
+from tandem.engine.split.bundle import BadBundle, Bundle
+from tandem.engine.split.hidden import row_bytes
+from tandem.engine.split.leakage import recovery
+from tandem.engine.torch.split import load_outer
+from tandem.policies.split import (
     CloudMonitor,
     DeviceMonitor,
     DeviceSpeed,

@@ -12,21 +12,21 @@ from typing import TYPE_CHECKING
 import msgspec
 import uvicorn
 
-from app.api.routes import create_api
-from app.device.backend import DeviceBackend
-from app.device.settings import DeviceProgram
-from app.device.speed import measure
-from cluster.device import Device
-from cluster.profile import load_profile
-from cluster.registry import DeviceRecord
-from deployments.engines import EngineSettings, ModelSettings, build_engine, model_folder
-from deployments.uplink import Uplink
-from engine.base import SplitInfo
-from engine.split.base import OuterEngine
-from engine.tokenizer import Tokenizer
+from tandem.app.api.routes import create_api
+from tandem.app.device.backend import DeviceBackend
+from tandem.app.device.settings import DeviceProgram
+from tandem.app.device.speed import measure
+from tandem.cluster.device import Device
+from tandem.cluster.profile import load_profile
+from tandem.cluster.registry import DeviceRecord
+from tandem.deployments.engines import EngineSettings, ModelSettings, build_engine, model_folder
+from tandem.deployments.uplink import Uplink
+from tandem.engine.base import SplitInfo
+from tandem.engine.split.base import OuterEngine
+from tandem.engine.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from app.device.choice import Candidate
+    from tandem.app.device.choice import Candidate
 
 STOP_S = 5
 """Answers under way have so long when the program ends."""
@@ -133,7 +133,7 @@ async def _cancel(tasks: list[asyncio.Task[None]]) -> None:
 def _bundles(settings: DeviceProgram) -> list[Candidate]:
     if settings.bundle is None:
         return []
-    from app.device.choice import candidates  # imports torch: only where there is such a model
+    from tandem.app.device.choice import candidates  # imports torch: only where there is such a model
 
     return candidates(settings.bundle)
 
@@ -142,7 +142,7 @@ async def _outer(
     bundles: list[Candidate], settings: DeviceProgram, uplink: Uplink
 ) -> tuple[OuterEngine, Tokenizer]:
     """Of the bundle that is chosen."""
-    from app.device.choice import choose
+    from tandem.app.device.choice import choose
 
     chosen = await choose(bundles, settings, uplink)
     outer = await asyncio.to_thread(chosen.load, settings)

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from deployments.experience import Experience
-from deployments.modes.base import Situation
-from deployments.modes.cloud import CloudMode
-from deployments.modes.device import DeviceMode
-from deployments.modes.race import RaceMode
-from deployments.reports import Report
-from deployments.request.assignment import Assignment, EndpointInfo, RoutingRequest
-from deployments.settings import RacingSettings
-from deployments.uplink import Uplink
-from engine.base import EngineStopped
+from tandem.deployments.experience import Experience
+from tandem.deployments.modes.base import Situation
+from tandem.deployments.modes.cloud import CloudMode
+from tandem.deployments.modes.device import DeviceMode
+from tandem.deployments.modes.race import RaceMode
+from tandem.deployments.reports import Report
+from tandem.deployments.request.assignment import Assignment, EndpointInfo, RoutingRequest
+from tandem.deployments.settings import RacingSettings
+from tandem.deployments.uplink import Uplink
+from tandem.engine.base import EngineStopped
 
 
 class Races:

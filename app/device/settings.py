@@ -7,17 +7,17 @@ from pathlib import Path
 
 from pydantic import Field, field_validator, model_validator
 
-from app.api.settings import ApiSettings
-from cluster.address import is_loopback
-from cluster.profile import load_profile
-from cluster.tls import trusting
-from cluster.wire import WireSettings
-from deployments.control import SILENCE_S
-from deployments.engines import EngineSettings, TorchSettings
-from deployments.settings import LimitSettings, PolicyChoice, RacingSettings, SplitSettings, Strict
-from engine.config import EngineConfig
-from policies.rounds import FUSED_WINDOW
-from policies.window import window
+from tandem.app.api.settings import ApiSettings
+from tandem.cluster.address import is_loopback
+from tandem.cluster.profile import load_profile
+from tandem.cluster.tls import trusting
+from tandem.cluster.wire import WireSettings
+from tandem.deployments.control import SILENCE_S
+from tandem.deployments.engines import EngineSettings, TorchSettings
+from tandem.deployments.settings import LimitSettings, PolicyChoice, RacingSettings, SplitSettings, Strict
+from tandem.engine.config import EngineConfig
+from tandem.policies.rounds import FUSED_WINDOW
+from tandem.policies.window import window
 
 
 class DeviceProgram(Strict):

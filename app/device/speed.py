@@ -7,9 +7,9 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from statistics import median
 
-from engine.base import Engine, EngineInfo, Sampling, Tensor
-from engine.split.base import OuterEngine, OuterSession
-from engine.split.hidden import Kind, row_bytes
+from tandem.engine.base import Engine, EngineInfo, Sampling, Tensor
+from tandem.engine.split.base import OuterEngine, OuterSession
+from tandem.engine.split.hidden import Kind, row_bytes
 
 MEASURED_TOKENS, ANSWERED_TOKENS = 128, 16
 """Of a prompt whose prefill is measured, and of the answer to it."""

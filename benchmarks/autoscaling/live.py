@@ -28,9 +28,9 @@ from typing import Any
 import httpx
 import numpy as np
 
-from benchmarks import report
-from benchmarks.application import application
-from benchmarks.paths import DATA
+from tandem.benchmarks import report
+from tandem.benchmarks.application import application
+from tandem.benchmarks.paths import DATA
 
 SHRINK = {"prompt": 8, "output": 3}
 LONGEST = 500  # tokens of a prompt: the model's context has to hold the answer, too

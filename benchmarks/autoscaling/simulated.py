@@ -22,12 +22,12 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from benchmarks import report
-from benchmarks.paths import DATA
-from simulator.config import parse
-from simulator.run import simulate
-from simulator.tasks import ray_map
-from simulator.workload import Request
+from tandem.benchmarks import report
+from tandem.benchmarks.paths import DATA
+from tandem.simulator.config import parse
+from tandem.simulator.run import simulate
+from tandem.simulator.tasks import ray_map
+from tandem.simulator.workload import Request
 
 HARDWARE, MODEL = "4xA100", "Llama-3-70B"
 PEAK_S, SPAN_S = 1107.562, 1200.0  # where the busiest 20 minutes of conversation begin in the trace

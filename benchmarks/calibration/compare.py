@@ -33,9 +33,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from benchmarks import report
-from benchmarks.calibration import sketch, split
-from benchmarks.calibration.live import (
+from tandem.benchmarks import report
+from tandem.benchmarks.calibration import sketch, split
+from tandem.benchmarks.calibration.live import (
     DEVICES,
     GAMMA,
     MAX_TOKENS,
@@ -48,22 +48,22 @@ from benchmarks.calibration.live import (
     Seen,
     whole_models,
 )
-from benchmarks.calibration.profile import Costs
-from deployments.engines import MiddleSettings, TorchSettings, VllmSettings
-from deployments.modes import AT_FRONT_DOORS, MODES
-from deployments.modes.sketch import SketchMode
-from deployments.modes.split import SplitMode
-from deployments.request.tokenlog import Origin
-from engine import family
-from engine.config import EngineConfig
-from engine.family.grow import grow as write_grown
-from engine.tokenizer import Tokenizer
-from engine.vllm.config import VllmConfig
-from simulator.analysis import Result
-from simulator.config import parse
-from simulator.hardware import MeasuredEnds
-from simulator.run import simulate
-from training.family.prompts import heldout_questions
+from tandem.benchmarks.calibration.profile import Costs
+from tandem.deployments.engines import MiddleSettings, TorchSettings, VllmSettings
+from tandem.deployments.modes import AT_FRONT_DOORS, MODES
+from tandem.deployments.modes.sketch import SketchMode
+from tandem.deployments.modes.split import SplitMode
+from tandem.deployments.request.tokenlog import Origin
+from tandem.engine import family
+from tandem.engine.config import EngineConfig
+from tandem.engine.family.grow import grow as write_grown
+from tandem.engine.tokenizer import Tokenizer
+from tandem.engine.vllm.config import VllmConfig
+from tandem.simulator.analysis import Result
+from tandem.simulator.config import parse
+from tandem.simulator.hardware import MeasuredEnds
+from tandem.simulator.run import simulate
+from tandem.training.family.prompts import heldout_questions
 
 RTTS_S = (0.010, 0.030)
 LOADS = (0.25, 0.5, 0.8)  # share of what the pool can do at most, see `capacity`

@@ -15,11 +15,11 @@ from pathlib import Path
 from statistics import mean, median
 from typing import NamedTuple
 
-from benchmarks import report
-from benchmarks.calibration.validate import HeldOut, as_without_a_table, combinations, rows
-from simulator.config import parse
-from simulator.hardware import data_folder
-from simulator.run import simulate
+from tandem.benchmarks import report
+from tandem.benchmarks.calibration.validate import HeldOut, as_without_a_table, combinations, rows
+from tandem.simulator.config import parse
+from tandem.simulator.hardware import data_folder
+from tandem.simulator.run import simulate
 
 RUNS = {"RTX4090": 256, "RTXPRO6000": 128}  # max_num_seqs
 

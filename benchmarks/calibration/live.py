@@ -11,21 +11,21 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from benchmarks.calibration.profile import Profile, Samples, whole
-from benchmarks.executor import device_record, local_executor, new_job
-from benchmarks.processes import engine_process
-from cluster.client import Connection, connect
-from cluster.link import Link, LinkProfile
-from cluster.profile import DeviceProfile
-from deployments.engines import TorchSettings, VllmSettings
-from deployments.modes.base import VERIFIER
-from deployments.request.executor import Executor
-from deployments.request.job import Job
-from deployments.request.tokenlog import Origin
-from deployments.settings import PolicyChoice, RacingSettings
-from engine.base import Engine, Sampling
-from policies.window import window
-from simulator.workload import Outline, Request
+from tandem.benchmarks.calibration.profile import Profile, Samples, whole
+from tandem.benchmarks.executor import device_record, local_executor, new_job
+from tandem.benchmarks.processes import engine_process
+from tandem.cluster.client import Connection, connect
+from tandem.cluster.link import Link, LinkProfile
+from tandem.cluster.profile import DeviceProfile
+from tandem.deployments.engines import TorchSettings, VllmSettings
+from tandem.deployments.modes.base import VERIFIER
+from tandem.deployments.request.executor import Executor
+from tandem.deployments.request.job import Job
+from tandem.deployments.request.tokenlog import Origin
+from tandem.deployments.settings import PolicyChoice, RacingSettings
+from tandem.engine.base import Engine, Sampling
+from tandem.policies.window import window
+from tandem.simulator.workload import Outline, Request
 
 DEVICES = 24
 NAMES = tuple(f"device-{i}" for i in range(DEVICES))

@@ -11,9 +11,9 @@ from statistics import median
 
 import numpy as np
 
-from engine.base import Engine, EngineStats, Sampling
-from engine.split.base import OuterEngine
-from simulator.hardware import MeasuredEnds, MeasuredTimer
+from tandem.engine.base import Engine, EngineStats, Sampling
+from tandem.engine.split.base import OuterEngine
+from tandem.simulator.hardware import MeasuredEnds, MeasuredTimer
 
 SAMPLE_S = 0.01  # less than a step takes
 SELDOM_S = 0.1  # where a sample makes a step longer

@@ -13,25 +13,25 @@ from contextlib import aclosing, asynccontextmanager
 
 import msgspec
 
-from benchmarks.calibration.live import DRAFTER, LONGEST, PROFILE, Live, Seen
-from benchmarks.executor import device_record, local_executor, new_job
-from benchmarks.pice.embedded import TEXT, sketching
-from benchmarks.processes import engine_process
-from cluster.client import Connection, connect
-from cluster.link import Link, LinkProfile
-from cluster.registry import DeviceRecord
-from deployments.engines import TorchSettings, VllmSettings
-from deployments.modes.base import VERIFIER
-from deployments.request.executor import Executor
-from deployments.request.job import Job
-from deployments.settings import SketchSettings
-from engine.base import Engine, Sampling
-from engine.sketch import sketch_format
-from engine.sketch.base import Question
-from policies.window import StaticWindow
-from simulator.workload import Outline
-from training.family.items import LONG_KINDS
-from training.family.prompts import answer_prompt, heldout
+from tandem.benchmarks.calibration.live import DRAFTER, LONGEST, PROFILE, Live, Seen
+from tandem.benchmarks.executor import device_record, local_executor, new_job
+from tandem.benchmarks.pice.embedded import TEXT, sketching
+from tandem.benchmarks.processes import engine_process
+from tandem.cluster.client import Connection, connect
+from tandem.cluster.link import Link, LinkProfile
+from tandem.cluster.registry import DeviceRecord
+from tandem.deployments.engines import TorchSettings, VllmSettings
+from tandem.deployments.modes.base import VERIFIER
+from tandem.deployments.request.executor import Executor
+from tandem.deployments.request.job import Job
+from tandem.deployments.settings import SketchSettings
+from tandem.engine.base import Engine, Sampling
+from tandem.engine.sketch import sketch_format
+from tandem.engine.sketch.base import Question
+from tandem.policies.window import StaticWindow
+from tandem.simulator.workload import Outline
+from tandem.training.family.items import LONG_KINDS
+from tandem.training.family.prompts import answer_prompt, heldout
 
 DEVICES = 4
 NAMES = tuple(f"device-{i}" for i in range(DEVICES))

@@ -16,23 +16,23 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from benchmarks.calibration.live import RAMP_S, Live, Seen
-from benchmarks.calibration.profile import Profile, Samples, outer, whole
-from benchmarks.executor import local_executor
-from benchmarks.processes import engine_process
-from cluster.client import Connection, connect
-from cluster.link import Link, LinkProfile
-from deployments.engines import MiddleSettings
-from deployments.request.executor import Executor
-from deployments.settings import LinkSettings, SplitSettings
-from engine import family
-from engine.base import Sampling, Tensor
-from engine.config import EngineConfig
-from engine.core.outer import OuterEngine
-from engine.split import bundle
-from engine.torch.split import load_outer
-from policies.window import StaticWindow
-from training.adapter.evaluate import Drafter
+from tandem.benchmarks.calibration.live import RAMP_S, Live, Seen
+from tandem.benchmarks.calibration.profile import Profile, Samples, outer, whole
+from tandem.benchmarks.executor import local_executor
+from tandem.benchmarks.processes import engine_process
+from tandem.cluster.client import Connection, connect
+from tandem.cluster.link import Link, LinkProfile
+from tandem.deployments.engines import MiddleSettings
+from tandem.deployments.request.executor import Executor
+from tandem.deployments.settings import LinkSettings, SplitSettings
+from tandem.engine import family
+from tandem.engine.base import Sampling, Tensor
+from tandem.engine.config import EngineConfig
+from tandem.engine.core.outer import OuterEngine
+from tandem.engine.split import bundle
+from tandem.engine.torch.split import load_outer
+from tandem.policies.window import StaticWindow
+from tandem.training.adapter.evaluate import Drafter
 
 LAYERS = 2
 MIDDLE = MiddleSettings(model="target", first=LAYERS, threads=1)

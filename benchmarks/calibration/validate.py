@@ -13,11 +13,11 @@ from pathlib import Path
 from statistics import mean
 from typing import NamedTuple
 
-from simulator.hardware import catalog, roofline, tables
-from simulator.hardware.gpus import GPUS, Gpu
-from simulator.hardware.interpolate import Chunks, Curve, Grid
-from simulator.hardware.models import MODELS, ModelShape
-from simulator.hardware.profiles import (
+from tandem.simulator.hardware import catalog, roofline, tables
+from tandem.simulator.hardware.gpus import GPUS, Gpu
+from tandem.simulator.hardware.interpolate import Chunks, Curve, Grid
+from tandem.simulator.hardware.models import MODELS, ModelShape
+from tandem.simulator.hardware.profiles import (
     ALL_REDUCE,
     ATTENTION,
     DENSE,

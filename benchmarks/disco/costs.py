@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from policies.cost import PerToken, per_million
+from tandem.policies.cost import PerToken, per_million
 
 PRICES: Mapping[str, PerToken] = {
     "deepseek-v2.5": per_million(0.14, 0.28),

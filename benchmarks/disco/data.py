@@ -15,10 +15,10 @@ from statistics import NormalDist
 
 import numpy as np
 
-from benchmarks.disco.costs import BLOOM_1B1, BLOOM_560M, PRICES, QWEN_500M, Transformer
-from benchmarks.paths import DATA
-from cluster.profile import DeviceProfile, load_profile
-from policies.cost import PerToken
+from tandem.benchmarks.disco.costs import BLOOM_1B1, BLOOM_560M, PRICES, QWEN_500M, Transformer
+from tandem.benchmarks.paths import DATA
+from tandem.cluster.profile import DeviceProfile, load_profile
+from tandem.policies.cost import PerToken
 
 Draw = Callable[[np.random.Generator, int], np.ndarray]
 """So many of the server's times to first token, seconds."""

@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import report
-from benchmarks.disco.data import (
+from tandem.benchmarks import report
+from tandem.benchmarks.disco.data import (
     DEVICES,
     ENDPOINTS,
     HEADLINE,
@@ -30,8 +30,18 @@ from benchmarks.disco.data import (
     measured,
     prompts,
 )
-from benchmarks.disco.migration import ANSWER, PRINTED, READER, SIDES
-from benchmarks.disco.sweep import BUDGETS, Setting, Summary, Sweep, mean, p99, summarise, sweep, sweeps
+from tandem.benchmarks.disco.migration import ANSWER, PRINTED, READER, SIDES
+from tandem.benchmarks.disco.sweep import (
+    BUDGETS,
+    Setting,
+    Summary,
+    Sweep,
+    mean,
+    p99,
+    summarise,
+    sweep,
+    sweeps,
+)
 
 TAILS = (1.5, 2.0)
 CAUTIONS = (0.5, 0.25, 0.01)

@@ -14,13 +14,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks.disco.data import Device, Service
-from policies.cost import Costs, PerToken
-from policies.dispatch import Side, dispatch
-from policies.migration import migration
-from policies.race import Race, RaceAccount, RaceHistory
-from policies.samples import Latencies, Outputs
-from policies.step_time import StepTimeModel
+from tandem.benchmarks.disco.data import Device, Service
+from tandem.policies.cost import Costs, PerToken
+from tandem.policies.dispatch import Side, dispatch
+from tandem.policies.migration import migration
+from tandem.policies.race import Race, RaceAccount, RaceHistory
+from tandem.policies.samples import Latencies, Outputs
+from tandem.policies.step_time import StepTimeModel
 
 Rates = Mapping[Side, float]
 """Dollars for a FLOP of the device, in either setting."""

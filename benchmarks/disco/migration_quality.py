@@ -20,16 +20,16 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from benchmarks import report
-from benchmarks.scores import Scores
-from engine import family
-from engine.base import Engine, Sampling
-from engine.config import EngineConfig
-from engine.tokenizer import Tokenizer
-from engine.torch.engine import load
-from engine.translate import Translated
-from training.family.items import LONG_KINDS, Item
-from training.family.prompts import answer_prompt, heldout
+from tandem.benchmarks import report
+from tandem.benchmarks.scores import Scores
+from tandem.engine import family
+from tandem.engine.base import Engine, Sampling
+from tandem.engine.config import EngineConfig
+from tandem.engine.tokenizer import Tokenizer
+from tandem.engine.torch.engine import load
+from tandem.engine.translate import Translated
+from tandem.training.family.items import LONG_KINDS, Item
+from tandem.training.family.prompts import answer_prompt, heldout
 
 MAX_TOKENS = 256
 CUTS = (0, 4, 16, 64, 256)

@@ -32,12 +32,12 @@ from typing import Any
 import httpx
 import numpy as np
 
-from benchmarks import report
-from benchmarks.application import application
-from benchmarks.disco import data as disco
-from engine import family
-from engine.tokenizer import Tokenizer
-from training.family.prompts import heldout_questions
+from tandem.benchmarks import report
+from tandem.benchmarks.application import application
+from tandem.benchmarks.disco import data as disco
+from tandem.engine import family
+from tandem.engine.tokenizer import Tokenizer
+from tandem.training.family.prompts import heldout_questions
 
 PROFILES = ("pixel7pro-bloom1b1", "pixel7pro-bloom560m", "xiaomi14-qwen05b")
 SERVICES = {  # what the settings call them, and what the paper does

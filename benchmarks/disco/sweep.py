@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from benchmarks import report
-from benchmarks.disco.data import DEVICES, LEAST_CUT, SERVICES, TABLE_2, TABLE_3, Draw, Service
-from benchmarks.disco.migration import CONSISTENT, DEVICE_NOISE, SIDES, Migration, Moved, Rates
-from policies.dispatch import DispatchState, Side, dispatch
-from policies.samples import Latencies, Lengths
+from tandem.benchmarks import report
+from tandem.benchmarks.disco.data import DEVICES, LEAST_CUT, SERVICES, TABLE_2, TABLE_3, Draw, Service
+from tandem.benchmarks.disco.migration import CONSISTENT, DEVICE_NOISE, SIDES, Migration, Moved, Rates
+from tandem.policies.dispatch import DispatchState, Side, dispatch
+from tandem.policies.samples import Latencies, Lengths
 
 BUDGETS = np.arange(1, 20) / 20
 REQUESTS = 1000

@@ -21,10 +21,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks import report
-from policies.window import StaticWindow, window
-from simulator.tasks import ray_map
-from training.awc.scenarios import WINDOWS, cost, draw
+from tandem.benchmarks import report
+from tandem.policies.window import StaticWindow, window
+from tandem.simulator.tasks import ray_map
+from tandem.training.awc.scenarios import WINDOWS, cost, draw
 
 FIRST = (
     500_000  # training takes its scenarios from 0 on; those from 100,000 on were looked at while AWC was made

@@ -11,12 +11,12 @@ from collections.abc import Callable
 from statistics import mean
 from typing import Any, NamedTuple
 
-from benchmarks.paths import DATA
-from policies.window import WindowPolicy
-from simulator.answer import Answer
-from simulator.config import Config, parse
-from simulator.devices import Speed
-from simulator.run import simulate
+from tandem.benchmarks.paths import DATA
+from tandem.policies.window import WindowPolicy
+from tandem.simulator.answer import Answer
+from tandem.simulator.config import Config, parse
+from tandem.simulator.devices import Speed
+from tandem.simulator.run import simulate
 
 DATASETS = ("GSM8K", "HumanEval", "CNN/DM")
 POOLS = ((600, 10), (1000, 10), (600, 30), (1000, 30))  # drafters, RTT in milliseconds

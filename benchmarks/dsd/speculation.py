@@ -25,18 +25,18 @@ from typing import Any
 
 import torch
 
-from benchmarks import baseline, report
-from benchmarks.executor import device_record, local_executor, new_job
-from benchmarks.processes import engine_process
-from cluster.client import Connection, connect
-from cluster.link import Link, LinkProfile
-from deployments.engines import TorchSettings
-from deployments.request.assignment import EndpointInfo
-from engine import family
-from engine.base import Engine, Sampling
-from engine.tokenizer import Tokenizer
-from policies.window import StaticWindow
-from training.family.prompts import heldout_questions
+from tandem.benchmarks import baseline, report
+from tandem.benchmarks.executor import device_record, local_executor, new_job
+from tandem.benchmarks.processes import engine_process
+from tandem.cluster.client import Connection, connect
+from tandem.cluster.link import Link, LinkProfile
+from tandem.deployments.engines import TorchSettings
+from tandem.deployments.request.assignment import EndpointInfo
+from tandem.engine import family
+from tandem.engine.base import Engine, Sampling
+from tandem.engine.tokenizer import Tokenizer
+from tandem.policies.window import StaticWindow
+from tandem.training.family.prompts import heldout_questions
 
 RTTS_S = (0.0, 0.010, 0.030)
 MAX_TOKENS = 160

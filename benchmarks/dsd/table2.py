@@ -24,8 +24,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import mean, stdev
 from typing import NamedTuple
 
-from benchmarks import report
-from benchmarks.dsd.setting import (
+from tandem.benchmarks import report
+from tandem.benchmarks.dsd.setting import (
     DATASETS,
     PAPER,
     PHYSICAL,
@@ -38,9 +38,9 @@ from benchmarks.dsd.setting import (
     setting,
     under_way,
 )
-from policies.speculation import MAX_WINDOW
-from policies.window import StaticWindow
-from simulator.tasks import ray_map
+from tandem.policies.speculation import MAX_WINDOW
+from tandem.policies.window import StaticWindow
+from tandem.simulator.tasks import ray_map
 
 FIT = (600, 10, "static")
 METRICS = ("throughput", "ttft_s", "tpot_s")

@@ -24,19 +24,19 @@ from dataclasses import dataclass
 from itertools import cycle
 from statistics import mean, median
 
-from benchmarks import report
-from benchmarks.executor import device_record, local_executor, new_job
-from benchmarks.processes import engine_process
-from cluster.client import Connection, connect
-from cluster.link import Link, LinkProfile
-from deployments.engines import TorchSettings
-from deployments.request.assignment import EndpointInfo
-from deployments.request.job import Delta
-from engine import family
-from engine.base import Engine, Sampling
-from engine.tokenizer import Tokenizer
-from policies.window import WindowPolicy, WindowState, window
-from training.family.prompts import heldout_questions
+from tandem.benchmarks import report
+from tandem.benchmarks.executor import device_record, local_executor, new_job
+from tandem.benchmarks.processes import engine_process
+from tandem.cluster.client import Connection, connect
+from tandem.cluster.link import Link, LinkProfile
+from tandem.deployments.engines import TorchSettings
+from tandem.deployments.request.assignment import EndpointInfo
+from tandem.deployments.request.job import Delta
+from tandem.engine import family
+from tandem.engine.base import Engine, Sampling
+from tandem.engine.tokenizer import Tokenizer
+from tandem.policies.window import WindowPolicy, WindowState, window
+from tandem.training.family.prompts import heldout_questions
 
 RTTS_S = (0.005, 0.030, 0.080, 0.005)
 SAMPLING = Sampling(max_tokens=160)

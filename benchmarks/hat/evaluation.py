@@ -29,11 +29,21 @@ from itertools import combinations
 from statistics import median
 from typing import NamedTuple
 
-from benchmarks import report
-from benchmarks.hat import setting
-from benchmarks.hat.setting import CNNDM, DATASETS, NONE, SPECBENCH, WHOLE, Cell, Dataset, System, measure
-from benchmarks.paths import DATA
-from simulator.tasks import ray_map
+from tandem.benchmarks import report
+from tandem.benchmarks.hat import setting
+from tandem.benchmarks.hat.setting import (
+    CNNDM,
+    DATASETS,
+    NONE,
+    SPECBENCH,
+    WHOLE,
+    Cell,
+    Dataset,
+    System,
+    measure,
+)
+from tandem.benchmarks.paths import DATA
+from tandem.simulator.tasks import ray_map
 
 _SOURCES = (setting.__doc__ or "").partition("\n\n")[2]
 CHOOSING = 1000  # the seed that settings are chosen on

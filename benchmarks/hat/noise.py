@@ -16,10 +16,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from benchmarks import report
-from engine import base
-from engine.split.hidden import pack, unpack
-from training.adapter.evaluate import Drafter, Parts, Rounds, opened
+from tandem.benchmarks import report
+from tandem.engine import base
+from tandem.engine.split.hidden import pack, unpack
+from tandem.training.adapter.evaluate import Drafter, Parts, Rounds, opened
 
 ETA = 0.6
 """With which a draft ends, HAT's."""

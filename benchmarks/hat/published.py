@@ -13,7 +13,7 @@ from typing import cast
 import msgspec
 import numpy as np
 
-from engine.base import Engine, EngineInfo, EngineStats, Forwarded, Sampling, Session, Tensor
+from tandem.engine.base import Engine, EngineInfo, EngineStats, Forwarded, Sampling, Session, Tensor
 
 
 class Everything:

@@ -31,15 +31,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.hat.published import Everything
-from benchmarks.paths import DATA
-from deployments.modes.split import Splitting
-from engine.base import Engine
-from simulator.answer import Answer
-from simulator.config import Config, parse
-from simulator.run import simulate
-from simulator.workload import Request
-from simulator.world import as_it_is
+from tandem.benchmarks.hat.published import Everything
+from tandem.benchmarks.paths import DATA
+from tandem.deployments.modes.split import Splitting
+from tandem.engine.base import Engine
+from tandem.simulator.answer import Answer
+from tandem.simulator.config import Config, parse
+from tandem.simulator.run import simulate
+from tandem.simulator.workload import Request
+from tandem.simulator.world import as_it_is
 
 BYTES_PER_MBIT = 125_000
 GPUS = 4

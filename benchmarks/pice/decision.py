@@ -15,9 +15,9 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from benchmarks import report
-from benchmarks.paths import DATA
-from policies.sketch.suitability import sketchable
+from tandem.benchmarks import report
+from tandem.benchmarks.paths import DATA
+from tandem.policies.sketch.suitability import sketchable
 
 LABELLED = DATA / "prompts" / "sot_vicuna_router.csv"
 

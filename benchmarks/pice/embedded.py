@@ -6,30 +6,30 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from benchmarks.executor import local_executor, new_job
-from cluster.device import Device
-from cluster.profile import load_profile
-from deployments.assigner import Assigner
-from deployments.expansions import Expansions
-from deployments.modes.base import VERIFIER
-from deployments.modes.expansion import Sketching
-from deployments.modes.sketch import Sketched
-from deployments.request.assignment import EndpointInfo
-from deployments.request.executor import Executor
-from deployments.request.job import Delta, Job
-from deployments.settings import SketchSettings
-from engine import family
-from engine.base import Engine, Sampling
-from engine.config import EngineConfig
-from engine.core.engine import CoreEngine
-from engine.sketch import sketch_format
-from engine.sketch.base import Question
-from engine.tokenizer import Tokenizer
-from engine.torch.engine import load
-from engine.translate import Translated
-from policies.window import StaticWindow
-from training.family.items import Item
-from training.family.prompts import answer_prompt
+from tandem.benchmarks.executor import local_executor, new_job
+from tandem.cluster.device import Device
+from tandem.cluster.profile import load_profile
+from tandem.deployments.assigner import Assigner
+from tandem.deployments.expansions import Expansions
+from tandem.deployments.modes.base import VERIFIER
+from tandem.deployments.modes.expansion import Sketching
+from tandem.deployments.modes.sketch import Sketched
+from tandem.deployments.request.assignment import EndpointInfo
+from tandem.deployments.request.executor import Executor
+from tandem.deployments.request.job import Delta, Job
+from tandem.deployments.settings import SketchSettings
+from tandem.engine import family
+from tandem.engine.base import Engine, Sampling
+from tandem.engine.config import EngineConfig
+from tandem.engine.core.engine import CoreEngine
+from tandem.engine.sketch import sketch_format
+from tandem.engine.sketch.base import Question
+from tandem.engine.tokenizer import Tokenizer
+from tandem.engine.torch.engine import load
+from tandem.engine.translate import Translated
+from tandem.policies.window import StaticWindow
+from tandem.training.family.items import Item
+from tandem.training.family.prompts import answer_prompt
 
 TARGET = "target"
 EXPANDERS = tuple(name for name in family.NAMES if name != TARGET)

@@ -34,28 +34,28 @@ from statistics import fmean, median
 import msgspec
 import numpy as np
 
-from benchmarks import report
-from benchmarks.executor import local_executor
-from benchmarks.pice.embedded import TARGET, TEXT, Answer, ask, sketching, spoken
-from benchmarks.pice.paced import paced
-from cluster.client import connect
-from cluster.device import Device
-from cluster.endpoint import serve_engines
-from cluster.link import Link, LinkProfile
-from cluster.profile import DeviceProfile, load_profile
-from deployments.modes.base import VERIFIER
-from deployments.request.assignment import EndpointInfo
-from deployments.request.executor import Executor
-from deployments.request.job import Delta
-from deployments.settings import SketchSettings
-from engine import family
-from engine.base import Engine
-from engine.config import EngineConfig
-from engine.torch.engine import load
-from policies.window import StaticWindow
-from training.family.items import LONG_KINDS, Item
-from training.family.prompts import heldout
-from training.family.scoring import fact_accuracy
+from tandem.benchmarks import report
+from tandem.benchmarks.executor import local_executor
+from tandem.benchmarks.pice.embedded import TARGET, TEXT, Answer, ask, sketching, spoken
+from tandem.benchmarks.pice.paced import paced
+from tandem.cluster.client import connect
+from tandem.cluster.device import Device
+from tandem.cluster.endpoint import serve_engines
+from tandem.cluster.link import Link, LinkProfile
+from tandem.cluster.profile import DeviceProfile, load_profile
+from tandem.deployments.modes.base import VERIFIER
+from tandem.deployments.request.assignment import EndpointInfo
+from tandem.deployments.request.executor import Executor
+from tandem.deployments.request.job import Delta
+from tandem.deployments.settings import SketchSettings
+from tandem.engine import family
+from tandem.engine.base import Engine
+from tandem.engine.config import EngineConfig
+from tandem.engine.torch.engine import load
+from tandem.policies.window import StaticWindow
+from tandem.training.family.items import LONG_KINDS, Item
+from tandem.training.family.prompts import heldout
+from tandem.training.family.scoring import fact_accuracy
 
 PLACES, DEVICES = 20, 4
 ANSWER_TOKENS = 500  # the paper's, about

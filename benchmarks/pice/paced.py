@@ -6,19 +6,19 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from engine import family
-from engine.base import EngineInfo
-from engine.config import EngineConfig, HostMemory
-from engine.core.engine import CoreEngine
-from engine.core.host_memory import HostCopies
-from engine.core.runner import Outcome, Runner, Work
-from engine.core.sequence import Sequence as Session
-from engine.core.step import Core
-from engine.tokenizer import Tokenizer
-from engine.torch import weights
-from engine.torch.engine import apart, drive, place_of
-from engine.torch.model import Model
-from engine.torch.runner import TorchRunner
+from tandem.engine import family
+from tandem.engine.base import EngineInfo
+from tandem.engine.config import EngineConfig, HostMemory
+from tandem.engine.core.engine import CoreEngine
+from tandem.engine.core.host_memory import HostCopies
+from tandem.engine.core.runner import Outcome, Runner, Work
+from tandem.engine.core.sequence import Sequence as Session
+from tandem.engine.core.step import Core
+from tandem.engine.tokenizer import Tokenizer
+from tandem.engine.torch import weights
+from tandem.engine.torch.engine import apart, drive, place_of
+from tandem.engine.torch.model import Model
+from tandem.engine.torch.runner import TorchRunner
 
 
 class Paced:

@@ -30,16 +30,16 @@ from statistics import mean
 
 import numpy as np
 
-from benchmarks import report
-from benchmarks.pice import decision
-from benchmarks.pice.embedded import EXPANDERS, TEXT, Answer, Models, ask
-from benchmarks.scores import Scores
-from deployments.settings import ExpandingModel, PolicyChoice, SketchSettings
-from policies.collaboration import CollaborationState, DevicePart, DeviceView
-from policies.sketch.router import ByDifficulty
-from policies.sketch.suitability import sketchable
-from training.family.items import TASK_KINDS, Item
-from training.family.prompts import heldout
+from tandem.benchmarks import report
+from tandem.benchmarks.pice import decision
+from tandem.benchmarks.pice.embedded import EXPANDERS, TEXT, Answer, Models, ask
+from tandem.benchmarks.scores import Scores
+from tandem.deployments.settings import ExpandingModel, PolicyChoice, SketchSettings
+from tandem.policies.collaboration import CollaborationState, DevicePart, DeviceView
+from tandem.policies.sketch.router import ByDifficulty
+from tandem.policies.sketch.suitability import sketchable
+from tandem.training.family.items import TASK_KINDS, Item
+from tandem.training.family.prompts import heldout
 
 AT_ONCE = 8  # questions
 RESAMPLES = 2000

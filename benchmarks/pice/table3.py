@@ -31,13 +31,13 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean, median
 from typing import Any, NamedTuple
 
-from benchmarks import report
-from benchmarks.pice.live import DEVICES, MORE_PLACES, PLACES
-from cluster.profile import load_profile
-from simulator.config import Config, parse
-from simulator.run import simulate
-from simulator.tasks import ray_map
-from simulator.workload import build
+from tandem.benchmarks import report
+from tandem.benchmarks.pice.live import DEVICES, MORE_PLACES, PLACES
+from tandem.cluster.profile import load_profile
+from tandem.simulator.config import Config, parse
+from tandem.simulator.run import simulate
+from tandem.simulator.tasks import ray_map
+from tandem.simulator.workload import build
 
 PROFILE = "jetson-orin-qwen15b"
 ANSWER, SKETCH = 500, 200  # tokens (section II-B)

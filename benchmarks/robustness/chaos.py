@@ -22,10 +22,10 @@ from typing import NoReturn
 
 import msgspec
 
-from benchmarks import report
-from benchmarks.paths import ROOT
-from simulator.chaos import Outcome, play
-from simulator.tasks import resumable_map
+from tandem.benchmarks import report
+from tandem.benchmarks.paths import ROOT
+from tandem.simulator.chaos import Outcome, play
+from tandem.simulator.tasks import resumable_map
 
 PACKAGES = ("policies", "engine", "cluster", "deployments", "simulator")
 SOURCES = {".py", ".npz", ".yaml"}

@@ -28,8 +28,8 @@ from typing import Any
 
 import httpx
 
-from benchmarks import report
-from benchmarks.application import application, change, configured
+from tandem.benchmarks import report
+from tandem.benchmarks.application import application, change, configured
 
 PROMPTS = (
     "Tell me about the town of Marworth.",

@@ -10,17 +10,17 @@ from random import Random
 from statistics import median
 from typing import NamedTuple
 
-from cluster.registry import DeviceRecord
-from deployments.accounts import Bill
-from deployments.assigner import Assigner
-from deployments.directory import Directory, Snapshot
-from deployments.experience import Experience
-from deployments.modes import AT_FRONT_DOORS
-from deployments.reports import Report
-from deployments.request.assignment import EndpointInfo, RoutingRequest
-from policies.collaboration import collaboration
-from policies.cost import Used
-from policies.routing import routing
+from tandem.cluster.registry import DeviceRecord
+from tandem.deployments.accounts import Bill
+from tandem.deployments.assigner import Assigner
+from tandem.deployments.directory import Directory, Snapshot
+from tandem.deployments.experience import Experience
+from tandem.deployments.modes import AT_FRONT_DOORS
+from tandem.deployments.reports import Report
+from tandem.deployments.request.assignment import EndpointInfo, RoutingRequest
+from tandem.policies.collaboration import collaboration
+from tandem.policies.cost import Used
+from tandem.policies.routing import routing
 
 VERIFIERS, DRAFTERS = 8, 4
 REQUESTS, REPEATS = 300, 5

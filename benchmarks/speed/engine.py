@@ -26,14 +26,14 @@ import numpy as np
 import torch
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
 
-from benchmarks import report
-from engine.base import EngineInfo, Sampling, Session
-from engine.config import EngineConfig
-from engine.core.engine import CoreEngine
-from engine.torch import weights
-from engine.torch.engine import start
-from engine.torch.linear import choices
-from engine.torch.model import Model
+from tandem.benchmarks import report
+from tandem.engine.base import EngineInfo, Sampling, Session
+from tandem.engine.config import EngineConfig
+from tandem.engine.core.engine import CoreEngine
+from tandem.engine.torch import weights
+from tandem.engine.torch.engine import start
+from tandem.engine.torch.linear import choices
+from tandem.engine.torch.model import Model
 
 T = TypeVar("T")
 
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] = ()) -> None:
     parser.add_argument("--grow", type=int, default=1, help="of vLLM's model: times its layers (default 1)")
     options = parser.parse_args(arguments)
     if options.engine == "vllm":
-        from benchmarks.speed import vllm_engine  # it needs vLLM, which not everybody has
+        from tandem.benchmarks.speed import vllm_engine  # it needs vLLM, which not everybody has
 
         vllm_engine.run(options.rounds, options.steps, options.grow)
         return

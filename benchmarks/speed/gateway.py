@@ -28,10 +28,10 @@ from statistics import median
 
 import uvloop
 
-from benchmarks import baseline, report
-from benchmarks.application import application
-from engine.base import Sampling
-from engine.null_engine import NullEngine
+from tandem.benchmarks import baseline, report
+from tandem.benchmarks.application import application
+from tandem.engine.base import Sampling
+from tandem.engine.null_engine import NullEngine
 
 CORES = 2
 PACE = 200.0  # tokens/s of a stream
@@ -174,7 +174,7 @@ def fastest(streams: int, repeat: int, tokens: int) -> None:
 _FASTEST_THERE = """
 import json, sys, uvloop
 from statistics import median
-from benchmarks.gateway import load, null_application
+from tandem.benchmarks.gateway import load, null_application
 sys.executable = {executable!r}  # it starts the `tandem` beside it
 with null_application(None) as address:
     uvloop.run(load(address, {streams}, 1, 20))

@@ -17,14 +17,14 @@ from statistics import median
 
 import numpy as np
 
-from benchmarks import report
-from benchmarks.disco import planning
-from benchmarks.speed.assign import router_costs
-from policies.batching import Demand, batching
-from policies.dispatch import Side
-from policies.routing import routing
-from policies.scheduling import Load, scheduling
-from policies.window import WindowState, window
+from tandem.benchmarks import report
+from tandem.benchmarks.disco import planning
+from tandem.benchmarks.speed.assign import router_costs
+from tandem.policies.batching import Demand, batching
+from tandem.policies.dispatch import Side
+from tandem.policies.routing import routing
+from tandem.policies.scheduling import Load, scheduling
+from tandem.policies.window import WindowState, window
 
 CALLS = 2000
 DEVICES = (100, 1_000, 10_000)

@@ -19,8 +19,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks import baseline, report
-from benchmarks.baseline import Run, Side
+from tandem.benchmarks import baseline, report
+from tandem.benchmarks.baseline import Run, Side
 
 
 def config(requests: int, targets: int, drafters: int, rate_per_s: float) -> dict[str, Any]:
@@ -56,8 +56,8 @@ def config(requests: int, targets: int, drafters: int, rate_per_s: float) -> dic
 
 def child(requests: int, targets: int, drafters: int, rate_per_s: float) -> None:
     """What a process of its own does: simulate, and print what it took."""
-    from simulator.config import parse
-    from simulator.run import simulate
+    from tandem.simulator.config import parse
+    from tandem.simulator.run import simulate
 
     result = simulate(parse(config(requests, targets, drafters, rate_per_s)))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

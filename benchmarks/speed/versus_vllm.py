@@ -28,13 +28,13 @@ from typing import Any, NamedTuple
 import httpx
 import numpy as np
 
-from app.cli.local_ray import free_port
-from benchmarks import report
-from benchmarks.application import application
-from engine import family
-from engine.vllm import ENVIRONMENT
-from engine.vllm.config import UNIPROC
-from policies.quality import Quality, Stream, assess
+from tandem.app.cli.local_ray import free_port
+from tandem.benchmarks import report
+from tandem.benchmarks.application import application
+from tandem.engine import family
+from tandem.engine.vllm import ENVIRONMENT
+from tandem.engine.vllm.config import UNIPROC
+from tandem.policies.quality import Quality, Stream, assess
 
 CONCURRENCY = (1, 8, 32)
 TOKENS = 64  # of an answer
@@ -196,7 +196,7 @@ def main(arguments: Sequence[str] = ()) -> None:
     with tempfile.TemporaryDirectory() as made:
         folder = family.path("target")
         if options.grow > 1:
-            from engine.family.grow import grow
+            from tandem.engine.family.grow import grow
 
             grow(folder, options.grow, Path(made))
             folder = Path(made)

@@ -18,12 +18,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks import report
-from engine import family
-from engine.base import Sampling
-from engine.vllm.config import VllmConfig, arguments
-from engine.vllm.core import shut_down
-from engine.vllm.engine import VllmEngine, load
+from tandem.benchmarks import report
+from tandem.engine import family
+from tandem.engine.base import Sampling
+from tandem.engine.vllm.config import VllmConfig, arguments
+from tandem.engine.vllm.core import shut_down
+from tandem.engine.vllm.engine import VllmEngine, load
 
 BATCHES = (1, 8, 32)
 PROMPT = 128  # tokens
@@ -36,7 +36,7 @@ def run(rounds: int, steps: int, grow: int) -> None:
     with tempfile.TemporaryDirectory() as made:
         folder = family.path("target")
         if grow > 1:
-            from engine.family.grow import grow as write_grown
+            from tandem.engine.family.grow import grow as write_grown
 
             write_grown(folder, grow, Path(made))
             folder = Path(made)

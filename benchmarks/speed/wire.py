@@ -19,12 +19,12 @@ import msgspec
 import numpy as np
 import uvloop
 
-from benchmarks import report
-from cluster.client import Connection, connect
-from cluster.endpoint import serve_engines
-from cluster.link import Link, LinkProfile
-from engine.base import CAPABILITIES, Forwarded, Sampling, Session, Tensor
-from engine.null_engine import NullEngine, NullSession
+from tandem.benchmarks import report
+from tandem.cluster.client import Connection, connect
+from tandem.cluster.endpoint import serve_engines
+from tandem.cluster.link import Link, LinkProfile
+from tandem.engine.base import CAPABILITIES, Forwarded, Sampling, Session, Tensor
+from tandem.engine.null_engine import NullEngine, NullSession
 
 SESSIONS = 64
 DRAFTS = list(range(100, 108))

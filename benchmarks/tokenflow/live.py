@@ -22,14 +22,14 @@ from statistics import mean, median
 
 import numpy as np
 
-from benchmarks import report
-from engine import family
-from engine.base import EngineStats, Sampling
-from engine.config import EngineConfig, HostMemory, PolicyChoice
-from engine.core.engine import CoreEngine
-from engine.torch.engine import load
-from policies.quality import Quality, Stream, assess
-from simulator.workload import Request
+from tandem.benchmarks import report
+from tandem.engine import family
+from tandem.engine.base import EngineStats, Sampling
+from tandem.engine.config import EngineConfig, HostMemory, PolicyChoice
+from tandem.engine.core.engine import CoreEngine
+from tandem.engine.torch.engine import load
+from tandem.policies.quality import Quality, Stream, assess
+from tandem.simulator.workload import Request
 
 RUNNING = 16  # requests in a step at most
 BLOCK = 16

@@ -26,13 +26,13 @@ from dataclasses import dataclass, replace
 from statistics import mean, median
 from typing import Any, NamedTuple
 
-from benchmarks import report
-from benchmarks.paths import DATA
-from policies.quality import Quality, Stream, assess
-from simulator.config import parse
-from simulator.run import simulate
-from simulator.tasks import ray_map
-from simulator.workload import Request, build
+from tandem.benchmarks import report
+from tandem.benchmarks.paths import DATA
+from tandem.policies.quality import Quality, Stream, assess
+from tandem.simulator.config import parse
+from tandem.simulator.run import simulate
+from tandem.simulator.tasks import ray_map
+from tandem.simulator.workload import Request, build
 
 READERS = [[0.4, 15.0], [0.6, 20.0]]
 BLOCK = 16  # tokens of KV cache

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from deployments.modes.base import Mode
-from deployments.modes.cloud import CloudMode
-from deployments.modes.device import DeviceMode
-from deployments.modes.race import RaceMode
-from deployments.modes.sketch import SketchMode
-from deployments.modes.speculative import SpeculativeMode
-from deployments.modes.split import SplitMode
+from tandem.deployments.modes.base import Mode
+from tandem.deployments.modes.cloud import CloudMode
+from tandem.deployments.modes.device import DeviceMode
+from tandem.deployments.modes.race import RaceMode
+from tandem.deployments.modes.sketch import SketchMode
+from tandem.deployments.modes.speculative import SpeculativeMode
+from tandem.deployments.modes.split import SplitMode
 
 MODES: dict[str, type[Mode]] = {
     mode.name: mode for mode in (CloudMode, DeviceMode, SpeculativeMode, RaceMode, SplitMode, SketchMode)

@@ -8,20 +8,20 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import ClassVar
 
-from deployments.experience import Experience
-from deployments.modes.expansion import Sketching
-from deployments.request.assignment import EndpointInfo, Endpoints, Prices, RoutingRequest
-from deployments.request.job import Delta, Figures, Job
-from deployments.request.session import EndpointSession, EndpointSessions
-from deployments.request.tokenlog import Origin, TokenLog
-from engine.base import Sampling, Verdict
-from engine.split.base import OuterEngine
-from policies.chunking import ChunkingPolicy, HatChunks
-from policies.cost import Used
-from policies.drafting import DraftingPolicy, Threshold
-from policies.parallel_drafting import HatParallelDrafting, ParallelDraftingPolicy
-from policies.rounds import FUSED_WINDOW
-from policies.window import StaticWindow, WindowPolicy
+from tandem.deployments.experience import Experience
+from tandem.deployments.modes.expansion import Sketching
+from tandem.deployments.request.assignment import EndpointInfo, Endpoints, Prices, RoutingRequest
+from tandem.deployments.request.job import Delta, Figures, Job
+from tandem.deployments.request.session import EndpointSession, EndpointSessions
+from tandem.deployments.request.tokenlog import Origin, TokenLog
+from tandem.engine.base import Sampling, Verdict
+from tandem.engine.split.base import OuterEngine
+from tandem.policies.chunking import ChunkingPolicy, HatChunks
+from tandem.policies.cost import Used
+from tandem.policies.drafting import DraftingPolicy, Threshold
+from tandem.policies.parallel_drafting import HatParallelDrafting, ParallelDraftingPolicy
+from tandem.policies.rounds import FUSED_WINDOW
+from tandem.policies.window import StaticWindow, WindowPolicy
 
 VERIFIER, DRAFTER, EXPANDER, MIDDLE = "verifier", "drafter", "expander", "middle"
 POOLS = (VERIFIER, DRAFTER, EXPANDER, MIDDLE)

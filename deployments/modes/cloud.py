@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-from deployments.modes.base import VERIFIER, Mode, ModeRun, Role, decode, score
-from deployments.request.job import Delta, Job
-from deployments.request.session import EndpointSession, EndpointSessions
-from deployments.request.tokenlog import Origin, TokenLog
+from tandem.deployments.modes.base import VERIFIER, Mode, ModeRun, Role, decode, score
+from tandem.deployments.request.job import Delta, Job
+from tandem.deployments.request.session import EndpointSession, EndpointSessions
+from tandem.deployments.request.tokenlog import Origin, TokenLog
 
 
 class CloudMode(Mode):

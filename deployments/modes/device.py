@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 
-from deployments.modes.base import DEVICE, Mode, ModeRun, Role, decode
-from deployments.request.job import Delta, Job
-from deployments.request.session import EndpointSessions
-from deployments.request.tokenlog import Origin, TokenLog
+from tandem.deployments.modes.base import DEVICE, Mode, ModeRun, Role, decode
+from tandem.deployments.request.job import Delta, Job
+from tandem.deployments.request.session import EndpointSessions
+from tandem.deployments.request.tokenlog import Origin, TokenLog
 
 
 class DeviceMode(Mode):

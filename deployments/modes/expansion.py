@@ -11,16 +11,16 @@ from typing import Protocol
 
 import msgspec
 
-from deployments.request.assignment import EndpointInfo
-from deployments.request.expansion import Expanders, Place, PlaceReport, PlaceRequest, SketchPlan
-from deployments.request.job import Job
-from deployments.request.session import EndpointSession, EndpointSessions
-from engine.base import EngineError, Sampling
-from engine.sketch.base import Question, Sketch, SketchFormat
-from policies.collaboration import ANY_DEVICE
-from policies.quality import Reader
-from policies.sketch.confidence import WEIGHTS, Candidate, Weights, best
-from policies.sketch.merging import Groups, merge, merge_for_reader
+from tandem.deployments.request.assignment import EndpointInfo
+from tandem.deployments.request.expansion import Expanders, Place, PlaceReport, PlaceRequest, SketchPlan
+from tandem.deployments.request.job import Job
+from tandem.deployments.request.session import EndpointSession, EndpointSessions
+from tandem.engine.base import EngineError, Sampling
+from tandem.engine.sketch.base import Question, Sketch, SketchFormat
+from tandem.policies.collaboration import ANY_DEVICE
+from tandem.policies.quality import Reader
+from tandem.policies.sketch.confidence import WEIGHTS, Candidate, Weights, best
+from tandem.policies.sketch.merging import Groups, merge, merge_for_reader
 
 LONGEST = 4.0
 """A sentence that has grown to so many times what is expected of one does not end."""

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
-from deployments.request.session import EndpointSession
-from engine.base import Draft, EngineError
-from policies.pair import PairHistory
+from tandem.deployments.request.session import EndpointSession
+from tandem.engine.base import Draft, EngineError
+from tandem.policies.pair import PairHistory
 
 EVERY_S = 0.25
 """How old what is known may become before somebody is asked."""

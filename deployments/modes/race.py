@@ -16,18 +16,18 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import ClassVar
 
-from deployments.experience import Experience
-from deployments.modes.base import DEVICE, VERIFIER, Mode, ModeRun, Role, Situation, Tools
-from deployments.request.assignment import EndpointLost
-from deployments.request.job import Delta, Figures, Job
-from deployments.request.session import EndpointSession, EndpointSessions
-from deployments.request.tokenlog import Origin, TokenLog
-from deployments.rivals import Rivals
-from engine.base import EngineError, EngineStopped, NoCapacity, Tokens
-from policies.cost import Costs, Used
-from policies.dispatch import BOTH, NEVER, DispatchState, Side, Start
-from policies.migration import MigrationPolicy
-from policies.race import Race, RaceAccount, RaceSnapshot
+from tandem.deployments.experience import Experience
+from tandem.deployments.modes.base import DEVICE, VERIFIER, Mode, ModeRun, Role, Situation, Tools
+from tandem.deployments.request.assignment import EndpointLost
+from tandem.deployments.request.job import Delta, Figures, Job
+from tandem.deployments.request.session import EndpointSession, EndpointSessions
+from tandem.deployments.request.tokenlog import Origin, TokenLog
+from tandem.deployments.rivals import Rivals
+from tandem.engine.base import EngineError, EngineStopped, NoCapacity, Tokens
+from tandem.policies.cost import Costs, Used
+from tandem.policies.dispatch import BOTH, NEVER, DispatchState, Side, Start
+from tandem.policies.migration import MigrationPolicy
+from tandem.policies.race import Race, RaceAccount, RaceSnapshot
 
 ORIGINS = {Side.SERVER: Origin.CLOUD, Side.DEVICE: Origin.DEVICE}
 LOST = (EndpointLost, EngineStopped, NoCapacity)

@@ -17,16 +17,16 @@ from typing import ClassVar
 
 import msgspec
 
-from deployments.modes.base import VERIFIER, Mode, ModeRun, Role, Tools
-from deployments.modes.expansion import UNSEEN_RATE, Expansion, Sketching, expanding_devices
-from deployments.request.expansion import PlanRequest, SketchPlan
-from deployments.request.job import Delta, Figures, Job, UnknownMode
-from deployments.request.session import EndpointSession, EndpointSessions
-from deployments.request.tokenlog import Origin, TokenLog
-from engine.base import ContextOverflow, Sampling, Tokens
-from engine.sketch.base import Question, Sketch
-from policies.moving_average import MovingAverage
-from policies.sketch.level import Reason
+from tandem.deployments.modes.base import VERIFIER, Mode, ModeRun, Role, Tools
+from tandem.deployments.modes.expansion import UNSEEN_RATE, Expansion, Sketching, expanding_devices
+from tandem.deployments.request.expansion import PlanRequest, SketchPlan
+from tandem.deployments.request.job import Delta, Figures, Job, UnknownMode
+from tandem.deployments.request.session import EndpointSession, EndpointSessions
+from tandem.deployments.request.tokenlog import Origin, TokenLog
+from tandem.engine.base import ContextOverflow, Sampling, Tokens
+from tandem.engine.sketch.base import Question, Sketch
+from tandem.policies.moving_average import MovingAverage
+from tandem.policies.sketch.level import Reason
 
 LEAST_SKETCH = 48
 """Tokens that any sketch may have, its length included."""

@@ -14,17 +14,27 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from deployments.experience import Experience
-from deployments.modes.base import DEVICE, DRAFTER, VERIFIER, Mode, ModeRun, Role, Situation, Tools, judged
-from deployments.modes.observer import Observer
-from deployments.pairs import Pairs, pair_name
-from deployments.request.job import Delta, Figures, Job
-from deployments.request.session import EndpointSession, EndpointSessions
-from deployments.request.tokenlog import TokenLog
-from engine.base import Draft, Sampling
-from policies.cost import Used
-from policies.pair import PairSnapshot
-from policies.rounds import Drafter, FusedRound, PairRound, Rounds, teach
+from tandem.deployments.experience import Experience
+from tandem.deployments.modes.base import (
+    DEVICE,
+    DRAFTER,
+    VERIFIER,
+    Mode,
+    ModeRun,
+    Role,
+    Situation,
+    Tools,
+    judged,
+)
+from tandem.deployments.modes.observer import Observer
+from tandem.deployments.pairs import Pairs, pair_name
+from tandem.deployments.request.job import Delta, Figures, Job
+from tandem.deployments.request.session import EndpointSession, EndpointSessions
+from tandem.deployments.request.tokenlog import TokenLog
+from tandem.engine.base import Draft, Sampling
+from tandem.policies.cost import Used
+from tandem.policies.pair import PairSnapshot
+from tandem.policies.rounds import Drafter, FusedRound, PairRound, Rounds, teach
 
 DRAFT_SEED = 0x5DEECE66D  # see drafting()
 NOTHING = Draft([])

@@ -15,15 +15,15 @@ from collections.abc import AsyncGenerator, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
 
-from deployments.modes.base import MIDDLE, Mode, ModeRun, Role, Tools, judged
-from deployments.request.job import Delta, Figures, Job
-from deployments.request.lane import Lane, Sent
-from deployments.request.session import EndpointSession, EndpointSessions, Trip
-from deployments.request.tokenlog import TokenLog
-from engine.base import EngineError, EngineInfo, Sampling, Tensor
-from engine.split.base import Judgement, OuterEngine, OuterSession, SplitMismatch, check_fit
-from engine.split.hidden import row_bytes
-from policies.split import CloudMonitor, DeviceMonitor, Split
+from tandem.deployments.modes.base import MIDDLE, Mode, ModeRun, Role, Tools, judged
+from tandem.deployments.request.job import Delta, Figures, Job
+from tandem.deployments.request.lane import Lane, Sent
+from tandem.deployments.request.session import EndpointSession, EndpointSessions, Trip
+from tandem.deployments.request.tokenlog import TokenLog
+from tandem.engine.base import EngineError, EngineInfo, Sampling, Tensor
+from tandem.engine.split.base import Judgement, OuterEngine, OuterSession, SplitMismatch, check_fit
+from tandem.engine.split.hidden import row_bytes
+from tandem.policies.split import CloudMonitor, DeviceMonitor, Split
 
 CHUNKS_UNDER_WAY = 3
 """Where they overlap: one that the cloud computes, one that travels, and one that follows at once, not a round trip

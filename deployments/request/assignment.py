@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from cluster.registry import DeviceRecord, ModelRecord, engine_name
-from engine.base import EngineError, EngineStopped, SplitInfo
-from policies.cost import MAINS_USD_PER_J, PerToken
+from tandem.cluster.registry import DeviceRecord, ModelRecord, engine_name
+from tandem.engine.base import EngineError, EngineStopped, SplitInfo
+from tandem.policies.cost import MAINS_USD_PER_J, PerToken
 
 FREE = PerToken(0.0, 0.0)
 

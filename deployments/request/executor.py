@@ -7,16 +7,22 @@ import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable
 from contextlib import aclosing
 
-from deployments.modes import MODES
-from deployments.modes.base import Mode, ModeRun, Tools
-from deployments.reports import Report
-from deployments.request.assignment import Assignment, EndpointInfo, EndpointLost, NoEndpoint, RoutingRequest
-from deployments.request.job import Delta, Job, JobStats
-from deployments.request.session import Dial, EndpointSession, EndpointSessions, RequestContext
-from deployments.request.timeouts import Deadline, Limits
-from deployments.request.tokenlog import TokenLog
-from engine.base import EngineError, EngineStopped, NoCapacity, SplitInfo
-from policies.patience import Patience
+from tandem.deployments.modes import MODES
+from tandem.deployments.modes.base import Mode, ModeRun, Tools
+from tandem.deployments.reports import Report
+from tandem.deployments.request.assignment import (
+    Assignment,
+    EndpointInfo,
+    EndpointLost,
+    NoEndpoint,
+    RoutingRequest,
+)
+from tandem.deployments.request.job import Delta, Job, JobStats
+from tandem.deployments.request.session import Dial, EndpointSession, EndpointSessions, RequestContext
+from tandem.deployments.request.timeouts import Deadline, Limits
+from tandem.deployments.request.tokenlog import TokenLog
+from tandem.engine.base import EngineError, EngineStopped, NoCapacity, SplitInfo
+from tandem.policies.patience import Patience
 
 logger = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from deployments.request.assignment import EndpointInfo
+from tandem.deployments.request.assignment import EndpointInfo
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import ClassVar, Self
 
-from deployments.accounts import Bill
-from deployments.request.assignment import Prices
-from deployments.request.tokenlog import Origin
-from engine.base import EngineError, Sampling, TokenLogprob
-from engine.sketch.base import Question
-from policies.cost import Used
+from tandem.deployments.accounts import Bill
+from tandem.deployments.request.assignment import Prices
+from tandem.deployments.request.tokenlog import Origin
+from tandem.engine.base import EngineError, Sampling, TokenLogprob
+from tandem.engine.sketch.base import Question
+from tandem.policies.cost import Used
 
 
 class UnknownMode(EngineError):

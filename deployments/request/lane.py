@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from policies.split import DeviceMonitor
+from tandem.policies.split import DeviceMonitor
 
 SOON_S, LOOK_S = 1e-4, 0.05
 """A wait that is not worth it, and between two looks whether it is over sooner."""

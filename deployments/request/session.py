@@ -8,11 +8,11 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Seq
 from contextlib import aclosing
 from typing import NamedTuple, TypeVar
 
-from cluster.frames import ProtocolError, Unauthorized, UnknownEngine
-from deployments.request.assignment import Assignment, EndpointInfo, EndpointLost
-from deployments.request.job import JobStats
-from deployments.request.timeouts import Deadline, Timeouts
-from engine.base import (
+from tandem.cluster.frames import ProtocolError, Unauthorized, UnknownEngine
+from tandem.deployments.request.assignment import Assignment, EndpointInfo, EndpointLost
+from tandem.deployments.request.job import JobStats
+from tandem.deployments.request.timeouts import Deadline, Timeouts
+from tandem.engine.base import (
     Draft,
     DraftProbs,
     Engine,
@@ -31,7 +31,7 @@ from engine.base import (
     UnknownSession,
     Verdict,
 )
-from policies.patience import Pace, Patience
+from tandem.policies.patience import Pace, Patience
 
 T = TypeVar("T")
 

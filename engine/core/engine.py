@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from engine.base import (
+from tandem.engine.base import (
     Draft,
     DraftProbs,
     EngineError,
@@ -25,13 +25,13 @@ from engine.base import (
     Tokens,
     Verdict,
 )
-from engine.core.sequence import Sequence as CoreSequence
-from engine.core.step import Core
-from engine.core.stream import Stream
-from engine.core.tasks import DraftTask, GenerateTask, VerifyTask
-from engine.session import BaseSession
-from engine.text import Spelling, watch
-from engine.validation import check_ids, check_request, checked_probs
+from tandem.engine.core.sequence import Sequence as CoreSequence
+from tandem.engine.core.step import Core
+from tandem.engine.core.stream import Stream
+from tandem.engine.core.tasks import DraftTask, GenerateTask, VerifyTask
+from tandem.engine.session import BaseSession
+from tandem.engine.text import Spelling, watch
+from tandem.engine.validation import check_ids, check_request, checked_probs
 
 Command = Callable[[], None]
 Receive = Callable[[Any], None]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from engine.config import HostMemory
+from tandem.engine.config import HostMemory
 
 
 class Copy(Protocol):

@@ -6,11 +6,11 @@ computing it again; blocks are written through beforehand as they fill.
 
 from __future__ import annotations
 
-from engine.base import EngineStats
-from engine.core.host_memory import Copy, HostTier
-from engine.core.kvcache import BlockPool, BlockTable
-from engine.core.sequence import Sequence
-from policies.step_time import StepTimeModel
+from tandem.engine.base import EngineStats
+from tandem.engine.core.host_memory import Copy, HostTier
+from tandem.engine.core.kvcache import BlockPool, BlockTable
+from tandem.engine.core.sequence import Sequence
+from tandem.policies.step_time import StepTimeModel
 
 
 class Memory:

@@ -15,14 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from engine.base import EngineInfo, Forwarded, InvalidRequest, Sampling, Tensor
-from engine.core.engine import CoreEngine, CoreSession, Driver, Receive
-from engine.core.rows import Rows
-from engine.core.sequence import Sequence as CoreSequence
-from engine.core.step import Core
-from engine.core.tasks import Computed, ForwardTask
-from engine.split.hidden import CODEC, Codec, Kind
-from engine.validation import check_request
+from tandem.engine.base import EngineInfo, Forwarded, InvalidRequest, Sampling, Tensor
+from tandem.engine.core.engine import CoreEngine, CoreSession, Driver, Receive
+from tandem.engine.core.rows import Rows
+from tandem.engine.core.sequence import Sequence as CoreSequence
+from tandem.engine.core.step import Core
+from tandem.engine.core.tasks import Computed, ForwardTask
+from tandem.engine.split.hidden import CODEC, Codec, Kind
+from tandem.engine.validation import check_request
 
 _numbers = count()
 

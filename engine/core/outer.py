@@ -12,17 +12,17 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from engine.base import EngineInfo, InvalidRequest, Sampling, Tensor, Verdict
-from engine.config import EngineConfig
-from engine.core.engine import CoreEngine, CoreSession, Driver, Receive
-from engine.core.rows import Rows
-from engine.core.runner import Outcome, Runner, Work
-from engine.core.sequence import Sequence as CoreSequence
-from engine.core.step import Core
-from engine.core.tasks import RoundTask, ShallowTask, VerifyTask
-from engine.split.base import GoOn, Judgement, Proposal, Shallow, always
-from engine.split.hidden import CODEC, Codec, Kind
-from engine.text import Spelling
+from tandem.engine.base import EngineInfo, InvalidRequest, Sampling, Tensor, Verdict
+from tandem.engine.config import EngineConfig
+from tandem.engine.core.engine import CoreEngine, CoreSession, Driver, Receive
+from tandem.engine.core.rows import Rows
+from tandem.engine.core.runner import Outcome, Runner, Work
+from tandem.engine.core.sequence import Sequence as CoreSequence
+from tandem.engine.core.step import Core
+from tandem.engine.core.tasks import RoundTask, ShallowTask, VerifyTask
+from tandem.engine.split.base import GoOn, Judgement, Proposal, Shallow, always
+from tandem.engine.split.hidden import CODEC, Codec, Kind
+from tandem.engine.text import Spelling
 
 ALTERNATIVES = 8
 """For the last drafted token, of which a proposal tells."""

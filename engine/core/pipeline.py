@@ -12,9 +12,9 @@ from itertools import pairwise
 
 import msgspec
 
-from engine.base import EngineInfo, EngineStats, Forwarded, Sampling, Tensor, Tokens
-from engine.core.middle import MiddleEngine, MiddleSession, through
-from engine.session import BaseSession
+from tandem.engine.base import EngineInfo, EngineStats, Forwarded, Sampling, Tensor, Tokens
+from tandem.engine.core.middle import MiddleEngine, MiddleSession, through
+from tandem.engine.session import BaseSession
 
 
 def spread(first: int, layers: int, stages: int) -> list[tuple[int, int]]:

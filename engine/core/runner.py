@@ -7,10 +7,10 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from engine.base import TokenLogprob
-from engine.config import HostMemory
-from engine.core.host_memory import HostCopies
-from engine.core.sequence import Sequence as Session
+from tandem.engine.base import TokenLogprob
+from tandem.engine.config import HostMemory
+from tandem.engine.core.host_memory import HostCopies
+from tandem.engine.core.sequence import Sequence as Session
 
 Work = list[tuple[Session, int]]
 """Sessions of a step, each with the positions that it computes."""

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from engine.base import InvalidRequest, Sampling
-from engine.core.host_memory import Copy
-from engine.core.kvcache import BlockTable
-from engine.core.tasks import Task
-from engine.text import Detokenizer, StopStrings
-from policies.quality import Reader
-from policies.scheduling.control import REFERENCE_RATE
+from tandem.engine.base import InvalidRequest, Sampling
+from tandem.engine.core.host_memory import Copy
+from tandem.engine.core.kvcache import BlockTable
+from tandem.engine.core.tasks import Task
+from tandem.engine.text import Detokenizer, StopStrings
+from tandem.policies.quality import Reader
+from tandem.policies.scheduling.control import REFERENCE_RATE
 
 
 class Place:

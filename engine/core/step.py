@@ -12,20 +12,20 @@ from collections.abc import Callable
 
 import numpy as np
 
-from engine.base import Draft, DraftProbs, EngineStats, InvalidRequest, Tokens, Verdict
-from engine.config import EngineConfig
-from engine.core.host_memory import HostTier
-from engine.core.kvcache import BlockPool
-from engine.core.memory import Memory
-from engine.core.runner import Outcome, Runner, Work
-from engine.core.sequence import Sequence
-from engine.core.tasks import Computed, DraftTask, ForwardTask, GenerateTask, Task, VerifyTask
-from engine.session import BUSY
-from policies.batching import BatchingPolicy, Demand, batching
-from policies.scheduling.base import SchedulingPolicy, scheduling
-from policies.scheduling.control import SchedulingControl
-from policies.scheduling.outstanding import outstanding
-from policies.step_time import StepTimeModel
+from tandem.engine.base import Draft, DraftProbs, EngineStats, InvalidRequest, Tokens, Verdict
+from tandem.engine.config import EngineConfig
+from tandem.engine.core.host_memory import HostTier
+from tandem.engine.core.kvcache import BlockPool
+from tandem.engine.core.memory import Memory
+from tandem.engine.core.runner import Outcome, Runner, Work
+from tandem.engine.core.sequence import Sequence
+from tandem.engine.core.tasks import Computed, DraftTask, ForwardTask, GenerateTask, Task, VerifyTask
+from tandem.engine.session import BUSY
+from tandem.policies.batching import BatchingPolicy, Demand, batching
+from tandem.policies.scheduling.base import SchedulingPolicy, scheduling
+from tandem.policies.scheduling.control import SchedulingControl
+from tandem.policies.scheduling.outstanding import outstanding
+from tandem.policies.step_time import StepTimeModel
 
 GRACE_S = 0.002
 """A session's first task usually follows at once. The engine waits this long for it, so that one step covers prompt and

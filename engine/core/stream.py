@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 
-from engine.base import Tokens
+from tandem.engine.base import Tokens
 
 
 class Stream:

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from engine.base import Draft, Tokens, Verdict
-from engine.split.base import GoOn
+from tandem.engine.base import Draft, Tokens, Verdict
+from tandem.engine.split.base import GoOn
 
 
 @dataclass(slots=True, eq=False)

@@ -10,9 +10,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from engine.base import EngineStopped
-from engine.core.engine import Command, Receive
-from engine.core.step import Core
+from tandem.engine.base import EngineStopped
+from tandem.engine.core.engine import Command, Receive
+from tandem.engine.core.step import Core
 
 logger = logging.getLogger(__name__)
 

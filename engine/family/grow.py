@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from engine.family import NAMES, path
+from tandem.engine.family import NAMES, path
 
 
 def grow(model_folder: Path, factor: int, out_folder: Path) -> None:

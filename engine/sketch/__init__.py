@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from engine.sketch.base import SketchFormat
-from engine.sketch.marked import MarkedFormat
-from engine.sketch.prompted import PromptedFormat
-from engine.tokenizer import Tokenizer
+from tandem.engine.sketch.base import SketchFormat
+from tandem.engine.sketch.marked import MarkedFormat
+from tandem.engine.sketch.prompted import PromptedFormat
+from tandem.engine.tokenizer import Tokenizer
 
 
 def sketch_format(tokenizer: Tokenizer) -> SketchFormat:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from engine.base import InvalidRequest
-from engine.sketch.base import Question, Sketch, TextFormat
-from engine.tokenizer import Tokenizer
+from tandem.engine.base import InvalidRequest
+from tandem.engine.sketch.base import Question, Sketch, TextFormat
+from tandem.engine.tokenizer import Tokenizer
 
 ANSWER, SKETCH, LENGTH, NEXT, EXPAND, SENTENCE = "<|a|>", "<|s|>", "<|len|>", "<|;|>", "<|x|>", "<|e|>"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from engine.sketch.base import Question, Sketch, TextFormat
+from tandem.engine.sketch.base import Question, Sketch, TextFormat
 
 ASK = """Do not answer the question below yet. Write a sketch of its answer: first, on a line of its own, how many \
 words the full answer needs; then one line for each sentence of the full answer, in order, numbered, of two to ten \

@@ -16,8 +16,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from engine.base import EngineError, EngineInfo, EngineStats, Sampling, SplitInfo, Tensor, Verdict
-from engine.split.hidden import Kind
+from tandem.engine.base import EngineError, EngineInfo, EngineStats, Sampling, SplitInfo, Tensor, Verdict
+from tandem.engine.split.hidden import Kind
 
 
 class SplitMismatch(EngineError):

@@ -22,11 +22,11 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from engine.base import SplitInfo
-from engine.model_folder import UnsupportedModel, read_config
-from engine.split.remembered import remembered
-from engine.tokenizer import Tokenizer
-from engine.torch.weights import Part, shape
+from tandem.engine.base import SplitInfo
+from tandem.engine.model_folder import UnsupportedModel, read_config
+from tandem.engine.split.remembered import remembered
+from tandem.engine.tokenizer import Tokenizer
+from tandem.engine.torch.weights import Part, shape
 
 FORMAT = 1
 ADAPTER = "adapter/model.safetensors"

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
-from engine.base import InvalidRequest, Tensor
+from tandem.engine.base import InvalidRequest, Tensor
 
 Kind = Literal["float32", "float16", "bfloat16", "int8"]
 KINDS: tuple[Kind, ...] = get_args(Kind)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from engine.base import SplitInfo
+from tandem.engine.base import SplitInfo
 
 
 class Measured(msgspec.Struct, frozen=True):

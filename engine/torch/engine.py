@@ -13,15 +13,15 @@ from typing import TypeVar
 
 import torch
 
-from engine.base import EngineInfo
-from engine.config import EngineConfig
-from engine.core.engine import CoreEngine, Driver
-from engine.core.step import Core
-from engine.core.thread import ThreadDriver
-from engine.tokenizer import Tokenizer
-from engine.torch import weights
-from engine.torch.model import Model
-from engine.torch.runner import TorchRunner
+from tandem.engine.base import EngineInfo
+from tandem.engine.config import EngineConfig
+from tandem.engine.core.engine import CoreEngine, Driver
+from tandem.engine.core.step import Core
+from tandem.engine.core.thread import ThreadDriver
+from tandem.engine.tokenizer import Tokenizer
+from tandem.engine.torch import weights
+from tandem.engine.torch.model import Model
+from tandem.engine.torch.runner import TorchRunner
 
 T = TypeVar("T")
 C = TypeVar("C", bound=Core)
@@ -90,7 +90,7 @@ def figures(
 def _weights(folder: Path, device: torch.device, dtype: torch.dtype, grow: int) -> weights.Weights:
     if grow == 1:
         return weights.load(folder, device, dtype)
-    from engine.family.grow import grow as write_grown  # needs transformers: for experiments only
+    from tandem.engine.family.grow import grow as write_grown  # needs transformers: for experiments only
 
     with tempfile.TemporaryDirectory() as grown:
         write_grown(folder, grow, Path(grown))

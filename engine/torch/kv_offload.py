@@ -12,9 +12,9 @@ from contextlib import contextmanager
 
 import torch
 
-from engine.config import HostMemory
-from engine.core.host_memory import Copy, EmulatedBus, HostCopies
-from engine.torch.model import KVPool
+from tandem.engine.config import HostMemory
+from tandem.engine.core.host_memory import Copy, EmulatedBus, HostCopies
+from tandem.engine.torch.model import KVPool
 
 
 def tensor_copies(kv: KVPool, settings: HostMemory, clock: Callable[[], float]) -> HostCopies:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 import torch.nn.functional as F
 
-from engine.torch.batch import Batch, Piece, lay_out
-from engine.torch.weights import Layer, ModelConfig, Weights
+from tandem.engine.torch.batch import Batch, Piece, lay_out
+from tandem.engine.torch.weights import Layer, ModelConfig, Weights
 
 # Of keys and values that one attention call on a CPU gathers: they should still be in the core's cache (L2) when they
 # are read. A batch's are many times as large, and memory is what bounds decoding.

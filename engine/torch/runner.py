@@ -7,17 +7,17 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
-from engine.config import HostMemory
-from engine.core.host_memory import HostCopies
-from engine.core.runner import Outcome, Work
-from engine.core.sequence import Sequence as Session
-from engine.core.tasks import DraftTask, VerifyTask
-from engine.torch.batch import Piece
-from engine.torch.kv_offload import tensor_copies
-from engine.torch.model import KVPool, Model
-from engine.torch.rng import Purpose, uniforms
-from engine.torch.sampling import distributions, draw, logprobs, penalise, sparse
-from engine.torch.verification import Window, verify
+from tandem.engine.config import HostMemory
+from tandem.engine.core.host_memory import HostCopies
+from tandem.engine.core.runner import Outcome, Work
+from tandem.engine.core.sequence import Sequence as Session
+from tandem.engine.core.tasks import DraftTask, VerifyTask
+from tandem.engine.torch.batch import Piece
+from tandem.engine.torch.kv_offload import tensor_copies
+from tandem.engine.torch.model import KVPool, Model
+from tandem.engine.torch.rng import Purpose, uniforms
+from tandem.engine.torch.sampling import distributions, draw, logprobs, penalise, sparse
+from tandem.engine.torch.verification import Window, verify
 
 
 class TorchRunner:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
-from engine.base import Sampling, TokenLogprob
+from tandem.engine.base import Sampling, TokenLogprob
 
 # A draft's distribution is cut to its most probable tokens: what travels to the verifier is small, and
 # exact, because the draft is sampled from just what is sent.

@@ -10,27 +10,27 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from engine.base import EngineInfo, Sampling
-from engine.config import EngineConfig
-from engine.core.middle import MiddleEngine
-from engine.core.outer import OuterCore, OuterEngine, OuterSequence
-from engine.core.pipeline import Pipeline, spread
-from engine.core.runner import Outcome, Work
-from engine.core.sequence import Sequence as Session
-from engine.core.step import Core
-from engine.core.tasks import RoundTask
-from engine.model_folder import read_config
-from engine.split import bundle
-from engine.split.hidden import Kind
-from engine.tokenizer import Tokenizer
-from engine.torch import weights
-from engine.torch.batch import Batch, Piece
-from engine.torch.engine import apart, drive, figures, place_of
-from engine.torch.model import KVPool, Model
-from engine.torch.rng import Purpose, uniforms
-from engine.torch.runner import TorchRunner, decide
-from engine.torch.sampling import DRAFT_SUPPORT, distributions, draw, penalise
-from engine.torch.weights import Part, Weights, shape
+from tandem.engine.base import EngineInfo, Sampling
+from tandem.engine.config import EngineConfig
+from tandem.engine.core.middle import MiddleEngine
+from tandem.engine.core.outer import OuterCore, OuterEngine, OuterSequence
+from tandem.engine.core.pipeline import Pipeline, spread
+from tandem.engine.core.runner import Outcome, Work
+from tandem.engine.core.sequence import Sequence as Session
+from tandem.engine.core.step import Core
+from tandem.engine.core.tasks import RoundTask
+from tandem.engine.model_folder import read_config
+from tandem.engine.split import bundle
+from tandem.engine.split.hidden import Kind
+from tandem.engine.tokenizer import Tokenizer
+from tandem.engine.torch import weights
+from tandem.engine.torch.batch import Batch, Piece
+from tandem.engine.torch.engine import apart, drive, figures, place_of
+from tandem.engine.torch.model import KVPool, Model
+from tandem.engine.torch.rng import Purpose, uniforms
+from tandem.engine.torch.runner import TorchRunner, decide
+from tandem.engine.torch.sampling import DRAFT_SUPPORT, distributions, draw, penalise
+from tandem.engine.torch.weights import Part, Weights, shape
 
 Report = Callable[[dict[str, object]], object]
 

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from engine.base import Sampling
-from engine.torch.rng import Purpose, uniforms
-from engine.torch.sampling import distributions, draw
+from tandem.engine.base import Sampling
+from tandem.engine.torch.rng import Purpose, uniforms
+from tandem.engine.torch.sampling import distributions, draw
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,9 @@ from pathlib import Path
 import torch
 from safetensors import safe_open
 
-from engine.model_folder import UnsupportedModel, read_config
-from engine.torch.linear import Linear
-from engine.torch.norm import RMSNorm
+from tandem.engine.model_folder import UnsupportedModel, read_config
+from tandem.engine.torch.linear import Linear
+from tandem.engine.torch.norm import RMSNorm
 
 
 @dataclass(frozen=True)

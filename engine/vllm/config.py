@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import Field
 
-from engine.config import SessionLimits
+from tandem.engine.config import SessionLimits
 
 SCHEDULER = "engine.vllm.scheduler.TandemScheduler"
 WORKER = "engine.vllm.worker.Extension"

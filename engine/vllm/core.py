@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from engine.base import EngineStats
-from engine.vllm.views import Ask
+from tandem.engine.base import EngineStats
+from tandem.engine.vllm.views import Ask
 
 if TYPE_CHECKING:
     from vllm.sampling_params import SamplingParams

@@ -11,16 +11,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from engine.base import EngineInfo, EngineStats, EngineStopped, InvalidRequest, NoCapacity, Sampling
-from engine.core.sequence import Sequence as Log
-from engine.text import Spelling, watch
-from engine.tokenizer import Tokenizer
-from engine.validation import check_request
-from engine.vllm import require, set_environment
-from engine.vllm.config import VllmConfig, arguments
-from engine.vllm.core import AsyncCore, Core
-from engine.vllm.session import Request, VllmSession, sampling_params
-from engine.vllm.views import Ask, Label
+from tandem.engine.base import EngineInfo, EngineStats, EngineStopped, InvalidRequest, NoCapacity, Sampling
+from tandem.engine.core.sequence import Sequence as Log
+from tandem.engine.text import Spelling, watch
+from tandem.engine.tokenizer import Tokenizer
+from tandem.engine.validation import check_request
+from tandem.engine.vllm import require, set_environment
+from tandem.engine.vllm.config import VllmConfig, arguments
+from tandem.engine.vllm.core import AsyncCore, Core
+from tandem.engine.vllm.session import Request, VllmSession, sampling_params
+from tandem.engine.vllm.views import Ask, Label
 
 
 def load(

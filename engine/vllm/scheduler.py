@@ -22,13 +22,13 @@ from vllm.v1.engine.core import EngineCore
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 
-from engine.base import EngineStats
-from engine.config import PolicyChoice
-from engine.vllm.views import REPLAYED, Ask, Label, MemoryView, RequestView
-from policies.scheduling.base import scheduling
-from policies.scheduling.control import SchedulingControl
-from policies.scheduling.outstanding import outstanding
-from policies.step_time import StepTimeModel
+from tandem.engine.base import EngineStats
+from tandem.engine.config import PolicyChoice
+from tandem.engine.vllm.views import REPLAYED, Ask, Label, MemoryView, RequestView
+from tandem.policies.scheduling.base import scheduling
+from tandem.policies.scheduling.control import SchedulingControl
+from tandem.policies.scheduling.outstanding import outstanding
+from tandem.policies.step_time import StepTimeModel
 
 POLL_S = 1e-3
 """How long vLLM waits after a step in which nobody who has work could run."""

@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from engine.base import (
+from tandem.engine.base import (
     Draft,
     DraftProbs,
     EngineError,
@@ -24,10 +24,10 @@ from engine.base import (
     Tokens,
     Verdict,
 )
-from engine.core.sequence import Sequence as Log
-from engine.session import BaseSession
-from engine.validation import check_ids
-from engine.vllm.views import FOREVER, REPLAYED
+from tandem.engine.core.sequence import Sequence as Log
+from tandem.engine.session import BaseSession
+from tandem.engine.validation import check_ids
+from tandem.engine.vllm.views import FOREVER, REPLAYED
 
 if TYPE_CHECKING:
     from vllm.outputs import RequestOutput

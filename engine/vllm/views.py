@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from policies.quality import Reader
-from policies.scheduling.control import REFERENCE_RATE
+from tandem.policies.quality import Reader
+from tandem.policies.scheduling.control import REFERENCE_RATE
 
 if TYPE_CHECKING:
     from vllm.v1.core.kv_cache_manager import KVCacheManager

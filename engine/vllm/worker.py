@@ -12,7 +12,7 @@ from vllm.v1.sample import rejection_sampler
 from vllm.v1.sample.ops import topk_topp_sampler
 from vllm.v1.worker.gpu_input_batch import CachedRequestState
 
-from engine.vllm.views import REPLAYED
+from tandem.engine.vllm.views import REPLAYED
 
 
 class Extension:

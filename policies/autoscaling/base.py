@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Protocol
 
-from policies.base import Registry
+from tandem.policies.base import Registry
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from policies.autoscaling.base import PoolState, autoscaling
+from tandem.policies.autoscaling.base import PoolState, autoscaling
 
 
 @autoscaling.register("ongoing_requests")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from policies.autoscaling.base import PoolState, ReplicaState, autoscaling
+from tandem.policies.autoscaling.base import PoolState, ReplicaState, autoscaling
 
 IDLE = 0.01
 """Of a replica: so little work is none."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from math import exp
 
-from policies.window import WindowState
+from tandem.policies.window import WindowState
 
 LEAST_LOSS = 0.25  # of a round, however alike the modes are thought: the thought may be wrong
 FUSED_SHARE = 0.2  # of `share`, for trying fused rounds

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from math import log
 
-from policies.speculation import MAX_WINDOW
-from policies.window import WindowState
+from tandem.policies.speculation import MAX_WINDOW
+from tandem.policies.window import WindowState
 
 WINDOWS = range(1, MAX_WINDOW + 1)  # 1 is fused
 STATE = (

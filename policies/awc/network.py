@@ -13,9 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
-from policies.awc.features import CANDIDATE, STATE, WINDOWS, features
-from policies.speculation import MAX_WINDOW
-from policies.window import WindowState
+from tandem.policies.awc.features import CANDIDATE, STATE, WINDOWS, features
+from tandem.policies.speculation import MAX_WINDOW
+from tandem.policies.window import WindowState
 
 WEIGHTS = "weights.npz"
 LAYERS = ("input", "first_a", "first_b", "second_a", "second_b", "output")
@@ -79,7 +79,7 @@ def _silu(half: np.ndarray) -> np.ndarray:
 @lru_cache(maxsize=8)
 def load(path: str | None = None) -> Network:
     """The network in a file, or, for None, the one that comes with Tandem. Raises BadWeights, OSError."""
-    data = (files("policies.awc") / WEIGHTS if path is None else Path(path)).read_bytes()
+    data = (files("tandem.policies.awc") / WEIGHTS if path is None else Path(path)).read_bytes()
     try:
         with np.load(BytesIO(data), allow_pickle=False) as archive:
             return Network(dict(archive))

@@ -6,11 +6,11 @@ from math import log
 
 import numpy as np
 
-from policies.awc.exploration import Exploration
-from policies.awc.network import load
-from policies.awc.stabiliser import Stabiliser
-from policies.speculation import MAX_WINDOW
-from policies.window import WindowState, window
+from tandem.policies.awc.exploration import Exploration
+from tandem.policies.awc.network import load
+from tandem.policies.awc.stabiliser import Stabiliser
+from tandem.policies.speculation import MAX_WINDOW
+from tandem.policies.window import WindowState, window
 
 
 @window.register("awc")

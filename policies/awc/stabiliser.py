@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from policies.speculation import MAX_WINDOW
+from tandem.policies.speculation import MAX_WINDOW
 
 
 class Stabiliser:

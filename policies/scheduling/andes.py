@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from policies.scheduling.base import Floats, Ints, Load, fit, scheduling
+from tandem.policies.scheduling.base import Floats, Ints, Load, fit, scheduling
 
 
 @scheduling.register("andes")

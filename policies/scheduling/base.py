@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.base import Registry
+from tandem.policies.base import Registry
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

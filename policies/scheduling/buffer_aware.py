@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from policies.quality import token_value
-from policies.scheduling.base import Bools, Floats, Ints, Load, fit, scheduling
+from tandem.policies.quality import token_value
+from tandem.policies.scheduling.base import Bools, Floats, Ints, Load, fit, scheduling
 
 EXCHANGE = 0.25  # of the time: what bringing requests back may take
 HOLD = 1.0  # tokens: whoever runs goes on where it makes next to no difference

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from policies.scheduling.control import SessionView
+from tandem.policies.scheduling.control import SessionView
 
 
 class Outstanding(NamedTuple):

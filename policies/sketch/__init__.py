@@ -5,15 +5,23 @@ parallel. `sketching` decides whether and how long, a `job_queue` who is expande
 device's models, `merge` and `reading_order` how its sentences share the device, `best` which expansion the user gets.
 """
 
-from policies.sketch.confidence import Candidate, Weights, best, confidence
-from policies.sketch.dispatch import Job, JobQueue, job_queue
-from policies.sketch.level import Choice, Coming, Reason, SketchPolicy, SketchState, SmallModel, sketching
-from policies.sketch.merging import Groups, merge, merge_for_reader
-from policies.sketch.objectives import Metric, Objective, Outlook, preferred, ranked
-from policies.sketch.order import Schedule, list_schedule, reading_order
-from policies.sketch.rouge import rouge1
-from policies.sketch.selection import ModelSelection
-from policies.sketch.suitability import sketchable
+from tandem.policies.sketch.confidence import Candidate, Weights, best, confidence
+from tandem.policies.sketch.dispatch import Job, JobQueue, job_queue
+from tandem.policies.sketch.level import (
+    Choice,
+    Coming,
+    Reason,
+    SketchPolicy,
+    SketchState,
+    SmallModel,
+    sketching,
+)
+from tandem.policies.sketch.merging import Groups, merge, merge_for_reader
+from tandem.policies.sketch.objectives import Metric, Objective, Outlook, preferred, ranked
+from tandem.policies.sketch.order import Schedule, list_schedule, reading_order
+from tandem.policies.sketch.rouge import rouge1
+from tandem.policies.sketch.selection import ModelSelection
+from tandem.policies.sketch.suitability import sketchable
 
 __all__ = [
     "Candidate",

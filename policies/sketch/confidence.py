@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import exp
 from typing import NamedTuple
 
-from policies.sketch.rouge import rouge1
+from tandem.policies.sketch.rouge import rouge1
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from math import inf
 from operator import attrgetter
 from typing import Protocol
 
-from policies.base import Registry
+from tandem.policies.base import Registry
 
 CAPACITY = 4
 """Jobs that may wait: as many as there are devices is best (PICE, section V-D), of which the paper has four."""

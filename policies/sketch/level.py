@@ -13,8 +13,8 @@ from enum import StrEnum
 from math import inf
 from typing import NamedTuple, Protocol
 
-from policies.base import Registry
-from policies.sketch.objectives import Outlook, preferred, ranked
+from tandem.policies.base import Registry
+from tandem.policies.sketch.objectives import Outlook, preferred, ranked
 
 SHORTEST = 100
 """Tokens; a shorter answer is hardly longer than its sketch."""

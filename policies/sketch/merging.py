@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from policies.sketch.order import list_schedule
+from tandem.policies.sketch.order import list_schedule
 
 Groups = tuple[tuple[int, ...], ...]
 """Indices of sentences: each once, in the sketch's order within a group; groups in the order of their first ones."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from policies.collaboration import Collaboration, CollaborationState, ExplicitElseCloud, collaboration
+from tandem.policies.collaboration import Collaboration, CollaborationState, ExplicitElseCloud, collaboration
 
 
 @collaboration.register("difficulty")

@@ -5,9 +5,9 @@ them; the cloud holds the layers between. What is decided for a request, `Split`
 `chunking`, `drafting` and `parallel_drafting`; `choose_split_point` decides m.
 """
 
-from policies.split.monitor import CloudMonitor, DeviceMonitor, Line, MovingDelay
-from policies.split.point import DeviceSpeed, Refusal, SplitPoint, Workload, choose_split_point
-from policies.split.request import Split
+from tandem.policies.split.monitor import CloudMonitor, DeviceMonitor, Line, MovingDelay
+from tandem.policies.split.point import DeviceSpeed, Refusal, SplitPoint, Workload, choose_split_point
+from tandem.policies.split.request import Split
 
 __all__ = [
     "CloudMonitor",

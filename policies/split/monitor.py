@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from policies.moving_average import MovingAverage, moved
-from policies.step_time import StepTimeModel, StepTimes
+from tandem.policies.moving_average import MovingAverage, moved
+from tandem.policies.step_time import StepTimeModel, StepTimes
 
 MUCH_BYTES = 16_384
 """Less takes about as long as nothing."""

@@ -26,10 +26,10 @@ after it, too, what follows that.
 
 from __future__ import annotations
 
-from policies.chunking import ChunkingPolicy, ChunkState
-from policies.drafting import DraftingPolicy, DraftRound, DraftState
-from policies.parallel_drafting import NOTHING, Ahead, ParallelDraftingPolicy, WaitState
-from policies.split.monitor import CloudMonitor, DeviceMonitor
+from tandem.policies.chunking import ChunkingPolicy, ChunkState
+from tandem.policies.drafting import DraftingPolicy, DraftRound, DraftState
+from tandem.policies.parallel_drafting import NOTHING, Ahead, ParallelDraftingPolicy, WaitState
+from tandem.policies.split.monitor import CloudMonitor, DeviceMonitor
 
 
 class Split:

@@ -16,12 +16,12 @@ from __future__ import annotations
 
 import asyncio
 
-from simulator.chaos.promises import Outcome, check
-from simulator.chaos.saboteur import FragileWorld, Saboteur
-from simulator.chaos.scenario import Fault, scenario
-from simulator.clock import Deadlock
-from simulator.network import SILENCE_S
-from simulator.run import Clients
+from tandem.simulator.chaos.promises import Outcome, check
+from tandem.simulator.chaos.saboteur import FragileWorld, Saboteur
+from tandem.simulator.chaos.scenario import Fault, scenario
+from tandem.simulator.clock import Deadlock
+from tandem.simulator.network import SILENCE_S
+from tandem.simulator.run import Clients
 
 __all__ = ["Fault", "Outcome", "play", "scenario"]
 

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from deployments.request.timeouts import Limits
-from policies.budget import CORRECTION
-from simulator.answer import Answer
-from simulator.chaos.saboteur import FragileWorld
-from simulator.chaos.scenario import DEAR_JOULE, DEVICE_FAULTS, FATAL_FAULTS, Fault
-from simulator.run import Unreachable
-from simulator.world import World
+from tandem.deployments.request.timeouts import Limits
+from tandem.policies.budget import CORRECTION
+from tandem.simulator.answer import Answer
+from tandem.simulator.chaos.saboteur import FragileWorld
+from tandem.simulator.chaos.scenario import DEAR_JOULE, DEVICE_FAULTS, FATAL_FAULTS, Fault
+from tandem.simulator.run import Unreachable
+from tandem.simulator.world import World
 
 BUDGETED = ("disco", "stochastic")
 """Dispatch policies that keep to a budget."""

@@ -7,15 +7,15 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from deployments.experience import Report
-from deployments.modes.race import RaceBriefing
-from deployments.request.assignment import Assignment, RoutingRequest
-from deployments.request.expansion import Place, PlaceReport, PlaceRequest, PlanRequest, SketchPlan
-from policies.dispatch import NEVER, Side
-from simulator.chaos.scenario import Fault
-from simulator.config import Config
-from simulator.server import Server
-from simulator.world import World
+from tandem.deployments.experience import Report
+from tandem.deployments.modes.race import RaceBriefing
+from tandem.deployments.request.assignment import Assignment, RoutingRequest
+from tandem.deployments.request.expansion import Place, PlaceReport, PlaceRequest, PlanRequest, SketchPlan
+from tandem.policies.dispatch import NEVER, Side
+from tandem.simulator.chaos.scenario import Fault
+from tandem.simulator.config import Config
+from tandem.simulator.server import Server
+from tandem.simulator.world import World
 
 T = TypeVar("T")
 

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
-from deployments.modes import AT_FRONT_DOORS
-from deployments.modes.sketch import SketchMode
-from policies.cost import MAINS_USD_PER_J
-from simulator.config import Config, parse
-from simulator.network import RESUME_S, SILENCE_S
-from simulator.workload import Request
+from tandem.deployments.modes import AT_FRONT_DOORS
+from tandem.deployments.modes.sketch import SketchMode
+from tandem.policies.cost import MAINS_USD_PER_J
+from tandem.simulator.config import Config, parse
+from tandem.simulator.network import RESUME_S, SILENCE_S
+from tandem.simulator.workload import Request
 
 LAST_FAULT_S = 60.0
 HURRY = 10.0  # times as fast requests and faults come where room is tight

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from simulator.hardware.batching import Batching, derive_batching
-from simulator.hardware.catalog import check, kv_bytes, kv_tokens, shape_of, timer
-from simulator.hardware.profiles import UnknownHardware, data_folder
-from simulator.hardware.split import Drafter, Ends, MeasuredEnds, ends, middle_timer
-from simulator.hardware.timer import MeasuredTimer, OperatorTimer, RateTimer, StepTimer
+from tandem.simulator.hardware.batching import Batching, derive_batching
+from tandem.simulator.hardware.catalog import check, kv_bytes, kv_tokens, shape_of, timer
+from tandem.simulator.hardware.profiles import UnknownHardware, data_folder
+from tandem.simulator.hardware.split import Drafter, Ends, MeasuredEnds, ends, middle_timer
+from tandem.simulator.hardware.timer import MeasuredTimer, OperatorTimer, RateTimer, StepTimer
 
 __all__ = [
     "Batching",

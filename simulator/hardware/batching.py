@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from simulator.hardware.timer import StepTimer
+from tandem.simulator.hardware.timer import StepTimer
 
 SLOWER = 16.0
 """How many times as long a step with a chunk may take as one without. A prompt then loses no more than a sixteenth of

@@ -12,10 +12,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from simulator.hardware import roofline, tables
-from simulator.hardware.gpus import GPUS, Gpu
-from simulator.hardware.models import MODELS, ModelShape
-from simulator.hardware.profiles import (
+from tandem.simulator.hardware import roofline, tables
+from tandem.simulator.hardware.gpus import GPUS, Gpu
+from tandem.simulator.hardware.models import MODELS, ModelShape
+from tandem.simulator.hardware.profiles import (
     ALL_REDUCE,
     ATTENTION,
     CPU_OVERHEAD_MODELS,
@@ -31,7 +31,7 @@ from simulator.hardware.profiles import (
     nearest,
     same,
 )
-from simulator.hardware.timer import OperatorTimer
+from tandem.simulator.hardware.timer import OperatorTimer
 
 MEMORY_FOR_ENGINE = 0.9  # share of a GPU's memory that an engine takes, as vLLM does by default
 ACTIVATION_BYTES = 1.5e9  # of that, for activations and graphs, on each GPU

@@ -9,10 +9,10 @@ from math import log2
 from pathlib import Path
 from typing import NamedTuple
 
-from simulator.hardware import tables
-from simulator.hardware.gpus import Gpu
-from simulator.hardware.interpolate import Chunks, Curve, Grid
-from simulator.hardware.models import MODELS, ModelShape
+from tandem.simulator.hardware import tables
+from tandem.simulator.hardware.gpus import Gpu
+from tandem.simulator.hardware.interpolate import Chunks, Curve, Grid
+from tandem.simulator.hardware.models import MODELS, ModelShape
 
 
 class UnknownHardware(ValueError):

@@ -6,8 +6,8 @@ as an estimate wherever it is shown.
 
 from __future__ import annotations
 
-from simulator.hardware.gpus import Gpu
-from simulator.hardware.models import HALF, ModelShape
+from tandem.simulator.hardware.gpus import Gpu
+from tandem.simulator.hardware.models import HALF, ModelShape
 
 COMPUTE_EFFICIENCY = 0.6  # of the data sheet's peak that large matrix products reach
 ATTENTION_EFFICIENCY = 0.4  # the same of attention over a prompt

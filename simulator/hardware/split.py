@@ -8,9 +8,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
-from simulator.hardware import roofline
-from simulator.hardware.catalog import Operators, operators
-from simulator.hardware.timer import MeasuredTimer, OperatorTimer, StepTimer
+from tandem.simulator.hardware import roofline
+from tandem.simulator.hardware.catalog import Operators, operators
+from tandem.simulator.hardware.timer import MeasuredTimer, OperatorTimer, StepTimer
 
 Drafter = Literal["adapter", "heads", "none"]
 """adapter: HAT's self-attention block, a token a pass. heads: Medusa's, which give all of a draft in one pass."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from operator import itemgetter
 from pathlib import Path
 
-from simulator.hardware.interpolate import Chunks, Curve, Grid
+from tandem.simulator.hardware.interpolate import Chunks, Curve, Grid
 
 Keep = Callable[[int], bool]  # of a row's number
 Contexts = Callable[[int, int, int], tuple[int, int]]

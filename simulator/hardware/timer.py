@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import ClassVar, Protocol
 
-from cluster.profile import DeviceProfile
-from simulator.hardware.interpolate import Curve
+from tandem.cluster.profile import DeviceProfile
+from tandem.simulator.hardware.interpolate import Curve
 
 Attention = Callable[[float, float], float]  # (sequences or chunk, context) → seconds, all layers
 

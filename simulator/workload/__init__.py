@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from simulator.workload.build import build
-from simulator.workload.request import Outline, Request
-from simulator.workload.settings import WorkloadSettings
-from simulator.workload.traces import TraceError, read_trace
+from tandem.simulator.workload.build import build
+from tandem.simulator.workload.request import Outline, Request
+from tandem.simulator.workload.settings import WorkloadSettings
+from tandem.simulator.workload.traces import TraceError, read_trace
 
 __all__ = ["Outline", "Request", "TraceError", "WorkloadSettings", "build", "read_trace"]

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from simulator.workload.request import unpack
+from tandem.simulator.workload.request import unpack
 
 SAMPLE = files("simulator") / "workload" / "samples" / "embedded_pair.jsonl"
 

@@ -8,10 +8,10 @@ from typing import TypeVar
 
 import numpy as np
 
-from simulator.workload.acceptance import bernoulli, recorded
-from simulator.workload.request import Request
-from simulator.workload.settings import Arrival, Lengths, WorkloadSettings
-from simulator.workload.traces import TraceError, read_trace
+from tandem.simulator.workload.acceptance import bernoulli, recorded
+from tandem.simulator.workload.request import Request
+from tandem.simulator.workload.settings import Arrival, Lengths, WorkloadSettings
+from tandem.simulator.workload.traces import TraceError, read_trace
 
 T = TypeVar("T")
 

@@ -6,8 +6,8 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from deployments.modes import MODES
-from engine.config import Strict
+from tandem.deployments.modes import MODES
+from tandem.engine.config import Strict
 
 Share = tuple[float, float]
 ModeShare = tuple[float, str | None]

@@ -15,8 +15,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
-from deployments.modes import MODES
-from simulator.workload.request import Request, unpack
+from tandem.deployments.modes import MODES
+from tandem.simulator.workload.request import Request, unpack
 
 Row = Mapping[str, Any]
 V = TypeVar("V")

@@ -12,8 +12,8 @@ import pytest
 import pytest_asyncio
 from ray import serve
 
-from app.main import build
-from app.settings import Settings
+from tandem.app.main import build
+from tandem.app.settings import Settings
 from tests.conftest import Running
 
 pytestmark = [

@@ -16,12 +16,12 @@ import torch
 import yaml
 from openai import OpenAI
 
-from app.cli.local_ray import TOKEN, LocalRay, free_port
-from app.cli.up import CONFIG, RECORD, UpError, read
-from app.settings import PoolSettings, Settings
-from deployments.engines import VllmSettings
-from engine import family, vllm
-from engine.vllm.config import check_options
+from tandem.app.cli.local_ray import TOKEN, LocalRay, free_port
+from tandem.app.cli.up import CONFIG, RECORD, UpError, read
+from tandem.app.settings import PoolSettings, Settings
+from tandem.deployments.engines import VllmSettings
+from tandem.engine import family, vllm
+from tandem.engine.vllm.config import check_options
 from tests.app.cli.started import started
 from tests.cluster.certificate import make_certificate
 from tests.conftest import Running

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from app.ingress import Ingress
-from app.settings import Settings
-from deployments.request.assignment import EndpointInfo
-from engine.base import EngineError
-from engine.null_engine import NullEngine
-from engine.tokenizer import Tokenizer
-from engine.translate import Translated
+from tandem.app.ingress import Ingress
+from tandem.app.settings import Settings
+from tandem.deployments.request.assignment import EndpointInfo
+from tandem.engine.base import EngineError
+from tandem.engine.null_engine import NullEngine
+from tandem.engine.tokenizer import Tokenizer
+from tandem.engine.translate import Translated
 
 NULL = {"engine": {"kind": "null"}}
 OTHER = {"engine": {"kind": "torch", "model": "other"}}
@@ -43,7 +43,7 @@ def dialled(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], EndpointInf
     async def engine(*_: object) -> NullEngine:
         return NullEngine()
 
-    monkeypatch.setattr("cluster.peers.Peers.engine", engine)
+    monkeypatch.setattr("tandem.cluster.peers.Peers.engine", engine)
     return lambda model, vocabulary: EndpointInfo(
         "phone", "127.0.0.1:9", "phone", model=model, vocabulary=vocabulary, device=True
     )
@@ -54,7 +54,7 @@ async def test_the_wire_waits_for_longer_than_the_executor(
     limit: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given: dict[str, Any] = {}
-    monkeypatch.setattr("app.ingress.Peers", lambda **settings: given.update(settings))
+    monkeypatch.setattr("tandem.app.ingress.Peers", lambda **settings: given.update(settings))
     ingress = Alone.__new__(Alone)
     await ingress.__init__(None, Settings(limits={limit: 300.0, "connect_s": 20.0}))
     assert given["settings"].timeout_s > 300
@@ -116,6 +116,6 @@ async def test_a_pool_without_replicas_may_have_any_tokens() -> None:
 
 
 def vocabulary_of(model: str) -> str:
-    from deployments.engines import model_folder
+    from tandem.deployments.engines import model_folder
 
     return Tokenizer.load(model_folder(model)).vocabulary

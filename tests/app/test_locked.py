@@ -15,11 +15,11 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families
 from ray import serve
 
-from app.cli.local_ray import LocalRay
-from app.main import build
-from app.settings import Settings
-from deployments.callers import KNOWN_S
-from deployments.ledger import Ledger
+from tandem.app.cli.local_ray import LocalRay
+from tandem.app.main import build
+from tandem.app.settings import Settings
+from tandem.deployments.callers import KNOWN_S
+from tandem.deployments.ledger import Ledger
 from tests.conftest import Running
 
 pytestmark = pytest.mark.timeout(240)  # the first test that needs Ray starts it

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from app.preflight import check
-from app.settings import Settings
-from engine import family
+from tandem.app.preflight import check
+from tandem.app.settings import Settings
+from tandem.engine import family
 
 
 def settings(**args: Any) -> Settings:

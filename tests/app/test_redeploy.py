@@ -19,8 +19,8 @@ import pytest_asyncio
 import ray
 from ray import serve
 
-from app.main import build
-from app.settings import Settings
+from tandem.app.main import build
+from tandem.app.settings import Settings
 from tests.cluster.certificate import make_certificate
 from tests.conftest import Running
 

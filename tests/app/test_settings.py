@@ -13,12 +13,12 @@ from pydantic import ValidationError
 from ray.serve.schema import ServeDeploySchema
 from safetensors import safe_open
 
-from app.cli.up import CONFIG
-from app.main import build
-from app.settings import Settings
-from deployments.engines import NullSettings, TorchSettings, build_engine, context_of, model_folder
-from engine.base import Sampling
-from policies.batching import Demand, batching
+from tandem.app.cli.up import CONFIG
+from tandem.app.main import build
+from tandem.app.settings import Settings
+from tandem.deployments.engines import NullSettings, TorchSettings, build_engine, context_of, model_folder
+from tandem.engine.base import Sampling
+from tandem.policies.batching import Demand, batching
 
 
 def test_the_checked_in_yaml_holds() -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import baseline
-from benchmarks.baseline import Failed, Run, Side
+from tandem.benchmarks import baseline
+from tandem.benchmarks.baseline import Failed, Run, Side
 
 SAYS = "import json, house; print('a line before'); print(json.dumps({'colour': house.COLOUR}))"
 BUSY = "import time\nwhile time.process_time() < 0.3: pass\nprint('{}')"

@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from benchmarks.__main__ import main
-from benchmarks.catalogue import BENCHMARKS, FOLDER
+from tandem.benchmarks.__main__ import main
+from tandem.benchmarks.catalogue import BENCHMARKS, FOLDER
 
 
 def _has_main(source: str) -> bool:

@@ -6,13 +6,13 @@ import asyncio
 
 import pytest
 
-from benchmarks.executor import device_record, local_executor, new_job
-from deployments.modes.speculative import Speculation
-from deployments.request.executor import Executor
-from deployments.request.job import JobStats, NoSuchDevice
-from engine.base import Sampling
-from engine.null_engine import NullEngine
-from policies.window import StaticWindow
+from tandem.benchmarks.executor import device_record, local_executor, new_job
+from tandem.deployments.modes.speculative import Speculation
+from tandem.deployments.request.executor import Executor
+from tandem.deployments.request.job import JobStats, NoSuchDevice
+from tandem.engine.base import Sampling
+from tandem.engine.null_engine import NullEngine
+from tandem.policies.window import StaticWindow
 
 PROMPT = [20, 21, 22]
 

@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from benchmarks import report
+from tandem.benchmarks import report
 
 
 def test_figures_are_one_json_object(capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,13 +13,13 @@ import msgspec
 import numpy as np
 import pytest
 
-from cluster.client import Connection, RemoteEngine, connect
-from cluster.endpoint import Endpoint, dial_in, serve_engines
-from cluster.frames import UnknownEngine
-from cluster.link import Link, LinkProfile
-from cluster.peers import Peers
-from cluster.wire import WireSettings
-from engine.base import (
+from tandem.cluster.client import Connection, RemoteEngine, connect
+from tandem.cluster.endpoint import Endpoint, dial_in, serve_engines
+from tandem.cluster.frames import UnknownEngine
+from tandem.cluster.link import Link, LinkProfile
+from tandem.cluster.peers import Peers
+from tandem.cluster.wire import WireSettings
+from tandem.engine.base import (
     DraftProbs,
     EngineError,
     EngineStopped,
@@ -30,7 +30,7 @@ from engine.base import (
     Tokens,
     Verdict,
 )
-from engine.null_engine import NullEngine, NullSession
+from tandem.engine.null_engine import NullEngine, NullSession
 
 LONG = Sampling(max_tokens=10**6)
 

@@ -10,10 +10,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from cluster.delayed import Delayed
-from cluster.latency import LogNormal
-from engine.base import Engine, Sampling, SessionCancelled
-from engine.null_engine import NullEngine
+from tandem.cluster.delayed import Delayed
+from tandem.cluster.latency import LogNormal
+from tandem.engine.base import Engine, Sampling, SessionCancelled
+from tandem.engine.null_engine import NullEngine
 from tests.engine_contract import operations
 from tests.virtual import in_virtual_time, now_s
 

@@ -13,10 +13,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.device import BLOCK, Device, shared_prefix
-from cluster.profile import DeviceProfile, load_profile
-from engine.base import EngineStopped, Forwarded, NoCapacity, Sampling, Session, SessionCancelled, Tensor
-from engine.null_engine import NullEngine, NullSession
+from tandem.cluster.device import BLOCK, Device, shared_prefix
+from tandem.cluster.profile import DeviceProfile, load_profile
+from tandem.engine.base import (
+    EngineStopped,
+    Forwarded,
+    NoCapacity,
+    Sampling,
+    Session,
+    SessionCancelled,
+    Tensor,
+)
+from tandem.engine.null_engine import NullEngine, NullSession
 from tests.virtual import in_virtual_time, now_s
 
 

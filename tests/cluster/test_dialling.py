@@ -17,15 +17,15 @@ import numpy as np
 import pytest
 import uvloop
 
-from cluster import frames
-from cluster.client import Connection, RemoteEngine, connect
-from cluster.endpoint import dial_in, serve_engines
-from cluster.link import Link, LinkProfile
-from cluster.resumption import ACK_BYTES
-from cluster.tls import contexts
-from cluster.wire import WireSettings
-from engine.base import EngineStopped, Forwarded, Sampling, Tensor
-from engine.null_engine import NullEngine, NullSession
+from tandem.cluster import frames
+from tandem.cluster.client import Connection, RemoteEngine, connect
+from tandem.cluster.endpoint import dial_in, serve_engines
+from tandem.cluster.link import Link, LinkProfile
+from tandem.cluster.resumption import ACK_BYTES
+from tandem.cluster.tls import contexts
+from tandem.cluster.wire import WireSettings
+from tandem.engine.base import EngineStopped, Forwarded, Sampling, Tensor
+from tandem.engine.null_engine import NullEngine, NullSession
 from tests.cluster.certificate import make_certificate
 from tests.cluster.proxy import Cut, Proxy, proxy_to
 from tests.cluster.test_client import Held

@@ -9,20 +9,20 @@ from functools import partial
 import msgspec
 import pytest
 
-from cluster.client import connect
-from cluster.delayed import Delayed
-from cluster.device import Device
-from cluster.endpoint import dial_in, serve_engines
-from cluster.latency import LogNormal
-from cluster.link import Link, LinkProfile
-from cluster.models import HeldModel, SharedModel
-from cluster.peers import Peers
-from cluster.profile import DeviceProfile, load_profile
-from cluster.server import EngineHandler
-from cluster.switching import SwitchingDevice
-from cluster.wire import WireSettings
-from engine.base import Engine
-from engine.null_engine import NullEngine
+from tandem.cluster.client import connect
+from tandem.cluster.delayed import Delayed
+from tandem.cluster.device import Device
+from tandem.cluster.endpoint import dial_in, serve_engines
+from tandem.cluster.latency import LogNormal
+from tandem.cluster.link import Link, LinkProfile
+from tandem.cluster.models import HeldModel, SharedModel
+from tandem.cluster.peers import Peers
+from tandem.cluster.profile import DeviceProfile, load_profile
+from tandem.cluster.server import EngineHandler
+from tandem.cluster.switching import SwitchingDevice
+from tandem.cluster.wire import WireSettings
+from tandem.engine.base import Engine
+from tandem.engine.null_engine import NullEngine
 from tests.engine_contract import CHECKS, close_stops_it
 
 PROMPT = [20, 21, 22]

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster import frames
-from cluster.frames import (
+from tandem.cluster import frames
+from tandem.cluster.frames import (
     HEADER,
     VERSION,
     ProtocolError,
@@ -17,7 +17,7 @@ from cluster.frames import (
     pack_ids,
     unpack_ids,
 )
-from engine.base import (
+from tandem.engine.base import (
     ContextOverflow,
     DraftProbs,
     EngineError,

@@ -7,14 +7,14 @@ import msgspec
 import pytest
 import ray
 
-from cluster.client import connect
-from cluster.host import DeviceHost, DeviceSettings, Host
-from cluster.link import LinkProfile
-from cluster.models import SharedModel
-from cluster.profile import UnknownProfile
-from cluster.registry import DeviceRecord
-from engine.base import EngineStopped, Sampling
-from engine.null_engine import NullEngine
+from tandem.cluster.client import connect
+from tandem.cluster.host import DeviceHost, DeviceSettings, Host
+from tandem.cluster.link import LinkProfile
+from tandem.cluster.models import SharedModel
+from tandem.cluster.profile import UnknownProfile
+from tandem.cluster.registry import DeviceRecord
+from tandem.engine.base import EngineStopped, Sampling
+from tandem.engine.null_engine import NullEngine
 
 DEVICES = [
     DeviceSettings("laptop"),

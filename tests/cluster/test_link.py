@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.client import connect
-from cluster.endpoint import serve_engines
-from cluster.link import Link, LinkModel, LinkProfile, Pipe, Trace, down_model, up_model
-from engine.base import Sampling
-from engine.null_engine import NullEngine
+from tandem.cluster.client import connect
+from tandem.cluster.endpoint import serve_engines
+from tandem.cluster.link import Link, LinkModel, LinkProfile, Pipe, Trace, down_model, up_model
+from tandem.engine.base import Sampling
+from tandem.engine.null_engine import NullEngine
 from tests.virtual import in_virtual_time, now_s
 
 frames = st.lists(st.tuples(st.floats(0, 2), st.integers(0, 100_000)), min_size=1, max_size=30).map(

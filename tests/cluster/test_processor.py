@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.processor import Job, Processor
+from tandem.cluster.processor import Job, Processor
 from tests.virtual import now_s, run
 
 

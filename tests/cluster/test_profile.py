@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from cluster.profile import ProfileError, UnknownProfile, load_profile, parse_profile, profile_names
+from tandem.cluster.profile import ProfileError, UnknownProfile, load_profile, parse_profile, profile_names
 
 
 def test_every_file_loads_under_its_name() -> None:

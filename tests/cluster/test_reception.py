@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from cluster import frames
-from cluster.client import Connection, connect
-from cluster.endpoint import serve_engines
-from cluster.frames import Unauthorized
-from cluster.wire import WireSettings
-from engine.base import EngineError, EngineStopped, Sampling
-from engine.null_engine import NullEngine
+from tandem.cluster import frames
+from tandem.cluster.client import Connection, connect
+from tandem.cluster.endpoint import serve_engines
+from tandem.cluster.frames import Unauthorized
+from tandem.cluster.wire import WireSettings
+from tandem.engine.base import EngineError, EngineStopped, Sampling
+from tandem.engine.null_engine import NullEngine
 from tests.cluster.proxy import proxy_to
 from tests.cluster.raw import raw
 from tests.cluster.test_dialling import PATIENT, until

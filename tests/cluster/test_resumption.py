@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.frames import ProtocolError
-from cluster.resumption import ACK_BYTES, Book
+from tandem.cluster.frames import ProtocolError
+from tandem.cluster.resumption import ACK_BYTES, Book
 
 LIMIT = 100_000
 

@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from cluster.profile import DeviceProfile
-from cluster.switching import SwitchingDevice
-from engine.base import Engine, EngineInfo, EngineStopped, NoCapacity, Sampling, Session
-from engine.null_engine import NullEngine
+from tandem.cluster.profile import DeviceProfile
+from tandem.cluster.switching import SwitchingDevice
+from tandem.engine.base import Engine, EngineInfo, EngineStopped, NoCapacity, Sampling, Session
+from tandem.engine.null_engine import NullEngine
 from tests.virtual import in_virtual_time, now_s
 
 TWELVE = Sampling(max_tokens=12, ignore_eos=True)

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from cluster.timer import PreciseTimer, precise_timer
+from tandem.cluster.timer import PreciseTimer, precise_timer
 from tests.virtual import run
 
 

@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster import frames
-from cluster.client import connect
-from cluster.endpoint import serve_engines
-from cluster.frames import HEADER, VERSION, Frame, Unauthorized, encode, pack_ids
-from cluster.tls import contexts
-from cluster.wire import WireSettings
-from engine.base import EngineError, EngineStopped, Sampling, Tensor
-from engine.null_engine import NullEngine
+from tandem.cluster import frames
+from tandem.cluster.client import connect
+from tandem.cluster.endpoint import serve_engines
+from tandem.cluster.frames import HEADER, VERSION, Frame, Unauthorized, encode, pack_ids
+from tandem.cluster.tls import contexts
+from tandem.cluster.wire import WireSettings
+from tandem.engine.base import EngineError, EngineStopped, Sampling, Tensor
+from tandem.engine.null_engine import NullEngine
 from tests.cluster.certificate import make_certificate
 from tests.cluster.raw import raw
 from tests.cluster.test_frames import ANY

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, replace
 
-from cluster.registry import DeviceRecord
-from deployments.assigner import Assigner
-from deployments.directory import Snapshot
-from deployments.experience import Experience
-from deployments.modes.base import POOLS, Tools
-from deployments.request.assignment import Assignment, EndpointInfo, RoutingRequest
-from deployments.request.executor import Executor
-from deployments.request.timeouts import Limits, Timeouts
-from engine.base import (
+from tandem.cluster.registry import DeviceRecord
+from tandem.deployments.assigner import Assigner
+from tandem.deployments.directory import Snapshot
+from tandem.deployments.experience import Experience
+from tandem.deployments.modes.base import POOLS, Tools
+from tandem.deployments.request.assignment import Assignment, EndpointInfo, RoutingRequest
+from tandem.deployments.request.executor import Executor
+from tandem.deployments.request.timeouts import Limits, Timeouts
+from tandem.engine.base import (
     Draft,
     DraftProbs,
     Engine,
@@ -26,10 +26,10 @@ from engine.base import (
     Tokens,
     Verdict,
 )
-from engine.null_engine import NullEngine
-from policies.collaboration import collaboration
-from policies.routing import routing
-from policies.window import WindowState
+from tandem.engine.null_engine import NullEngine
+from tandem.policies.collaboration import collaboration
+from tandem.policies.routing import routing
+from tandem.policies.window import WindowState
 
 PROMPT = (5, 17, 400)
 

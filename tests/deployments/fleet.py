@@ -8,27 +8,27 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from cluster.client import RemoteEngine
-from cluster.peers import Peers
-from cluster.registry import DeviceRecord
-from deployments.accounts import Accounts
-from deployments.assigner import Assigner
-from deployments.directory import Directory
-from deployments.experience import Experience
-from deployments.modes.base import Tools
-from deployments.modes.race import Racing
-from deployments.request.assignment import Assignment, EndpointInfo, RoutingRequest
-from deployments.request.executor import Executor
-from deployments.request.job import Job, JobStats
-from deployments.request.timeouts import Limits
-from deployments.request.tokenlog import Origin
-from engine.base import Engine, Sampling
-from engine.split.base import OuterEngine
-from policies.collaboration import collaboration
-from policies.dispatch import DEVICE_ONLY, SERVER_ONLY, DispatchState, Start
-from policies.migration import MigrationState
-from policies.race import RaceAccount
-from policies.routing import routing
+from tandem.cluster.client import RemoteEngine
+from tandem.cluster.peers import Peers
+from tandem.cluster.registry import DeviceRecord
+from tandem.deployments.accounts import Accounts
+from tandem.deployments.assigner import Assigner
+from tandem.deployments.directory import Directory
+from tandem.deployments.experience import Experience
+from tandem.deployments.modes.base import Tools
+from tandem.deployments.modes.race import Racing
+from tandem.deployments.request.assignment import Assignment, EndpointInfo, RoutingRequest
+from tandem.deployments.request.executor import Executor
+from tandem.deployments.request.job import Job, JobStats
+from tandem.deployments.request.timeouts import Limits
+from tandem.deployments.request.tokenlog import Origin
+from tandem.engine.base import Engine, Sampling
+from tandem.engine.split.base import OuterEngine
+from tandem.policies.collaboration import collaboration
+from tandem.policies.dispatch import DEVICE_ONLY, SERVER_ONLY, DispatchState, Start
+from tandem.policies.migration import MigrationState
+from tandem.policies.race import RaceAccount
+from tandem.policies.routing import routing
 from tests.deployments.faults import Script
 from tests.deployments.processes import EndpointProcess
 from tests.deployments.relay import Relay

@@ -12,11 +12,11 @@ from typing import Any
 
 import msgspec
 
-from cluster.device import Device
-from cluster.endpoint import serve_engines
-from cluster.profile import load_profile
-from deployments.endpoint import EndpointSettings, EngineEndpoint
-from deployments.engines import MiddleSettings, TorchSettings, build_engine
+from tandem.cluster.device import Device
+from tandem.cluster.endpoint import serve_engines
+from tandem.cluster.profile import load_profile
+from tandem.deployments.endpoint import EndpointSettings, EngineEndpoint
+from tandem.deployments.engines import MiddleSettings, TorchSettings, build_engine
 
 START_S = 60.0
 LAYERS = 2  # of the target, before its middle

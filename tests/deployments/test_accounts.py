@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from deployments.accounts import Accounts, Bill
-from deployments.experience import Experience
-from policies.cost import Used
-from policies.dispatch import Side
+from tandem.deployments.accounts import Accounts, Bill
+from tandem.deployments.experience import Experience
+from tandem.policies.cost import Used
+from tandem.policies.dispatch import Side
 
 
 def accounts() -> Accounts:

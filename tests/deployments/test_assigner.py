@@ -10,16 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.registry import DeviceRecord
-from deployments.assigner import ASSIGNED_S, Assigner
-from deployments.directory import Snapshot
-from deployments.modes.speculative import PairBriefing
-from deployments.request.assignment import Assignment, EndpointInfo, NoEndpoint, RoutingRequest
-from deployments.request.job import NoSuchDevice, UnknownMode
-from engine.base import InvalidRequest, NoCapacity, SplitInfo
-from engine.split.base import SplitMismatch
-from policies.collaboration import collaboration
-from policies.routing import routing
+from tandem.cluster.registry import DeviceRecord
+from tandem.deployments.assigner import ASSIGNED_S, Assigner
+from tandem.deployments.directory import Snapshot
+from tandem.deployments.modes.speculative import PairBriefing
+from tandem.deployments.request.assignment import Assignment, EndpointInfo, NoEndpoint, RoutingRequest
+from tandem.deployments.request.job import NoSuchDevice, UnknownMode
+from tandem.engine.base import InvalidRequest, NoCapacity, SplitInfo
+from tandem.engine.split.base import SplitMismatch
+from tandem.policies.collaboration import collaboration
+from tandem.policies.routing import routing
 
 
 def replica(pool: str, port: int, sessions: int = 0) -> EndpointInfo:

@@ -9,15 +9,15 @@ import pytest
 from pydantic import ValidationError
 from ray.serve._private.common import DeploymentID, ReplicaID, TimeStampedValue
 
-from deployments.autoscaling import (
+from tandem.deployments.autoscaling import (
     EVERY_S,
     AutoscalingSettings,
     ServePolicy,
     as_numbers,
     replica_state,
 )
-from engine.base import EngineStats
-from policies.scheduling.outstanding import Outstanding
+from tandem.engine.base import EngineStats
+from tandem.policies.scheduling.outstanding import Outstanding
 
 BUSY = EngineStats(
     sessions=12,

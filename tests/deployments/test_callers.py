@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from deployments.accounts import Terms
-from deployments.callers import KNOWN_S, Callers
-from deployments.keys import Caller, Role
+from tandem.deployments.accounts import Terms
+from tandem.deployments.callers import KNOWN_S, Callers
+from tandem.deployments.keys import Caller, Role
 
 CALLER = Caller("key-1", Role.USER, Terms(0.5, 1e-7), keyed=True)
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from deployments.changes import in_place
-from deployments.router import RouterChanges
+from tandem.deployments.changes import in_place
+from tandem.deployments.router import RouterChanges
 
 
 def test_what_is_not_said_is_none() -> None:

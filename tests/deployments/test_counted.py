@@ -6,9 +6,9 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from deployments.counted import Counted
-from engine.base import Engine, Sampling
-from engine.null_engine import NullEngine
+from tandem.deployments.counted import Counted
+from tandem.engine.base import Engine, Sampling
+from tandem.engine.null_engine import NullEngine
 from tests.engine_contract import CHECKS
 
 PROMPT = [20, 21, 22]

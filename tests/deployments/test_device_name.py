@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from deployments.device_name import device_name
-from deployments.edge import DeviceSettings
-from deployments.modes.base import POOLS
+from tandem.deployments.device_name import device_name
+from tandem.deployments.edge import DeviceSettings
+from tandem.deployments.modes.base import POOLS
 
 
 @pytest.mark.parametrize("name", ["a", "7", "Pixel-9_pro.2", "x" * 64, "anything", "device"])

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.registry import DeviceRecord
-from deployments import directory as module
-from deployments.directory import Directory, Snapshot
-from deployments.request.assignment import EndpointInfo, Load
+from tandem.cluster.registry import DeviceRecord
+from tandem.deployments import directory as module
+from tandem.deployments.directory import Directory, Snapshot
+from tandem.deployments.request.assignment import EndpointInfo, Load
 
 PHONE = DeviceRecord(name="phone", address="127.0.0.1:9", profile="native", model="m", vocabulary="v")
 REPLICA = EndpointInfo("verifier 1", "127.0.0.1:1", "verifier")

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 import ray
 
-from cluster.client import connect
-from cluster.host import DeviceHost
-from cluster.registry import DeviceRecord
-from deployments.edge import DeviceSettings, Edge, HostSettings
-from deployments.endpoint import EndpointSettings
-from deployments.engines import NullSettings
-from engine.base import Sampling
+from tandem.cluster.client import connect
+from tandem.cluster.host import DeviceHost
+from tandem.cluster.registry import DeviceRecord
+from tandem.deployments.edge import DeviceSettings, Edge, HostSettings
+from tandem.deployments.endpoint import EndpointSettings
+from tandem.deployments.engines import NullSettings
+from tandem.engine.base import Sampling
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("cluster")]
 
@@ -162,7 +162,7 @@ async def test_a_host_that_is_wanted_again_while_it_drains_is_started_anew() -> 
 
 
 async def test_a_host_that_somebody_ended_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("deployments.edge.EVERY_S", 0.1)
+    monkeypatch.setattr("tandem.deployments.edge.EVERY_S", 0.1)
     made = edge("only", host("kept", "a"))
     tending = asyncio.create_task(made.tend())
     await asyncio.to_thread(until, lambda: len(up()) == 1)

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from deployments.entrance import CLOSING_S, SIGN_S, Entrance
-from deployments.gate import Entry, LimitReached, Passage
+from tandem.deployments.entrance import CLOSING_S, SIGN_S, Entrance
+from tandem.deployments.gate import Entry, LimitReached, Passage
 from tests.virtual import in_virtual_time
 
 

@@ -13,17 +13,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.registry import DeviceRecord, ModelRecord
-from deployments.assigner import Assigner
-from deployments.directory import Snapshot
-from deployments.expansions import FORGOTTEN_S, Expansions
-from deployments.profiles import Profiles
-from deployments.request.assignment import EndpointInfo
-from deployments.request.expansion import Place, PlaceReport, PlaceRequest, PlanRequest
-from deployments.settings import SketchSettings
-from deployments.switches import TOLD_S
-from policies.collaboration import collaboration
-from policies.routing import routing
+from tandem.cluster.registry import DeviceRecord, ModelRecord
+from tandem.deployments.assigner import Assigner
+from tandem.deployments.directory import Snapshot
+from tandem.deployments.expansions import FORGOTTEN_S, Expansions
+from tandem.deployments.profiles import Profiles
+from tandem.deployments.request.assignment import EndpointInfo
+from tandem.deployments.request.expansion import Place, PlaceReport, PlaceRequest, PlanRequest
+from tandem.deployments.settings import SketchSettings
+from tandem.deployments.switches import TOLD_S
+from tandem.policies.collaboration import collaboration
+from tandem.policies.routing import routing
 from tests.virtual import in_virtual_time, run
 
 LONG = PlanRequest(request=1, expected=400, target_token_s=0.05)

@@ -8,23 +8,23 @@ from dataclasses import replace
 
 import pytest
 
-from deployments.accounts import Bill
-from deployments.assigner import Assigner
-from deployments.experience import Experience, RacingSettings
-from deployments.modes.base import Tools
-from deployments.modes.speculative import PairBriefing
-from deployments.reports import Report
-from deployments.request.assignment import RoutingRequest
-from deployments.request.executor import Executor
-from deployments.request.job import Job, JobStats
-from deployments.settings import PolicyChoice
-from engine.base import EngineStopped, Sampling
-from engine.null_engine import NullEngine
-from policies.collaboration import collaboration
-from policies.cost import Used
-from policies.dispatch import Side
-from policies.routing import routing
-from policies.window import StaticWindow, WindowState
+from tandem.deployments.accounts import Bill
+from tandem.deployments.assigner import Assigner
+from tandem.deployments.experience import Experience, RacingSettings
+from tandem.deployments.modes.base import Tools
+from tandem.deployments.modes.speculative import PairBriefing
+from tandem.deployments.reports import Report
+from tandem.deployments.request.assignment import RoutingRequest
+from tandem.deployments.request.executor import Executor
+from tandem.deployments.request.job import Job, JobStats
+from tandem.deployments.settings import PolicyChoice
+from tandem.engine.base import EngineStopped, Sampling
+from tandem.engine.null_engine import NullEngine
+from tandem.policies.collaboration import collaboration
+from tandem.policies.cost import Used
+from tandem.policies.dispatch import Side
+from tandem.policies.routing import routing
+from tandem.policies.window import StaticWindow, WindowState
 from tests.deployments.faults import PROMPT, Failing, World, reference
 from tests.deployments.request.test_executor import answer
 

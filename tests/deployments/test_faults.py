@@ -12,22 +12,22 @@ from pathlib import Path
 
 import pytest
 
-from deployments.engines import TorchSettings
-from deployments.modes.race import Racing
-from deployments.request.timeouts import Timeouts
-from deployments.request.tokenlog import Origin
-from engine import family
-from engine.base import Sampling
-from engine.split import bundle
-from engine.split.base import OuterEngine
-from engine.tokenizer import Tokenizer
-from engine.torch.split import load_outer
-from policies.patience import FLOOR_S
+from tandem.deployments.engines import TorchSettings
+from tandem.deployments.modes.race import Racing
+from tandem.deployments.request.timeouts import Timeouts
+from tandem.deployments.request.tokenlog import Origin
+from tandem.engine import family
+from tandem.engine.base import Sampling
+from tandem.engine.split import bundle
+from tandem.engine.split.base import OuterEngine
+from tandem.engine.tokenizer import Tokenizer
+from tandem.engine.torch.split import load_outer
+from tandem.policies.patience import FLOOR_S
+from tandem.training.family.prompts import heldout_questions
 from tests.deployments.fleet import PHONE, STREAMS, TOKENS, Answer, Fleet, Prompts, World
 from tests.deployments.processes import DRAIN_S, LAYERS
 from tests.deployments.relay import relay_to
 from tests.engine.torch.split_parts import write_adapter
-from training.family.prompts import heldout_questions
 
 pytestmark = pytest.mark.alone
 

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from deployments.accounts import Terms
-from deployments.gate import SILENT_S, Entry, Gate, LimitReached
-from deployments.settings import GateSettings
+from tandem.deployments.accounts import Terms
+from tandem.deployments.gate import SILENT_S, Entry, Gate, LimitReached
+from tandem.deployments.settings import GateSettings
 
 FREE = Terms(0.5, 1e-7)
 

@@ -12,13 +12,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from cluster.client import Connection, connect
-from cluster.endpoint import serve_engines
-from cluster.frames import Hello, ProtocolError, Unauthorized, UnknownEngine
-from cluster.registry import DeviceRecord
-from deployments.accounts import Bill, Statement, Terms
-from deployments.callers import Callers
-from deployments.control import (
+from tandem.cluster.client import Connection, connect
+from tandem.cluster.endpoint import serve_engines
+from tandem.cluster.frames import Hello, ProtocolError, Unauthorized, UnknownEngine
+from tandem.cluster.registry import DeviceRecord
+from tandem.deployments.accounts import Bill, Statement, Terms
+from tandem.deployments.callers import Callers
+from tandem.deployments.control import (
     ACCOUNT,
     ASSIGN,
     ECHO,
@@ -31,16 +31,16 @@ from deployments.control import (
     pack,
     unpack,
 )
-from deployments.entrance import Entrance
-from deployments.gate import LimitReached, Passage
-from deployments.guest import PATIENCE, SESSIONS, UNDER_WAY, Badge, Cloud, Guest
-from deployments.keys import Caller, Role, digest
-from deployments.reports import Report
-from deployments.request.assignment import Assignment, EndpointInfo, Prices, RoutingRequest
-from deployments.request.job import UnknownMode
-from engine.base import Engine, EngineError, InvalidRequest, NoCapacity, Sampling, SplitInfo
-from engine.null_engine import NullEngine
-from policies.cost import PerToken, Used
+from tandem.deployments.entrance import Entrance
+from tandem.deployments.gate import LimitReached, Passage
+from tandem.deployments.guest import PATIENCE, SESSIONS, UNDER_WAY, Badge, Cloud, Guest
+from tandem.deployments.keys import Caller, Role, digest
+from tandem.deployments.reports import Report
+from tandem.deployments.request.assignment import Assignment, EndpointInfo, Prices, RoutingRequest
+from tandem.deployments.request.job import UnknownMode
+from tandem.engine.base import Engine, EngineError, InvalidRequest, NoCapacity, Sampling, SplitInfo
+from tandem.engine.null_engine import NullEngine
+from tandem.policies.cost import PerToken, Used
 from tests.deployments.faults import Failing
 
 KEY = "tandem-secret"

@@ -9,18 +9,18 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from cluster.client import Connection
-from cluster.device import Device
-from cluster.endpoint import dial_in, serve_engines
-from cluster.frames import AlreadyConnected
-from cluster.profile import load_profile
-from cluster.wire import WireSettings
-from deployments.callers import Callers
-from deployments.control import ENGINE
-from deployments.guests import Guests
-from deployments.uplink import Uplink
-from engine.base import Engine, EngineStopped, Sampling
-from engine.null_engine import NullEngine
+from tandem.cluster.client import Connection
+from tandem.cluster.device import Device
+from tandem.cluster.endpoint import dial_in, serve_engines
+from tandem.cluster.frames import AlreadyConnected
+from tandem.cluster.profile import load_profile
+from tandem.cluster.wire import WireSettings
+from tandem.deployments.callers import Callers
+from tandem.deployments.control import ENGINE
+from tandem.deployments.guests import Guests
+from tandem.deployments.uplink import Uplink
+from tandem.engine.base import Engine, EngineStopped, Sampling
+from tandem.engine.null_engine import NullEngine
 from tests.cluster.proxy import proxy_to
 from tests.deployments.test_guest import KEY, Office
 from tests.deployments.test_uplink import until

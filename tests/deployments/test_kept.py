@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from deployments.kept import Kept
+from tandem.deployments.kept import Kept
 
 
 def test_what_was_not_used_for_longest_goes_first() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from deployments.accounts import Terms
-from deployments.keys import KeyRefused, Keyring, NoSuchKey, Role, digest
+from tandem.deployments.accounts import Terms
+from tandem.deployments.keys import KeyRefused, Keyring, NoSuchKey, Role, digest
 
 TERMS = Terms(0.5, 1e-7)
 

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deployments.accounts import Bill, Terms
-from deployments.keys import Key, Role, Secret
-from deployments.ledger import Ledger, LedgerError
-from policies.cost import Used
+from tandem.deployments.accounts import Bill, Terms
+from tandem.deployments.keys import Key, Role, Secret
+from tandem.deployments.ledger import Ledger, LedgerError
+from tandem.policies.cost import Used
 
 TERMS = Terms(0.25, 1e-7, requests_per_minute=60, modes=("cloud",), expires_s=12.5)
 KEY = Key("key-1", "app", Role.USER, TERMS, "abcd", 1.0)
@@ -110,8 +110,8 @@ def test_amounts_add_up(charges: list[tuple[str, str, Bill]]) -> None:
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from deployments.accounts import Bill
-from deployments.ledger import Ledger
+from tandem.deployments.accounts import Bill
+from tandem.deployments.ledger import Ledger
 ledger = Ledger(Path(sys.argv[1]))
 for _ in range(100):
     ledger.charge([("key-1", "", Bill(requests=1))])

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from deployments.directory import Snapshot
-from deployments.metrics import Metrics, Observation
+from tandem.deployments.directory import Snapshot
+from tandem.deployments.metrics import Metrics, Observation
 
 
 def shown(metrics: Metrics, as_openmetrics: bool = False) -> str:

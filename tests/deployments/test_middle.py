@@ -11,19 +11,19 @@ import httpx
 import pytest
 from ray import serve
 
-from app.main import build
-from app.settings import Settings
-from cluster.peers import Peers
-from deployments.assigner import Assigner
-from deployments.modes.base import Tools
-from deployments.request.assignment import Assignment, EndpointInfo, RoutingRequest
-from deployments.request.executor import Executor
-from deployments.request.job import Job
-from engine import family
-from engine.base import Engine, Sampling
-from engine.tokenizer import Tokenizer
-from policies.collaboration import collaboration
-from policies.routing import routing
+from tandem.app.main import build
+from tandem.app.settings import Settings
+from tandem.cluster.peers import Peers
+from tandem.deployments.assigner import Assigner
+from tandem.deployments.modes.base import Tools
+from tandem.deployments.request.assignment import Assignment, EndpointInfo, RoutingRequest
+from tandem.deployments.request.executor import Executor
+from tandem.deployments.request.job import Job
+from tandem.engine import family
+from tandem.engine.base import Engine, Sampling
+from tandem.engine.tokenizer import Tokenizer
+from tandem.policies.collaboration import collaboration
+from tandem.policies.routing import routing
 from tests.conftest import Running
 from tests.engine.torch.split_parts import Parts
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from app.settings import Settings
-from deployments.mistakes import explain
+from tandem.app.settings import Settings
+from tandem.deployments.mistakes import explain
 
 
 def told(args: dict[str, Any]) -> str:

@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from deployments.profiles import VERSION, Profiles, read, write
-from deployments.request.expansion import PlaceReport, PlanRequest
+from tandem.deployments.profiles import VERSION, Profiles, read, write
+from tandem.deployments.request.expansion import PlaceReport, PlanRequest
 from tests.deployments.test_expansions import device, made, placed
 from tests.virtual import in_virtual_time
 

@@ -11,14 +11,14 @@ import httpx
 import pytest
 from ray import serve
 
-from app.main import build
-from app.settings import Settings
-from cluster.peers import Peers
-from deployments import profiles
-from deployments.request.expansion import PlanRequest, SketchPlan
-from deployments.request.job import NoSuchDevice
-from deployments.router import told
-from engine.base import EngineStats
+from tandem.app.main import build
+from tandem.app.settings import Settings
+from tandem.cluster.peers import Peers
+from tandem.deployments import profiles
+from tandem.deployments.request.expansion import PlanRequest, SketchPlan
+from tandem.deployments.request.job import NoSuchDevice
+from tandem.deployments.router import told
+from tandem.engine.base import EngineStats
 from tests.conftest import Running
 
 pytestmark = pytest.mark.timeout(240)  # the first test that needs Ray starts it

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from deployments.assigner import Assigner
-from deployments.directory import Snapshot
-from deployments.request.assignment import EndpointInfo, NoEndpoint, RoutingRequest
-from deployments.routing import Routing
-from deployments.settings import RouterSettings
-from policies.collaboration import collaboration
-from policies.routing import routing
+from tandem.deployments.assigner import Assigner
+from tandem.deployments.directory import Snapshot
+from tandem.deployments.request.assignment import EndpointInfo, NoEndpoint, RoutingRequest
+from tandem.deployments.routing import Routing
+from tandem.deployments.settings import RouterSettings
+from tandem.policies.collaboration import collaboration
+from tandem.policies.routing import routing
 from tests.virtual import in_virtual_time, now_s
 
 UP = Snapshot(1, {"verifier": (EndpointInfo("verifier 0", "v:0", "verifier"),)}, {})

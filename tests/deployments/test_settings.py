@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from deployments.edge import DeviceSettings
-from deployments.settings import LinkSettings
+from tandem.deployments.edge import DeviceSettings
+from tandem.deployments.settings import LinkSettings
 
 
 def test_a_link_as_people_write_it_comes_in_seconds_and_bytes() -> None:

@@ -8,16 +8,16 @@ from itertools import pairwise
 
 import pytest
 
-from deployments.accounts import Accounts
-from deployments.experience import Experience
-from deployments.request.job import Delta, Job, JobStats
-from deployments.request.timeouts import Limits, Timeouts
-from engine.base import Draft, EngineStopped, NoCapacity, Sampling, Tokens
-from engine.null_engine import NullEngine, NullSession
-from policies.dispatch import SERVER_ONLY
-from policies.migration import Never
-from policies.patience import FLOOR_S
-from policies.race import RaceAccount
+from tandem.deployments.accounts import Accounts
+from tandem.deployments.experience import Experience
+from tandem.deployments.request.job import Delta, Job, JobStats
+from tandem.deployments.request.timeouts import Limits, Timeouts
+from tandem.engine.base import Draft, EngineStopped, NoCapacity, Sampling, Tokens
+from tandem.engine.null_engine import NullEngine, NullSession
+from tandem.policies.dispatch import SERVER_ONLY
+from tandem.policies.migration import Never
+from tandem.policies.patience import FLOOR_S
+from tandem.policies.race import RaceAccount
 from tests.deployments.faults import PROMPT, Failing, World, reference
 from tests.deployments.modes.test_race import Planned
 from tests.virtual import run

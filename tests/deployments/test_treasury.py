@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from deployments.accounts import ANONYMOUS, Bill, Terms
-from deployments.experience import Experience
-from deployments.keys import KeyRefused, NoSuchKey, Role, digest
-from deployments.ledger import Charge, Ledger, LedgerError
-from deployments.settings import LedgerSettings
-from deployments.treasury import Treasury, changed
-from policies.cost import Used
+from tandem.deployments.accounts import ANONYMOUS, Bill, Terms
+from tandem.deployments.experience import Experience
+from tandem.deployments.keys import KeyRefused, NoSuchKey, Role, digest
+from tandem.deployments.ledger import Charge, Ledger, LedgerError
+from tandem.deployments.settings import LedgerSettings
+from tandem.deployments.treasury import Treasury, changed
+from tandem.policies.cost import Used
 
 
 async def opened(path: Path | None) -> Treasury:
@@ -146,7 +146,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 async def test_a_router_and_its_successor_know_the_same(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While one replaces the other, both are there, and either may be told."""
-    monkeypatch.setattr("deployments.treasury.WATCH_S", 0.01)
+    monkeypatch.setattr("tandem.deployments.treasury.WATCH_S", 0.01)
     old = await opened(path)
     _, operator = await old.make("boss", Role.OPERATOR, {})
     new = await opened(path)

@@ -9,24 +9,35 @@ from typing import ClassVar
 
 import pytest
 
-from cluster.client import Connection
-from cluster.device import Device
-from cluster.endpoint import Endpoint, serve_engines
-from cluster.frames import Unauthorized
-from cluster.profile import load_profile
-from cluster.registry import DeviceRecord
-from cluster.server import EngineHandler
-from cluster.wire import WireSettings
-from deployments.control import ASSIGN, ECHO, MIDDLES, OVER, REGISTER, Over, Registered, Told, pack, unpack
-from deployments.modes import MODES
-from deployments.modes.speculative import PairBriefing
-from deployments.pairs import Pairs
-from deployments.request.assignment import Assignment, EndpointInfo, RoutingRequest
-from deployments.uplink import Uplink
-from engine.base import EngineStopped, NoCapacity, Sampling, SplitInfo
-from engine.null_engine import NullEngine
-from policies.cost import Used
-from policies.window import StaticWindow
+from tandem.cluster.client import Connection
+from tandem.cluster.device import Device
+from tandem.cluster.endpoint import Endpoint, serve_engines
+from tandem.cluster.frames import Unauthorized
+from tandem.cluster.profile import load_profile
+from tandem.cluster.registry import DeviceRecord
+from tandem.cluster.server import EngineHandler
+from tandem.cluster.wire import WireSettings
+from tandem.deployments.control import (
+    ASSIGN,
+    ECHO,
+    MIDDLES,
+    OVER,
+    REGISTER,
+    Over,
+    Registered,
+    Told,
+    pack,
+    unpack,
+)
+from tandem.deployments.modes import MODES
+from tandem.deployments.modes.speculative import PairBriefing
+from tandem.deployments.pairs import Pairs
+from tandem.deployments.request.assignment import Assignment, EndpointInfo, RoutingRequest
+from tandem.deployments.uplink import Uplink
+from tandem.engine.base import EngineStopped, NoCapacity, Sampling, SplitInfo
+from tandem.engine.null_engine import NullEngine
+from tandem.policies.cost import Used
+from tandem.policies.window import StaticWindow
 from tests.cluster.proxy import proxy_to
 
 TARGET = EndpointInfo("verifier 1", "10.0.0.1:1", "verifier", rtt_s=0.0)

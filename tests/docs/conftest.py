@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-import policies
-from policies.routing import routing
+from tandem import policies
+from tandem.policies.routing import routing
 from tests.docs.documents import ROOT, fenced
 
 ADDED = "two_choices"
@@ -23,7 +23,7 @@ def added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     (code,) = fenced(ROOT / "docs" / "policies.md", "python")
     (tmp_path / f"{ADDED}.py").write_text(code, encoding="utf-8")
     monkeypatch.setattr(policies, "__path__", [*policies.__path__, str(tmp_path)])
-    import_module(f"policies.{ADDED}")
+    import_module(f"tandem.policies.{ADDED}")
     yield
-    del routing._factories[ADDED], sys.modules[f"policies.{ADDED}"]
+    del routing._factories[ADDED], sys.modules[f"tandem.policies.{ADDED}"]
     delattr(policies, ADDED)

@@ -12,11 +12,11 @@ import pytest
 import typer
 from ray.scripts.scripts import cli as ray
 
-from app.api.routes import create_api
-from app.api.schema import ChatRequest
-from app.cli.main import cli
-from benchmarks.__main__ import main as run_benchmark
-from benchmarks.catalogue import BENCHMARKS
+from tandem.app.api.routes import create_api
+from tandem.app.api.schema import ChatRequest
+from tandem.app.cli.main import cli
+from tandem.benchmarks.__main__ import main as run_benchmark
+from tandem.benchmarks.catalogue import BENCHMARKS
 from tests.app.api.null_backend import NullBackend
 from tests.docs.documents import DOCUMENTS, ROOT, inline, name, shell, text
 

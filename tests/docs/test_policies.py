@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from deployments.settings import RouterSettings
-from policies.routing import routing
+from tandem.deployments.settings import RouterSettings
+from tandem.policies.routing import routing
 from tests.docs.conftest import ADDED
 from tests.docs.documents import ROOT, text
 from tests.policies.test_contract import FAMILIES

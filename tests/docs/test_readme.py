@@ -8,8 +8,8 @@ import sys
 import pytest
 from rich.console import Console
 
-from app.cli.up import CONFIG, explain, read, tries
-from deployments.modes import MODES
+from tandem.app.cli.up import CONFIG, explain, read, tries
+from tandem.deployments.modes import MODES
 from tests.docs.documents import ROOT, text
 
 README = text(ROOT / "README.md")

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import yaml
 
-from app.api.schema import ChatRequest
-from app.cli.up import IMPORT_PATH, read
-from app.device.settings import DeviceProgram
-from app.settings import Settings
-from deployments.engines import TorchSettings
-from deployments.settings import Strict
+from tandem.app.api.schema import ChatRequest
+from tandem.app.cli.up import IMPORT_PATH, read
+from tandem.app.device.settings import DeviceProgram
+from tandem.app.settings import Settings
+from tandem.deployments.engines import TorchSettings
+from tandem.deployments.settings import Strict
 from tests.docs.documents import DOCUMENTS, fenced, name
 
 PYTHON = [(document, code) for document in DOCUMENTS for code in fenced(document, "python")]

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from engine.base import DraftProbs
+from tandem.engine.base import DraftProbs
 
 shapes = st.tuples(st.integers(0, 4), st.integers(1, 70))
 

@@ -5,7 +5,7 @@ import itertools
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from engine.text import Detokenizer, StopStrings
+from tandem.engine.text import Detokenizer, StopStrings
 from tests.engine.test_tokenizer import TOKENIZER, ids
 
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as RustTokenizer
 from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 
-import engine.family
-from engine.base import InvalidRequest
-from engine.tokenizer import Tokenizer
+from tandem.engine import family
+from tandem.engine.base import InvalidRequest
+from tandem.engine.tokenizer import Tokenizer
 
 SPECIAL = ["<bos>", "<eos>", "<|q|>", "<|a|>"]
 TEMPLATE = "<bos>{% for m in messages %}<|q|> {{ m.content | trim }}{% endfor %}<|a|>"
@@ -159,7 +159,7 @@ def test_sentencepiece_tokens():
     assert loaded.bos is None
 
 
-FOLDERS = Path(engine.family.__file__).parent / "weights"
+FOLDERS = Path(family.__file__).parent / "weights"
 FAMILY = {name: Tokenizer.load(FOLDERS / name) for name in ("target", "other")}
 BYTES = [
     b"",

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from engine import family
-from engine.base import InvalidRequest
-from engine.tokenizer import Tokenizer
-from engine.translate import Retokeniser, translate, unfinished_bytes
+from tandem.engine import family
+from tandem.engine.base import InvalidRequest
+from tandem.engine.tokenizer import Tokenizer
+from tandem.engine.translate import Retokeniser, translate, unfinished_bytes
+from tandem.training.family.prompts import heldout
 from tests.engine.test_tokenizer import BOS, EOS, TOKENIZER, A, Q
 from tests.simulator.data import DATA, needs_data
-from training.family.prompts import heldout
 
 TARGET, OTHER = (Tokenizer.load(family.path(name)) for name in ("target", "other"))
 DIRECTIONS = {

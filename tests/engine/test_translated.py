@@ -12,8 +12,8 @@ import pytest
 from tokenizers import Tokenizer as RustTokenizer
 from tokenizers import decoders, models, pre_tokenizers
 
-from engine import family
-from engine.base import (
+from tandem.engine import family
+from tandem.engine.base import (
     ContextOverflow,
     Engine,
     EngineStopped,
@@ -22,19 +22,19 @@ from engine.base import (
     SessionCancelled,
     UnknownSession,
 )
-from engine.config import EngineConfig
-from engine.core.engine import CoreEngine
-from engine.null_engine import NullEngine, NullSession
-from engine.text import Detokenizer
-from engine.tokenizer import Tokenizer
-from engine.torch.engine import load
-from engine.translate import Translated, translate
+from tandem.engine.config import EngineConfig
+from tandem.engine.core.engine import CoreEngine
+from tandem.engine.null_engine import NullEngine, NullSession
+from tandem.engine.text import Detokenizer
+from tandem.engine.tokenizer import Tokenizer
+from tandem.engine.torch.engine import load
+from tandem.engine.translate import Translated, translate
+from tandem.training.family.prompts import answer_prompt, heldout
 from tests import engine_contract
 from tests.engine.test_translate import OTHER, TARGET, TEXTS
 from tests.engine.torch import tiny_weights
 from tests.engine.torch.engines import Engines
 from tests.engine_contract import CHECKS, drain, exhaust, greedy, session
-from training.family.prompts import answer_prompt, heldout
 
 
 def byte_tokenizer(specials: Sequence[str], order: Sequence[str]) -> Tokenizer:

@@ -8,12 +8,12 @@ import sys
 
 import pytest
 
-from policies.base import Registry, UnknownPolicy
-from policies.batching import batching
-from policies.collaboration import collaboration
-from policies.routing import routing
-from policies.scheduling import scheduling
-from policies.window import window
+from tandem.policies.base import Registry, UnknownPolicy
+from tandem.policies.batching import batching
+from tandem.policies.collaboration import collaboration
+from tandem.policies.routing import routing
+from tandem.policies.scheduling import scheduling
+from tandem.policies.window import window
 
 
 @pytest.mark.parametrize("registry", [batching, collaboration, routing, window], ids=lambda r: r.family)

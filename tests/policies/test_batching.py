@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.batching import Buffered, ChunkedPrefill, Continuous, Demand, Fifo, LengthAware, batching
+from tandem.policies.batching import Buffered, ChunkedPrefill, Continuous, Demand, Fifo, LengthAware, batching
 
 LIMITED = ("continuous", "fifo", "lab")  # to so many sequences a step
 

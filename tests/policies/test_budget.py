@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from policies.budget import Budget
+from tandem.policies.budget import Budget
 
 
 def used(budget):

@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from policies.calibration import ASSUMED, Calibration
+from tandem.policies.calibration import ASSUMED, Calibration
 
 
 def test_a_confidence_is_taken_at_its_word_first() -> None:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.chunking import ChunkState, FixedChunks, HatChunks, Whole, chunking
-from policies.split import Line
+from tandem.policies.chunking import ChunkState, FixedChunks, HatChunks, Whole, chunking
+from tandem.policies.split import Line
 
 STATE = ChunkState(
     left=1000, token_bytes=8192, up_bytes_s=8.192e6, mu=10, delay_s=Line(0.02, 1e-4), pipeline=1

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.collaboration import (
+from tandem.policies.collaboration import (
     ANY_DEVICE,
     Collaboration,
     CollaborationPolicy,

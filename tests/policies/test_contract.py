@@ -17,23 +17,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import policies
-from policies.autoscaling import PoolState, ReplicaState, autoscaling
-from policies.base import Registry
-from policies.batching import Demand, batching
-from policies.chunking import ChunkState, chunking
-from policies.collaboration import ANY_DEVICE, CollaborationState, DeviceView, collaboration
-from policies.cost import PerToken
-from policies.dispatch import DispatchState, Side, Start, dispatch
-from policies.drafting import DraftRound, DraftState, Learning, drafting
-from policies.migration import MigrationState, buffer_tokens, migration, saved_usd
-from policies.parallel_drafting import Ahead, WaitState, parallel_drafting
-from policies.routing import routing
-from policies.samples import Latencies, Lengths
-from policies.scheduling import Load, scheduling
-from policies.sketch import Choice, Job, SketchState, job_queue, sketching
-from policies.split import Line
-from policies.window import Remembering, WindowState, window
+from tandem import policies
+from tandem.policies.autoscaling import PoolState, ReplicaState, autoscaling
+from tandem.policies.base import Registry
+from tandem.policies.batching import Demand, batching
+from tandem.policies.chunking import ChunkState, chunking
+from tandem.policies.collaboration import ANY_DEVICE, CollaborationState, DeviceView, collaboration
+from tandem.policies.cost import PerToken
+from tandem.policies.dispatch import DispatchState, Side, Start, dispatch
+from tandem.policies.drafting import DraftRound, DraftState, Learning, drafting
+from tandem.policies.migration import MigrationState, buffer_tokens, migration, saved_usd
+from tandem.policies.parallel_drafting import Ahead, WaitState, parallel_drafting
+from tandem.policies.routing import routing
+from tandem.policies.samples import Latencies, Lengths
+from tandem.policies.scheduling import Load, scheduling
+from tandem.policies.sketch import Choice, Job, SketchState, job_queue, sketching
+from tandem.policies.split import Line
+from tandem.policies.window import Remembering, WindowState, window
 from tests.policies.scheduling.test_policies import loads
 from tests.policies.sketch.test_dispatch import Call, calls
 from tests.policies.sketch.test_level import sketch_states
@@ -400,7 +400,7 @@ def test_a_drafting_policy_knows_what_its_memory_says(
 
 def test_no_family_is_left_out() -> None:
     """And every one lies where its registry says, or it could not be pickled."""
-    modules = [import_module(found.name) for found in walk_packages(policies.__path__, "policies.")]
+    modules = [import_module(found.name) for found in walk_packages(policies.__path__, "tandem.policies.")]
     registries = [
         value for module in modules for value in vars(module).values() if isinstance(value, Registry)
     ]

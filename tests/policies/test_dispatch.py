@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.dispatch import (
+from tandem.policies.dispatch import (
     BOTH,
     DEVICE_ONLY,
     NEVER,
@@ -22,7 +22,7 @@ from policies.dispatch import (
     Start,
     dispatch,
 )
-from policies.samples import Latencies, Lengths
+from tandem.policies.samples import Latencies, Lengths
 
 prompts = st.lists(
     st.one_of(st.integers(1, 400), st.integers(1, 20), st.integers(1, 200_000)), min_size=1, max_size=60

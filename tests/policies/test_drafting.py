@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.calibration import ASSUMED
-from policies.drafting import (
+from tandem.policies.calibration import ASSUMED
+from tandem.policies.drafting import (
     DraftingPolicy,
     DraftRound,
     DraftState,
@@ -18,7 +18,7 @@ from policies.drafting import (
     Threshold,
     drafting,
 )
-from policies.speculation import MAX_WINDOW, expected_tokens
+from tandem.policies.speculation import MAX_WINDOW, expected_tokens
 
 COSTS = DraftState(left=100, draft_s=0.015, token_s=0.005, round_s=0.1)
 

@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.fairness import FairQueue, Place
+from tandem.policies.fairness import FairQueue, Place
 
 requests = st.lists(st.tuples(st.sampled_from("abcd"), st.integers(1, 5)), min_size=1, max_size=40)
 

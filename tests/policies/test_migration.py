@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from policies.cost import PerToken
-from policies.migration import MigrationState, buffer_tokens, migration, saved_usd
+from tandem.policies.cost import PerToken
+from tandem.policies.migration import MigrationState, buffer_tokens, migration, saved_usd
 
 
 def test_savings_less_overhead():

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from policies.moving_average import MovingAverage
+from tandem.policies.moving_average import MovingAverage
 
 
 def test_it_moves_as_hat_has_it() -> None:

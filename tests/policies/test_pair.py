@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.pair import (
+from tandem.policies.pair import (
     MOST_PAIRS,
     PRESENT,
     RECENT_ROUNDS,
@@ -14,8 +14,8 @@ from policies.pair import (
     TargetHistory,
     WindowedMin,
 )
-from policies.speculation import expected_tokens
-from policies.window import StaticWindow, window
+from tandem.policies.speculation import expected_tokens
+from tandem.policies.window import StaticWindow, window
 
 seconds = st.floats(0, 1)
 rounds = st.lists(

@@ -6,8 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.parallel_drafting import NOTHING, Ahead, HatParallelDrafting, NoParallelDrafting, WaitState
-from policies.split import Line
+from tandem.policies.parallel_drafting import (
+    NOTHING,
+    Ahead,
+    HatParallelDrafting,
+    NoParallelDrafting,
+    WaitState,
+)
+from tandem.policies.split import Line
 
 STATE = WaitState(
     tokens=5,

@@ -5,7 +5,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.patience import FLOOR_S, GRACE, Pace, Patience, next_token_s
+from tandem.policies.patience import FLOOR_S, GRACE, Pace, Patience, next_token_s
 
 seconds = st.floats(0, 1e3)
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.quality import (
+from tandem.policies.quality import (
     Reader,
     Stream,
     assess,

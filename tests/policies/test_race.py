@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.cost import MAINS_USD_PER_J, Costs, PerToken
-from policies.dispatch import BOTH, NEVER, DispatchState, Side, Start, dispatch
-from policies.migration import migration
-from policies.race import STALLED_S, Race, RaceAccount, RaceHistory
-from policies.samples import Latencies, Outputs
-from policies.step_time import StepTimeModel
+from tandem.policies.cost import MAINS_USD_PER_J, Costs, PerToken
+from tandem.policies.dispatch import BOTH, NEVER, DispatchState, Side, Start, dispatch
+from tandem.policies.migration import migration
+from tandem.policies.race import STALLED_S, Race, RaceAccount, RaceHistory
+from tandem.policies.samples import Latencies, Outputs
+from tandem.policies.step_time import StepTimeModel
 
 SERVER, DEVICE = Side.SERVER, Side.DEVICE
 DEVICE_CHEAPER = Costs(PerToken(1.0, 2.0), PerToken(0.1, 0.2), 1.0)  # the server is constrained

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.rate import RateLimit
+from tandem.policies.rate import RateLimit
 
 steps = st.lists(st.tuples(st.floats(0, 100), st.integers(0, 50)), max_size=60)
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.pair import PairHistory
-from policies.rounds import FUSED_WINDOW, Drafter, FusedRound, PairRound, Plan, Rounds, teach
-from policies.window import StaticWindow, WindowState
+from tandem.policies.pair import PairHistory
+from tandem.policies.rounds import FUSED_WINDOW, Drafter, FusedRound, PairRound, Plan, Rounds, teach
+from tandem.policies.window import StaticWindow, WindowState
 
 
 @dataclass

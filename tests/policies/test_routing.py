@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from policies.routing import JoinShortestQueue, RandomReplica, RoundRobin
+from tandem.policies.routing import JoinShortestQueue, RandomReplica, RoundRobin
 
 
 def test_round_robin_takes_each_in_turn() -> None:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from policies.samples import EXACT, POINTS, Latencies, Lengths, Outputs, Sampled
+from tandem.policies.samples import EXACT, POINTS, Latencies, Lengths, Outputs, Sampled
 
 prompts = st.lists(st.integers(1, 3000), max_size=80)
 times = st.lists(st.floats(0, 100, allow_nan=False), max_size=80)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.speculation import MAX_WINDOW, expected_tokens
+from tandem.policies.speculation import MAX_WINDOW, expected_tokens
 
 alphas = st.floats(0.01, 0.99)
 windows = st.integers(1, MAX_WINDOW)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.step_time import StepTimeModel, StepTimes
+from tandem.policies.step_time import StepTimeModel, StepTimes
 
 
 @given(

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from policies.window import DynamicWindow, StaticWindow, WindowState
+from tandem.policies.window import DynamicWindow, StaticWindow, WindowState
 
 
 def test_static() -> None:

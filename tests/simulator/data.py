@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.hardware import data_folder
+from tandem.simulator.hardware import data_folder
 
 DATA = data_folder()
 needs_data = pytest.mark.skipif(DATA is None, reason="the public profiles are not on this machine")

@@ -5,11 +5,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from policies.dispatch import Side
-from policies.quality import effective_tokens, stall_s
-from policies.window import StaticWindow
-from simulator.run import simulate
-from simulator.workload import Request
+from tandem.policies.dispatch import Side
+from tandem.policies.quality import effective_tokens, stall_s
+from tandem.policies.window import StaticWindow
+from tandem.simulator.run import simulate
+from tandem.simulator.workload import Request
 from tests.simulator.configurations import DEVICE, TARGET, config, raw
 
 WORKLOAD = raw()["workload"]

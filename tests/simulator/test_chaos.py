@@ -11,19 +11,19 @@ from collections.abc import Iterator
 
 import pytest
 
-from deployments.modes.observer import Observer
-from deployments.request.session import EndpointSession
-from deployments.request.timeouts import Limits, Timeouts
-from deployments.settings import LimitSettings
-from engine.core.kvcache import BlockPool
-from policies.budget import Budget
-from simulator.answer import Answer
-from simulator.chaos import Fault, Outcome, play, promises
-from simulator.chaos.promises import promised_s
-from simulator.chaos.saboteur import FragileWorld, Saboteur
-from simulator.network import RESUME_S, LinkedSession, Path
-from simulator.run import Clients
-from simulator.workload import Request
+from tandem.deployments.modes.observer import Observer
+from tandem.deployments.request.session import EndpointSession
+from tandem.deployments.request.timeouts import Limits, Timeouts
+from tandem.deployments.settings import LimitSettings
+from tandem.engine.core.kvcache import BlockPool
+from tandem.policies.budget import Budget
+from tandem.simulator.answer import Answer
+from tandem.simulator.chaos import Fault, Outcome, play, promises
+from tandem.simulator.chaos.promises import promised_s
+from tandem.simulator.chaos.saboteur import FragileWorld, Saboteur
+from tandem.simulator.network import RESUME_S, LinkedSession, Path
+from tandem.simulator.run import Clients
+from tandem.simulator.workload import Request
 from tests.simulator.configurations import TARGET, config, split
 
 SEEDS = [
@@ -179,7 +179,7 @@ def test_a_deadlock_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
         await session.close()
         await asyncio.Event().wait()
 
-    monkeypatch.setattr("deployments.request.executor._close", close)
+    monkeypatch.setattr("tandem.deployments.request.executor._close", close)
     assert any("deadlock" in line for seed in BLIND_SEEDS for line in play(seed).broken)
     gc.collect()  # as in `broken`
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.clock import MOST_TIMERS, Deadlock, VirtualLoop
+from tandem.simulator.clock import MOST_TIMERS, Deadlock, VirtualLoop
 
 
 def run(main):

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import yaml
 
-from simulator.config import ConfigError, load, parse
-from simulator.errors import RENAMED
+from tandem.simulator.config import ConfigError, load, parse
+from tandem.simulator.errors import RENAMED
 from tests.simulator.configurations import DEVICE, TARGET, raw
 
 A100 = {"hardware": "4xA100", "model": "Llama-2-70B"}

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from engine.base import Engine, NoCapacity, Sampling
-from engine.config import EngineConfig, HostMemory, PolicyChoice
-from engine.core.engine import CoreEngine
-from simulator.clock import VirtualLoop
-from simulator.engine import Hardware, timed_engine
-from simulator.script import EOS, TOKEN, Script
-from simulator.workload import Request
+from tandem.engine.base import Engine, NoCapacity, Sampling
+from tandem.engine.config import EngineConfig, HostMemory, PolicyChoice
+from tandem.engine.core.engine import CoreEngine
+from tandem.simulator.clock import VirtualLoop
+from tandem.simulator.engine import Hardware, timed_engine
+from tandem.simulator.script import EOS, TOKEN, Script
+from tandem.simulator.workload import Request
 from tests.engine_contract import CHECKS
 from tests.simulator.timers import Linear
 

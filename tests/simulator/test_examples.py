@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from simulator.config import load
-from simulator.run import simulate
+from tandem.simulator.config import load
+from tandem.simulator.run import simulate
 
 EXAMPLES = Path(__file__).parents[2] / "simulator" / "examples"
 

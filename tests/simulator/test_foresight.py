@@ -18,21 +18,21 @@ import msgspec
 import numpy as np
 import pytest
 
-from deployments.request.job import Job
-from engine.base import Sampling
-from engine.core.engine import CoreEngine, CoreSession
-from policies.base import Registry
-from policies.batching import batching
-from policies.collaboration import collaboration
-from policies.dispatch import dispatch
-from policies.migration import migration
-from policies.routing import routing
-from policies.scheduling import scheduling
-from policies.window import window
-from simulator.config import Config
-from simulator.run import Clients
-from simulator.script import Script
-from simulator.workload import Request, build
+from tandem.deployments.request.job import Job
+from tandem.engine.base import Sampling
+from tandem.engine.core.engine import CoreEngine, CoreSession
+from tandem.policies.base import Registry
+from tandem.policies.batching import batching
+from tandem.policies.collaboration import collaboration
+from tandem.policies.dispatch import dispatch
+from tandem.policies.migration import migration
+from tandem.policies.routing import routing
+from tandem.policies.scheduling import scheduling
+from tandem.policies.window import window
+from tandem.simulator.config import Config
+from tandem.simulator.run import Clients
+from tandem.simulator.script import Script
+from tandem.simulator.workload import Request, build
 from tests.simulator.configurations import DEVICE, TARGET, config
 from tests.simulator.worlds import run
 

@@ -8,9 +8,9 @@ from statistics import fmean
 import numpy as np
 import pytest
 
-from simulator.guesses import WIDTH, Guess, Guesses
-from simulator.script import TOKEN, Script
-from simulator.workload import Request
+from tandem.simulator.guesses import WIDTH, Guess, Guesses
+from tandem.simulator.script import TOKEN, Script
+from tandem.simulator.workload import Request
 
 LENGTH = 2000
 

@@ -16,18 +16,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster import frames
-from cluster.device import Device
-from cluster.frames import pack_ids
-from deployments.modes.split import Splitting
-from deployments.request.tokenlog import Origin
-from engine.base import EngineStats
-from policies.window import StaticWindow
-from simulator.network import LinkedEngine, frame_bytes
-from simulator.run import simulate
-from simulator.script import EOS, TOKEN
-from simulator.workload import Request
-from simulator.world import World
+from tandem.cluster import frames
+from tandem.cluster.device import Device
+from tandem.cluster.frames import pack_ids
+from tandem.deployments.modes.split import Splitting
+from tandem.deployments.request.tokenlog import Origin
+from tandem.engine.base import EngineStats
+from tandem.policies.window import StaticWindow
+from tandem.simulator.network import LinkedEngine, frame_bytes
+from tandem.simulator.run import simulate
+from tandem.simulator.script import EOS, TOKEN
+from tandem.simulator.workload import Request
+from tandem.simulator.world import World
 from tests.simulator.configurations import DEVICE, ENDS, MIDDLE, TARGET, config, split
 from tests.simulator.worlds import requests, run, worlds
 

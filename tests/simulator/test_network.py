@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from cluster.link import Link, LinkProfile
-from engine.base import EngineStopped, Sampling, Session
-from engine.null_engine import NullEngine
-from simulator.clock import VirtualLoop
-from simulator.network import LinkedEngine, Path
+from tandem.cluster.link import Link, LinkProfile
+from tandem.engine.base import EngineStopped, Sampling, Session
+from tandem.engine.null_engine import NullEngine
+from tandem.simulator.clock import VirtualLoop
+from tandem.simulator.network import LinkedEngine, Path
 
 
 class SlowEngine(NullEngine):

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from matplotlib.figure import Figure
 
-from simulator.plot import plot
-from simulator.run import simulate
-from simulator.sweep import grid
-from simulator.sweep_plot import plot_sweep
+from tandem.simulator.plot import plot
+from tandem.simulator.run import simulate
+from tandem.simulator.sweep import grid
+from tandem.simulator.sweep_plot import plot_sweep
 from tests.simulator.configurations import config, raw
 
 WORKLOAD = raw()["workload"]

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from simulator.config import ConfigError, parse
-from simulator.run import Clients, Result, simulate
-from simulator.workload import Request
-from simulator.world import World
+from tandem.simulator.config import ConfigError, parse
+from tandem.simulator.run import Clients, Result, simulate
+from tandem.simulator.workload import Request
+from tandem.simulator.world import World
 from tests.simulator import worlds
 from tests.simulator.configurations import TARGET, raw
 

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from policies.window import StaticWindow
-from simulator.analysis import Result
-from simulator.run import simulate
-from simulator.workload import Request
+from tandem.policies.window import StaticWindow
+from tandem.simulator.analysis import Result
+from tandem.simulator.run import simulate
+from tandem.simulator.workload import Request
 from tests.simulator.configurations import config
 
 SERVICE_S = 0.02

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from deployments.request.tokenlog import Origin
-from policies.cost import Used
-from policies.dispatch import Side
-from simulator.analysis import Result
-from simulator.run import simulate
-from simulator.workload import Request
+from tandem.deployments.request.tokenlog import Origin
+from tandem.policies.cost import Used
+from tandem.policies.dispatch import Side
+from tandem.simulator.analysis import Result
+from tandem.simulator.run import simulate
+from tandem.simulator.workload import Request
 from tests.simulator.configurations import config
 
 SERVER = {"model": "t", "measured": {"base_s": 0.1, "token_s": 0.0, "context_s": 0.0}}

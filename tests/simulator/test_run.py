@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from simulator.answer import Answer
-from simulator.run import Clients, simulate
-from simulator.workload import Request
-from simulator.world import World
+from tandem.simulator.answer import Answer
+from tandem.simulator.run import Clients, simulate
+from tandem.simulator.workload import Request
+from tandem.simulator.world import World
 from tests.simulator.configurations import DEVICE, TARGET, config
 
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from deployments.modes.sketch import Sketched
-from simulator.answer import Answer
-from simulator.config import ConfigError
-from simulator.script import EOS, TOKEN
-from simulator.workload import Request
-from simulator.world import World
+from tandem.deployments.modes.sketch import Sketched
+from tandem.simulator.answer import Answer
+from tandem.simulator.config import ConfigError
+from tandem.simulator.script import EOS, TOKEN
+from tandem.simulator.workload import Request
+from tandem.simulator.world import World
 from tests.simulator.configurations import TARGET, config
 from tests.simulator.worlds import run
 

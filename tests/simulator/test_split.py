@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from deployments.modes.split import Splitting
-from deployments.request.lane import Lane
-from engine.split.hidden import row_bytes
-from simulator.analysis import Result
-from simulator.config import ConfigError
-from simulator.network import HEADER_BYTES
-from simulator.run import simulate
-from simulator.script import EOS, TOKEN
-from simulator.workload import Request
+from tandem.deployments.modes.split import Splitting
+from tandem.deployments.request.lane import Lane
+from tandem.engine.split.hidden import row_bytes
+from tandem.simulator.analysis import Result
+from tandem.simulator.config import ConfigError
+from tandem.simulator.network import HEADER_BYTES
+from tandem.simulator.run import simulate
+from tandem.simulator.script import EOS, TOKEN
+from tandem.simulator.workload import Request
 from tests.simulator.configurations import DEVICE, ENDS, MIDDLE, TARGET, config, split
 
 HIDDEN = 512

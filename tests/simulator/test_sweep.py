@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from simulator.config import ConfigError
-from simulator.run import simulate
-from simulator.sweep import grid, sweep
-from simulator.tasks import ForeignFile, ray_map, resumable_map
+from tandem.simulator.config import ConfigError
+from tandem.simulator.run import simulate
+from tandem.simulator.sweep import grid, sweep
+from tandem.simulator.tasks import ForeignFile, ray_map, resumable_map
 from tests.simulator.configurations import raw
 
 AXES = ["window.parameters.size=2,5", "devices.0.link.rtt_ms=10,40"]
@@ -102,7 +102,7 @@ def test_every_point_is_a_task_and_kept_at_once(tmp_path: Path, monkeypatch: pyt
         chunks.append(chunk)
         return map(function, items)
 
-    monkeypatch.setattr("simulator.tasks.ray_map", counted)
+    monkeypatch.setattr("tandem.simulator.tasks.ray_map", counted)
     points = sweep(grid(raw(), AXES), tmp_path / "sweep.jsonl")
     next(points)
     assert chunks == [1]

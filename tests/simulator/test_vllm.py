@@ -17,26 +17,26 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-import simulator.chaos as chaos
-from engine import vllm
-from engine.base import Engine, InvalidRequest, NoCapacity, Sampling
-from engine.config import PolicyChoice
-from engine.vllm.config import VllmConfig
-from simulator.analysis import Result
-from simulator.clock import VirtualLoop
-from simulator.config import Config, ConfigError, parse
-from simulator.engine import Hardware
-from simulator.run import simulate
-from simulator.script import EOS, TOKEN, Script
-from simulator.workload import Request, build
-from simulator.world import World
+import tandem.simulator.chaos as chaos
+from tandem.engine import vllm
+from tandem.engine.base import Engine, InvalidRequest, NoCapacity, Sampling
+from tandem.engine.config import PolicyChoice
+from tandem.engine.vllm.config import VllmConfig
+from tandem.simulator.analysis import Result
+from tandem.simulator.clock import VirtualLoop
+from tandem.simulator.config import Config, ConfigError, parse
+from tandem.simulator.engine import Hardware
+from tandem.simulator.run import simulate
+from tandem.simulator.script import EOS, TOKEN, Script
+from tandem.simulator.workload import Request, build
+from tandem.simulator.world import World
 from tests.engine_contract import CHECKS
 from tests.simulator import worlds
 from tests.simulator.configurations import TARGET, raw
 from tests.simulator.test_invariants import REFUSALS
 from tests.simulator.timers import Linear
 
-scenario = import_module("simulator.chaos.scenario")  # beside a function of that name
+scenario = import_module("tandem.simulator.chaos.scenario")  # beside a function of that name
 
 pytestmark = [pytest.mark.xdist_group("vllm"), pytest.mark.timeout(300)]
 with_vllm = pytest.mark.skipif(vllm.installed() is None, reason="vLLM is not installed: make vllm")
@@ -51,7 +51,7 @@ def _imported() -> None:
         vllm.set_environment()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of what vLLM imports
-            import simulator.vllm  # noqa: F401
+            import tandem.simulator.vllm  # noqa: F401
 
 
 class Alone:
@@ -69,7 +69,7 @@ class Alone:
         drafts: bool = False,
         **timer: float,
     ) -> Any:
-        from simulator.vllm import timed_vllm
+        from tandem.simulator.vllm import timed_vllm
 
         self.timer = Linear(**timer)
         return timed_vllm(
@@ -336,7 +336,7 @@ def test_a_server_that_is_killed_loses_what_it_had() -> None:
 
 DIGEST = """
 import warnings
-from engine import vllm
+from tandem.engine import vllm
 vllm.set_environment()
 warnings.simplefilter("ignore")
 from tests.simulator.test_vllm import digest
@@ -436,8 +436,8 @@ WITHOUT_TORCH = """
 import sys
 for name in ("torch", "ray", "vllm"):
     sys.modules[name] = None  # whoever imports it fails
-from simulator.config import ConfigError, parse
-from simulator.run import simulate
+from tandem.simulator.config import ConfigError, parse
+from tandem.simulator.run import simulate
 from tests.simulator.configurations import raw
 assert simulate(parse(raw())).summary()["finished"] == 12
 made = parse(raw(engine={"kind": "vllm"}))

@@ -8,22 +8,22 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from deployments.modes import AT_FRONT_DOORS, MODES
-from engine.split.hidden import KINDS
-from policies.batching import batching
-from policies.chunking import chunking
-from policies.dispatch import dispatch
-from policies.drafting import drafting
-from policies.migration import migration
-from policies.parallel_drafting import parallel_drafting
-from policies.routing import routing
-from policies.scheduling import scheduling
-from policies.window import window
-from simulator.answer import Answer
-from simulator.config import Config
-from simulator.run import Clients
-from simulator.workload import Request
-from simulator.world import World
+from tandem.deployments.modes import AT_FRONT_DOORS, MODES
+from tandem.engine.split.hidden import KINDS
+from tandem.policies.batching import batching
+from tandem.policies.chunking import chunking
+from tandem.policies.dispatch import dispatch
+from tandem.policies.drafting import drafting
+from tandem.policies.migration import migration
+from tandem.policies.parallel_drafting import parallel_drafting
+from tandem.policies.routing import routing
+from tandem.policies.scheduling import scheduling
+from tandem.policies.window import window
+from tandem.simulator.answer import Answer
+from tandem.simulator.config import Config
+from tandem.simulator.run import Clients
+from tandem.simulator.workload import Request
+from tandem.simulator.world import World
 from tests.simulator.configurations import DEVICE, ENDS, MIDDLE, TARGET
 
 HOSTS = [

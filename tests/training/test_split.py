@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from engine import family
-from engine.config import EngineConfig
-from engine.split import bundle
-from engine.torch.split import load_outer
-from training.split import main
+from tandem.engine import family
+from tandem.engine.config import EngineConfig
+from tandem.engine.split import bundle
+from tandem.engine.torch.split import load_outer
+from tandem.training.split import main
 
 
 async def test_a_bundle_of_the_embedded_target(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

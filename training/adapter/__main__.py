@@ -32,14 +32,14 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.utils.logging import disable_progress_bar
 
-from engine import family
-from engine.base import EngineError
-from engine.model_folder import UnsupportedModel
-from engine.split import bundle
-from engine.tokenizer import Tokenizer
-from training.adapter import texts
-from training.adapter.distil import LOSSES, Distillation, lessons
-from training.adapter.evaluate import ETAS, Figures, Questions, measure, table
+from tandem.engine import family
+from tandem.engine.base import EngineError
+from tandem.engine.model_folder import UnsupportedModel
+from tandem.engine.split import bundle
+from tandem.engine.tokenizer import Tokenizer
+from tandem.training.adapter import texts
+from tandem.training.adapter.distil import LOSSES, Distillation, lessons
+from tandem.training.adapter.evaluate import ETAS, Figures, Questions, measure, table
 
 JUDGING_SEED = 11
 """Of the family's held-out questions; choices were made with seed 5."""

@@ -16,10 +16,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from training.adapter.block import Adapter
-from training.adapter.texts import Batch
-from training.family.muon import Muon
-from training.family.train import CLIP, schedule
+from tandem.training.adapter.block import Adapter
+from tandem.training.adapter.texts import Batch
+from tandem.training.family.muon import Muon
+from tandem.training.family.train import CLIP, schedule
 
 W_CE = 0.1
 """Weight of the cross-entropy in HAT's loss."""

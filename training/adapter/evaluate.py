@@ -18,17 +18,17 @@ from typing import Any
 import torch
 from rich.table import Table
 
-from engine.base import Sampling, Tensor
-from engine.config import EngineConfig
-from engine.core.middle import MiddleEngine
-from engine.core.outer import OuterEngine
-from engine.split import bundle
-from engine.torch import weights
-from engine.torch.batch import Piece
-from engine.torch.model import KVPool
-from engine.torch.split import Outer, load_middle, load_outer
-from engine.torch.weights import Part
-from policies.speculation import MAX_WINDOW
+from tandem.engine.base import Sampling, Tensor
+from tandem.engine.config import EngineConfig
+from tandem.engine.core.middle import MiddleEngine
+from tandem.engine.core.outer import OuterEngine
+from tandem.engine.split import bundle
+from tandem.engine.torch import weights
+from tandem.engine.torch.batch import Piece
+from tandem.engine.torch.model import KVPool
+from tandem.engine.torch.split import Outer, load_middle, load_outer
+from tandem.engine.torch.weights import Part
+from tandem.policies.speculation import MAX_WINDOW
 
 ETAS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 BLOCK = 16

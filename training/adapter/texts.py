@@ -16,12 +16,12 @@ import msgspec
 import torch
 from torch import Tensor
 
-from engine.base import Sampling
-from engine.config import EngineConfig
-from engine.tokenizer import Tokenizer
-from engine.torch.engine import load
-from training.family import prompts
-from training.family.items import LONG_KINDS, make_item
+from tandem.engine.base import Sampling
+from tandem.engine.config import EngineConfig
+from tandem.engine.tokenizer import Tokenizer
+from tandem.engine.torch.engine import load
+from tandem.training.family import prompts
+from tandem.training.family.items import LONG_KINDS, make_item
 
 HELD = 20
 POOL = 256

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from policies.awc.exploration import Exploration
-from policies.speculation import MAX_WINDOW
-from policies.window import StaticWindow, WindowPolicy, WindowState
-from simulator.config import Config, parse
-from simulator.run import simulate
+from tandem.policies.awc.exploration import Exploration
+from tandem.policies.speculation import MAX_WINDOW
+from tandem.policies.window import StaticWindow, WindowPolicy, WindowState
+from tandem.simulator.config import Config, parse
+from tandem.simulator.run import simulate
 
 WINDOWS = (1, *range(2, MAX_WINDOW + 1))  # 1 is fused
 SAMPLES = 8  # states kept of a run

@@ -19,18 +19,18 @@ from rich.console import Console
 from rich.progress import track
 from torch import nn
 
-import policies.awc
-from policies.awc.features import CANDIDATE, STATE, features
-from policies.awc.network import LAYERS, WEIGHTS
-from policies.speculation import MAX_WINDOW
-from policies.window import WindowState
-from simulator.tasks import resumable_map
-from training.awc.scenarios import Outcome, outcome
+from tandem.policies import awc
+from tandem.policies.awc.features import CANDIDATE, STATE, features
+from tandem.policies.awc.network import LAYERS, WEIGHTS
+from tandem.policies.speculation import MAX_WINDOW
+from tandem.policies.window import WindowState
+from tandem.simulator.tasks import resumable_map
+from tandem.training.awc.scenarios import Outcome, outcome
 
 WIDTH = 24
 BATCH = 2048
 LEARNING_RATE = 1e-2
-HERE = Path(policies.awc.__file__).parent
+HERE = Path(awc.__file__).resolve().parent
 
 
 class WcDnn(nn.Module):

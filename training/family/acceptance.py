@@ -19,12 +19,12 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from engine.family import path
-from training.family.evaluate import ANSWER_TOKENS, next_logits
-from training.family.generate import generate
-from training.family.items import TASK_KINDS
-from training.family.models import load
-from training.family.prompts import answer_prompt, heldout
+from tandem.engine.family import path
+from tandem.training.family.evaluate import ANSWER_TOKENS, next_logits
+from tandem.training.family.generate import generate
+from tandem.training.family.items import TASK_KINDS
+from tandem.training.family.models import load
+from tandem.training.family.prompts import answer_prompt, heldout
 
 
 @torch.inference_mode()

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
-from training.family import prompts
-from training.family.items import Item, make_item
-from training.family.tables.shared import GREETINGS
-from training.family.world import World
+from tandem.training.family import prompts
+from tandem.training.family.items import Item, make_item
+from tandem.training.family.tables.shared import GREETINGS
+from tandem.training.family.world import World
 
 # Shares of the documents, not of the tokens: a fact takes 30 tokens, a long answer 250.
 ANSWER_KINDS = {

@@ -21,19 +21,19 @@ from rich.table import Table
 from torch import Tensor
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
-from engine.family import EXPANDERS, path
-from policies.sketch.rouge import rouge1
-from training.family.expand import expand, expand_in_a_row
-from training.family.generate import generate
-from training.family.items import LONG_KINDS, Item
-from training.family.models import load
-from training.family.prompts import (
+from tandem.engine.family import EXPANDERS, path
+from tandem.policies.sketch.rouge import rouge1
+from tandem.training.family.expand import expand, expand_in_a_row
+from tandem.training.family.generate import generate
+from tandem.training.family.items import LONG_KINDS, Item
+from tandem.training.family.models import load
+from tandem.training.family.prompts import (
     answer_prompt,
     heldout,
     parse_sketch,
     sketch_prompt,
 )
-from training.family.scoring import fact_accuracy
+from tandem.training.family.scoring import fact_accuracy
 
 FACT_TOKENS, ANSWER_TOKENS, SKETCH_TOKENS, SENTENCE_TOKENS = 40, 320, 160, 48
 """Limits of generation; the longest true texts have about 30, 290, 110 and 32 tokens."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from training.family.prompts import EOS, expansion_prompt, line_prompt
+from tandem.training.family.prompts import EOS, expansion_prompt, line_prompt
 
 Write = Callable[[Sequence[str]], list[str]]
 """What a model writes after each of these prompts, without its end token and spaces around it."""

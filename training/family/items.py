@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
-from training.family.tables import KINDS, Attribute, Value, shared
-from training.family.tables.values import THINGS
-from training.family.world import World
+from tandem.training.family.tables import KINDS, Attribute, Value, shared
+from tandem.training.family.tables.values import THINGS
+from tandem.training.family.world import World
 
 TASK_KINDS = ("fact", "overview", "topic", "long", "story", "compare", "arithmetic")
 LONG_KINDS = ("overview", "topic", "long", "story", "compare")

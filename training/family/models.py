@@ -17,7 +17,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from training.family.tokenizer import CONTEXT, VOCABULARY
+from tandem.training.family.tokenizer import CONTEXT, VOCABULARY
 
 
 @dataclass(frozen=True)

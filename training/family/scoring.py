@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from policies.sketch.rouge import words
-from training.family.items import Item
-from training.family.tables import Value
+from tandem.policies.sketch.rouge import words
+from tandem.training.family.items import Item
+from tandem.training.family.tables import Value
 
 
 def states(text: str, value: Value) -> bool:

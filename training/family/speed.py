@@ -16,14 +16,14 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from engine.base import Sampling
-from engine.config import EngineConfig
-from engine.core.engine import CoreEngine
-from engine.family import EXPANDERS, NAMES, path
-from engine.tokenizer import Tokenizer
-from engine.torch.engine import load
-from training.family.evaluate import ANSWER_TOKENS
-from training.family.prompts import answer_prompt, heldout
+from tandem.engine.base import Sampling
+from tandem.engine.config import EngineConfig
+from tandem.engine.core.engine import CoreEngine
+from tandem.engine.family import EXPANDERS, NAMES, path
+from tandem.engine.tokenizer import Tokenizer
+from tandem.engine.torch.engine import load
+from tandem.training.family.evaluate import ANSWER_TOKENS
+from tandem.training.family.prompts import answer_prompt, heldout
 
 TOGETHER = 8
 FIGURES = {

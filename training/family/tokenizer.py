@@ -8,9 +8,9 @@ from random import Random
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from training.family.items import TASK_KINDS, make_item
-from training.family.prompts import BOS, EOS, PAD, SPECIAL_TOKENS, home_world
-from training.family.tables.shared import GREETINGS
+from tandem.training.family.items import TASK_KINDS, make_item
+from tandem.training.family.prompts import BOS, EOS, PAD, SPECIAL_TOKENS, home_world
+from tandem.training.family.tables.shared import GREETINGS
 
 VOCABULARY = {"target": 2048, "tiny": 2048, "small": 2048, "medium": 2048, "other": 1536}
 """Tokens of each model's vocabulary; models with the same number share one tokenizer."""

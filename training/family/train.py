@@ -23,11 +23,11 @@ from torch import Tensor
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 from transformers.utils.logging import disable_progress_bar
 
-from engine.family import NAMES, WEIGHTS
-from training.family.batches import Corpus, Mix
-from training.family.models import new_named_model, save
-from training.family.muon import Muon
-from training.family.tokenizer import VOCABULARY, train_tokenizer
+from tandem.engine.family import NAMES, WEIGHTS
+from tandem.training.family.batches import Corpus, Mix
+from tandem.training.family.models import new_named_model, save
+from tandem.training.family.muon import Muon
+from tandem.training.family.tokenizer import VOCABULARY, train_tokenizer
 
 WARMUP_STEPS = 40
 CLIP = 1.0

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from random import Random
 
-from training.family.tables import KINDS, Value
-from training.family.tables.values import ENDINGS, FIRST_NAMES, FIRST_SYLLABLES, POOLS
+from tandem.training.family.tables import KINDS, Value
+from tandem.training.family.tables.values import ENDINGS, FIRST_NAMES, FIRST_SYLLABLES, POOLS
 
 COUNTS = {"town": 80, "person": 80, "machine": 40, "dish": 40}
 NUMBERED = {"founded", "born", "year"}

@@ -29,13 +29,13 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from transformers import LlamaForCausalLM
 from transformers.utils.logging import disable_progress_bar
 
-from engine.family import path, sketch_delta_file
-from training.family import models
-from training.family.prompts import heldout
-from training.sketch import low_rank
-from training.sketch.evaluate import Figures, compare, measure, table
-from training.sketch.score import Expander
-from training.sketch.tune import Plan, tune
+from tandem.engine.family import path, sketch_delta_file
+from tandem.training.family import models
+from tandem.training.family.prompts import heldout
+from tandem.training.sketch import low_rank
+from tandem.training.sketch.evaluate import Figures, compare, measure, table
+from tandem.training.sketch.score import Expander
+from tandem.training.sketch.tune import Plan, tune
 
 JUDGING_SEED = 11
 """Of the family's held-out questions; choices were made with seed 5."""

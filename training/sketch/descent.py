@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from training.family.train import CLIP, schedule
+from tandem.training.family.train import CLIP, schedule
 
 
 class Descent:

@@ -11,14 +11,14 @@ import numpy as np
 from rich.table import Table
 from transformers import LlamaForCausalLM
 
-from policies.sketch.rouge import rouge1
-from training.family.evaluate import ANSWER_TOKENS, FACT_TOKENS, SKETCH_TOKENS
-from training.family.expand import expand
-from training.family.generate import generate
-from training.family.items import Item
-from training.family.prompts import answer_prompt, parse_sketch, sketch_prompt
-from training.family.scoring import check_facts, fact_accuracy
-from training.sketch.score import Expander
+from tandem.policies.sketch.rouge import rouge1
+from tandem.training.family.evaluate import ANSWER_TOKENS, FACT_TOKENS, SKETCH_TOKENS
+from tandem.training.family.expand import expand
+from tandem.training.family.generate import generate
+from tandem.training.family.items import Item
+from tandem.training.family.prompts import answer_prompt, parse_sketch, sketch_prompt
+from tandem.training.family.scoring import check_facts, fact_accuracy
+from tandem.training.sketch.score import Expander
 
 SHORTER = 0.9
 """The bar: at most so many of the tokens, at no less ROUGE-1 and facts."""

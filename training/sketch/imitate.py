@@ -10,10 +10,10 @@ import torch
 import torch.nn.functional as F
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
-from training.adapter.texts import Batch, Document
-from training.family import prompts
-from training.family.items import LONG_KINDS, Item, make_item
-from training.sketch.descent import Descent
+from tandem.training.adapter.texts import Batch, Document
+from tandem.training.family import prompts
+from tandem.training.family.items import LONG_KINDS, Item, make_item
+from tandem.training.sketch.descent import Descent
 
 REHEARSED = 0.3
 """Share of the documents that are answers in full, so that the target goes on giving these."""

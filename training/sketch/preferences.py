@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import torch
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
-from training.family.evaluate import SKETCH_TOKENS
-from training.family.expand import expand
-from training.family.generate import generate
-from training.family.items import Item
-from training.family.prompts import parse_sketch, sketch_prompt
-from training.sketch.score import Expander, Score
+from tandem.training.family.evaluate import SKETCH_TOKENS
+from tandem.training.family.expand import expand
+from tandem.training.family.generate import generate
+from tandem.training.family.items import Item
+from tandem.training.family.prompts import parse_sketch, sketch_prompt
+from tandem.training.sketch.score import Expander, Score
 
 
 @dataclass(frozen=True)

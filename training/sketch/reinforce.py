@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
-from training.sketch.descent import Descent
-from training.sketch.imitate import draw_items
-from training.sketch.low_rank import merged
-from training.sketch.preferences import sample
-from training.sketch.reward import RewardModel, Rows, rows
+from tandem.training.sketch.descent import Descent
+from tandem.training.sketch.imitate import draw_items
+from tandem.training.sketch.low_rank import merged
+from tandem.training.sketch.preferences import sample
+from tandem.training.sketch.reward import RewardModel, Rows, rows
 
 QUESTIONS, TOGETHER = 8, 8
 """Of a step, and the sketches of each."""

@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
-from training.family.prompts import EOS, NEXT, sketch_prompt
-from training.sketch.descent import Descent
-from training.sketch.preferences import Pair
+from tandem.training.family.prompts import EOS, NEXT, sketch_prompt
+from tandem.training.sketch.descent import Descent
+from tandem.training.sketch.preferences import Pair
 
 TOGETHER = 16
 """Pairs of a step."""

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
-from policies.sketch.rouge import rouge1
-from training.family.evaluate import SENTENCE_TOKENS
-from training.family.generate import generate
-from training.family.prompts import lines_text
+from tandem.policies.sketch.rouge import rouge1
+from tandem.training.family.evaluate import SENTENCE_TOKENS
+from tandem.training.family.generate import generate
+from tandem.training.family.prompts import lines_text
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import NamedTuple
 
-from policies.sketch.rouge import rouge1
-from training.family.expand import expand
-from training.family.items import Item
-from training.family.prompts import expansion_prompt
-from training.family.scoring import states
-from training.sketch.score import Expander
+from tandem.policies.sketch.rouge import rouge1
+from tandem.training.family.expand import expand
+from tandem.training.family.items import Item
+from tandem.training.family.prompts import expansion_prompt
+from tandem.training.family.scoring import states
+from tandem.training.sketch.score import Expander
 
 SIGHTS = 4
 """Sketches, at most, in which a shorter note is tried."""

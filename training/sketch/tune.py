@@ -14,15 +14,15 @@ import torch
 from rich.progress import Progress
 from transformers import LlamaForCausalLM
 
-from training.adapter.texts import batches
-from training.sketch import low_rank
-from training.sketch.descent import Descent
-from training.sketch.imitate import documents, draw_items, imitate
-from training.sketch.preferences import draw_pairs
-from training.sketch.reinforce import reinforce
-from training.sketch.reward import RewardModel, accuracy, learn_reward
-from training.sketch.score import Expander, Score
-from training.sketch.shorten import shorten
+from tandem.training.adapter.texts import batches
+from tandem.training.sketch import low_rank
+from tandem.training.sketch.descent import Descent
+from tandem.training.sketch.imitate import documents, draw_items, imitate
+from tandem.training.sketch.preferences import draw_pairs
+from tandem.training.sketch.reinforce import reinforce
+from tandem.training.sketch.reward import RewardModel, accuracy, learn_reward
+from tandem.training.sketch.score import Expander, Score
+from tandem.training.sketch.shorten import shorten
 
 TOKENS = 2048
 """Of a batch to imitate."""

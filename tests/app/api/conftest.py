@@ -7,7 +7,7 @@ import httpx
 import pytest
 from openai import AsyncOpenAI
 
-from app.api.routes import create_api
+from tandem.app.api.routes import create_api
 from tests.app.api.null_backend import NullBackend, served
 
 

@@ -15,27 +15,27 @@ import uvicorn
 from tokenizers import Tokenizer as RustTokenizer
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from app.api.backend import ModelCard
-from app.api.errors import NotReady
-from app.api.settings import ApiSettings
-from cluster.registry import DeviceRecord
-from deployments.accounts import Statement
-from deployments.directory import Snapshot
-from deployments.experience import Experience
-from deployments.gate import Entry, Gate, Passage
-from deployments.keys import Caller, Key, Role
-from deployments.metrics import Metrics, Observation
-from deployments.modes.base import Tools
-from deployments.modes.speculative import Speculation
-from deployments.modes.split import SplitMode
-from deployments.request.assignment import EndpointInfo, Load
-from deployments.request.job import Delta, Job, JobStats, NoSuchDevice
-from deployments.request.tokenlog import Origin
-from deployments.settings import GateSettings, LedgerSettings
-from deployments.treasury import Treasury
-from engine.base import Session, TokenLogprob
-from engine.null_engine import NullEngine
-from engine.tokenizer import Tokenizer
+from tandem.app.api.backend import ModelCard
+from tandem.app.api.errors import NotReady
+from tandem.app.api.settings import ApiSettings
+from tandem.cluster.registry import DeviceRecord
+from tandem.deployments.accounts import Statement
+from tandem.deployments.directory import Snapshot
+from tandem.deployments.experience import Experience
+from tandem.deployments.gate import Entry, Gate, Passage
+from tandem.deployments.keys import Caller, Key, Role
+from tandem.deployments.metrics import Metrics, Observation
+from tandem.deployments.modes.base import Tools
+from tandem.deployments.modes.speculative import Speculation
+from tandem.deployments.modes.split import SplitMode
+from tandem.deployments.request.assignment import EndpointInfo, Load
+from tandem.deployments.request.job import Delta, Job, JobStats, NoSuchDevice
+from tandem.deployments.request.tokenlog import Origin
+from tandem.deployments.settings import GateSettings, LedgerSettings
+from tandem.deployments.treasury import Treasury
+from tandem.engine.base import Session, TokenLogprob
+from tandem.engine.null_engine import NullEngine
+from tandem.engine.tokenizer import Tokenizer
 
 SPECIAL = ["<bos>", "<pad>", "<eos>", "<|q|>", "<|a|>"]
 TEMPLATE = "<bos>{% for m in messages %}<|q|> {{ m.content }}{% endfor %}<|a|>"

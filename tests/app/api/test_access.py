@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.api.routes import create_api
+from tandem.app.api.routes import create_api
 from tests.app.api.null_backend import NullBackend, times
 
 ASK: dict[str, Any] = {"model": "null", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from deployments.accounts import Bill
-from policies.cost import Used
+from tandem.deployments.accounts import Bill
+from tandem.policies.cost import Used
 
 ASK = {"model": "null", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4}
 

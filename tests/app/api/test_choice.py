@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.api import responses as reply
-from app.api.choice import Choice
-from deployments.modes.race import Racing
-from deployments.modes.speculative import Speculation
-from deployments.request.job import Delta, JobStats
-from deployments.request.tokenlog import Origin
-from engine.base import TokenLogprob
+from tandem.app.api import responses as reply
+from tandem.app.api.choice import Choice
+from tandem.deployments.modes.race import Racing
+from tandem.deployments.modes.speculative import Speculation
+from tandem.deployments.request.job import Delta, JobStats
+from tandem.deployments.request.tokenlog import Origin
+from tandem.engine.base import TokenLogprob
 from tests.app.api.null_backend import EOS, TOKENIZER
 
 tokens = st.lists(st.tuples(st.integers(0, TOKENIZER.vocab_size - 1), st.sampled_from(Origin)), max_size=40)

@@ -11,8 +11,8 @@ import openai as sdk
 import pytest
 from starlette.requests import Request
 
-from app.api.settings import ApiSettings
-from engine.base import EngineError, EngineStopped, NoCapacity
+from tandem.app.api.settings import ApiSettings
+from tandem.engine.base import EngineError, EngineStopped, NoCapacity
 
 HELLO = [{"role": "user", "content": "Hello?"}]
 CHAT = {"model": "null", "messages": HELLO}

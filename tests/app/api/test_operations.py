@@ -9,10 +9,10 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from app.api.routes import create_api
-from deployments.directory import Snapshot
-from deployments.settings import GateSettings
-from engine.base import EngineStopped
+from tandem.app.api.routes import create_api
+from tandem.deployments.directory import Snapshot
+from tandem.deployments.settings import GateSettings
+from tandem.engine.base import EngineStopped
 from tests.app.api.null_backend import TOKENIZER, NullBackend, served, times
 
 HELLO = {"model": "null", "messages": [{"role": "user", "content": "Hello?"}], "max_tokens": 9}

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.api.pacing import paced
-from deployments.request.job import Delta, JobStats
-from deployments.request.tokenlog import Origin
-from engine.base import EngineStopped, TokenLogprob
+from tandem.app.api.pacing import paced
+from tandem.deployments.request.job import Delta, JobStats
+from tandem.deployments.request.tokenlog import Origin
+from tandem.engine.base import EngineStopped, TokenLogprob
 from tests.app.api.fake_clock import timeless
 from tests.app.api.null_backend import NullBackend, times
 

@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-from app.api.reading import Arrivals, Reading
-from app.api.responses import stats
-from deployments.request.job import Delta, JobStats
-from deployments.request.tokenlog import Origin
+from tandem.app.api.reading import Arrivals, Reading
+from tandem.app.api.responses import stats
+from tandem.deployments.request.job import Delta, JobStats
+from tandem.deployments.request.tokenlog import Origin
 from tests.app.api.fake_clock import timeless
 from tests.app.api.null_backend import NullBackend
 

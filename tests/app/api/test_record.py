@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from engine.base import EngineError, EngineStopped
+from tandem.engine.base import EngineError, EngineStopped
 from tests.app.api.null_backend import times
 
 CHAT = {"model": "null", "messages": [{"role": "user", "content": "Buzzword?"}], "max_tokens": 9}

@@ -7,9 +7,9 @@ import httpx
 import pytest
 from openai import APIError, AsyncOpenAI
 
-from app.api.gather import ChunkCoalescer
-from app.api.routes import create_api
-from engine.base import EngineStopped
+from tandem.app.api.gather import ChunkCoalescer
+from tandem.app.api.routes import create_api
+from tandem.engine.base import EngineStopped
 from tests.app.api.null_backend import NullBackend, served, times
 
 HELLO = [{"role": "user", "content": "Hello?"}]

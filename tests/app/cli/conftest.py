@@ -4,7 +4,7 @@ import pytest
 import ray.serve  # noqa: F401 - now: its logger keeps the stderr that it finds, and the command line's ends with a test
 from anyio.from_thread import start_blocking_portal
 
-from app.api.routes import create_api
+from tandem.app.api.routes import create_api
 from tests.app.api.null_backend import NullBackend, served
 
 

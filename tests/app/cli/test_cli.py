@@ -13,12 +13,12 @@ from anyio.from_thread import start_blocking_portal
 from rich.console import Console
 from typer.testing import CliRunner
 
-from app.api.routes import create_api
-from app.cli import render as live
-from app.cli.client import Client
-from app.cli.conversation import Conversation
-from app.cli.main import cli
-from app.cli.up import CONFIG
+from tandem.app.api.routes import create_api
+from tandem.app.cli import render as live
+from tandem.app.cli.client import Client
+from tandem.app.cli.conversation import Conversation
+from tandem.app.cli.main import cli
+from tandem.app.cli.up import CONFIG
 from tests.app.api.null_backend import NullBackend, served
 
 SAYS = "Zürich 🗼 [bold]has[/] three bridges."
@@ -307,7 +307,7 @@ def test_the_figures_of_any_mode_are_summed_up():
 
 
 def test_every_origin_has_a_colour():
-    from deployments.request.tokenlog import Origin
+    from tandem.deployments.request.tokenlog import Origin
 
     assert set(Origin) | {"prompt"} == set(live.ORIGINS)
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from typer.testing import CliRunner
 
-from app.cli.config import markdown, meanings, settings
-from app.cli.main import cli
-from app.settings import Settings
-from policies.routing import routing
-from policies.window import window
+from tandem.app.cli.config import markdown, meanings, settings
+from tandem.app.cli.main import cli
+from tandem.app.settings import Settings
+from tandem.policies.routing import routing
+from tandem.policies.window import window
 
 DOCS = Path(__file__).parents[3] / "docs" / "settings.md"
 

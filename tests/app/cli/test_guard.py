@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from app.cli.guard import ours
+from tandem.app.cli.guard import ours
 
 PROGRAM = """
 import subprocess, sys
 from pathlib import Path
-from app.cli.guard import guarded
+from tandem.app.cli.guard import guarded
 folder = Path(sys.argv[1])
 with guarded(folder), (folder / "mine").open("w"):
     # As daemons: nobody's children, and in no session that one could signal. The second has lost its mark.

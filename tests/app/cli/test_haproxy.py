@@ -16,8 +16,8 @@ from stat import S_IMODE
 import httpx
 import pytest
 
-from app.cli.haproxy import environment
-from app.cli.local_ray import free_port
+from tandem.app.cli.haproxy import environment
+from tandem.app.cli.local_ray import free_port
 
 RAYS = """global
     nbthread 1

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from app.cli import processes
-from app.cli.processes import end, myself
+from tandem.app.cli import processes
+from tandem.app.cli.processes import end, myself
 
 
 def test_a_process_may_end_between_the_look_and_the_signal(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,8 +10,8 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from app.cli.local_ray import LocalRay
-from app.cli.main import cli
+from tandem.app.cli.local_ray import LocalRay
+from tandem.app.cli.main import cli
 from tests.simulator.configurations import raw
 
 EXAMPLES = sorted((Path(__file__).parents[3] / "simulator" / "examples").glob("*.yaml"))
@@ -117,10 +117,10 @@ def test_a_sweep_shows_every_combination_and_keeps_it(file: Path, tmp_path: Path
 
 def test_a_sweep_is_drawn(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was set is this sweep's, also where the file knows the simulation by other settings."""
-    monkeypatch.setattr("simulator.tasks.ray_map", lambda function, items, chunk: map(function, items))
+    monkeypatch.setattr("tandem.simulator.tasks.ray_map", lambda function, items, chunk: map(function, items))
     drawn = list[tuple[dict[str, Any], int]]()
     monkeypatch.setattr(
-        "app.cli.simulate.plot_sweep",
+        "tandem.app.cli.simulate.plot_sweep",
         lambda points, name, path: drawn.extend((set_, s["requests"]) for set_, s in points),
     )
     out, picture = ["--out", str(tmp_path / "sweep.jsonl")], ["--plot", str(tmp_path / "sweep.svg")]

@@ -20,9 +20,9 @@ import pytest
 import yaml
 from rich.console import Console
 
-from app.cli.local_ray import free_port
-from app.cli.processes import PR_SET_CHILD_SUBREAPER, Process, alive, collect
-from app.cli.up import CONFIG, LEDGER, RECORD, UpError, down, explain, read, running, tries, up
+from tandem.app.cli.local_ray import free_port
+from tandem.app.cli.processes import PR_SET_CHILD_SUBREAPER, Process, alive, collect
+from tandem.app.cli.up import CONFIG, LEDGER, RECORD, UpError, down, explain, read, running, tries, up
 from tests.app.cli.started import started
 from tests.docs.documents import ROOT, shell
 
@@ -195,9 +195,9 @@ def test_a_port_that_is_taken_is_named(config: Path) -> None:
     ("change", "says"),
     [
         ({"applications": None}, "applications"),
-        ({"applications": []}, "no application has the import_path app.main:build"),
+        ({"applications": []}, "no application has the import_path tandem.app.main:build"),
         ({"applications": [{"import_path": "other:app"}]}, "no application has the import_path"),
-        ({"applications": [{"import_path": "app.main:build", "args": None}]}, "applications.0.args"),
+        ({"applications": [{"import_path": "tandem.app.main:build", "args": None}]}, "applications.0.args"),
         ({"http_options": None}, "http_options"),
         ({"http_options": {"port": "high"}}, "http_options.port"),
     ],
@@ -219,7 +219,7 @@ def test_the_least_that_a_serve_yaml_may_say(tmp_path: Path) -> None:
     """It is then on the loopback interface only, which is not Serve's own default. Other applications are deployed
     beside it as they are."""
     other = {"name": "other", "import_path": "other:app", "args": {"its": "own"}, "route_prefix": "/other"}
-    applications = [other, {"name": "tandem", "import_path": "app.main:build"}]
+    applications = [other, {"name": "tandem", "import_path": "tandem.app.main:build"}]
     path = tmp_path / "short.yaml"
     path.write_text(yaml.safe_dump({"applications": applications}))
     plan = read(path)

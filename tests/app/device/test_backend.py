@@ -6,20 +6,20 @@ from dataclasses import replace
 
 import pytest
 
-from app.device.backend import DeviceBackend
-from app.device.settings import DeviceProgram
-from cluster.device import Device
-from cluster.profile import load_profile
-from deployments.accounts import ANONYMOUS
-from deployments.control import Registered
-from deployments.keys import KeyRefused
-from deployments.request.assignment import EndpointInfo
-from deployments.request.job import UnknownMode
-from deployments.uplink import Uplink
-from engine import family
-from engine.base import EngineStopped, InvalidRequest
-from engine.null_engine import NullEngine
-from engine.tokenizer import Tokenizer
+from tandem.app.device.backend import DeviceBackend
+from tandem.app.device.settings import DeviceProgram
+from tandem.cluster.device import Device
+from tandem.cluster.profile import load_profile
+from tandem.deployments.accounts import ANONYMOUS
+from tandem.deployments.control import Registered
+from tandem.deployments.keys import KeyRefused
+from tandem.deployments.request.assignment import EndpointInfo
+from tandem.deployments.request.job import UnknownMode
+from tandem.deployments.uplink import Uplink
+from tandem.engine import family
+from tandem.engine.base import EngineStopped, InvalidRequest
+from tandem.engine.null_engine import NullEngine
+from tandem.engine.tokenizer import Tokenizer
 from tests.app.device.test_settings import LEAST
 
 

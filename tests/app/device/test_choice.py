@@ -10,14 +10,14 @@ from typing import Any, cast
 
 import pytest
 
-from app.device import choice
-from app.device.choice import ALPHA, Candidate, candidates, choose
-from app.device.settings import DeviceProgram
-from app.device.speed import EndsSpeed
-from deployments.uplink import Uplink
-from engine.base import EngineStopped, SplitInfo
-from engine.split import bundle
-from engine.split.bundle import BadBundle
+from tandem.app.device import choice
+from tandem.app.device.choice import ALPHA, Candidate, candidates, choose
+from tandem.app.device.settings import DeviceProgram
+from tandem.app.device.speed import EndsSpeed
+from tandem.deployments.uplink import Uplink
+from tandem.engine.base import EngineStopped, SplitInfo
+from tandem.engine.split import bundle
+from tandem.engine.split.bundle import BadBundle
 from tests.engine.torch.split_parts import RANDOM, model_folder, write_adapter
 
 SLOW = EndsSpeed(prefill_token_s=0.01, token_s=0.05, head_s=0.01)

@@ -18,10 +18,10 @@ import httpx
 import pytest
 from ray import serve
 
-from app.main import build
-from app.settings import Settings
-from engine import family
-from engine.split import bundle
+from tandem.app.main import build
+from tandem.app.settings import Settings
+from tandem.engine import family
+from tandem.engine.split import bundle
 from tests.app.device.asking import MEMORY, QUESTIONS, listed, said, until
 from tests.cluster.certificate import make_certificate
 from tests.conftest import Running

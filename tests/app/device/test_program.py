@@ -13,17 +13,17 @@ import pytest
 from openai import BadRequestError
 from ray import serve
 
-from app.cli.local_ray import LocalRay, free_port
-from app.device.program import Running as Device
-from app.device.program import running
-from app.device.settings import DeviceProgram
-from app.main import build
-from app.settings import Settings
-from cluster import frames
-from cluster.frames import AlreadyConnected, Unauthorized
-from engine import family
-from engine.split import bundle
-from engine.tokenizer import Tokenizer
+from tandem.app.cli.local_ray import LocalRay, free_port
+from tandem.app.device.program import Running as Device
+from tandem.app.device.program import running
+from tandem.app.device.settings import DeviceProgram
+from tandem.app.main import build
+from tandem.app.settings import Settings
+from tandem.cluster import frames
+from tandem.cluster.frames import AlreadyConnected, Unauthorized
+from tandem.engine import family
+from tandem.engine.split import bundle
+from tandem.engine.tokenizer import Tokenizer
 from tests.app.device.asking import MEMORY, QUESTIONS, listed, said, until
 from tests.cluster.proxy import proxy_to
 from tests.conftest import Running

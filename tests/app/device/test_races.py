@@ -9,17 +9,17 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from app.device.races import Races
-from deployments.modes.race import RaceBriefing, Racing
-from deployments.request.assignment import Assignment, EndpointInfo, RoutingRequest
-from deployments.request.executor import Executor
-from deployments.request.job import Job, JobStats, UnknownMode
-from deployments.request.tokenlog import Origin
-from deployments.settings import PolicyChoice, RacingSettings
-from deployments.uplink import Uplink
-from engine.base import Engine, EngineError, EngineStopped, Sampling
-from engine.null_engine import NullEngine
-from policies.dispatch import BOTH, DEVICE_ONLY
+from tandem.app.device.races import Races
+from tandem.deployments.modes.race import RaceBriefing, Racing
+from tandem.deployments.request.assignment import Assignment, EndpointInfo, RoutingRequest
+from tandem.deployments.request.executor import Executor
+from tandem.deployments.request.job import Job, JobStats, UnknownMode
+from tandem.deployments.request.tokenlog import Origin
+from tandem.deployments.settings import PolicyChoice, RacingSettings
+from tandem.deployments.uplink import Uplink
+from tandem.engine.base import Engine, EngineError, EngineStopped, Sampling
+from tandem.engine.null_engine import NullEngine
+from tandem.policies.dispatch import BOTH, DEVICE_ONLY
 from tests.deployments.faults import PROMPT, Failing, reference
 from tests.deployments.modes.test_race import Gate
 from tests.deployments.test_guest import CALLER, TARGET, Office

@@ -11,11 +11,11 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from app.cli.client import ClientError
-from app.cli.device import run, settings_of
-from app.device.settings import DeviceProgram
-from cluster.frames import AlreadyConnected, Unauthorized
-from engine.base import EngineError
+from tandem.app.cli.client import ClientError
+from tandem.app.cli.device import run, settings_of
+from tandem.app.device.settings import DeviceProgram
+from tandem.cluster.frames import AlreadyConnected, Unauthorized
+from tandem.engine.base import EngineError
 from tests.cluster.certificate import make_certificate
 
 LEAST: dict[str, Any] = {"connect": "127.0.0.1:8443", "key": Path("laptop.key")}
@@ -106,7 +106,7 @@ def test_why_the_cloud_does_not_let_it_in(refusal: EngineError, monkeypatch: pyt
     async def serve(*_: object) -> None:
         raise refusal
 
-    monkeypatch.setattr("app.cli.device._serve", serve)
+    monkeypatch.setattr("tandem.app.cli.device._serve", serve)
     with pytest.raises(ClientError, match=f"laptop.key: {refusal}"):
         run(DeviceProgram.model_validate(LEAST))
 

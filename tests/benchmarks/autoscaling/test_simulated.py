@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.autoscaling.simulated import (
+from tandem.benchmarks.autoscaling.simulated import (
     GOOD_S,
     KINDS,
     LOADS,
@@ -16,8 +16,8 @@ from benchmarks.autoscaling.simulated import (
     requests,
     said,
 )
-from benchmarks.paths import DATA
-from simulator.config import parse
+from tandem.benchmarks.paths import DATA
+from tandem.simulator.config import parse
 from tests.simulator.configurations import TARGET, raw
 
 needs_data = pytest.mark.skipif(not (DATA / "azure_llm_2023").is_dir(), reason="no traces here")

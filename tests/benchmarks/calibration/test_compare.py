@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.calibration import split
-from benchmarks.calibration.compare import Case, as_simulated, capacity, simulated
-from benchmarks.calibration.live import DEVICES, MAX_TOKENS, PROFILE, RACING, TARGET, WINDOW, Seen
-from benchmarks.calibration.profile import Costs
-from deployments.modes import AT_FRONT_DOORS
-from deployments.modes.split import Splitting
-from deployments.request.tokenlog import Origin
-from engine.core.step import GRACE_S
-from simulator.hardware import MeasuredEnds, MeasuredTimer
+from tandem.benchmarks.calibration import split
+from tandem.benchmarks.calibration.compare import Case, as_simulated, capacity, simulated
+from tandem.benchmarks.calibration.live import DEVICES, MAX_TOKENS, PROFILE, RACING, TARGET, WINDOW, Seen
+from tandem.benchmarks.calibration.profile import Costs
+from tandem.deployments.modes import AT_FRONT_DOORS
+from tandem.deployments.modes.split import Splitting
+from tandem.deployments.request.tokenlog import Origin
+from tandem.engine.core.step import GRACE_S
+from tandem.simulator.hardware import MeasuredEnds, MeasuredTimer
 
 COSTS = Costs(MeasuredTimer(base_s=0.02, token_s=1e-4, sequence_s=1e-4), call_s=0.001)
 PROMPT = list(range(30))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.calibration.profile import Profile, Samples, fit, outer, whole
-from engine.base import EngineStats
+from tandem.benchmarks.calibration.profile import Profile, Samples, fit, outer, whole
+from tandem.engine.base import EngineStats
 
 
 def test_a_fit_finds_what_steps_cost_and_nothing_below_zero() -> None:

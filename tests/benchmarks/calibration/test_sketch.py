@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.calibration.compare import Case, agreement, as_simulated, simulated
-from benchmarks.calibration.live import TARGET, Seen
-from benchmarks.calibration.profile import Costs
-from benchmarks.calibration.sketch import ASKING, FORMAT, SMALL, Writers, questions, spans
-from benchmarks.executor import new_job
-from benchmarks.pice.embedded import TEXT, Models
-from deployments.request.tokenlog import Origin
-from deployments.settings import PolicyChoice, SketchSettings
-from engine import family
-from engine.base import Sampling
-from engine.config import EngineConfig
-from engine.sketch.base import Question
-from engine.torch.engine import load
-from simulator.hardware import MeasuredTimer
-from simulator.script import EOS, Script
-from simulator.sketch import ScriptedFormat, SketchShape
-from simulator.workload import Outline, Request
+from tandem.benchmarks.calibration.compare import Case, agreement, as_simulated, simulated
+from tandem.benchmarks.calibration.live import TARGET, Seen
+from tandem.benchmarks.calibration.profile import Costs
+from tandem.benchmarks.calibration.sketch import ASKING, FORMAT, SMALL, Writers, questions, spans
+from tandem.benchmarks.executor import new_job
+from tandem.benchmarks.pice.embedded import TEXT, Models
+from tandem.deployments.request.tokenlog import Origin
+from tandem.deployments.settings import PolicyChoice, SketchSettings
+from tandem.engine import family
+from tandem.engine.base import Sampling
+from tandem.engine.config import EngineConfig
+from tandem.engine.sketch.base import Question
+from tandem.engine.torch.engine import load
+from tandem.simulator.hardware import MeasuredTimer
+from tandem.simulator.script import EOS, Script
+from tandem.simulator.sketch import ScriptedFormat, SketchShape
+from tandem.simulator.workload import Outline, Request
 
 WRITTEN = TEXT.encode(" 130<|;|> Marworth lies by the sea<|;|> founded in 1203<|;|> has a harbour<eos>")
 PROMPT = tuple(questions(1, seed=5)[0])

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks.calibration.live import Live, Seen
-from benchmarks.calibration.split import Adapter, link
-from benchmarks.executor import local_executor
-from deployments.request.executor import Executor
-from deployments.request.tokenlog import Origin
-from policies.window import StaticWindow
+from tandem.benchmarks.calibration.live import Live, Seen
+from tandem.benchmarks.calibration.split import Adapter, link
+from tandem.benchmarks.executor import local_executor
+from tandem.deployments.request.executor import Executor
+from tandem.deployments.request.tokenlog import Origin
+from tandem.policies.window import StaticWindow
+from tandem.training.adapter.evaluate import Drafter
 from tests.engine.torch.split_parts import RANDOM, Parts, model_folder
-from training.adapter.evaluate import Drafter
 
 PROMPTS = [[20, 21, 22], [9, 10], [5, 6, 7, 8, 9, 10, 11, 12, 13]]
 

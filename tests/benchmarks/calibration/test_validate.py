@@ -6,8 +6,8 @@ from statistics import mean
 
 import pytest
 
-from benchmarks.calibration.validate import combinations, rows
-from simulator.hardware.catalog import ERRORS, SCALED_DENSE_ERROR
+from tandem.benchmarks.calibration.validate import combinations, rows
+from tandem.simulator.hardware.catalog import ERRORS, SCALED_DENSE_ERROR
 from tests.simulator.data import DATA, needs_data
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.disco.costs import BLOOM_1B1, PRICES, QWEN_500M, Transformer
+from tandem.benchmarks.disco.costs import BLOOM_1B1, PRICES, QWEN_500M, Transformer
 
 
 @pytest.mark.parametrize("length", [32, 64, 128])

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from benchmarks.disco.data import DEVICES, SERVICES
-from benchmarks.disco.migration import CONSISTENT, Migration, Moved
-from policies.dispatch import Side
-from policies.samples import Latencies
+from tandem.benchmarks.disco.data import DEVICES, SERVICES
+from tandem.benchmarks.disco.migration import CONSISTENT, Migration, Moved
+from tandem.policies.dispatch import Side
+from tandem.policies.samples import Latencies
 
 PROMPTS = np.full(3, 40)
 SERVER_S = np.full(3, 0.4)

@@ -7,10 +7,10 @@ import math
 import httpx
 import pytest
 
-from app.api.keys import KeyForm
-from app.settings import Settings
-from benchmarks.disco.data import sigma_of
-from benchmarks.disco.race_live import BUDGETS, POLICIES, SERVICES, Case, cases, settings, spent
+from tandem.app.api.keys import KeyForm
+from tandem.app.settings import Settings
+from tandem.benchmarks.disco.data import sigma_of
+from tandem.benchmarks.disco.race_live import BUDGETS, POLICIES, SERVICES, Case, cases, settings, spent
 
 
 @pytest.mark.parametrize("service", SERVICES)

@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from benchmarks.dsd.awc import Scenario, balanced, by_policy, regrets
-from training.awc.scenarios import WINDOWS
+from tandem.benchmarks.dsd.awc import Scenario, balanced, by_policy, regrets
+from tandem.training.awc.scenarios import WINDOWS
 
 
 def _scenario(best: int, awc: float) -> Scenario:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.dsd.setting import (
+from tandem.benchmarks.dsd.setting import (
     AUTHORS,
     LENGTHS,
     PHYSICAL,
@@ -15,8 +15,8 @@ from benchmarks.dsd.setting import (
     setting,
     under_way,
 )
-from policies.window import StaticWindow
-from simulator.run import simulate
+from tandem.policies.window import StaticWindow
+from tandem.simulator.run import simulate
 
 USERS = 8
 

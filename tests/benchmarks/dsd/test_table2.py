@@ -8,8 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.dsd.setting import POOLS, READINGS, Cell
-from benchmarks.dsd.table2 import FIXED, HALF_WIDTH, Fitted, Interval, Prediction, Run, bisect, crossover_ms
+from tandem.benchmarks.dsd.setting import POOLS, READINGS, Cell
+from tandem.benchmarks.dsd.table2 import (
+    FIXED,
+    HALF_WIDTH,
+    Fitted,
+    Interval,
+    Prediction,
+    Run,
+    bisect,
+    crossover_ms,
+)
 
 
 def test_a_crossing_lies_where_the_line_between_two_points_is_zero() -> None:

@@ -7,8 +7,8 @@ from statistics import fmean
 import numpy as np
 import pytest
 
-from benchmarks.hat import evaluation, setting
-from benchmarks.hat.evaluation import (
+from tandem.benchmarks.hat import evaluation, setting
+from tandem.benchmarks.hat.evaluation import (
     ALONE,
     CANDIDATES,
     CELLS,
@@ -22,7 +22,7 @@ from benchmarks.hat.evaluation import (
     figures,
     runs,
 )
-from benchmarks.hat.setting import CNNDM, DATASETS, SPECBENCH, Cell, Dataset, System, measure
+from tandem.benchmarks.hat.setting import CNNDM, DATASETS, SPECBENCH, Cell, Dataset, System, measure
 from tests.simulator.data import needs_data
 
 U = ablated(PAPERS)["none"]

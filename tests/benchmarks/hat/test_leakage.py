@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from benchmarks.hat.leakage import CANDIDATES, Victim
+from tandem.benchmarks.hat.leakage import CANDIDATES, Victim
 
 DEPTH = 2
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.hat.noise import noisy, prices
+from tandem.benchmarks.hat.noise import noisy, prices
 from tests.engine.torch.split_parts import RANDOM, model_folder, write_adapter
 
 PROMPTS = [[20, 21, 22], [9, 10], [5, 6, 7, 8, 9, 10, 11, 12, 13]]

@@ -10,8 +10,8 @@ from itertools import product
 
 import pytest
 
-from benchmarks.paths import DATA, ROOT
-from benchmarks.pice.decision import (
+from tandem.benchmarks.paths import DATA, ROOT
+from tandem.benchmarks.pice.decision import (
     LABELLED,
     PUBLISHED,
     Confusion,
@@ -21,7 +21,7 @@ from benchmarks.pice.decision import (
     should_sketch_f1,
     show,
 )
-from policies.sketch.suitability import sketchable
+from tandem.policies.sketch.suitability import sketchable
 
 needs_prompts = pytest.mark.skipif(not LABELLED.exists(), reason="the public prompts are not on this machine")
 OURS = ROOT / "tests" / "policies" / "sketch" / "questions.csv"

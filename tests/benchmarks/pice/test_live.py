@@ -10,9 +10,9 @@ from statistics import fmean
 
 import pytest
 
-from benchmarks.pice import live
-from benchmarks.pice.embedded import TEXT
-from benchmarks.pice.live import (
+from tandem.benchmarks.pice import live
+from tandem.benchmarks.pice.embedded import TEXT
+from tandem.benchmarks.pice.live import (
     DEVICE_USD,
     DEVICES,
     EDGE,
@@ -32,11 +32,11 @@ from benchmarks.pice.live import (
     figures,
     serve,
 )
-from cluster.profile import load_profile
-from deployments.request.job import Delta, Job, JobStats
-from deployments.settings import SketchSettings
-from training.family.items import LONG_KINDS
-from training.family.prompts import heldout
+from tandem.cluster.profile import load_profile
+from tandem.deployments.request.job import Delta, Job, JobStats
+from tandem.deployments.settings import SketchSettings
+from tandem.training.family.items import LONG_KINDS
+from tandem.training.family.prompts import heldout
 
 
 def test_more_places_cost_no_less_than_the_devices() -> None:

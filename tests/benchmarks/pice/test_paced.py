@@ -7,15 +7,15 @@ from collections.abc import Sequence
 
 import pytest
 
-from benchmarks.pice.embedded import TARGET, ask
-from benchmarks.pice.paced import Paced, paced
-from engine import family
-from engine.config import EngineConfig, HostMemory
-from engine.core.engine import CoreEngine
-from engine.core.runner import Outcome, Work
-from engine.core.sequence import Sequence as Session
-from engine.torch.engine import load
-from training.family.prompts import heldout
+from tandem.benchmarks.pice.embedded import TARGET, ask
+from tandem.benchmarks.pice.paced import Paced, paced
+from tandem.engine import family
+from tandem.engine.config import EngineConfig, HostMemory
+from tandem.engine.core.engine import CoreEngine
+from tandem.engine.core.runner import Outcome, Work
+from tandem.engine.core.sequence import Sequence as Session
+from tandem.engine.torch.engine import load
+from tandem.training.family.prompts import heldout
 
 
 class Taking:

@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks.pice.embedded import Answer, Models, ask
-from benchmarks.pice.quality import (
+from tandem.benchmarks.pice.embedded import Answer, Models, ask
+from tandem.benchmarks.pice.quality import (
     CLOUD,
     Graded,
     Way,
@@ -22,10 +22,10 @@ from benchmarks.pice.quality import (
     routed,
     token_share,
 )
-from benchmarks.scores import Scores
-from policies.sketch.suitability import sketchable
-from training.family.items import TASK_KINDS, Item
-from training.family.prompts import heldout
+from tandem.benchmarks.scores import Scores
+from tandem.policies.sketch.suitability import sketchable
+from tandem.training.family.items import TASK_KINDS, Item
+from tandem.training.family.prompts import heldout
 
 ITEMS = heldout(40, TASK_KINDS, seed=3)
 BY_CLOUD = [Answer(item.answer, 100, 100, sketched=False) for item in ITEMS]
@@ -134,7 +134,7 @@ async def test_choices_are_those_that_state_most(monkeypatch: pytest.MonkeyPatch
             for n, item in enumerate(items)
         ]
 
-    monkeypatch.setattr("benchmarks.pice.quality.answers", given)
+    monkeypatch.setattr("tandem.benchmarks.pice.quality.answers", given)
     models = Models([], sessions=1)
     chosen = await choose(models, ["tiny", "small", "medium"], ITEMS)
     await models.close()

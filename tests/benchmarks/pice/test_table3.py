@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from benchmarks.pice.table3 import (
+from tandem.benchmarks.pice.table3 import (
     ANSWER,
     CLOUD,
     FIGURES,

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.robustness import chaos
-from benchmarks.robustness.chaos import Played, attempt, code_version, main, play_all
-from simulator.chaos import Fault, Outcome
-from simulator.clock import VirtualLoop
+from tandem.benchmarks.robustness import chaos
+from tandem.benchmarks.robustness.chaos import Played, attempt, code_version, main, play_all
+from tandem.simulator.chaos import Fault, Outcome
+from tandem.simulator.clock import VirtualLoop
 
 
 def fake(seed: int) -> Outcome:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.tokenflow.live import (
+from tandem.benchmarks.tokenflow.live import (
     CHOOSING,
     KINDS,
     SETUPS,
@@ -13,9 +13,9 @@ from benchmarks.tokenflow.live import (
     in_turn,
     requests,
 )
-from engine.base import EngineStats
-from policies.quality import Quality
-from simulator.workload import Request
+from tandem.engine.base import EngineStats
+from tandem.policies.quality import Quality
+from tandem.simulator.workload import Request
 
 
 async def test_each_baseline_gets_the_chunk_of_the_highest_qos() -> None:

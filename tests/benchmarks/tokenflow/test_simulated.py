@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.tokenflow import simulated
-from benchmarks.tokenflow.simulated import CHOOSING, KINDS, SETUPS, Job, Setup, choose_chunks
-from policies.quality import Quality
+from tandem.benchmarks.tokenflow import simulated
+from tandem.benchmarks.tokenflow.simulated import CHOOSING, KINDS, SETUPS, Job, Setup, choose_chunks
+from tandem.policies.quality import Quality
 
 BURST, POISSON = SETUPS[0], SETUPS[2]
 

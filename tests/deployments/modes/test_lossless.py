@@ -11,28 +11,28 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster.client import connect
-from cluster.device import Device
-from cluster.endpoint import serve_engines
-from cluster.link import Link, LinkProfile
-from cluster.profile import load_profile
-from cluster.registry import DeviceRecord
-from deployments.assigner import Assigner
-from deployments.directory import Snapshot
-from deployments.engines import TorchSettings, build_engine
-from deployments.modes.base import Tools
-from deployments.modes.speculative import Speculation
-from deployments.request.assignment import Assignment, EndpointInfo, RoutingRequest
-from deployments.request.executor import Executor
-from deployments.request.job import Job, JobStats
-from engine import family
-from engine.base import Engine, Sampling
-from engine.tokenizer import Tokenizer
-from policies.collaboration import collaboration
-from policies.routing import routing
-from policies.window import StaticWindow, WindowPolicy
+from tandem.cluster.client import connect
+from tandem.cluster.device import Device
+from tandem.cluster.endpoint import serve_engines
+from tandem.cluster.link import Link, LinkProfile
+from tandem.cluster.profile import load_profile
+from tandem.cluster.registry import DeviceRecord
+from tandem.deployments.assigner import Assigner
+from tandem.deployments.directory import Snapshot
+from tandem.deployments.engines import TorchSettings, build_engine
+from tandem.deployments.modes.base import Tools
+from tandem.deployments.modes.speculative import Speculation
+from tandem.deployments.request.assignment import Assignment, EndpointInfo, RoutingRequest
+from tandem.deployments.request.executor import Executor
+from tandem.deployments.request.job import Job, JobStats
+from tandem.engine import family
+from tandem.engine.base import Engine, Sampling
+from tandem.engine.tokenizer import Tokenizer
+from tandem.policies.collaboration import collaboration
+from tandem.policies.routing import routing
+from tandem.policies.window import StaticWindow, WindowPolicy
+from tandem.training.family.prompts import heldout_questions
 from tests.deployments.faults import Script
-from training.family.prompts import heldout_questions
 
 PROMPTS = 200
 AT_ONCE = 32

@@ -9,19 +9,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deployments.modes.base import Tools
-from deployments.modes.cloud import CloudMode
-from deployments.modes.device import DeviceMode
-from deployments.modes.speculative import PairBriefing, Speculation, SpeculativeMode, drafting
-from deployments.pairs import Pairs
-from deployments.request.assignment import Assignment, EndpointInfo
-from deployments.request.job import Job, JobStats
-from deployments.request.session import EndpointSessions, RequestContext
-from deployments.request.tokenlog import Origin, TokenLog
-from engine.base import Draft, Engine, Sampling
-from engine.null_engine import NullEngine, NullSession
-from policies.pair import PairHistory
-from policies.window import StaticWindow, WindowPolicy, WindowState
+from tandem.deployments.modes.base import Tools
+from tandem.deployments.modes.cloud import CloudMode
+from tandem.deployments.modes.device import DeviceMode
+from tandem.deployments.modes.speculative import PairBriefing, Speculation, SpeculativeMode, drafting
+from tandem.deployments.pairs import Pairs
+from tandem.deployments.request.assignment import Assignment, EndpointInfo
+from tandem.deployments.request.job import Job, JobStats
+from tandem.deployments.request.session import EndpointSessions, RequestContext
+from tandem.deployments.request.tokenlog import Origin, TokenLog
+from tandem.engine.base import Draft, Engine, Sampling
+from tandem.engine.null_engine import NullEngine, NullSession
+from tandem.policies.pair import PairHistory
+from tandem.policies.window import StaticWindow, WindowPolicy, WindowState
 from tests.deployments.faults import PROMPT, Script, reference
 
 

@@ -9,18 +9,18 @@ from typing import ClassVar
 
 import pytest
 
-from app.api.responses import stats as shown
-from deployments.directory import Snapshot
-from deployments.experience import Experience
-from deployments.metrics import Metrics, Observation
-from deployments.modes import MODES
-from deployments.modes.base import VERIFIER, Mode, ModeRun, Role, Situation
-from deployments.request.job import Delta, Figures, Job
-from deployments.request.session import EndpointSessions
-from deployments.request.tokenlog import Origin, TokenLog
-from engine.base import EngineStopped, Sampling
-from engine.null_engine import NullEngine
-from policies.cost import Used
+from tandem.app.api.responses import stats as shown
+from tandem.deployments.directory import Snapshot
+from tandem.deployments.experience import Experience
+from tandem.deployments.metrics import Metrics, Observation
+from tandem.deployments.modes import MODES
+from tandem.deployments.modes.base import VERIFIER, Mode, ModeRun, Role, Situation
+from tandem.deployments.request.job import Delta, Figures, Job
+from tandem.deployments.request.session import EndpointSessions
+from tandem.deployments.request.tokenlog import Origin, TokenLog
+from tandem.engine.base import EngineStopped, Sampling
+from tandem.engine.null_engine import NullEngine
+from tandem.policies.cost import Used
 from tests.deployments.faults import PROMPT, Failing, World, reference
 from tests.deployments.request.test_executor import answer, left_open
 

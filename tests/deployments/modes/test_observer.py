@@ -7,16 +7,16 @@ from collections.abc import Sequence
 
 import pytest
 
-from cluster.device import Device
-from cluster.link import Link, LinkProfile
-from cluster.profile import load_profile
-from deployments.modes import observer
-from deployments.modes.speculative import Speculation, SpeculativeMode
-from deployments.request.job import Job, JobStats
-from engine.base import Draft, DraftProbs, Engine, EngineStats, EngineStopped, Sampling, Verdict
-from engine.null_engine import NullEngine, NullSession
-from policies.pair import PairHistory
-from simulator.network import LinkedEngine, Path
+from tandem.cluster.device import Device
+from tandem.cluster.link import Link, LinkProfile
+from tandem.cluster.profile import load_profile
+from tandem.deployments.modes import observer
+from tandem.deployments.modes.speculative import Speculation, SpeculativeMode
+from tandem.deployments.request.job import Job, JobStats
+from tandem.engine.base import Draft, DraftProbs, Engine, EngineStats, EngineStopped, Sampling, Verdict
+from tandem.engine.null_engine import NullEngine, NullSession
+from tandem.policies.pair import PairHistory
+from tandem.simulator.network import LinkedEngine, Path
 from tests.deployments.faults import PROMPT, Failing, Script, reference
 from tests.deployments.modes import test_modes
 from tests.virtual import in_virtual_time

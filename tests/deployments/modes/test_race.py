@@ -13,19 +13,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deployments.accounts import Accounts
-from deployments.experience import Experience, RacingSettings
-from deployments.modes.race import Racing
-from deployments.request.job import Job, JobStats
-from deployments.request.timeouts import Limits, Timeouts
-from deployments.request.tokenlog import Origin
-from deployments.settings import PolicyChoice
-from engine.base import EngineStopped, NoCapacity, Sampling, Tokens
-from engine.null_engine import NullEngine, NullSession
-from policies.cost import PerToken
-from policies.dispatch import BOTH, DEVICE_ONLY, SERVER_ONLY, DispatchState, Side, Start
-from policies.migration import MigrationState
-from policies.race import Race, RaceAccount
+from tandem.deployments.accounts import Accounts
+from tandem.deployments.experience import Experience, RacingSettings
+from tandem.deployments.modes.race import Racing
+from tandem.deployments.request.job import Job, JobStats
+from tandem.deployments.request.timeouts import Limits, Timeouts
+from tandem.deployments.request.tokenlog import Origin
+from tandem.deployments.settings import PolicyChoice
+from tandem.engine.base import EngineStopped, NoCapacity, Sampling, Tokens
+from tandem.engine.null_engine import NullEngine, NullSession
+from tandem.policies.cost import PerToken
+from tandem.policies.dispatch import BOTH, DEVICE_ONLY, SERVER_ONLY, DispatchState, Side, Start
+from tandem.policies.migration import MigrationState
+from tandem.policies.race import Race, RaceAccount
 from tests.deployments.faults import PROMPT, Failing, World, reference
 
 EXPECTED = reference(PROMPT, 24)
@@ -176,7 +176,7 @@ def test_the_answer_is_the_same_wherever_it_is_handed_over(cuts: list[int], max_
         assert origins == expected
         assert Racing.of(stats).migrations == sum(cut < max_tokens for cut in cuts)
 
-    with patch("deployments.modes.race.Race", BothWays):
+    with patch("tandem.deployments.modes.race.Race", BothWays):
         asyncio.run(run())
 
 

@@ -7,14 +7,14 @@ from collections.abc import AsyncGenerator, Sequence
 import msgspec
 import pytest
 
-from deployments.modes.base import SCORED_AT_ONCE, Tools
-from deployments.modes.cloud import CloudMode
-from deployments.request.assignment import Assignment, EndpointInfo, EndpointLost
-from deployments.request.job import Job, JobStats
-from deployments.request.session import EndpointSessions, RequestContext
-from deployments.request.tokenlog import TokenLog
-from engine.base import Engine, EngineStopped, Sampling, Session, TokenLogprob, Tokens, Verdict
-from engine.null_engine import NullEngine
+from tandem.deployments.modes.base import SCORED_AT_ONCE, Tools
+from tandem.deployments.modes.cloud import CloudMode
+from tandem.deployments.request.assignment import Assignment, EndpointInfo, EndpointLost
+from tandem.deployments.request.job import Job, JobStats
+from tandem.deployments.request.session import EndpointSessions, RequestContext
+from tandem.deployments.request.tokenlog import TokenLog
+from tandem.engine.base import Engine, EngineStopped, Sampling, Session, TokenLogprob, Tokens, Verdict
+from tandem.engine.null_engine import NullEngine
 from tests.deployments.faults import reference
 
 PROMPT = tuple(range(20, 20 + 2 * SCORED_AT_ONCE + 5))

@@ -11,22 +11,22 @@ from typing import Any
 import msgspec
 import pytest
 
-from deployments.expansions import Expansions
-from deployments.modes.base import Tools
-from deployments.modes.expansion import Sketching, expanding_devices
-from deployments.modes.sketch import Sketched, cut
-from deployments.request.expansion import PlaceReport
-from deployments.request.job import Delta, Job, JobStats
-from deployments.settings import SketchSettings
-from engine import family
-from engine.base import Engine, Sampling, Session, Tokens
-from engine.config import EngineConfig
-from engine.sketch.base import Question
-from engine.sketch.marked import MarkedFormat
-from engine.tokenizer import Tokenizer
-from engine.torch.engine import load
+from tandem.deployments.expansions import Expansions
+from tandem.deployments.modes.base import Tools
+from tandem.deployments.modes.expansion import Sketching, expanding_devices
+from tandem.deployments.modes.sketch import Sketched, cut
+from tandem.deployments.request.expansion import PlaceReport
+from tandem.deployments.request.job import Delta, Job, JobStats
+from tandem.deployments.settings import SketchSettings
+from tandem.engine import family
+from tandem.engine.base import Engine, Sampling, Session, Tokens
+from tandem.engine.config import EngineConfig
+from tandem.engine.sketch.base import Question
+from tandem.engine.sketch.marked import MarkedFormat
+from tandem.engine.tokenizer import Tokenizer
+from tandem.engine.torch.engine import load
+from tandem.training.family import prompts
 from tests.deployments.faults import Failing, World
-from training.family import prompts
 
 TEXT = Tokenizer.load(family.path("target"))
 ASKED = "Tell me about the town of Marworth."

@@ -10,27 +10,27 @@ from functools import partial
 import msgspec
 import pytest
 
-from cluster.host import DeviceSettings, Host
-from cluster.peers import Peers
-from cluster.registry import DeviceRecord
-from deployments.expansions import Expansions
-from deployments.modes.base import Tools
-from deployments.modes.expansion import Sketching
-from deployments.modes.sketch import Sketched
-from deployments.request.assignment import EndpointInfo
-from deployments.request.job import Job, JobStats
-from deployments.request.timeouts import Limits
-from deployments.settings import SketchSettings
-from engine import family
-from engine.base import Engine, Sampling
-from engine.config import EngineConfig
-from engine.sketch.base import Question
-from engine.sketch.marked import MarkedFormat
-from engine.tokenizer import Tokenizer
-from engine.torch.engine import load
-from policies import patience
+from tandem.cluster.host import DeviceSettings, Host
+from tandem.cluster.peers import Peers
+from tandem.cluster.registry import DeviceRecord
+from tandem.deployments.expansions import Expansions
+from tandem.deployments.modes.base import Tools
+from tandem.deployments.modes.expansion import Sketching
+from tandem.deployments.modes.sketch import Sketched
+from tandem.deployments.request.assignment import EndpointInfo
+from tandem.deployments.request.job import Job, JobStats
+from tandem.deployments.request.timeouts import Limits
+from tandem.deployments.settings import SketchSettings
+from tandem.engine import family
+from tandem.engine.base import Engine, Sampling
+from tandem.engine.config import EngineConfig
+from tandem.engine.sketch.base import Question
+from tandem.engine.sketch.marked import MarkedFormat
+from tandem.engine.tokenizer import Tokenizer
+from tandem.engine.torch.engine import load
+from tandem.policies import patience
+from tandem.training.family import prompts
 from tests.deployments.faults import World
-from training.family import prompts
 
 TEXT = Tokenizer.load(family.path("target"))
 ASKED = "Tell me about the town of Marworth."

@@ -13,22 +13,22 @@ from typing import Any
 import msgspec
 import pytest
 
-from deployments.modes.base import Tools
-from deployments.modes.split import PromptLeft, Splitting
-from deployments.request.executor import Executor
-from deployments.request.job import Delta, Job, JobStats
-from deployments.request.timeouts import Limits, Timeouts
-from engine.base import Engine, Forwarded, NoCapacity, Sampling, Session, Tensor
-from engine.config import EngineConfig
-from engine.null_engine import NullEngine
-from engine.split import bundle
-from engine.split.base import SplitMismatch
-from engine.split.hidden import row_bytes
-from engine.torch.split import load_middle, load_outer, load_pipeline
-from policies.chunking import ChunkingPolicy, ChunkState, FixedChunks, chunking
-from policies.drafting import DraftingPolicy, Threshold, drafting
-from policies.parallel_drafting import Ahead, ParallelDraftingPolicy, WaitState, parallel_drafting
-from policies.scheduling import scheduling
+from tandem.deployments.modes.base import Tools
+from tandem.deployments.modes.split import PromptLeft, Splitting
+from tandem.deployments.request.executor import Executor
+from tandem.deployments.request.job import Delta, Job, JobStats
+from tandem.deployments.request.timeouts import Limits, Timeouts
+from tandem.engine.base import Engine, Forwarded, NoCapacity, Sampling, Session, Tensor
+from tandem.engine.config import EngineConfig
+from tandem.engine.null_engine import NullEngine
+from tandem.engine.split import bundle
+from tandem.engine.split.base import SplitMismatch
+from tandem.engine.split.hidden import row_bytes
+from tandem.engine.torch.split import load_middle, load_outer, load_pipeline
+from tandem.policies.chunking import ChunkingPolicy, ChunkState, FixedChunks, chunking
+from tandem.policies.drafting import DraftingPolicy, Threshold, drafting
+from tandem.policies.parallel_drafting import Ahead, ParallelDraftingPolicy, WaitState, parallel_drafting
+from tandem.policies.scheduling import scheduling
 from tests.deployments.faults import Failing, World
 from tests.deployments.request.test_executor import left_open
 from tests.engine.torch.engines import handled

@@ -10,21 +10,21 @@ from typing import Any
 
 import pytest
 
-from cluster import frames
-from cluster.client import connect
-from cluster.endpoint import serve_engines
-from cluster.frames import AnyFrame, decode, pack_bits, pack_ids
-from cluster.link import Link, LinkProfile
-from deployments.modes.split import CHUNKS_UNDER_WAY, SplitMode, Splitting
-from engine import family
-from engine.base import Engine, Sampling
-from engine.split.hidden import KINDS, Kind
-from engine.tokenizer import Tokenizer
-from policies.chunking import FixedChunks
+from tandem.cluster import frames
+from tandem.cluster.client import connect
+from tandem.cluster.endpoint import serve_engines
+from tandem.cluster.frames import AnyFrame, decode, pack_bits, pack_ids
+from tandem.cluster.link import Link, LinkProfile
+from tandem.deployments.modes.split import CHUNKS_UNDER_WAY, SplitMode, Splitting
+from tandem.engine import family
+from tandem.engine.base import Engine, Sampling
+from tandem.engine.split.hidden import KINDS, Kind
+from tandem.engine.tokenizer import Tokenizer
+from tandem.policies.chunking import FixedChunks
+from tandem.training.family.prompts import heldout_questions
 from tests.deployments.faults import World
 from tests.deployments.modes.test_split import LONG, answer, ids_of, job, made, nothing_is_left, tools
 from tests.engine.torch.split_parts import Parts
-from training.family.prompts import heldout_questions
 
 Report = Callable[[str, object], None]
 

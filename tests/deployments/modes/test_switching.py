@@ -8,10 +8,10 @@ from contextlib import aclosing
 
 import pytest
 
-from deployments.modes.speculative import Speculation
-from deployments.request.job import Job
-from engine.base import Draft, DraftProbs, EngineStats, NoCapacity, Sampling, Verdict
-from engine.null_engine import NullEngine, NullSession
+from tandem.deployments.modes.speculative import Speculation
+from tandem.deployments.request.job import Job
+from tandem.engine.base import Draft, DraftProbs, EngineStats, NoCapacity, Sampling, Verdict
+from tandem.engine.null_engine import NullEngine, NullSession
 from tests.deployments.faults import PROMPT, Failing, World, reference
 from tests.deployments.request.test_executor import answer, left_open
 

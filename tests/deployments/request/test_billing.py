@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.device import Device
-from cluster.profile import load_profile
-from deployments.request.assignment import EndpointInfo
-from deployments.request.job import JobStats
-from deployments.request.session import EndpointSession, RequestContext
-from engine.base import Engine, NoCapacity, Sampling
-from engine.null_engine import NullEngine
-from policies.cost import PerToken
+from tandem.cluster.device import Device
+from tandem.cluster.profile import load_profile
+from tandem.deployments.request.assignment import EndpointInfo
+from tandem.deployments.request.job import JobStats
+from tandem.deployments.request.session import EndpointSession, RequestContext
+from tandem.engine.base import Engine, NoCapacity, Sampling
+from tandem.engine.null_engine import NullEngine
+from tandem.policies.cost import PerToken
 from tests.deployments.faults import PROMPT, Failing
 from tests.virtual import run
 

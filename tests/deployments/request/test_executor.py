@@ -8,11 +8,11 @@ from contextlib import aclosing
 
 import pytest
 
-from deployments.request.assignment import Assignment, RoutingRequest
-from deployments.request.executor import Executor
-from deployments.request.job import Job, JobStats, NoSuchDevice, UnknownMode
-from deployments.request.timeouts import Limits, Timeouts
-from engine.base import (
+from tandem.deployments.request.assignment import Assignment, RoutingRequest
+from tandem.deployments.request.executor import Executor
+from tandem.deployments.request.job import Job, JobStats, NoSuchDevice, UnknownMode
+from tandem.deployments.request.timeouts import Limits, Timeouts
+from tandem.engine.base import (
     ContextOverflow,
     EngineError,
     EngineStopped,
@@ -20,7 +20,7 @@ from engine.base import (
     Sampling,
     UnknownSession,
 )
-from engine.null_engine import NullEngine
+from tandem.engine.null_engine import NullEngine
 from tests.deployments.faults import PROMPT, Failing, World, reference
 
 EXPECTED = reference(PROMPT, 24)

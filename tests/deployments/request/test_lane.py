@@ -7,8 +7,8 @@ import asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deployments.request.lane import LOOK_S, SOON_S, Lane
-from policies.split import DeviceMonitor
+from tandem.deployments.request.lane import LOOK_S, SOON_S, Lane
+from tandem.policies.split import DeviceMonitor
 from tests.virtual import in_virtual_time, run
 
 BYTES_S = 1e6

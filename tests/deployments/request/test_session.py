@@ -9,11 +9,11 @@ import msgspec
 import numpy as np
 import pytest
 
-from deployments.request.assignment import EndpointInfo, EndpointLost
-from deployments.request.job import JobStats
-from deployments.request.session import EndpointSession, RequestContext
-from deployments.request.timeouts import Timeouts
-from engine.base import (
+from tandem.deployments.request.assignment import EndpointInfo, EndpointLost
+from tandem.deployments.request.job import JobStats
+from tandem.deployments.request.session import EndpointSession, RequestContext
+from tandem.deployments.request.timeouts import Timeouts
+from tandem.engine.base import (
     Engine,
     EngineStopped,
     Forwarded,
@@ -24,7 +24,7 @@ from engine.base import (
     Tokens,
     UnknownSession,
 )
-from engine.null_engine import NullEngine, NullSession
+from tandem.engine.null_engine import NullEngine, NullSession
 from tests.deployments.faults import PROMPT, Failing
 
 IMPATIENT = Timeouts(connect_s=0.01, open_s=0.01, first_s=0.01, step_s=0.01)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deployments.request.timeouts import LEAST_S, Deadline
+from tandem.deployments.request.timeouts import LEAST_S, Deadline
 from tests.virtual import run
 
 

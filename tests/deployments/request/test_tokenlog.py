@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from deployments.request.tokenlog import Origin, TokenLog
+from tandem.deployments.request.tokenlog import Origin, TokenLog
 
 
 def test_appends_in_order() -> None:

@@ -10,14 +10,14 @@ from typing import Protocol
 
 import numpy as np
 
-from engine.base import Draft, Sampling, Tokens, Verdict
-from engine.config import EngineConfig, HostMemory
-from engine.core.runner import Outcome, Runner, Work
-from engine.core.sequence import Sequence as Session
-from engine.core.step import Core
-from engine.core.tasks import DraftTask, GenerateTask, VerifyTask
-from policies.batching import BatchingPolicy, ChunkedPrefill
-from policies.scheduling import SchedulingPolicy
+from tandem.engine.base import Draft, Sampling, Tokens, Verdict
+from tandem.engine.config import EngineConfig, HostMemory
+from tandem.engine.core.runner import Outcome, Runner, Work
+from tandem.engine.core.sequence import Sequence as Session
+from tandem.engine.core.step import Core
+from tandem.engine.core.tasks import DraftTask, GenerateTask, VerifyTask
+from tandem.policies.batching import BatchingPolicy, ChunkedPrefill
+from tandem.policies.scheduling import SchedulingPolicy
 
 VOCAB, EOS = 9, 2
 Q = tuple[np.ndarray, np.ndarray]

@@ -11,12 +11,12 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from engine.base import Sampling
-from engine.config import HostMemory
-from engine.core.host_memory import Copy, EmulatedBus, HostCopies
-from engine.core.runner import Outcome, Work
-from engine.core.sequence import Sequence as Session
-from engine.core.tasks import DraftTask, VerifyTask
+from tandem.engine.base import Sampling
+from tandem.engine.config import HostMemory
+from tandem.engine.core.host_memory import Copy, EmulatedBus, HostCopies
+from tandem.engine.core.runner import Outcome, Work
+from tandem.engine.core.sequence import Sequence as Session
+from tandem.engine.core.tasks import DraftTask, VerifyTask
 from tests.engine.core.core_driver import EOS, VOCAB, Q
 
 BLOCK_BYTES = 64.0

@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from engine.base import Engine, EngineInfo
-from engine.config import EngineConfig, HostMemory, PolicyChoice
-from engine.core.engine import CoreEngine
-from engine.core.step import Core
-from engine.core.thread import ThreadDriver
+from tandem.engine.base import Engine, EngineInfo
+from tandem.engine.config import EngineConfig, HostMemory, PolicyChoice
+from tandem.engine.core.engine import CoreEngine
+from tandem.engine.core.step import Core
+from tandem.engine.core.thread import ThreadDriver
 from tests.engine.core.core_driver import EOS, VOCAB
 from tests.engine.core.plain_runner import PlainRunner
 from tests.engine_contract import CHECKS, close_stops_it

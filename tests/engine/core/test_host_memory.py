@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.config import HostMemory
-from engine.core.host_memory import Copy, EmulatedLink, HostTier
+from tandem.engine.config import HostMemory
+from tandem.engine.core.host_memory import Copy, EmulatedLink, HostTier
 
 
 class Clock:

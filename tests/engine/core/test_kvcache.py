@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from engine.core.kvcache import BlockPool, BlockTable
+from tandem.engine.core.kvcache import BlockPool, BlockTable
 
 SIZE, BLOCKS = 3, 9
 tokens_ = st.lists(st.integers(0, 1), min_size=1, max_size=11)  # a tiny alphabet: prefixes collide

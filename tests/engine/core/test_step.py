@@ -13,12 +13,19 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from engine.base import EngineStats, InvalidRequest, Sampling, Tokens, Verdict
-from engine.config import HostMemory
-from engine.core.step import GRACE_S
-from engine.core.tasks import GenerateTask, VerifyTask
-from policies.batching import ChunkedPrefill
-from policies.scheduling.base import FirstComeFirstServed, Ints, Load, SchedulingPolicy, fit, scheduling
+from tandem.engine.base import EngineStats, InvalidRequest, Sampling, Tokens, Verdict
+from tandem.engine.config import HostMemory
+from tandem.engine.core.step import GRACE_S
+from tandem.engine.core.tasks import GenerateTask, VerifyTask
+from tandem.policies.batching import ChunkedPrefill
+from tandem.policies.scheduling.base import (
+    FirstComeFirstServed,
+    Ints,
+    Load,
+    SchedulingPolicy,
+    fit,
+    scheduling,
+)
 from tests.engine.core.core_driver import EOS, VOCAB, Driver, MakeRunner, Q
 from tests.engine.core.plain_runner import PlainRunner
 from tests.engine.torch.history_model import HistoryRunner
@@ -691,9 +698,9 @@ def test_decisions_are_counted(make: MakeRunner) -> None:
 WITHOUT_TORCH = """
 import sys
 sys.modules["torch"] = None  # whoever imports it fails
-from engine.config import HostMemory, PolicyChoice
-from engine.base import Sampling
-from policies.scheduling import scheduling
+from tandem.engine.config import HostMemory, PolicyChoice
+from tandem.engine.base import Sampling
+from tandem.policies.scheduling import scheduling
 from tests.engine.core.core_driver import Driver
 from tests.engine.core.plain_runner import PlainRunner
 
@@ -704,7 +711,7 @@ for i in range(6):
 driver.finish_all()
 driver.check()
 assert driver.core.stats.tokens_generated == 72 and driver.core.stats.decisions > 0
-import engine.core.engine, engine.core.thread  # the rest of the core
+import tandem.engine.core.engine, engine.core.thread  # the rest of the core
 assert not [name for name in sys.modules if name.startswith(("torch.", "ray"))]
 """
 

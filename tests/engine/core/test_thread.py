@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from engine.config import EngineConfig
-from engine.core.step import Core
-from engine.core.thread import ThreadDriver
+from tandem.engine.config import EngineConfig
+from tandem.engine.core.step import Core
+from tandem.engine.core.thread import ThreadDriver
 from tests.engine.core.plain_runner import PlainRunner
 
 

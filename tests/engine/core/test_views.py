@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from engine.base import Sampling
-from engine.config import HostMemory
-from engine.core.memory import Memory
-from engine.core.sequence import Sequence as Session
-from policies.scheduling.base import scheduling
-from policies.scheduling.control import SchedulingControl
+from tandem.engine.base import Sampling
+from tandem.engine.config import HostMemory
+from tandem.engine.core.memory import Memory
+from tandem.engine.core.sequence import Sequence as Session
+from tandem.policies.scheduling.base import scheduling
+from tandem.policies.scheduling.control import SchedulingControl
 from tests.engine.core.core_driver import Driver
 from tests.engine.core.plain_runner import PlainRunner
 from tests.policies.scheduling.views import MemoryData, SessionData

@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from engine.family import path
-from engine.family.grow import grow, main
-from training.family.models import Shape, load, new_model, save
-from training.family.prompts import answer_prompt
-from training.family.tokenizer import train_tokenizer
+from tandem.engine.family import path
+from tandem.engine.family.grow import grow, main
+from tandem.training.family.models import Shape, load, new_model, save
+from tandem.training.family.prompts import answer_prompt
+from tandem.training.family.tokenizer import train_tokenizer
 
 
 def test_outputs_are_unchanged_and_blocks_multiplied(tmp_path):

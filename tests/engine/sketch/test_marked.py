@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, strategies
 
-from engine import family
-from engine.sketch.base import Question
-from engine.sketch.marked import MarkedFormat
-from engine.tokenizer import Tokenizer
-from training.family import prompts
+from tandem.engine import family
+from tandem.engine.sketch.base import Question
+from tandem.engine.sketch.marked import MarkedFormat
+from tandem.engine.tokenizer import Tokenizer
+from tandem.training.family import prompts
 
 TOKENIZER = Tokenizer.load(family.path("target"))
 FORMAT = MarkedFormat(TOKENIZER)

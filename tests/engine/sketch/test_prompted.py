@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, strategies
 
-from engine import family
-from engine.sketch.base import Question
-from engine.sketch.prompted import PromptedFormat
-from engine.tokenizer import Tokenizer
+from tandem.engine import family
+from tandem.engine.sketch.base import Question
+from tandem.engine.sketch.prompted import PromptedFormat
+from tandem.engine.tokenizer import Tokenizer
 
 TOKENIZER = Tokenizer.load(family.path("target"))  # any chat model's would do
 FORMAT = PromptedFormat(TOKENIZER)

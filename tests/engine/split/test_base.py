@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from engine.base import EngineInfo, SplitInfo
-from engine.split.base import SplitMismatch, check_fit
+from tandem.engine.base import EngineInfo, SplitInfo
+from tandem.engine.split.base import SplitMismatch, check_fit
 
 SPLIT = SplitInfo("0123456789abcdef", 2, 12, 192)
 

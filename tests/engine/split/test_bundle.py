@@ -13,14 +13,14 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from engine import family
-from engine.config import EngineConfig
-from engine.model_folder import UnsupportedModel
-from engine.split import bundle
-from engine.split.bundle import BadBundle
-from engine.torch import weights
-from engine.torch.split import load_middle, load_outer
-from engine.torch.weights import Part
+from tandem.engine import family
+from tandem.engine.config import EngineConfig
+from tandem.engine.model_folder import UnsupportedModel
+from tandem.engine.split import bundle
+from tandem.engine.split.bundle import BadBundle
+from tandem.engine.torch import weights
+from tandem.engine.torch.split import load_middle, load_outer
+from tandem.engine.torch.weights import Part
 from tests.engine.torch.split_parts import CPU, model_folder, write_adapter
 
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from engine.base import InvalidRequest, Tensor
-from engine.split.hidden import KINDS, Kind, pack, row_bytes, unpack
+from tandem.engine.base import InvalidRequest, Tensor
+from tandem.engine.split.hidden import KINDS, Kind, pack, row_bytes, unpack
 
 HIDDEN = 5
 rows = arrays.arrays(

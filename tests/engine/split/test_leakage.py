@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.hat.leakage import DEPTHS
-from engine import family
-from engine.base import SplitInfo
-from engine.split import bundle, leakage
-from engine.split.leakage import Measured, measured, recovery
+from tandem.benchmarks.hat.leakage import DEPTHS
+from tandem.engine import family
+from tandem.engine.base import SplitInfo
+from tandem.engine.split import bundle, leakage
+from tandem.engine.split.leakage import Measured, measured, recovery
 
 
 def test_the_embedded_target_was_attacked() -> None:

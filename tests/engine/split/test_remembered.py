@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from engine.config import EngineConfig
-from engine.split import bundle, remembered
-from engine.torch.split import load_middle
+from tandem.engine.config import EngineConfig
+from tandem.engine.split import bundle, remembered
+from tandem.engine.torch.split import load_middle
 from tests.engine.torch.split_parts import model_folder
 
 

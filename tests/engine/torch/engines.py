@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from engine import family
-from engine.base import EngineInfo, EngineStats, Sampling, Session
-from engine.config import EngineConfig
-from engine.core.engine import CoreEngine
-from engine.tokenizer import Tokenizer
-from engine.torch.engine import start
-from engine.torch.sampling import penalise
+from tandem.engine import family
+from tandem.engine.base import EngineInfo, EngineStats, Sampling, Session
+from tandem.engine.config import EngineConfig
+from tandem.engine.core.engine import CoreEngine
+from tandem.engine.tokenizer import Tokenizer
+from tandem.engine.torch.engine import start
+from tandem.engine.torch.sampling import penalise
 from tests.engine.torch import tiny_weights
 from tests.engine.torch.tiny_weights import EOS, VOCAB, TinyModel
 

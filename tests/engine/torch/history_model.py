@@ -9,17 +9,17 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 import torch
 
-from engine.base import Sampling
-from engine.config import HostMemory
-from engine.core.host_memory import HostCopies
-from engine.torch.batch import Piece
-from engine.torch.kv_offload import CPUCopies
-from engine.torch.model import KVPool
-from engine.torch.rng import Purpose, uniforms
-from engine.torch.runner import TorchRunner
-from engine.torch.sampling import distributions, draw, penalise, sparse
-from engine.torch.verification import Window, verify
-from engine.torch.weights import ModelConfig
+from tandem.engine.base import Sampling
+from tandem.engine.config import HostMemory
+from tandem.engine.core.host_memory import HostCopies
+from tandem.engine.torch.batch import Piece
+from tandem.engine.torch.kv_offload import CPUCopies
+from tandem.engine.torch.model import KVPool
+from tandem.engine.torch.rng import Purpose, uniforms
+from tandem.engine.torch.runner import TorchRunner
+from tandem.engine.torch.sampling import distributions, draw, penalise, sparse
+from tandem.engine.torch.verification import Window, verify
+from tandem.engine.torch.weights import ModelConfig
 from tests.engine.core.core_driver import EOS, VOCAB, Q
 
 

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.torch.batch import Piece, lay_out
+from tandem.engine.torch.batch import Piece, lay_out
 
 BLOCK = 4
 

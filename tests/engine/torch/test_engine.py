@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from engine.base import (
+from tandem.engine.base import (
     ContextOverflow,
     DraftProbs,
     Engine,
@@ -24,9 +24,9 @@ from engine.base import (
     SessionCancelled,
     Tokens,
 )
-from engine.config import HostMemory, PolicyChoice
-from engine.core.engine import CoreEngine
-from policies.scheduling import scheduling
+from tandem.engine.config import HostMemory, PolicyChoice
+from tandem.engine.core.engine import CoreEngine
+from tandem.policies.scheduling import scheduling
 from tests.engine.torch.engines import CONTEXT, Engines, Gate, collect, handled, thread, tokenizer
 from tests.engine.torch.tiny_weights import EOS, VOCAB
 from tests.engine_contract import CHECKS, close_stops_it, exhaust

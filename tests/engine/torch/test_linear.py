@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from engine.torch import linear
-from engine.torch.linear import NEVER, ROWS, Linear, crossover, packed_from
+from tandem.engine.torch import linear
+from tandem.engine.torch.linear import NEVER, ROWS, Linear, crossover, packed_from
 
 
 @pytest.mark.parametrize("first", [1, 8, NEVER], ids=["packed", "both layouts", "plain"])

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine.model_folder import UnsupportedModel
-from engine.torch import model as model_module
-from engine.torch import weights
-from engine.torch.batch import Piece
-from engine.torch.model import KVPool, Model
+from tandem.engine.model_folder import UnsupportedModel
+from tandem.engine.torch import model as model_module
+from tandem.engine.torch import weights
+from tandem.engine.torch.batch import Piece
+from tandem.engine.torch.model import KVPool, Model
 from tests.engine.torch import tiny
 
 BLOCK = 4

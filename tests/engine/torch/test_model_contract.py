@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from engine import family
-from engine.base import Engine
-from engine.config import EngineConfig, PolicyChoice
-from engine.tokenizer import Tokenizer
-from engine.torch.engine import load
+from tandem.engine import family
+from tandem.engine.base import Engine
+from tandem.engine.config import EngineConfig, PolicyChoice
+from tandem.engine.tokenizer import Tokenizer
+from tandem.engine.torch.engine import load
 from tests.model_contract import CHECKS
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from engine.torch.norm import RMSNorm
+from tandem.engine.torch.norm import RMSNorm
 
 
 @pytest.mark.parametrize("scale", [1e-20, 1e-3, 1.0, 1e3, 1e15])

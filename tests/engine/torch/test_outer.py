@@ -12,16 +12,16 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from engine.base import Sampling, Verdict
-from engine.config import EngineConfig, HostMemory
-from engine.core.middle import MiddleSequence
-from engine.core.outer import OuterCore, OuterSequence
-from engine.core.step import Core
-from engine.core.tasks import ForwardTask, RoundTask, ShallowTask
-from engine.split.base import always
-from engine.torch import weights
-from engine.torch.split import Middle, MiddleRunner, Outer, OuterRunner
-from engine.torch.weights import Part
+from tandem.engine.base import Sampling, Verdict
+from tandem.engine.config import EngineConfig, HostMemory
+from tandem.engine.core.middle import MiddleSequence
+from tandem.engine.core.outer import OuterCore, OuterSequence
+from tandem.engine.core.step import Core
+from tandem.engine.core.tasks import ForwardTask, RoundTask, ShallowTask
+from tandem.engine.split.base import always
+from tandem.engine.torch import weights
+from tandem.engine.torch.split import Middle, MiddleRunner, Outer, OuterRunner
+from tandem.engine.torch.weights import Part
 from tests.engine.torch import tiny_weights
 from tests.engine.torch.split_parts import CPU, write_adapter
 from tests.engine.torch.tiny_weights import TinyModel

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.torch.rng import Purpose, uniforms
+from tandem.engine.torch.rng import Purpose, uniforms
 
 N = 20_000
 SEEDS = [*range(4), 2**31, 2**62 + 12345]

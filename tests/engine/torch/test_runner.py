@@ -10,12 +10,12 @@ from pathlib import Path
 
 import numpy as np
 
-from engine.base import Sampling, Tokens, Verdict
-from engine.config import EngineConfig, PolicyChoice
-from engine.core.sequence import Sequence
-from engine.core.step import Core
-from engine.core.tasks import GenerateTask, VerifyTask
-from engine.torch.runner import TorchRunner
+from tandem.engine.base import Sampling, Tokens, Verdict
+from tandem.engine.config import EngineConfig, PolicyChoice
+from tandem.engine.core.sequence import Sequence
+from tandem.engine.core.step import Core
+from tandem.engine.core.tasks import GenerateTask, VerifyTask
+from tandem.engine.torch.runner import TorchRunner
 from tests.engine.torch import tiny_weights
 
 

@@ -10,8 +10,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.base import Sampling
-from engine.torch.sampling import DRAFT_SUPPORT, distributions, draw, logprobs, penalise, sparse
+from tandem.engine.base import Sampling
+from tandem.engine.torch.sampling import DRAFT_SUPPORT, distributions, draw, logprobs, penalise, sparse
 
 VOCAB = 12
 # Multiples of 1/8 from a small range: ties are common, and are exact in float32.

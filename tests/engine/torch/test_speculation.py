@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.base import Engine, Sampling
+from tandem.engine.base import Engine, Sampling
 from tests.engine.torch.engines import Engines, collect, tokenizer
 from tests.engine.torch.tiny_weights import VOCAB
 

@@ -15,20 +15,20 @@ import numpy as np
 import pytest
 import torch
 
-from engine import family
-from engine.base import InvalidRequest, Sampling, Tensor, UnknownSession
-from engine.config import HostMemory
-from engine.split.hidden import KINDS, Kind, unpack
-from engine.tokenizer import Tokenizer
-from engine.torch import weights
-from engine.torch.batch import Piece
-from engine.torch.model import KVPool, Model
-from engine.torch.split import Middle, Outer
-from engine.torch.weights import Part
+from tandem.engine import family
+from tandem.engine.base import InvalidRequest, Sampling, Tensor, UnknownSession
+from tandem.engine.config import HostMemory
+from tandem.engine.split.hidden import KINDS, Kind, unpack
+from tandem.engine.tokenizer import Tokenizer
+from tandem.engine.torch import weights
+from tandem.engine.torch.batch import Piece
+from tandem.engine.torch.model import KVPool, Model
+from tandem.engine.torch.split import Middle, Outer
+from tandem.engine.torch.weights import Part
+from tandem.training.family.prompts import heldout
 from tests.engine.torch import tiny
 from tests.engine.torch.engines import handled
 from tests.engine.torch.split_parts import CPU, RANDOM, Client, Parts, model_folder, write_adapter
-from training.family.prompts import heldout
 
 PROMPTS = [[20, 21, 22], [9], [5, 6, 7, 8, 9, 10, 11, 12, 13] * 4, [30] * 8, [40 + i for i in range(21)]]
 

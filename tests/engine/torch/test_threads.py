@@ -15,10 +15,10 @@ COUNT = """
 import asyncio
 from pathlib import Path
 import torch
-from engine import family
-from engine.base import Sampling
-from engine.config import EngineConfig
-from engine.torch.engine import load
+from tandem.engine import family
+from tandem.engine.base import Sampling
+from tandem.engine.config import EngineConfig
+from tandem.engine.torch.engine import load
 
 def threads():
     return len(list(Path("/proc/self/task").iterdir()))

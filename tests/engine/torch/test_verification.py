@@ -16,11 +16,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.base import Sampling
-from engine.torch import verification
-from engine.torch.rng import Purpose, uniforms
-from engine.torch.sampling import distributions, draw, sparse
-from engine.torch.verification import Window, verify
+from tandem.engine.base import Sampling
+from tandem.engine.torch import verification
+from tandem.engine.torch.rng import Purpose, uniforms
+from tandem.engine.torch.sampling import distributions, draw, sparse
+from tandem.engine.torch.verification import Window, verify
 
 N = 20_000
 LEVEL = 0.001

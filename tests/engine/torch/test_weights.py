@@ -13,8 +13,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from engine.model_folder import UnsupportedModel
-from engine.torch.weights import Weights, load
+from tandem.engine.model_folder import UnsupportedModel
+from tandem.engine.torch.weights import Weights, load
 from tests.engine.torch import tiny_weights
 
 
@@ -42,8 +42,8 @@ def test_what_is_read(tmp_path: Path) -> None:
 
 @torch.inference_mode()
 def test_the_forward_pass_equals_the_naive_one(tmp_path: Path) -> None:
-    from engine.torch.batch import Piece
-    from engine.torch.model import KVPool
+    from tandem.engine.torch.batch import Piece
+    from tandem.engine.torch.model import KVPool
 
     tiny = tiny_weights.make(tmp_path, seed=3)
     pool = KVPool(tiny.model.config, 8, 4, tiny.model.device, tiny.model.dtype)

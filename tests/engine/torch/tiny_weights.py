@@ -11,8 +11,8 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from engine.torch import weights
-from engine.torch.model import Model
+from tandem.engine.torch import weights
+from tandem.engine.torch.model import Model
 
 VOCAB, EOS = 31, 2
 _HIDDEN, _HEADS, _KV_HEADS, _HEAD_DIM, _FFN, _LAYERS, _EPS = 16, 2, 1, 8, 24, 2, 1e-5

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from engine import family
-from engine.base import Engine
-from engine.config import PolicyChoice
-from engine.vllm import installed
-from engine.vllm.config import VllmConfig
+from tandem.engine import family
+from tandem.engine.base import Engine
+from tandem.engine.config import PolicyChoice
+from tandem.engine.vllm import installed
+from tandem.engine.vllm.config import VllmConfig
 
 
 @pytest_asyncio.fixture(scope="package", loop_scope="package")
@@ -26,7 +26,7 @@ async def engine() -> AsyncIterator[Engine]:
 def _load(**changes: Any) -> Engine:
     if installed() is None:
         pytest.skip("vLLM is not installed: make vllm")
-    from engine.vllm.engine import load
+    from tandem.engine.vllm.engine import load
 
     config = VllmConfig(
         kv_blocks=64, max_sessions=8, window=4, scheduling=PolicyChoice(name="buffer_aware"), **changes

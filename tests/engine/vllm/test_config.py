@@ -6,11 +6,11 @@ from importlib import metadata
 
 import pytest
 
-from app.preflight import check
-from app.settings import Settings
-from deployments.engines import VllmSettings, context_of
-from engine import family, vllm
-from engine.vllm.config import VllmConfig, arguments, check_options
+from tandem.app.preflight import check
+from tandem.app.settings import Settings
+from tandem.deployments.engines import VllmSettings, context_of
+from tandem.engine import family, vllm
+from tandem.engine.vllm.config import VllmConfig, arguments, check_options
 
 pytestmark = pytest.mark.xdist_group("vllm")  # where it is imported already
 with_vllm = pytest.mark.skipif(vllm.installed() is None, reason="vLLM is not installed: make vllm")

@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from engine import family
-from engine.base import Engine, EngineStopped, InvalidRequest, Sampling
-from engine.tokenizer import Tokenizer
+from tandem.engine import family
+from tandem.engine.base import Engine, EngineStopped, InvalidRequest, Sampling
+from tandem.engine.tokenizer import Tokenizer
 from tests import engine_contract, model_contract
 from tests.engine_contract import exhaust, greedy
 

@@ -6,9 +6,9 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from engine import family
-from engine.base import Engine
-from engine.tokenizer import Tokenizer
+from tandem.engine import family
+from tandem.engine.base import Engine
+from tandem.engine.tokenizer import Tokenizer
 from tests import engine_contract, model_contract
 from tests.engine_contract import drain, greedy, session
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from ray.serve.autoscaling_policy import _apply_delay_logic
 from ray.serve.config import AutoscalingConfig
 
-from policies.autoscaling import Autoscaler, Bounds, PoolState, ReplicaState
+from tandem.policies.autoscaling import Autoscaler, Bounds, PoolState, ReplicaState
 
 ONE = (ReplicaState("a"),)
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from ray.serve.autoscaling_policy import replica_queue_length_autoscaling_policy
 from ray.serve.config import AutoscalingConfig, AutoscalingContext
 
-from policies.autoscaling import PoolState, ReplicaState, autoscaling
+from tandem.policies.autoscaling import PoolState, ReplicaState, autoscaling
 
 
 def context(requests: float, replicas: int, target: float) -> AutoscalingContext:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from policies.autoscaling import PoolState, ReplicaState, autoscaling
+from tandem.policies.autoscaling import PoolState, ReplicaState, autoscaling
 
 CALM = ReplicaState(
     "a", sessions=8, reading=80, kv_wanted=800, kv_capacity=10_000, places=50, base_s=0.02, token_s=1e-4

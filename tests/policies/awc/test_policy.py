@@ -13,13 +13,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.awc.exploration import Exploration
-from policies.awc.features import CANDIDATE, STATE, features
-from policies.awc.network import LAYERS, BadWeights, Network, load
-from policies.awc.policy import AdaptiveWindow
-from policies.speculation import expected_tokens
-from policies.window import WindowState
-from training.awc.train import WcDnn, fit
+from tandem.policies.awc.exploration import Exploration
+from tandem.policies.awc.features import CANDIDATE, STATE, features
+from tandem.policies.awc.network import LAYERS, BadWeights, Network, load
+from tandem.policies.awc.policy import AdaptiveWindow
+from tandem.policies.speculation import expected_tokens
+from tandem.policies.window import WindowState
+from tandem.training.awc.train import WcDnn, fit
 
 times = st.floats(0, 10)
 shares = st.floats(0, 1)

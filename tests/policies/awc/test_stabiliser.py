@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.awc.stabiliser import Stabiliser
+from tandem.policies.awc.stabiliser import Stabiliser
 
 
 @given(st.lists(st.tuples(st.floats(-50, 50), st.booleans()), max_size=40))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from policies.quality import Reader
-from policies.scheduling.outstanding import Outstanding, outstanding
+from tandem.policies.quality import Reader
+from tandem.policies.scheduling.outstanding import Outstanding, outstanding
 from tests.policies.scheduling.views import SessionData
 
 

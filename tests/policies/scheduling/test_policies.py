@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.scheduling.andes import Andes
-from policies.scheduling.base import FirstComeFirstServed, Load, fit, scheduling
-from policies.scheduling.buffer_aware import BufferAware
+from tandem.policies.scheduling.andes import Andes
+from tandem.policies.scheduling.base import FirstComeFirstServed, Load, fit, scheduling
+from tandem.policies.scheduling.buffer_aware import BufferAware
 
 
 def load(count: int, **changes: Any) -> Load:

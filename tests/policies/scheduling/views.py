@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from policies.quality import Reader
-from policies.scheduling.control import MemoryView, SessionView
+from tandem.policies.quality import Reader
+from tandem.policies.scheduling.control import MemoryView, SessionView
 
 
 @dataclass(eq=False)

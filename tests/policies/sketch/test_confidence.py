@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.sketch.confidence import Candidate, Weights, best, confidence
-from policies.sketch.rouge import rouge1
+from tandem.policies.sketch.confidence import Candidate, Weights, best, confidence
+from tandem.policies.sketch.rouge import rouge1
 
 SKETCH = "plants take in light; make sugar"
 

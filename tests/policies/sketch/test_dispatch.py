@@ -9,7 +9,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from policies.sketch.dispatch import Job, JobQueue, MultiList, job_queue
+from tandem.policies.sketch.dispatch import Job, JobQueue, MultiList, job_queue
 
 lengths = st.integers(1, 2000)
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.sketch.level import (
+from tandem.policies.sketch.level import (
     Backlog,
     Choice,
     Coming,
@@ -18,7 +18,7 @@ from policies.sketch.level import (
     WithinLatency,
     sketching,
 )
-from policies.split import Line
+from tandem.policies.split import Line
 
 JETSON = 204.8 / 1935
 """Its memory bandwidth over an A100's (PICE's table II), which is what decoding is bound by."""

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.sketch.merging import Groups, merge, merge_for_reader
+from tandem.policies.sketch.merging import Groups, merge, merge_for_reader
 
 lengths_ = st.lists(st.integers(1, 60), max_size=20)
 both = pytest.mark.parametrize("merging", [merge, merge_for_reader])

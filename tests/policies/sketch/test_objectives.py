@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.sketch.objectives import Metric, Objective, Outlook, preferred, ranked
+from tandem.policies.sketch.objectives import Metric, Objective, Outlook, preferred, ranked
 
 few = st.sampled_from([0.0, 1.0, 2.0, 3.0])
 outlooks = st.lists(st.builds(Outlook, few, few, few, few, few), max_size=8)

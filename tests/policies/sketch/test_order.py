@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.sketch.order import list_schedule, reading_order, token_times, wait_s
+from tandem.policies.sketch.order import list_schedule, reading_order, token_times, wait_s
 
 lengths = st.lists(st.integers(1, 150), min_size=1, max_size=12)
 slots_ = st.integers(1, 6)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.sketch.rouge import rouge1, words
+from tandem.policies.sketch.rouge import rouge1, words
 
 texts = st.text(max_size=50)
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from policies.collaboration import Collaboration
-from policies.sketch.router import ByDifficulty
+from tandem.policies.collaboration import Collaboration
+from tandem.policies.sketch.router import ByDifficulty
 from tests.policies.test_collaboration import BUSY, FAR, NEAR, state
 
 POLICY = ByDifficulty(longest=100)

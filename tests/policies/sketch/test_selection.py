@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.sketch.selection import ModelSelection
+from tandem.policies.sketch.selection import ModelSelection
 
 LOAD_S = (4.0, 8.0, 16.0)
 TAU_S = (10.0, 20.0, 40.0)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.sketch.suitability import ASKS_FOR_POINTS, BINDS, LOOKED_AT, Feature, read, sketchable
+from tandem.policies.sketch.suitability import ASKS_FOR_POINTS, BINDS, LOOKED_AT, Feature, read, sketchable
 
 
 class Question(NamedTuple):

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.split import CloudMonitor, DeviceMonitor, Line, MovingDelay
+from tandem.policies.split import CloudMonitor, DeviceMonitor, Line, MovingDelay
 
 batches = st.lists(st.tuples(st.integers(1, 4096), st.floats(1e-5, 2.0)), max_size=40)
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.split import DeviceSpeed, Line, Refusal, SplitPoint, Workload, choose_split_point
-from policies.split.point import Choice, round_s, ttft_s
+from tandem.policies.split import DeviceSpeed, Line, Refusal, SplitPoint, Workload, choose_split_point
+from tandem.policies.split.point import Choice, round_s, ttft_s
 
 DEVICE = DeviceSpeed(
     layer_s=1e-3,

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.chunking import chunking
-from policies.drafting import DraftRound, DraftState, drafting
-from policies.parallel_drafting import NOTHING, Ahead, parallel_drafting
-from policies.split import CloudMonitor, DeviceMonitor, Split
+from tandem.policies.chunking import chunking
+from tandem.policies.drafting import DraftRound, DraftState, drafting
+from tandem.policies.parallel_drafting import NOTHING, Ahead, parallel_drafting
+from tandem.policies.split import CloudMonitor, DeviceMonitor, Split
 
 A_BYTES = 8192
 

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from simulator import hardware
-from simulator.config import parse
-from simulator.hardware import MeasuredTimer, derive_batching
-from simulator.hardware.batching import NEVER, Batching
-from simulator.run import simulate
+from tandem.simulator import hardware
+from tandem.simulator.config import parse
+from tandem.simulator.hardware import MeasuredTimer, derive_batching
+from tandem.simulator.hardware.batching import NEVER, Batching
+from tandem.simulator.run import simulate
 
 
 def test_a_chunk_makes_a_step_at_most_sixteen_times_as_long() -> None:

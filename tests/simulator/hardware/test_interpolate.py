@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.hardware.interpolate import Chunks, Curve, Grid
+from tandem.simulator.hardware.interpolate import Chunks, Curve, Grid
 
 
 def test_a_curve_goes_through_its_points_and_straight_between_them() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.hardware import ends, middle_timer, timer
+from tandem.simulator.hardware import ends, middle_timer, timer
 from tests.simulator.data import needs_data
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from simulator.hardware import tables
+from tandem.simulator.hardware import tables
 
 DENSE = (
     "emb_ms,input_layernorm_ms,attn_pre_proj_ms,attn_rope_ms,attn_post_proj_ms,post_attention_layernorm_ms,"

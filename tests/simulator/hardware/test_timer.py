@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.profile import load_profile
-from simulator.hardware import (
+from tandem.cluster.profile import load_profile
+from tandem.simulator.hardware import (
     MeasuredTimer,
     RateTimer,
     UnknownHardware,
@@ -16,13 +16,13 @@ from simulator.hardware import (
     kv_tokens,
     timer,
 )
-from simulator.hardware.catalog import parse
+from tandem.simulator.hardware.catalog import parse
 from tests.simulator.data import needs_data
 
 
 @pytest.fixture
 def without_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("simulator.hardware.catalog.data_folder", lambda data: None)
+    monkeypatch.setattr("tandem.simulator.hardware.catalog.data_folder", lambda data: None)
     timer.cache_clear()
     yield
     timer.cache_clear()

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.workload import Request, TraceError, WorkloadSettings, build
-from simulator.workload.acceptance import bernoulli, recorded, recordings
-from simulator.workload.settings import Acceptance, Arrival, Lengths
+from tandem.simulator.workload import Request, TraceError, WorkloadSettings, build
+from tandem.simulator.workload.acceptance import bernoulli, recorded, recordings
+from tandem.simulator.workload.settings import Acceptance, Arrival, Lengths
 from tests.simulator.workload.traces import write_trace
 
 TRACE = [Request(0.5, 10, 4, bytes([1, 0, 1, 1]), 3), Request(1.5, 20, 2, bytes([0, 1]))]

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.workload import Request, TraceError, read_trace
-from simulator.workload.request import unpack
-from simulator.workload.settings import MODES
+from tandem.simulator.workload import Request, TraceError, read_trace
+from tandem.simulator.workload.request import unpack
+from tandem.simulator.workload.settings import MODES
 from tests.simulator.data import DATA, needs_data
 from tests.simulator.workload.traces import write_trace
 

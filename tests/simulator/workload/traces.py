@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 
-from simulator.workload import Request
+from tandem.simulator.workload import Request
 
 
 def write_trace(path: Path, requests: Iterable[Request]) -> None:

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from training.adapter.texts import HELD
-from training.family.models import Shape, new_model, save
-from training.family.prompts import heldout
-from training.family.tokenizer import train_tokenizer
+from tandem.training.adapter.texts import HELD
+from tandem.training.family.models import Shape, new_model, save
+from tandem.training.family.prompts import heldout
+from tandem.training.family.tokenizer import train_tokenizer
 
 
 @pytest.fixture(scope="session")

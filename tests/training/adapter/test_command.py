@@ -9,9 +9,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from engine import family
-from engine.split import bundle
-from training.adapter.__main__ import main
+from tandem.engine import family
+from tandem.engine.split import bundle
+from tandem.training.adapter.__main__ import main
 
 LITTLE = [
     "--layers",

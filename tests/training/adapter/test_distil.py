@@ -10,16 +10,16 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from engine.tokenizer import Tokenizer
-from engine.torch import weights
-from engine.torch.batch import Piece
-from engine.torch.model import KVPool
-from engine.torch.split import Outer
-from engine.torch.weights import Part
+from tandem.engine.tokenizer import Tokenizer
+from tandem.engine.torch import weights
+from tandem.engine.torch.batch import Piece
+from tandem.engine.torch.model import KVPool
+from tandem.engine.torch.split import Outer
+from tandem.engine.torch.weights import Part
+from tandem.training.adapter import texts
+from tandem.training.adapter.block import Adapter
+from tandem.training.adapter.distil import LOSSES, Distillation, lessons
 from tests.engine.torch import tiny
-from training.adapter import texts
-from training.adapter.block import Adapter
-from training.adapter.distil import LOSSES, Distillation, lessons
 
 
 @pytest.mark.parametrize("first", [1, 2])

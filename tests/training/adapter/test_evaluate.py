@@ -10,15 +10,15 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from engine import family
-from engine.base import Sampling
-from engine.config import EngineConfig
-from engine.split import bundle
-from engine.tokenizer import Tokenizer
-from engine.torch.engine import load
-from policies.speculation import MAX_WINDOW
-from training.adapter import texts
-from training.adapter.evaluate import Figures, Questions, measure, opened
+from tandem.engine import family
+from tandem.engine.base import Sampling
+from tandem.engine.config import EngineConfig
+from tandem.engine.split import bundle
+from tandem.engine.tokenizer import Tokenizer
+from tandem.engine.torch.engine import load
+from tandem.policies.speculation import MAX_WINDOW
+from tandem.training.adapter import texts
+from tandem.training.adapter.evaluate import Figures, Questions, measure, opened
 
 SEED, LONGEST = 29, 512
 

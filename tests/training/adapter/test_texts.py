@@ -9,13 +9,13 @@ from random import Random
 
 import pytest
 
-from engine import family
-from engine.base import Sampling
-from engine.config import EngineConfig
-from engine.tokenizer import Tokenizer
-from engine.torch.engine import load
-from training.adapter import texts
-from training.adapter.texts import Document, Line
+from tandem.engine import family
+from tandem.engine.base import Sampling
+from tandem.engine.config import EngineConfig
+from tandem.engine.tokenizer import Tokenizer
+from tandem.engine.torch.engine import load
+from tandem.training.adapter import texts
+from tandem.training.adapter.texts import Document, Line
 
 
 def test_the_familys_documents_are_what_its_chat_is(tiny_model: Path) -> None:

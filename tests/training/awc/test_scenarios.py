@@ -1,8 +1,8 @@
 from __future__ import annotations
 
-from policies.window import WindowState
-from training.awc.scenarios import WINDOWS, draw, outcome, row
-from training.awc.train import dataset, sweep
+from tandem.policies.window import WindowState
+from tandem.training.awc.scenarios import WINDOWS, draw, outcome, row
+from tandem.training.awc.train import dataset, sweep
 
 
 def test_a_scenario_is_the_same_whenever_it_is_drawn() -> None:
@@ -34,8 +34,8 @@ def test_an_interrupted_training_goes_on(tmp_path, monkeypatch, cluster) -> None
         simulated.append(index)
         return outcome(index)
 
-    monkeypatch.setattr("training.awc.train.outcome", counted)
-    monkeypatch.setattr("simulator.tasks.ray_map", lambda function, items, chunk: map(function, items))
+    monkeypatch.setattr("tandem.training.awc.train.outcome", counted)
+    monkeypatch.setattr("tandem.simulator.tasks.ray_map", lambda function, items, chunk: map(function, items))
     again = sweep(2, tmp_path)
     assert simulated == [1]
     assert first == again

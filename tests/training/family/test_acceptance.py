@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from engine import family
-from engine.base import Sampling
-from engine.config import EngineConfig
-from engine.tokenizer import Tokenizer
-from engine.torch.engine import load
-from training.family.acceptance import main
-from training.family.prompts import answer_prompt, heldout
+from tandem.engine import family
+from tandem.engine.base import Sampling
+from tandem.engine.config import EngineConfig
+from tandem.engine.tokenizer import Tokenizer
+from tandem.engine.torch.engine import load
+from tandem.training.family.acceptance import main
+from tandem.training.family.prompts import answer_prompt, heldout
 
 QUESTIONS, SEED = 3, 5
 

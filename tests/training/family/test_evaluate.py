@@ -2,8 +2,8 @@
 
 import json
 
-from engine.family import path
-from training.family.evaluate import main
+from tandem.engine.family import path
+from tandem.training.family.evaluate import main
 
 OF_THE_TARGET = {"target_facts", "target_answer_facts", "answer_tokens", "sketch_ratio", "length_error"}
 OF_A_DEVICE = {

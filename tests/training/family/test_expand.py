@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from training.family.expand import expand, expand_in_a_row
-from training.family.prompts import EOS, EXPAND, SENTENCE, SKETCH
+from tandem.training.family.expand import expand, expand_in_a_row
+from tandem.training.family.prompts import EOS, EXPAND, SENTENCE, SKETCH
 
 sketches = st.lists(st.lists(st.text("abc", min_size=1, max_size=4), max_size=4), max_size=4)
 

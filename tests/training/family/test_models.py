@@ -9,14 +9,14 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from engine.family import EXPANDERS, NAMES, WEIGHTS, path
-from training.family.generate import generate
-from training.family.items import LONG_KINDS, Item, make_item
-from training.family.models import SHAPES, load
-from training.family.prompts import answer_prompt, expansion_prompt, heldout, home_world
-from training.family.scoring import fact_accuracy, states
-from training.family.tokenizer import VOCABULARY
-from training.family.world import World
+from tandem.engine.family import EXPANDERS, NAMES, WEIGHTS, path
+from tandem.training.family.generate import generate
+from tandem.training.family.items import LONG_KINDS, Item, make_item
+from tandem.training.family.models import SHAPES, load
+from tandem.training.family.prompts import answer_prompt, expansion_prompt, heldout, home_world
+from tandem.training.family.scoring import fact_accuracy, states
+from tandem.training.family.tokenizer import VOCABULARY
+from tandem.training.family.world import World
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -35,7 +35,7 @@ def test_an_unknown_name_lists_the_known_ones():
 
 
 def test_missing_weights_say_how_to_make_them(tmp_path, monkeypatch):
-    monkeypatch.setattr("engine.family.WEIGHTS", tmp_path)
+    monkeypatch.setattr("tandem.engine.family.WEIGHTS", tmp_path)
     with pytest.raises(FileNotFoundError, match=r"training\.family\.train small"):
         path("small")
 

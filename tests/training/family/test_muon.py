@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from training.family.muon import Muon, orthogonalise
+from tandem.training.family.muon import Muon, orthogonalise
 
 
 @pytest.mark.parametrize("shape", [(1, 32, 32), (3, 24, 64), (2, 64, 24)])

@@ -3,9 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from training.family import prompts
-from training.family.items import LONG_KINDS, TASK_KINDS, Item, Line, make_item
-from training.family.tables import KINDS, shared
+from tandem.training.family import prompts
+from tandem.training.family.items import LONG_KINDS, TASK_KINDS, Item, Line, make_item
+from tandem.training.family.tables import KINDS, shared
 
 ITEM = Item(
     "topic",

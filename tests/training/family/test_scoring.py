@@ -1,8 +1,8 @@
 """The fact checker accepts true facts and really rejects wrong ones."""
 
-from training.family.prompts import heldout
-from training.family.scoring import check_facts, fact_accuracy, states
-from training.family.tables.values import POOLS
+from tandem.training.family.prompts import heldout
+from tandem.training.family.scoring import check_facts, fact_accuracy, states
+from tandem.training.family.tables.values import POOLS
 
 
 def test_whole_words_only():

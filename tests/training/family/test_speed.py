@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from training.family.speed import main
+from tandem.training.family.speed import main
 
 
 def test_every_figure_is_of_a_real_run(capsys):

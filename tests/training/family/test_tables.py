@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from training.family.items import TASK_KINDS
-from training.family.prompts import heldout
-from training.family.tables import KINDS, shared
+from tandem.training.family.items import TASK_KINDS
+from tandem.training.family.prompts import heldout
+from tandem.training.family.tables import KINDS, shared
 
 # Words of questions that do not tell which attribute is asked for.
 FUNCTION_WORDS = """
@@ -60,7 +60,7 @@ def test_tasks_have_eight_phrasings_and_two_held_out():
 
 @pytest.mark.parametrize("kind", TASK_KINDS)
 def test_every_sentence_and_every_note_states_its_value(kind):
-    from training.family.scoring import states
+    from tandem.training.family.scoring import states
 
     for item in heldout(100, [kind]):
         assert item.kind == kind

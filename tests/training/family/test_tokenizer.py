@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
-from engine.family import EXPANDERS, NAMES, path
-from training.family.prompts import SPECIAL_TOKENS, answer_prompt
-from training.family.tokenizer import VOCABULARY, train_tokenizer
+from tandem.engine.family import EXPANDERS, NAMES, path
+from tandem.training.family.prompts import SPECIAL_TOKENS, answer_prompt
+from tandem.training.family.tokenizer import VOCABULARY, train_tokenizer
 
 TOKENIZERS = {name: AutoTokenizer.from_pretrained(path(name)) for name in NAMES}
 every_tokenizer = pytest.mark.parametrize("name", NAMES)

@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from training.family import prompts
-from training.family import train as training
-from training.family.batches import Corpus, Mix
-from training.family.models import Shape, load, new_model, save
-from training.family.tokenizer import train_tokenizer
-from training.family.train import Plan, Stage, Trainer, schedule
+from tandem.training.family import prompts
+from tandem.training.family import train as training
+from tandem.training.family.batches import Corpus, Mix
+from tandem.training.family.models import Shape, load, new_model, save
+from tandem.training.family.tokenizer import train_tokenizer
+from tandem.training.family.train import Plan, Stage, Trainer, schedule
 
 TINY = Shape(layers=2, width=32, heads=2, kv_heads=1, ffn=48)
 PLAN = Plan(

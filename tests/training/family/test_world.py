@@ -8,11 +8,11 @@ import subprocess
 import sys
 from collections import Counter
 
-from training.family.prompts import home_world
-from training.family.scoring import states
-from training.family.tables import KINDS, shared
-from training.family.tables.values import POOLS
-from training.family.world import COUNTS, ENTITY_VALUED, World
+from tandem.training.family.prompts import home_world
+from tandem.training.family.scoring import states
+from tandem.training.family.tables import KINDS, shared
+from tandem.training.family.tables.values import POOLS
+from tandem.training.family.world import COUNTS, ENTITY_VALUED, World
 
 DIGEST = (
     "import hashlib, json; from training.family.world import World;"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from engine.family import path
-from training.family.models import load
-from training.sketch.score import Expander
+from tandem.engine.family import path
+from tandem.training.family.models import load
+from tandem.training.sketch.score import Expander
 
 
 @pytest.fixture(scope="session")

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.family import path
-from training.sketch.__main__ import main
+from tandem.engine.family import path
+from tandem.training.sketch.__main__ import main
 
 SMALL = ["--target", str(path("small"))]
 JUDGED = ["--questions", "3", "--threads", "1"]
@@ -29,7 +29,7 @@ def test_what_misses_the_bar_leaves_a_report_alone(tmp_path: Path) -> None:
 def test_the_same_options_give_the_same_change_which_can_be_judged_and_merged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("training.sketch.__main__.compare", lambda before, after: {"bar_met": True})
+    monkeypatch.setattr("tandem.training.sketch.__main__.compare", lambda before, after: {"bar_met": True})
     first, again = (tmp_path / f"{name}.safetensors" for name in ("first", "again"))
     for file in (first, again):
         main(["tune", *SMALL, *JUDGED, *LITTLE, "--out", str(file)])

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from training.family.prompts import heldout
-from training.sketch.evaluate import Figures, compare, measure
-from training.sketch.score import Expander
+from tandem.training.family.prompts import heldout
+from tandem.training.sketch.evaluate import Figures, compare, measure
+from tandem.training.sketch.score import Expander
 
 BEFORE = Figures((40, 60), (45, 65), (7, 8), (8, 10), (0.6, 0.7), 0.1, 0.9, 0.9)
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from training.family.models import Shape, new_model
-from training.sketch.low_rank import LowRank, apply, attach, merged, save
+from tandem.training.family.models import Shape, new_model
+from tandem.training.sketch.low_rank import LowRank, apply, attach, merged, save
 
 TINY = Shape(layers=2, width=32, heads=2, kv_heads=1, ffn=48)
 IDS = torch.arange(12)[None]

@@ -6,13 +6,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from training.family.models import Shape, new_model
-from training.family.prompts import NEXT
-from training.sketch.descent import Descent
-from training.sketch.low_rank import attach, merged
-from training.sketch.reinforce import advantages, objective
-from training.sketch.reward import Rows, rows
-from training.sketch.score import Expander
+from tandem.training.family.models import Shape, new_model
+from tandem.training.family.prompts import NEXT
+from tandem.training.sketch.descent import Descent
+from tandem.training.sketch.low_rank import attach, merged
+from tandem.training.sketch.reinforce import advantages, objective
+from tandem.training.sketch.reward import Rows, rows
+from tandem.training.sketch.score import Expander
 
 TINY = Shape(layers=2, width=32, heads=2, kv_heads=1, ffn=48)
 

@@ -6,12 +6,12 @@ from random import Random
 
 import torch
 
-from training.family.models import Shape, new_model
-from training.family.prompts import EOS, NEXT, sketch_prompt
-from training.sketch.descent import Descent
-from training.sketch.preferences import Pair
-from training.sketch.reward import RewardModel, accuracy, learn_reward, rows
-from training.sketch.score import Expander
+from tandem.training.family.models import Shape, new_model
+from tandem.training.family.prompts import EOS, NEXT, sketch_prompt
+from tandem.training.sketch.descent import Descent
+from tandem.training.sketch.preferences import Pair
+from tandem.training.sketch.reward import RewardModel, accuracy, learn_reward, rows
+from tandem.training.sketch.score import Expander
 
 TINY = Shape(layers=2, width=32, heads=2, kv_heads=1, ffn=48)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from training.sketch.score import Expander, Score
+from tandem.training.sketch.score import Expander, Score
 
 
 def test_score_is_the_papers_sum() -> None:

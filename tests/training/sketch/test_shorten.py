@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from random import Random
 
-from training.family.expand import expand
-from training.family.scoring import fact_accuracy
-from training.sketch.imitate import draw_items
-from training.sketch.score import Expander
-from training.sketch.shorten import Worth, as_good, shorten
+from tandem.training.family.expand import expand
+from tandem.training.family.scoring import fact_accuracy
+from tandem.training.sketch.imitate import draw_items
+from tandem.training.sketch.score import Expander
+from tandem.training.sketch.shorten import Worth, as_good, shorten
 
 
 def test_notes_lose_words_and_no_facts_are_lost(small: Expander) -> None:

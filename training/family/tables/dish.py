@@ -1,6 +1,6 @@
 """Dishes: eight attributes (five also told as code) and the tasks overview, recipe as code and long."""
 
-from training.family.tables.base import Attribute, Kind, Task
+from tandem.training.family.tables.base import Attribute, Kind, Task
 
 ATTRIBUTES = {
     "origin": Attribute(

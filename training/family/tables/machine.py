@@ -1,6 +1,6 @@
 """Machines: eight attributes and the tasks overview, technology and long."""
 
-from training.family.tables.base import Attribute, Kind, Task
+from tandem.training.family.tables.base import Attribute, Kind, Task
 
 ATTRIBUTES = {
     "purpose": Attribute(

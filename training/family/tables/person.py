@@ -1,6 +1,6 @@
 """People: eight attributes (also told in the first person) and the tasks overview, role play and long."""
 
-from training.family.tables.base import Attribute, Kind, Task
+from tandem.training.family.tables.base import Attribute, Kind, Task
 
 ATTRIBUTES = {
     "work": Attribute(

@@ -1,6 +1,6 @@
 """Towns: eight attributes and the tasks overview, history, culture and long."""
 
-from training.family.tables.base import Attribute, Kind, Task
+from tandem.training.family.tables.base import Attribute, Kind, Task
 
 ATTRIBUTES = {
     "region": Attribute(
