@@ -23,7 +23,7 @@ test: lint vllm
 	$(RUN) -m pytest -n 2 --dist loadgroup -m "not alone"
 	$(RUN) -m pytest -m alone
 
-# vLLM on a machine without a GPU; with one: .venv/bin/pip install "tandem[vllm]"
+# vLLM on a machine without a GPU; with one: .venv/bin/pip install ".[vllm]"
 vllm: $(VENV)/installed-vllm
 
 lint: $(VENV)/installed-dev

@@ -34,7 +34,7 @@ from tandem.deployments.ledger import LedgerError
 from tandem.engine.base import EngineError
 from tandem.policies.collaboration import ANY_DEVICE
 
-VERSION = metadata.version("tandem")
+VERSION = metadata.version("tandem-llm")
 
 
 def create_api(backend: Backend, coalescer: ChunkCoalescer | None = None) -> FastAPI:

@@ -46,7 +46,7 @@ def require() -> None:
     if found != VERSION:
         there = "it is not installed" if found is None else f"{found} is installed"
         raise VllmMissing(
-            f"engine kind vllm needs vLLM {VERSION}, and {there}: pip install 'tandem[vllm]', "
+            f"engine kind vllm needs vLLM {VERSION}, and {there}: pip install '.[vllm]' in a checkout of Tandem, "
             "or, without a GPU, make vllm"
         )
 

@@ -141,3 +141,11 @@ def test_every_row_of_the_results_names_a_benchmark() -> None:
     named = [row.split("|")[-2].strip() for row in table.splitlines()]
     assert named[0]
     assert {cell.strip("`") for cell in named if cell} <= set(BENCHMARKS)
+
+
+@pytest.mark.parametrize(
+    "file", [*DOCUMENTS, ROOT / "Makefile", ROOT / "engine" / "vllm" / "__init__.py"], ids=name
+)
+def test_nothing_installs_a_package_of_our_name_from_the_index(file: Path) -> None:
+    """Tandem is not published: what the index has as `tandem` is somebody else's."""
+    assert not re.findall(r"pip install [^\n]*\btandem\b(?!-)", file.read_text(encoding="utf-8"))
