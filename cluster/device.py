@@ -204,7 +204,7 @@ class DeviceSession(BaseSession):
             self._processor.finish(job)
 
     def _count_prefill(self, tokens: int) -> None:
-        self._device.counters.tokens_prefilled += tokens
+        self._device.counters.tokens_prefilled += max(0, tokens)  # a forward session's prompt is empty
 
     async def generate(self) -> AsyncGenerator[Tokens, None]:
         inner = self._start("generate")
@@ -356,7 +356,8 @@ class DeviceSession(BaseSession):
 
 
 def shared_prefix(prompt: Sequence[int], other: Sequence[int]) -> int:
-    """Tokens of the prefix that both share in whole blocks, without the prompt's last one, whose logits are wanted."""
-    tokens = min(len(prompt) - 1, len(other)) // BLOCK * BLOCK
+    """Return the tokens of the prefix that both share in whole blocks, without the prompt's last one, whose logits are
+    wanted."""
+    tokens = max(0, min(len(prompt) - 1, len(other))) // BLOCK * BLOCK
     blocks = range(0, tokens, BLOCK)
     return next((i for i in blocks if prompt[i : i + BLOCK] != other[i : i + BLOCK]), tokens)

@@ -19,8 +19,12 @@ os.environ.update(ENVIRONMENT)  # before any test module imports Ray
 os.environ |= {"OMP_NUM_THREADS": "1", "OMP_THREAD_LIMIT": "1"}
 
 # What a machine is busy with says nothing about the code: neither a test's time nor that of making its examples, the
-# first of which on a clean checkout waits for a table of Unicode.
-settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# first of which on a clean checkout waits for a table of Unicode. Examples are the same in every run;
+# `pytest --hypothesis-profile nightly` draws new ones, and prints what repeats a failure.
+settings.register_profile(
+    "tests", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True, database=None
+)
+settings.register_profile("nightly", settings.get_profile("tests"), derandomize=False, print_blob=True)
 settings.load_profile("tests")
 
 WIRE_TOKEN = "for these tests only"

@@ -197,19 +197,19 @@ def numbered(said: list[frames.Request]) -> bytes:
 
 
 @given(st.lists(noise, min_size=1, max_size=6), st.booleans())
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 def test_noise_harms_nobody(said: list[bytes], hello: bool) -> None:
     check_that_others_are_unharmed(b"", said, hello)
 
 
 @given(requests.map(numbered), st.lists(noise, max_size=1))
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 def test_wild_requests_harm_nobody(asked: bytes, noise: list[bytes]) -> None:
     check_that_others_are_unharmed(asked, noise, hello=True)
 
 
 @given(requests.map(numbered), st.lists(noise, max_size=4))
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 def test_noise_on_a_connection_that_may_be_resumed(asked: bytes, noise: list[bytes]) -> None:
     check_that_others_are_unharmed(asked, noise, hello=True, resume_s=60.0)
 

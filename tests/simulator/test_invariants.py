@@ -42,7 +42,7 @@ OF_MODE = {
 }
 
 
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 @given(asked=requests(), world=worlds())
 def test_1_every_request_ends_once_with_the_tokens_of_its_trace_and_leaves_nothing_behind(
     asked: list[Request], world: dict[str, Any]
@@ -94,7 +94,7 @@ def _nothing_is_left(world: World) -> None:
     assert not asyncio.all_tasks(world.loop)
 
 
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 @given(asked=requests(), world=worlds())
 def test_2_nothing_comes_before_its_cause(asked: list[Request], world: dict[str, Any]) -> None:
     _, answers = run(config(**world), asked)
@@ -189,7 +189,7 @@ def test_3_the_same_configuration_gives_the_same_bytes_in_any_process() -> None:
     assert simulate(config(seed=4)).json() != here["speculative"]  # the seed matters
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(asked=requests(), world=worlds())
 def test_3_another_run_in_the_same_process_as_well(asked: list[Request], world: dict[str, Any]) -> None:
     made = config(**world)
@@ -200,7 +200,7 @@ def _bytes(frames: int, tokens: int) -> int:
     return 24 * frames + 3 * tokens
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     asked=requests(),
     mode=st.sampled_from(["cloud", "device", "speculative", "race"]),

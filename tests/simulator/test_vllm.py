@@ -255,7 +255,7 @@ def test_every_request_gets_the_tokens_of_its_script(mode: str | None) -> None:
 
 
 @with_vllm
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(asked=worlds.requests(), world=worlds.worlds())
 def test_whatever_is_configured_nothing_is_lost_and_nothing_left(
     asked: list[Request], world: dict[str, Any]

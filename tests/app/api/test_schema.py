@@ -16,11 +16,8 @@ CHECKED = [check for check in CHECKS.get_all() if check.__name__ != "positive_da
 """What fits the schema may still name a model that is not there, or ask for more than the context holds."""
 PATIENT = settings(
     max_examples=15,
-    deadline=None,
     phases=[Phase.explicit, Phase.generate],
     suppress_health_check=list(HealthCheck),
-    derandomize=True,
-    database=None,
 )
 
 

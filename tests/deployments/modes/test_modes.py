@@ -142,7 +142,7 @@ class Scripted(NullEngine):
             return draft
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     gamma=st.integers(1, 12),
     script=st.lists(st.booleans(), min_size=1, max_size=40),
@@ -192,7 +192,7 @@ async def test_the_window_policy_sees_what_the_pair_has_done() -> None:
     assert (seen[-1].rtt_s, seen[-1].queue, seen[-1].previous) == (0.01, 0.5, 2)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     windows=st.lists(st.integers(1, 12), min_size=1, max_size=8),
     script=st.lists(st.booleans(), min_size=1, max_size=40),

@@ -219,7 +219,7 @@ class TorchCoreMachine(CoreMachine):
 
 
 for _machine in (PlainCoreMachine, TorchCoreMachine):
-    _machine.TestCase.settings = settings(max_examples=200, stateful_step_count=50, deadline=None)
+    _machine.TestCase.settings = settings(max_examples=200, stateful_step_count=50)
 TestPlainCore, TestTorchCore = PlainCoreMachine.TestCase, TorchCoreMachine.TestCase
 
 
