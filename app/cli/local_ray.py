@@ -34,7 +34,10 @@ ENVIRONMENT = {
 
 
 TOKEN = "token"
-"""The file with which a cluster's own processes, and whoever may talk to it, tell themselves from others."""
+"""The file with the secret that Ray's processes and its clients present to each other."""
+RAYS = "ray"
+"""The folder that Ray writes to. Ray lets every user write there, so it lies inside a folder that only this user may
+enter, and what others must not replace lies beside it. Short, like all of the path: Ray makes sockets below it."""
 
 
 class StillRunning(RuntimeError):
@@ -43,7 +46,11 @@ class StillRunning(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class LocalRay:
-    """dashboard: its address, which `serve deploy` talks to; folder: everything that Ray writes."""
+    """A running Ray.
+
+    dashboard: its address, which `serve deploy` talks to.
+    folder: all of its files, for this user alone.
+    """
 
     dashboard: str
     folder: Path
@@ -57,7 +64,7 @@ def local_ray() -> Iterator[LocalRay]:
     StillRunning if a process cannot be stopped.
     """
     os.environ.update(ENVIRONMENT)
-    folder = Path(tempfile.mkdtemp(prefix="tandem-"))  # short: Ray makes socket paths below it
+    folder = Path(tempfile.mkdtemp(prefix="tandem-"))  # mode 0700
     token = folder / TOKEN
     token.touch(mode=0o600)
     token.write_text(secrets.token_hex(32))
@@ -77,7 +84,7 @@ def local_ray() -> Iterator[LocalRay]:
                 include_dashboard=True,
                 dashboard_host="127.0.0.1",
                 dashboard_port=port,
-                _temp_dir=str(folder),
+                _temp_dir=str(folder / RAYS),
                 log_to_driver=False,
                 logging_level=logging.ERROR,
             )
@@ -93,8 +100,13 @@ def local_ray() -> Iterator[LocalRay]:
 
 
 def token_of(folder: Path) -> dict[str, str]:
-    """Where Ray finds the token of the cluster that writes to this folder, as environment variables."""
+    """Environment variables that tell Ray where the token of the cluster with this folder is."""
     return {"RAY_AUTH_TOKEN_PATH": str(folder / TOKEN)}
+
+
+def logs_of(folder: Path) -> Path:
+    """Ray's logs, of the cluster with this folder."""
+    return folder / RAYS / "session_latest" / "logs"
 
 
 def free_port() -> int:

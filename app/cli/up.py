@@ -20,7 +20,7 @@ import yaml
 from rich.console import Console
 
 from tandem.app.cli.client import DEFAULT_URL
-from tandem.app.cli.local_ray import ENVIRONMENT, LocalRay, StillRunning, local_ray, token_of
+from tandem.app.cli.local_ray import ENVIRONMENT, LocalRay, StillRunning, local_ray, logs_of, token_of
 from tandem.app.cli.processes import Process, alive, descendants, end, myself
 
 IMPORT_PATH = "tandem.app.main:build"
@@ -94,7 +94,7 @@ def up(port: int | None = None, config: Path = CONFIG) -> None:
                         raise UpError(f"{error}\nLogs: {_keep_logs(ray.folder)}") from None
                     _record(address, ray)
                 explain(console, plan, time.monotonic() - began, _is_open(address))
-                console.print(f"Logs: {ray.folder / 'session_latest' / 'logs' / 'serve'}", soft_wrap=True)
+                console.print(f"Logs: {logs_of(ray.folder) / 'serve'}", soft_wrap=True)
                 _stay()
             finally:
                 signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not stop the stopping
@@ -256,7 +256,7 @@ def _all_there(client: httpx.Client, address: str) -> bool:
 def _keep_logs(folder: Path) -> Path:
     """Where the logs of a start that failed can be read; those of the one before are gone."""
     shutil.rmtree(LOGS, ignore_errors=True)
-    shutil.copytree(folder / "session_latest" / "logs", LOGS, ignore_dangling_symlinks=True)
+    shutil.copytree(logs_of(folder), LOGS, ignore_dangling_symlinks=True)
     return LOGS
 
 

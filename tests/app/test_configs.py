@@ -16,7 +16,7 @@ import torch
 import yaml
 from openai import OpenAI
 
-from tandem.app.cli.local_ray import TOKEN, LocalRay, free_port
+from tandem.app.cli.local_ray import TOKEN, LocalRay, free_port, logs_of
 from tandem.app.cli.up import CONFIG, RECORD, UpError, read
 from tandem.app.settings import PoolSettings, Settings
 from tandem.deployments.engines import VllmSettings
@@ -211,7 +211,7 @@ def test_the_gpu_file_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         assert names <= SMALL.keys() | {"model", "certificate", "key", "authority", "path"}
         assert "args.verifier.engine.model" in differing
         check_answers(record["address"], arguments(asked)["model"], "laptop")
-        logs = Path(record["folder"]) / "session_latest" / "logs" / "serve"
+        logs = logs_of(Path(record["folder"])) / "serve"
         for pool in ("Verifier", "Drafter"):
             (log,) = logs.glob(f"replica_tandem_{pool}_*.log")
             assert f"place={'cuda' if HAS_GPU else 'cpu'}" in log.read_text()

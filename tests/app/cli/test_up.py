@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from stat import S_IMODE
 from typing import Any
 
 import httpx
@@ -155,7 +156,7 @@ def test_after_a_kill_nothing_lives_on(folder: Path, config: Path) -> None:
     with started(folder, config) as process:
         processes = recorded(folder)
         ray_folder = Path(json.loads((folder / RECORD).read_text())["folder"])
-        assert ray_folder.exists()
+        assert S_IMODE(ray_folder.stat().st_mode) == 0o700
         assert "haproxy" in {name(process) for process in processes}
         process.kill()
         process.wait(10)

@@ -1,0 +1,52 @@
+"""The folder of a Ray of one's own: what other users of the machine can do to it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from stat import S_IMODE
+
+import pytest
+
+STARTER = """
+import ray, sys
+from ray._common.utils import try_to_create_directory
+from tandem.app.cli.local_ray import local_ray
+
+def init(_temp_dir, **_):
+    try_to_create_directory(_temp_dir)  # as Ray does before it starts anything
+    print(_temp_dir, flush=True)
+
+ray.init = init
+with local_ray() as started:
+    print(started.folder, flush=True)
+    sys.stdin.read()
+"""
+OTHER = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
+def test_another_user_can_neither_read_nor_replace_what_is_in_it() -> None:
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", STARTER], stdin=pipe, stdout=pipe, text=True) as process:
+        assert process.stdout is not None
+        rays, folder = (Path(process.stdout.readline().strip()) for _ in range(2))
+        assert S_IMODE(rays.stat().st_mode) == 0o777, "Ray lets everybody write to its own"
+        token, haproxy = folder / "token", folder / "h"
+        assert token.exists()
+        assert haproxy.exists()
+        for attempt in (
+            ["ls", folder],
+            ["cat", token],
+            ["mv", token, folder / "moved"],
+            ["mv", haproxy, folder / "moved"],
+            ["touch", rays / "planted"],
+        ):
+            done = subprocess.run([*OTHER, *attempt], capture_output=True, text=True)
+            assert done.returncode != 0, attempt
+            assert "Permission denied" in done.stderr
+        process.communicate()
+    assert process.returncode == 0
+    assert not folder.exists()
