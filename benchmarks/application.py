@@ -26,7 +26,7 @@ from tandem.benchmarks.paths import ROOT
 READY_WITHIN_S = 120.0
 
 
-TANDEM = [sys.executable, "-c", "from app.cli.main import main; main()"]
+TANDEM = [sys.executable, "-c", "from tandem.app.cli.main import main; main()"]
 
 
 def configured(settings: dict[str, Any]) -> dict[str, Any]:

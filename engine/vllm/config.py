@@ -11,9 +11,9 @@ from pydantic import Field
 
 from tandem.engine.config import SessionLimits
 
-SCHEDULER = "engine.vllm.scheduler.TandemScheduler"
-WORKER = "engine.vllm.worker.Extension"
-PROPOSER = "engine.vllm.proposer.NullProposer"
+SCHEDULER = "tandem.engine.vllm.scheduler.TandemScheduler"
+WORKER = "tandem.engine.vllm.worker.Extension"
+PROPOSER = "tandem.engine.vllm.proposer.NullProposer"
 UNIPROC = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
 OURS = {
     "model": "model",

@@ -24,7 +24,7 @@ DRAIN_S = 0.05  # that a draining replica leaves its sessions: less than their a
 
 # Forked from a server that has imported everything, so that a process is there as soon as its model is read.
 _processes = multiprocessing.get_context("forkserver")
-_processes.set_forkserver_preload([__name__, "engine.torch.engine", "engine.torch.split"])
+_processes.set_forkserver_preload([__name__, "tandem.engine.torch.engine", "tandem.engine.torch.split"])
 
 
 class EndpointProcess:
