@@ -1,4 +1,4 @@
-# The two commands: `make up` runs Tandem on this machine, `make test` tests it. Nothing but Python 3.11 is needed.
+# The two commands: `make up` runs Tandem on this machine, `make test` tests it (`make test-all`: as CI does). Nothing but Python 3.11 is needed.
 
 PYTHON ?= $(firstword $(foreach python,python3.11 python3.12 python3,$(shell command -v $(python))))
 # On a machine without a GPU, the smaller build will do:
@@ -10,7 +10,7 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 PIP := $(RUN) -m pip --disable-pip-version-check --no-input
 
-.PHONY: up down test lint vllm clean
+.PHONY: up down test test-all test-nightly lint vllm clean
 
 up: $(VENV)/installed
 	@$(VENV)/bin/tandem up --port $(PORT)
@@ -18,10 +18,25 @@ up: $(VENV)/installed
 down:
 	@test ! -x $(VENV)/bin/tandem || $(VENV)/bin/tandem down
 
-# In two processes, and what needs Ray in one of them; then what measures time, by itself.
-test: lint vllm
-	$(RUN) -m pytest -n 2 --dist loadgroup -m "not alone"
-	$(RUN) -m pytest -m alone
+# $(call pytest,MARKERS): in two processes, and what needs Ray in one of them; then, whatever those found, what
+# measures time, by itself. pytest exits with 5 where no test has these markers.
+define pytest
+	@status=0; \
+	$(RUN) -m pytest -n 2 --dist loadgroup -m "($(1)) and not alone" $(2) || status=$$?; \
+	$(RUN) -m pytest -m "($(1)) and alone" $(2) || test $$? = 5 || status=1; \
+	exit $$status
+endef
+
+test: lint
+	$(call pytest,not slow and not nightly)
+
+# What CI runs: with vLLM, the notebooks, the training commands and long simulations.
+test-all: lint vllm
+	$(call pytest,not nightly)
+
+# New examples and seeds in every run.
+test-nightly: lint vllm
+	$(call pytest,nightly or hypothesis,--hypothesis-profile=nightly)
 
 # vLLM on a machine without a GPU; with one: .venv/bin/pip install ".[vllm]"
 vllm: $(VENV)/installed-vllm

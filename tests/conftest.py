@@ -12,6 +12,7 @@ import yaml
 from hypothesis import HealthCheck, settings
 
 from tandem.app.cli.local_ray import ENVIRONMENT, LocalRay, free_port, local_ray
+from tandem.engine.vllm import installed
 
 os.environ.update(ENVIRONMENT)  # before any test module imports Ray
 # Before numpy and torch: one thread each, whatever a test asks for. Two that wait for each other on a core that is
@@ -32,10 +33,16 @@ WIRE_TOKEN = "for these tests only"
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that need Ray go to one process, so that one Ray is enough (`pytest -n 2 --dist loadgroup`)."""
+    """Tests that need Ray go to one process (`-n 2 --dist loadgroup`), so that one Ray is enough; vLLM's likewise."""
     for item in items:
         if "cluster" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.xdist_group("ray"))
+        if item.get_closest_marker("vllm"):
+            item.add_marker("slow")
+            item.add_marker(pytest.mark.xdist_group("vllm"))
+            item.add_marker(
+                pytest.mark.skipif(installed() is None, reason="vLLM is not installed: make vllm")
+            )
 
 
 @pytest.fixture(scope="session", autouse=True)

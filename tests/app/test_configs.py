@@ -20,7 +20,7 @@ from tandem.app.cli.local_ray import TOKEN, LocalRay, free_port, logs_of
 from tandem.app.cli.up import CONFIG, RECORD, UpError, read
 from tandem.app.settings import PoolSettings, Settings
 from tandem.deployments.engines import VllmSettings
-from tandem.engine import family, vllm
+from tandem.engine import family
 from tandem.engine.vllm.config import check_options
 from tests.app.cli.started import started
 from tests.cluster.certificate import make_certificate
@@ -28,8 +28,6 @@ from tests.conftest import Running
 
 GPU = CONFIG.with_name("gpu.yaml")
 TARGET, DRAFTER = "/models/llama-3.1-8b-instruct", "/models/llama-3.2-1b-instruct"
-with_vllm = pytest.mark.skipif(vllm.installed() is None, reason="vLLM is not installed: make vllm")
-on_vllm = pytest.mark.xdist_group("vllm")
 
 HAS_GPU = torch.cuda.is_available()
 SMALL: dict[str, float] = {
@@ -118,8 +116,7 @@ def test_it_says_what_the_settings_know(file: Path) -> None:
     assert settings.hosts
 
 
-@with_vllm
-@on_vllm
+@pytest.mark.vllm
 @pytest.mark.parametrize("pool", ["verifier", "drafter"])
 def test_vllm_knows_the_options_of_the_gpu_file(pool: str) -> None:
     engine = getattr(Settings.model_validate(arguments(yaml.safe_load(GPU.read_text()))), pool).engine
@@ -128,8 +125,7 @@ def test_vllm_knows_the_options_of_the_gpu_file(pool: str) -> None:
     check_options(engine.options)
 
 
-@with_vllm
-@on_vllm
+@pytest.mark.vllm
 def test_a_model_folder_that_is_missing_is_named_in_one_line() -> None:
     with pytest.raises(UpError) as raised:
         read(GPU)
@@ -181,8 +177,7 @@ def test_who_asks_for_no_gpu_sees_none() -> None:
         assert ray.get(seen.options(num_cpus=0.1, runtime_env={"env_vars": given}).remote()) == expected
 
 
-@with_vllm
-@on_vllm
+@pytest.mark.vllm
 @pytest.mark.alone  # two engines at once leave nothing of a small machine to others' time limits
 @pytest.mark.timeout(600)
 def test_the_gpu_file_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -81,7 +81,7 @@ def check(line: str, capsys: pytest.CaptureFixture[str]) -> None:
         case "curl":
             check_curl(words)
         case "make":
-            targets = re.findall(r"^(\w+):", text(ROOT / "Makefile"), re.MULTILINE)
+            targets = re.findall(r"^([\w-]+):", text(ROOT / "Makefile"), re.MULTILINE)
             assert {word for word in words if not word.startswith("TORCH=")} <= set(targets)
         case "pytest" | "pip" | "jupyter":
             assert all((ROOT / word).exists() for word in words if "/" in word and not word.startswith("--"))

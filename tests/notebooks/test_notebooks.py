@@ -12,6 +12,7 @@ NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
 LIMIT_S = 300.0  # a notebook; the longest takes a minute on a machine that has little else to do
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(LIMIT_S)
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_it_runs_and_draws(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -198,3 +199,17 @@ def test_a_file_that_is_no_configuration(tmp_path: Path) -> None:
     path.write_text("{")
     with pytest.raises(ConfigError, match=r"c\.yaml"):
         load(path)
+
+
+def test_without_vllm_it_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def version(package: str) -> str:
+        raise metadata.PackageNotFoundError(package)
+
+    monkeypatch.setattr(metadata, "version", version)
+    with pytest.raises(ConfigError, match="engine: engine kind vllm needs vLLM .* it is not installed"):
+        parse(raw(engine={"kind": "vllm"}))
+
+
+def test_an_unknown_kind_is_refused() -> None:
+    with pytest.raises(ConfigError, match="engine: .*'sglang'.*'torch', 'vllm'"):
+        parse(raw(engine={"kind": "sglang"}))

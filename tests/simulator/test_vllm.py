@@ -10,7 +10,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Coroutine
-from importlib import import_module, metadata
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +38,7 @@ from tests.simulator.timers import Linear
 
 scenario = import_module("tandem.simulator.chaos.scenario")  # beside a function of that name
 
-pytestmark = [pytest.mark.xdist_group("vllm"), pytest.mark.timeout(300)]
-with_vllm = pytest.mark.skipif(vllm.installed() is None, reason="vLLM is not installed: make vllm")
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(300)]
 
 CONFIG = VllmConfig(kv_blocks=64, block_size=16, token_budget=64, max_sessions=32)
 VLLM = {"kind": "vllm", "block_size": 16}
@@ -47,11 +46,10 @@ VLLM = {"kind": "vllm", "block_size": 16}
 
 @pytest.fixture(scope="module", autouse=True)
 def _imported() -> None:
-    if vllm.installed() is not None:
-        vllm.set_environment()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of what vLLM imports
-            import tandem.simulator.vllm  # noqa: F401
+    vllm.set_environment()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of what vLLM imports
+        import tandem.simulator.vllm  # noqa: F401
 
 
 class Alone:
@@ -83,7 +81,6 @@ class Alone:
         return self.loop.run(main)
 
 
-@with_vllm
 @pytest.mark.parametrize("check", CHECKS, ids=lambda c: c.__name__)
 def test_contract(check: Any) -> None:
     alone = Alone()
@@ -104,7 +101,6 @@ async def answer(
     return ids, finish, times
 
 
-@with_vllm
 def test_a_step_takes_what_the_timer_says() -> None:
     alone = Alone()
     ids, finish, times = alone.run(
@@ -115,7 +111,6 @@ def test_a_step_takes_what_the_timer_says() -> None:
     assert times == pytest.approx([1.8, 2.9, 4.0, 5.1])  # 8 positions, then one at a time
 
 
-@with_vllm
 def test_the_timer_is_told_of_prompts_and_windows() -> None:
     async def main() -> None:
         target = alone.engine(CONFIG.model_copy(update={"token_budget": 50}))
@@ -138,7 +133,6 @@ def test_the_timer_is_told_of_prompts_and_windows() -> None:
     assert alone.timer.asked == [(50, 0, 0, ((50, 0),)), (30, 0, 0, ((30, 50),)), (4, 1, 80, ())]
 
 
-@with_vllm
 @pytest.mark.parametrize("scheduling", [None, "fcfs", "buffer_aware", "andes"])
 def test_under_pressure_all_come_to_their_end_the_same_way_each_time(scheduling: str | None) -> None:
     def once() -> list[Any]:
@@ -177,7 +171,6 @@ def test_under_pressure_all_come_to_their_end_the_same_way_each_time(scheduling:
     assert once() == first
 
 
-@with_vllm
 @pytest.mark.parametrize(("blocks", "count"), [(64, 5), (8, 3)], ids=["ample", "tight"])
 def test_parked_sessions_that_are_asked_on_together_may_be_more_than_there_are_places(
     blocks: int, count: int
@@ -197,7 +190,6 @@ def test_parked_sessions_that_are_asked_on_together_may_be_more_than_there_are_p
     alone.run(main())
 
 
-@with_vllm
 def test_what_is_refused() -> None:
     async def main() -> None:
         engine = alone.engine(CONFIG.model_copy(update={"max_sessions": 1, "max_waiting": 1}))
@@ -213,7 +205,6 @@ def test_what_is_refused() -> None:
     alone.run(main())
 
 
-@with_vllm
 def test_engines_share_their_hardware() -> None:
     async def main() -> None:
         hardware = Hardware(alone.loop)
@@ -240,7 +231,6 @@ def config(**changes: Any) -> Config:
     return parse(raw(**({"engine": VLLM, "history": True} | changes)))
 
 
-@with_vllm
 @pytest.mark.parametrize("mode", ["cloud", "speculative", "race", None])
 def test_every_request_gets_the_tokens_of_its_script(mode: str | None) -> None:
     made = config(mode=mode, targets=[{**TARGET, "count": 2, "measured_draft": {"base_s": 0.004}}])
@@ -254,7 +244,6 @@ def test_every_request_gets_the_tokens_of_its_script(mode: str | None) -> None:
     assert not asyncio.all_tasks(world.loop)
 
 
-@with_vllm
 @settings(max_examples=60)
 @given(asked=worlds.requests(), world=worlds.worlds())
 def test_whatever_is_configured_nothing_is_lost_and_nothing_left(
@@ -275,7 +264,6 @@ def test_whatever_is_configured_nothing_is_lost_and_nothing_left(
     assert not asyncio.all_tasks(after.loop)
 
 
-@with_vllm
 def test_where_memory_is_ample_it_takes_the_steps_that_the_torch_engine_takes() -> None:
     """The same requests, the same hardware, whole prompts at once: then vLLM does what our own core does."""
     whole = {"batching": {"name": "fifo"}, "token_budget": 2048}
@@ -308,7 +296,6 @@ def burst(scheduling: str | None) -> Result:
     return simulate(made, requests=asked)
 
 
-@with_vllm
 def test_buffers_let_a_burst_begin_sooner() -> None:
     p99 = {}
     for name in (None, "fcfs", "buffer_aware"):
@@ -318,7 +305,6 @@ def test_buffers_let_a_burst_begin_sooner() -> None:
     assert p99["buffer_aware"] < 0.7 * min(p99[None], p99["fcfs"])
 
 
-@with_vllm
 def test_a_server_that_is_killed_loses_what_it_had() -> None:
     async def main() -> None:
         session = await world.servers[0].engine.open(
@@ -354,7 +340,6 @@ def digest() -> str:
     return hashlib.sha256(json.dumps(said).encode()).hexdigest()
 
 
-@with_vllm
 def test_it_is_the_same_in_any_process() -> None:
     here = digest()
     assert digest() == here
@@ -370,7 +355,6 @@ def test_it_is_the_same_in_any_process() -> None:
 # -- what is said of it -------------------------------------------------------------------------------------
 
 
-@with_vllm
 @pytest.mark.parametrize(
     ("engine", "message"),
     [
@@ -389,21 +373,6 @@ def test_mistakes_are_told_in_one_line(engine: dict[str, Any], message: str) -> 
             parse(made)
 
 
-def test_another_version_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    def version(package: str) -> str:
-        raise metadata.PackageNotFoundError(package)
-
-    monkeypatch.setattr(metadata, "version", version)
-    with pytest.raises(ConfigError, match="engine: engine kind vllm needs vLLM .* it is not installed"):
-        config()
-
-
-def test_an_unknown_kind_is_refused() -> None:
-    with pytest.raises(ConfigError, match="engine: .*'sglang'.*'torch', 'vllm'"):
-        config(engine={"kind": "sglang"})
-
-
-@with_vllm
 def test_the_kind_of_all_holds_where_a_target_says_nothing() -> None:
     own = {**TARGET, "engine": {"window": 3}}
     other = {**TARGET, "engine": {"kind": "torch", "kv_blocks": 99}}
@@ -416,7 +385,6 @@ def test_the_kind_of_all_holds_where_a_target_says_nothing() -> None:
     assert parse(made.as_given()) == made
 
 
-@with_vllm
 def test_on_named_hardware_memory_follows_from_it() -> None:
     target = {"hardware": "4xA100", "model": "Llama-2-70B"}
     made = config(targets=[target, {**target, "engine": {"kind": "torch"}}])
@@ -448,7 +416,6 @@ except ModuleNotFoundError as error:
 """
 
 
-@with_vllm
 def test_only_a_simulation_of_vllm_imports_it() -> None:
     root = Path(__file__).parents[2]
     done = subprocess.run(
@@ -462,7 +429,6 @@ def test_only_a_simulation_of_vllm_imports_it() -> None:
     assert done.stdout.split() == ["torch"]
 
 
-@with_vllm
 @pytest.mark.parametrize("seed", [906, 1480, 4101, *range(1000, 1020)])
 def test_promises_hold_whatever_breaks(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     def of_vllm(made: dict[str, Any]) -> Config:

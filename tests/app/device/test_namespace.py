@@ -28,6 +28,7 @@ from tests.conftest import Running
 
 pytestmark = [
     pytest.mark.timeout(300),
+    pytest.mark.slow,
     pytest.mark.alone,
 ]  # it waits for as long as connections may be silent
 

@@ -6,13 +6,11 @@ import warnings
 from collections.abc import AsyncIterator
 from typing import Any
 
-import pytest
 import pytest_asyncio
 
 from tandem.engine import family
 from tandem.engine.base import Engine
 from tandem.engine.config import PolicyChoice
-from tandem.engine.vllm import installed
 from tandem.engine.vllm.config import VllmConfig
 
 
@@ -24,8 +22,6 @@ async def engine() -> AsyncIterator[Engine]:
 
 
 def _load(**changes: Any) -> Engine:
-    if installed() is None:
-        pytest.skip("vLLM is not installed: make vllm")
     from tandem.engine.vllm.engine import load
 
     config = VllmConfig(

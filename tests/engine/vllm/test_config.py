@@ -12,9 +12,6 @@ from tandem.deployments.engines import VllmSettings, context_of
 from tandem.engine import family, vllm
 from tandem.engine.vllm.config import VllmConfig, arguments, check_options
 
-pytestmark = pytest.mark.xdist_group("vllm")  # where it is imported already
-with_vllm = pytest.mark.skipif(vllm.installed() is None, reason="vLLM is not installed: make vllm")
-
 
 @pytest.mark.parametrize(
     ("found", "told"), [(None, "it is not installed"), ("0.33.1", "0.33.1 is installed")]
@@ -39,7 +36,7 @@ def test_its_build_makes_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
     vllm.require()
 
 
-@with_vllm
+@pytest.mark.vllm
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -56,7 +53,7 @@ def test_options_that_vllm_has_not(options: dict[str, int], message: str) -> Non
         check(Settings.model_validate({"verifier": {"engine": engine}}))
 
 
-@with_vllm
+@pytest.mark.vllm
 def test_options_reach_vllm() -> None:
     config = VllmConfig(
         kv_blocks=100, window=3, speculation={"method": "ngram"}, options={"max_model_len": 300}

@@ -15,7 +15,7 @@ from tests.engine_contract import exhaust, greedy
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="package"),
-    pytest.mark.xdist_group("vllm"),
+    pytest.mark.vllm,
     pytest.mark.timeout(300),
 ]
 

@@ -14,7 +14,7 @@ from tests.engine_contract import drain, greedy, session
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="package"),
-    pytest.mark.xdist_group("vllm"),
+    pytest.mark.vllm,
     pytest.mark.timeout(300),
 ]
 CHECKS = [

@@ -29,6 +29,7 @@ LITTLE = [
 ]
 
 
+@pytest.mark.slow
 def test_a_training_and_its_report(
     tiny_model: Path, corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -16,6 +16,7 @@ LITTLE = ["--rank", "2", "--shortened", "4", "--words", "1"]
 LITTLE += ["--imitate", "4", "--pairs", "12", "--reward", "2", "--reinforce", "1"]
 
 
+@pytest.mark.slow
 def test_what_misses_the_bar_leaves_a_report_alone(tmp_path: Path) -> None:
     """Four steps do not shorten anything by a tenth."""
     main(["tune", *SMALL, *JUDGED, *LITTLE, "--out", str(tmp_path / "missed.safetensors")])
@@ -26,6 +27,7 @@ def test_what_misses_the_bar_leaves_a_report_alone(tmp_path: Path) -> None:
     assert report["figures"].keys() == {"before", "supervised", "after"}
 
 
+@pytest.mark.slow
 def test_the_same_options_give_the_same_change_which_can_be_judged_and_merged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
