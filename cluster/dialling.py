@@ -14,6 +14,7 @@ from tandem.cluster.wire import WireSettings
 from tandem.engine.base import EngineError, EngineInfo, EngineStopped
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
+_WELCOME_BYTES = 1024 * 1024  # names the engines of a host, thousands perhaps
 
 
 class Dialler:
@@ -89,10 +90,10 @@ class Dialler:
 
 
 class _Answer(Greeting):
-    """What the other side says to hello."""
+    """Reads what the other side says to hello."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(_WELCOME_BYTES)
         self.frame: asyncio.Future[AnyFrame] = asyncio.get_running_loop().create_future()
 
     def came(self, frame: AnyFrame) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from collections.abc import AsyncIterator, Callable, Mapping, Set
 from contextlib import asynccontextmanager
@@ -54,15 +55,17 @@ async def serve_engines(
     if token is None and admit is None and not is_loopback(host):
         raise ValueError(f"listening on {host}, beyond this machine, needs a token")
     desk = Desk(_infos(engines), token, admit, settings, handler or _serve(engines, links), on_connect)
-    patience = settings.hello_s if tls else None
-    server = await asyncio.get_running_loop().create_server(
-        desk.receive, host, port, ssl=tls, ssl_handshake_timeout=patience, backlog=1024
-    )
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.create_server((host, port), family=family, backlog=1024)
+    listening.setblocking(False)
+    accepting = asyncio.get_running_loop().create_task(desk.accept(listening, tls))
     try:
-        name, port = server.sockets[0].getsockname()[:2]
+        name, port = listening.getsockname()[:2]
         yield Endpoint(f"[{name}]:{port}" if ":" in name else f"{name}:{port}", desk.connections)
     finally:
-        server.close()
+        accepting.cancel()
+        await asyncio.wait((accepting,))
+        listening.close()
         await desk.close()
 
 

@@ -285,7 +285,7 @@ def encode(frame: Frame) -> bytearray:
     return data
 
 
-def decode(body: bytes | memoryview) -> AnyFrame:
+def decode(body: bytes | bytearray | memoryview) -> AnyFrame:
     """The frame of a body; raises ProtocolError. A tensor's data is a view of `body`, not a copy."""
     try:
         return _decoder.decode(body)

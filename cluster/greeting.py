@@ -9,27 +9,32 @@ from typing import cast
 
 from tandem.cluster.frames import HEADER, VERSION, AnyFrame, ProtocolError, decode
 
-_LIMIT = 1024 * 1024  # bytes of the largest frame before and of hello
+_CHUNK = 4096  # bytes read at once
 
 
 class Greeting(asyncio.BufferedProtocol, ABC):
-    """Reads one frame and not a byte more; reading is then paused, until another protocol has the transport."""
+    """Reads one frame and not a byte more; reading is then paused, until another protocol has the transport.
+
+    Keeps no more bytes than have come, whatever the header announces.
+    """
 
     transport: asyncio.Transport
 
-    def __init__(self) -> None:
+    def __init__(self, limit_bytes: int) -> None:
+        """limit_bytes: of the frame's body."""
+        self._limit_bytes = limit_bytes
         self._heard = False  # the frame, or that there will be none
         self._in_body = False
-        self._view = memoryview(bytearray(HEADER.size))
-        self._filled = 0
+        self._came, self._awaited = bytearray(), HEADER.size
+        self._chunk = memoryview(b"")
 
     @abstractmethod
     def came(self, frame: AnyFrame) -> None:
-        """The frame is here."""
+        """Called with the frame."""
 
     @abstractmethod
     def failed(self, error: ProtocolError) -> None:
-        """No frame will come, or one that is none."""
+        """Called where no frame will come, or one that is malformed."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
@@ -37,11 +42,13 @@ class Greeting(asyncio.BufferedProtocol, ABC):
             tcp.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._view[self._filled :]
+        self._chunk = memoryview(bytearray(min(_CHUNK, self._awaited - len(self._came))))
+        return self._chunk
 
     def buffer_updated(self, nbytes: int) -> None:
-        self._filled += nbytes
-        if self._filled < len(self._view) or self._heard:
+        self._came += self._chunk[:nbytes]
+        self._chunk = memoryview(b"")
+        if len(self._came) < self._awaited or self._heard:
             return
         try:
             frame = self._read()
@@ -55,16 +62,16 @@ class Greeting(asyncio.BufferedProtocol, ABC):
 
     def _read(self) -> AnyFrame | None:
         if self._in_body:
-            return decode(self._view)
-        size, version = HEADER.unpack(self._view)
+            return decode(self._came)
+        size, version = HEADER.unpack(self._came)
         if version != VERSION:
             raise ProtocolError(f"frame format version {version} is not {VERSION}")
-        if size > _LIMIT:
-            raise ProtocolError(f"a frame of {size} bytes exceeds {_LIMIT}")
+        if size > self._limit_bytes:
+            raise ProtocolError(f"a frame of {size} bytes exceeds {self._limit_bytes}")
         if not size:
             return decode(b"")  # it is none: raises
         self._in_body = True
-        self._view, self._filled = memoryview(bytearray(size)), 0
+        self._came, self._awaited = bytearray(), size
         return None
 
     def _stop(self) -> None:

@@ -1,4 +1,7 @@
-"""Who dials an endpoint is received here: hello, who that is, and whether a connection begins or is resumed."""
+"""Receives what dials an endpoint: hello, whose it is, and whether a connection begins or is resumed.
+
+Until then a peer is unproven: it may send little, and only so many are received at once.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,10 @@ import hashlib
 import hmac
 import logging
 import secrets
+import socket
+import ssl
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 
 from tandem.cluster.client import Connection, Handler
 from tandem.cluster.frames import (
@@ -27,6 +33,13 @@ from tandem.engine.base import EngineError, EngineInfo, EngineStopped
 
 log = logging.getLogger(__name__)
 
+HELLO_BYTES = 16 * 1024
+"""Largest hello: a token, and what a device says of its engine, some hundred bytes each."""
+UNPROVEN = 256
+"""Receptions at once. One more takes the place of the oldest that waits for its peer; where all wait for their
+look-up, the newcomer is refused."""
+_ACCEPT_AGAIN_S = 1.0  # after an error, such as that the process has no file descriptors left
+
 Admit = Callable[[Hello], Awaitable[object]]
 
 
@@ -34,8 +47,7 @@ class Desk:
     """What all receptions of an endpoint share.
 
     connections: those that live.
-    receptions: under way.
-    closed: nobody is received any more.
+    receptions: under way, the oldest first.
     """
 
     def __init__(
@@ -49,16 +61,31 @@ class Desk:
     ) -> None:
         self.settings, self.admit = settings, admit
         self.connections: set[Connection] = set()
-        self.receptions: set[Reception] = set()
-        self.closed = False
+        self.receptions: dict[Reception, None] = {}
         self._infos, self._token = dict(infos), token or ""
         self._serve, self._on_connect = serve, on_connect
         # By the digest of the name: how long a look-up takes says nothing about a name.
         self._resumable: dict[bytes, tuple[Connection, Book]] = {}
 
-    def receive(self) -> Reception:
-        """The protocol for whoever dials next."""
-        return Reception(self)
+    async def accept(self, listening: socket.socket, tls: ssl.SSLContext | None) -> None:
+        """Receive what dials the socket, until cancelled."""
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                dialled, _ = await loop.sock_accept(listening)
+            except ConnectionAbortedError:
+                continue
+            except OSError as error:
+                log.warning("no connection can be accepted: %s", error)
+                await asyncio.sleep(_ACCEPT_AGAIN_S)
+                continue
+            if len(self.receptions) >= UNPROVEN:
+                if (waiting := next((r for r in self.receptions if not r.admitting), None)) is None:
+                    dialled.close()
+                    continue
+                waiting.drop()
+            self.receptions[Reception(self, dialled, tls)] = None
+            await asyncio.sleep(0)  # those who are here go on, however many more dial
 
     def check(self, token: str) -> None:
         """Raises Unauthorized if it is not the shared one."""
@@ -109,27 +136,43 @@ class Desk:
         connection.resume(transport, hello.received)
 
     async def close(self) -> None:
-        """Send away whoever is being received, and close all connections."""
-        self.closed = True
+        """Drop all receptions, and close all connections."""
         receptions = [reception.leave() for reception in list(self.receptions)]
         await asyncio.gather(*receptions, *(connection.close() for connection in list(self.connections)))
 
 
 class Reception(Greeting):
-    """One that was dialled: hears hello, has the token checked and hands the transport on, all within `hello_s`."""
+    """Receives one peer: reads hello, has the token checked and hands the transport on, all within `hello_s`, for which
+    a TLS handshake may take as long again."""
 
-    def __init__(self, desk: Desk) -> None:
-        super().__init__()
-        self._desk = desk
+    def __init__(self, desk: Desk, dialled: socket.socket, tls: ssl.SSLContext | None) -> None:
+        super().__init__(HELLO_BYTES)
+        self._desk, self._socket = desk, dialled
         self._timer: asyncio.TimerHandle | None = None
+        self._opening = asyncio.get_running_loop().create_task(self._open(tls))
         self._admitting: asyncio.Task[None] | None = None
+
+    async def _open(self, tls: ssl.SSLContext | None) -> None:
+        patience_s = self._desk.settings.hello_s if tls else None
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.connect_accepted_socket(
+                lambda: self, self._socket, ssl=tls, ssl_handshake_timeout=patience_s
+            )
+        except OSError as error:  # of the handshake
+            log.info("a connection came to nothing: %s", error)
+            self._end()
+
+    @property
+    def admitting(self) -> bool:
+        """Whether its token is being looked up."""
+        return self._admitting is not None and not self._admitting.done()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        if self._desk.closed:  # its TLS handshake took until now
+        if self not in self._desk.receptions:  # dropped meanwhile
             self.transport.abort()
             return
-        self._desk.receptions.add(self)
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(self._desk.settings.hello_s, self._late)
 
@@ -195,12 +238,22 @@ class Reception(Greeting):
     def _end(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._desk.receptions.discard(self)
+        self._desk.receptions.pop(self, None)
+
+    def drop(self) -> None:
+        """Close the connection without a word."""
+        if self._timer is None:  # no transport yet
+            with suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)  # ends a handshake in whatever state
+        else:
+            self.transport.abort()
+        self._end()
 
     async def leave(self) -> None:
         """Drop it; returns when nothing of it runs."""
-        self.transport.abort()
-        self._end()
+        self.drop()
+        running = [self._opening]
         if self._admitting is not None:
             self._admitting.cancel()
-            await asyncio.wait((self._admitting,))
+            running.append(self._admitting)
+        await asyncio.wait(running)

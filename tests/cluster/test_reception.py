@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import tracemalloc
+from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from tandem.cluster import frames
 from tandem.cluster.client import Connection, connect
 from tandem.cluster.endpoint import serve_engines
-from tandem.cluster.frames import Unauthorized
+from tandem.cluster.frames import HEADER, VERSION, Unauthorized
+from tandem.cluster.reception import HELLO_BYTES, UNPROVEN
+from tandem.cluster.tls import contexts
 from tandem.cluster.wire import WireSettings
 from tandem.engine.base import EngineError, EngineStopped, Sampling
 from tandem.engine.null_engine import NullEngine
+from tests.cluster.certificate import make_certificate
 from tests.cluster.proxy import proxy_to
 from tests.cluster.raw import raw
 from tests.cluster.test_dialling import PATIENT, until
@@ -194,3 +201,83 @@ async def test_a_return_of_nobody_harms_nobody() -> None:
         assert not accepted.away
         assert endpoint.connections == {accepted}
         await connection.close()
+
+
+def dialled(address: str, *sent: bytes) -> socket.socket:
+    """A peer that sends so much and then waits."""
+    host, port = address.split(":")
+    peer = socket.create_connection((host, int(port)))
+    for data in sent:
+        peer.sendall(data)
+    peer.setblocking(False)
+    return peer
+
+
+def shut(peer: socket.socket) -> bool:
+    """Whether the other side has closed the connection."""
+    try:
+        while peer.recv(4096):
+            pass
+    except BlockingIOError:
+        return False
+    except ConnectionResetError:
+        pass
+    return True
+
+
+MORE = 80
+
+
+@pytest.mark.parametrize("announced", [1024 * 1024, HELLO_BYTES], ids=["too-much", "much"])
+async def test_what_is_announced_before_hello_costs_no_memory(announced: int) -> None:
+    """And of many silent peers the oldest make room."""
+    header, part = HEADER.pack(announced, VERSION), bytes(100)
+    patient = WireSettings(hello_s=60.0)
+    async with asyncio.timeout(60), serve_engines({}, token="t", settings=patient) as endpoint:
+        with ExitStack() as stack:
+            tracemalloc.start()
+            stack.callback(tracemalloc.stop)
+            peers = [
+                stack.enter_context(dialled(endpoint.address, header, part)) for _ in range(UNPROVEN + MORE)
+            ]
+            turned_away = len(peers) if announced > HELLO_BYTES else MORE
+            await until(lambda: sum(map(shut, peers)) >= turned_away)
+            assert tracemalloc.get_traced_memory()[1] < 4096 * len(peers) + 1024 * 1024
+            connection = await connect(endpoint.address, token="t", settings=patient)
+            assert await connection.answers(60.0)
+            if announced <= HELLO_BYTES:
+                closed = [shut(peer) for peer in peers]
+                assert closed == [True] * (MORE + 1) + [False] * (UNPROVEN - 1)
+            await connection.close()
+
+
+async def test_handshakes_that_never_end_make_room_too(tmp_path: Path) -> None:
+    certificate, key = make_certificate(tmp_path)
+    here, there = contexts(certificate, key, certificate)
+    patient = WireSettings(hello_s=60.0)
+    async with asyncio.timeout(60), serve_engines({}, token="t", tls=here, settings=patient) as endpoint:
+        with ExitStack() as stack:
+            peers = [stack.enter_context(dialled(endpoint.address)) for _ in range(UNPROVEN + MORE)]
+            await until(lambda: sum(map(shut, peers)) >= MORE)
+            connection = await connect(endpoint.address, token="t", tls=there, settings=patient)
+            assert [shut(peer) for peer in peers] == [True] * (MORE + 1) + [False] * (UNPROVEN - 1)
+            await connection.close()
+
+
+async def test_those_that_are_looked_up_do_not_make_room() -> None:
+    """The newcomer is refused instead."""
+    register = Register(t="tom")
+    register.go.clear()
+    patient = WireSettings(hello_s=60.0)
+    hello = bytes(frames.encode(frames.Hello(0, 0, "", "t", {})))
+    async with asyncio.timeout(60), serve_engines({}, admit=register.admit, settings=patient) as endpoint:
+        with ExitStack() as stack:
+            peers = [stack.enter_context(dialled(endpoint.address, hello)) for _ in range(UNPROVEN)]
+            await until(lambda: len(register.asked) == UNPROVEN)
+            with pytest.raises(EngineError, match="closed the connection"):
+                await connect(endpoint.address, token="t", settings=patient)
+            register.go.set()
+            await until(lambda: len(endpoint.connections) == UNPROVEN)
+            connection = await connect(endpoint.address, token="t", settings=patient)
+            assert not any(map(shut, peers))
+            await connection.close()
