@@ -46,7 +46,7 @@ from tandem.deployments.settings import PolicyChoice, Strict
 from tandem.engine.base import Engine
 from tandem.engine.sketch import sketch_format
 from tandem.engine.tokenizer import Tokenizer
-from tandem.policies.window import window
+from tandem.policies.speculation.window import window
 
 logger = logging.getLogger("ray.serve")
 

@@ -23,8 +23,8 @@ from tandem.deployments.settings import (
     SketchSettings,
     Strict,
 )
-from tandem.policies.rounds import FUSED_WINDOW
-from tandem.policies.window import window
+from tandem.policies.speculation.rounds import FUSED_WINDOW
+from tandem.policies.speculation.window import window
 
 
 class Pool(Strict):

@@ -19,9 +19,9 @@ from tandem.deployments.settings import RacingSettings
 from tandem.engine.base import Engine, Sampling
 from tandem.engine.sketch.base import Question
 from tandem.engine.split.base import OuterEngine
-from tandem.policies.collaboration import collaboration
-from tandem.policies.routing import routing
-from tandem.policies.window import WindowPolicy
+from tandem.policies.routing.collaboration import collaboration
+from tandem.policies.routing.replica import routing
+from tandem.policies.speculation.window import WindowPolicy
 
 BATCH_LIMIT = 64
 _numbers = itertools.count(1)

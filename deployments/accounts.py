@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from tandem.policies.cost import MAINS_USD_PER_J, Used
-from tandem.policies.dispatch import Side
-from tandem.policies.race import RaceAccount
+from tandem.policies.race.dispatch import Side
+from tandem.policies.race.race import RaceAccount
 
 ANONYMOUS = "anonymous"
 _DEVICE = "device-"

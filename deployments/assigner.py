@@ -23,14 +23,14 @@ from tandem.deployments.request.assignment import (
 from tandem.deployments.request.job import NoSuchDevice, UnknownMode
 from tandem.engine.base import InvalidRequest, NoCapacity, SplitInfo
 from tandem.engine.split.base import SplitMismatch, misfit
-from tandem.policies.collaboration import (
+from tandem.policies.routing.collaboration import (
     ANY_DEVICE,
     Collaboration,
     CollaborationPolicy,
     CollaborationState,
     DevicePart,
 )
-from tandem.policies.routing import RoutingPolicy
+from tandem.policies.routing.replica import RoutingPolicy
 
 FIRST_S = 2.0
 """How long an endpoint that turned away a half-finished answer stays reserved for such answers, which retry every

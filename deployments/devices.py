@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from tandem.cluster.registry import DeviceRecord
-from tandem.policies.collaboration import DeviceView, Preference
+from tandem.policies.routing.collaboration import DeviceView, Preference
 
 
 class DeviceIndex:

@@ -22,9 +22,9 @@ from tandem.deployments.request.assignment import EndpointInfo
 from tandem.deployments.request.expansion import Place, PlaceReport, PlaceRequest, PlanRequest, SketchPlan
 from tandem.deployments.settings import SketchSettings
 from tandem.deployments.switches import DeviceModels
-from tandem.policies.moving_average import MovingAverage
+from tandem.policies.estimators.moving_average import MovingAverage
 from tandem.policies.sketch.dispatch import Job, job_queue
-from tandem.policies.sketch.level import Choice, Coming, SketchState, SmallModel, sketching
+from tandem.policies.sketch.sketch_length import Choice, Coming, SketchState, SmallModel, sketching
 
 ENDPOINTS_KEPT = 65_536
 """Whose speed is known; whoever was not heard of for longest is forgotten."""

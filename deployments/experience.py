@@ -15,10 +15,10 @@ from tandem.deployments.request.assignment import Prices, RoutingRequest
 from tandem.deployments.rivals import Rivals
 from tandem.deployments.settings import RacingSettings
 from tandem.policies.cost import per_million
-from tandem.policies.dispatch import dispatch
-from tandem.policies.migration import migration
-from tandem.policies.race import Race, RaceAccount
-from tandem.policies.window import StaticWindow
+from tandem.policies.race.dispatch import dispatch
+from tandem.policies.race.migration import migration
+from tandem.policies.race.race import Race, RaceAccount
+from tandem.policies.speculation.window import StaticWindow
 
 RACES_KEPT = 65_536
 """Races that have begun; of those that nobody reports the end of, the oldest are forgotten."""

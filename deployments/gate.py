@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from tandem.deployments.accounts import Terms
 from tandem.deployments.settings import GateSettings
 from tandem.engine.base import EngineError
-from tandem.policies.fairness import FairQueue, Place
-from tandem.policies.rate import RateLimit
+from tandem.policies.admission.fairness import FairQueue, Place
+from tandem.policies.admission.rate_limit import RateLimit
 
 SILENT_S = 10.0
 """A replica of the API that has said nothing for so long is not there."""

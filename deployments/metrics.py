@@ -46,7 +46,7 @@ class Observation:
     total_s: from its arrival to the last text sent; None: it did not come to its end.
     tpot_s: of each answer, seconds per token after the first.
     stall_s: that its readers waited after the first token; None: nobody reads along.
-    read_tokens, effective_tokens: of its readers, as `policies.quality` counts.
+    read_tokens, effective_tokens: of its readers, as `policies.reader.quality` counts.
     drafted, accepted: tokens.
     replans: how often an answer went on elsewhere.
     usd, joules: that it cost.

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from tandem.deployments.kept import Kept
 from tandem.deployments.request.assignment import EndpointInfo
-from tandem.policies.pair import PairHistory, TargetHistory
-from tandem.policies.window import WindowPolicy
+from tandem.policies.speculation.history import PairHistory, TargetHistory
+from tandem.policies.speculation.window import WindowPolicy
 
 KEPT = 4096
 """Pairs that were not used for longest are forgotten first."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tandem.deployments.kept import Kept
 from tandem.deployments.request.assignment import EndpointInfo
-from tandem.policies.race import RaceHistory
-from tandem.policies.samples import Latencies, Outputs
-from tandem.policies.step_time import StepTimeModel
+from tandem.policies.estimators.step_time import StepTimeModel
+from tandem.policies.estimators.windows import Latencies, Outputs
+from tandem.policies.race.race import RaceHistory
 
 KEPT = 4096
 """Endpoints that were not used for longest are forgotten first."""

@@ -42,8 +42,8 @@ from tandem.deployments.settings import (
 )
 from tandem.deployments.treasury import Treasury
 from tandem.engine.base import EngineError, SplitInfo
-from tandem.policies.collaboration import collaboration
-from tandem.policies.routing import routing
+from tandem.policies.routing.collaboration import collaboration
+from tandem.policies.routing.replica import routing
 
 logger = logging.getLogger("ray.serve")
 

@@ -13,17 +13,17 @@ from tandem.cluster.wire import WireSettings
 from tandem.deployments.request.timeouts import Limits, Timeouts
 from tandem.engine.config import PolicyChoice, Strict
 from tandem.engine.split.hidden import Kind
-from tandem.policies.chunking import chunking
-from tandem.policies.collaboration import collaboration
 from tandem.policies.cost import MAINS_USD_PER_J
-from tandem.policies.dispatch import dispatch
-from tandem.policies.drafting import drafting
-from tandem.policies.migration import migration
-from tandem.policies.parallel_drafting import parallel_drafting
-from tandem.policies.routing import routing
+from tandem.policies.race.dispatch import dispatch
+from tandem.policies.race.migration import migration
+from tandem.policies.routing.collaboration import collaboration
+from tandem.policies.routing.replica import routing
 from tandem.policies.sketch.dispatch import job_queue
-from tandem.policies.sketch.level import sketching
+from tandem.policies.sketch.sketch_length import sketching
 from tandem.policies.sketch.suitability import sketchable
+from tandem.policies.split.chunking import chunking
+from tandem.policies.split.drafting import drafting
+from tandem.policies.split.parallel_drafting import parallel_drafting
 
 __all__ = ["LatencySettings", "LinkSettings", "PolicyChoice", "RacingSettings", "RouterSettings", "Strict"]
 

@@ -232,7 +232,7 @@ class EngineStats(msgspec.Struct):
     blocks_total: of the KV cache.
     block_size: tokens of such a block.
     outstanding: what sessions still want.
-    base_s, token_s: what a step takes, see `policies.step_time`.
+    base_s, token_s: what a step takes, see `policies.estimators.step_time`.
     steps: taken.
     step_s: that they took, with what lies between two that follow each other.
     opened: sessions.

@@ -7,8 +7,8 @@ from typing import Any, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from tandem.policies.base import Registry
-from tandem.policies.batching import batching
 from tandem.policies.scheduling import scheduling
+from tandem.policies.scheduling.batching import batching
 
 
 class Strict(BaseModel):

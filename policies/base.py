@@ -26,13 +26,13 @@ class Registry(Generic[P]):
     The contract tests of the family (tests/policies/test_contract.py) then run over it; what it does beyond that is
     tested in a file of its own.
 
-    family: its name, which is also that of the variable that holds this registry.
-    module: the one in this package that the variable is in; "": of the family's name.
+    family: its name, by which `family` finds it in any process.
     """
 
-    def __init__(self, family: str, module: str = "") -> None:
-        self.family, self._module = family, module or family
+    def __init__(self, family: str) -> None:
+        self.family = family
         self._factories: dict[str, Callable[..., P]] = {}
+        _families[family] = self
 
     def register(self, name: str) -> Callable[[type[P]], type[P]]:
         """Class decorator: make the policy available under `name`."""
@@ -58,14 +58,18 @@ class Registry(Generic[P]):
         _import_all()
         return iter(sorted(self._factories))
 
-    def __reduce__(self) -> tuple[Callable[[str, str], Registry[P]], tuple[str, str]]:
-        """Pickled, it is a reference: every process has its own registry of each family."""
-        return _family, (self.family, self._module)
+    def __reduce__(self) -> tuple[Callable[[str], Registry[Any]], tuple[str]]:
+        """Pickle a reference: every process has its own registry of each family."""
+        return family, (self.family,)
 
 
-def _family(name: str, module: str) -> Registry[Any]:
-    found: Registry[Any] = getattr(import_module(f"tandem.policies.{module}"), name)
-    return found
+_families: dict[str, Registry[Any]] = {}
+
+
+def family(name: str) -> Registry[Any]:
+    """Return the registry of the family called `name`; raises KeyError if there is none."""
+    _import_all()
+    return _families[name]
 
 
 @cache

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tandem.policies.dispatch import Side
+from tandem.policies.race.dispatch import Side
 
 MAINS_USD_PER_J = 0.25 / 3.6e6
 """0.25 dollars a kilowatt-hour."""

@@ -13,8 +13,8 @@ import numpy as np
 
 from tandem.deployments.modes import MODES
 from tandem.deployments.modes.speculative import Speculation
-from tandem.policies.dispatch import Side
-from tandem.policies.quality import Stream, assess, effective_tokens, stall_s
+from tandem.policies.race.dispatch import Side
+from tandem.policies.reader.quality import Stream, assess, effective_tokens, stall_s
 from tandem.simulator.answer import Answer
 from tandem.simulator.config import Config
 from tandem.simulator.world import Load
@@ -125,7 +125,7 @@ class Result:
         }
 
     def reading(self) -> dict[str, Any] | None:
-        """What readers made of it (`policies.quality.Quality`); None where nobody reads along."""
+        """What readers made of it (`policies.reader.quality.Quality`); None where nobody reads along."""
         streams = [
             Stream(answer.arrival_s, answer.times_s, answer.rate)
             for answer in self.answers
@@ -156,7 +156,7 @@ def row(answer: Answer) -> dict[str, Any]:
     """A request's figures. Times in seconds; None where there is no such thing.
 
     window: mean γ of the rounds that a device drafted.
-    stall_s, effective_tokens: of a reader, see `policies.quality`.
+    stall_s, effective_tokens: of a reader, see `policies.reader.quality`.
     usd, joules: what it cost altogether, and what devices spent.
     finish: "stop", "length", or None with a failure, the code of the error that ended it.
     """

@@ -34,8 +34,8 @@ from tandem.engine.base import SplitInfo
 from tandem.engine.config import EngineConfig, PolicyChoice, SessionLimits, Strict
 from tandem.engine.core.pipeline import spread
 from tandem.engine.vllm.config import VllmConfig, check_options
-from tandem.policies.batching import ChunkedPrefill, batching
-from tandem.policies.window import window
+from tandem.policies.scheduling.batching import ChunkedPrefill, batching
+from tandem.policies.speculation.window import window
 from tandem.simulator import hardware
 from tandem.simulator.errors import ConfigError, renamed
 from tandem.simulator.hardware import Drafter, Ends, MeasuredEnds, MeasuredTimer, RateTimer, StepTimer

@@ -11,7 +11,7 @@ from contextlib import aclosing, contextmanager
 
 from tandem.deployments.request.job import Job
 from tandem.engine.base import ContextOverflow, EngineError, EngineStopped, Sampling
-from tandem.policies.window import WindowPolicy
+from tandem.policies.speculation.window import WindowPolicy
 from tandem.simulator import hardware
 from tandem.simulator.analysis import Result, Service
 from tandem.simulator.answer import Answer

@@ -32,12 +32,12 @@ from tandem.engine.base import Engine, EngineInfo, EngineStopped
 from tandem.engine.core.engine import CoreEngine
 from tandem.engine.core.pipeline import Pipeline
 from tandem.engine.split.base import OuterEngine
-from tandem.policies.chunking import chunking
-from tandem.policies.collaboration import collaboration
-from tandem.policies.drafting import drafting
-from tandem.policies.parallel_drafting import parallel_drafting
-from tandem.policies.routing import routing
-from tandem.policies.window import WindowPolicy, window
+from tandem.policies.routing.collaboration import collaboration
+from tandem.policies.routing.replica import routing
+from tandem.policies.speculation.window import WindowPolicy, window
+from tandem.policies.split.chunking import chunking
+from tandem.policies.split.drafting import drafting
+from tandem.policies.split.parallel_drafting import parallel_drafting
 from tandem.simulator.clock import Handle, VirtualLoop
 from tandem.simulator.config import AnyEngine, Config, TargetGroup, Vllm
 from tandem.simulator.devices import Devices, MakeSpeed, SimulatedDevice, Speed

@@ -28,7 +28,7 @@ from tandem.engine.base import Sampling
 from tandem.engine.sketch.base import Question
 from tandem.engine.tokenizer import Tokenizer
 from tandem.engine.validation import check_ids
-from tandem.policies.collaboration import ANY_DEVICE
+from tandem.policies.routing.collaboration import ANY_DEVICE
 
 LONG = 2_000
 """Characters from which on a request's prompts are encoded beside the event loop rather than on it."""

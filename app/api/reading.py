@@ -9,7 +9,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 
 from tandem.deployments.request.job import Delta
-from tandem.policies.quality import buffers, effective_tokens, stall_s
+from tandem.policies.reader.quality import buffers, effective_tokens, stall_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ class Reading:
 
     tokens: those that the figures rest on. stall_s: seconds the reader waited after the first token;
     effective_tokens: tokens that came neither long before they were needed (the 10 %/20 % rule of
-    `policies.quality`); buffer_max: the most tokens that were there unread.
+    `policies.reader.quality`); buffer_max: the most tokens that were there unread.
     """
 
     rate: float = 0.0

@@ -32,7 +32,7 @@ from tandem.app.api.schema import ChatRequest, CompletionRequest, DeviceName
 from tandem.deployments.keys import KeyRefused
 from tandem.deployments.ledger import LedgerError
 from tandem.engine.base import EngineError
-from tandem.policies.collaboration import ANY_DEVICE
+from tandem.policies.routing.collaboration import ANY_DEVICE
 
 VERSION = metadata.version("tandem-llm")
 

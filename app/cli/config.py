@@ -7,7 +7,6 @@ import types
 import typing
 from collections.abc import Iterator
 from functools import cache
-from importlib import import_module
 from inspect import cleandoc
 from typing import Any, NamedTuple
 
@@ -15,6 +14,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from tandem.deployments.settings import PolicyChoice
+from tandem.policies.base import family
 
 UNITS = {
     "mbit_per_s": "megabits/s",
@@ -106,12 +106,11 @@ def _called(kind: type[BaseModel], among: list[type[BaseModel]]) -> str:
     return "(" + ", ".join(typing.get_args(kind.model_fields["kind"].annotation)) + ")"
 
 
-def _policies(family: str) -> list[str]:
+def _policies(name: str) -> list[str]:
     try:
-        module = import_module(f"tandem.policies.{family}")
-    except ModuleNotFoundError:
+        return list(family(name))
+    except KeyError:
         return []
-    return list(getattr(module, family))
 
 
 def _allowed(field: FieldInfo) -> str:

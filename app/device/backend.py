@@ -40,11 +40,11 @@ from tandem.engine.base import Engine, EngineError, InvalidRequest
 from tandem.engine.split.base import OuterEngine
 from tandem.engine.tokenizer import Tokenizer
 from tandem.engine.translate import Translated
-from tandem.policies.chunking import chunking
 from tandem.policies.cost import MAINS_USD_PER_J
-from tandem.policies.drafting import drafting
-from tandem.policies.parallel_drafting import parallel_drafting
-from tandem.policies.window import window
+from tandem.policies.speculation.window import window
+from tandem.policies.split.chunking import chunking
+from tandem.policies.split.drafting import drafting
+from tandem.policies.split.parallel_drafting import parallel_drafting
 
 DRIVEN = tuple(name for name, mode in MODES.items() if mode.afar or mode is RaceMode)
 """Modes that a device's program drives itself."""

@@ -16,8 +16,8 @@ from tandem.deployments.control import SILENCE_S
 from tandem.deployments.engines import EngineSettings, TorchSettings
 from tandem.deployments.settings import LimitSettings, PolicyChoice, RacingSettings, SplitSettings, Strict
 from tandem.engine.config import EngineConfig
-from tandem.policies.rounds import FUSED_WINDOW
-from tandem.policies.window import window
+from tandem.policies.speculation.rounds import FUSED_WINDOW
+from tandem.policies.speculation.window import window
 
 
 class DeviceProgram(Strict):

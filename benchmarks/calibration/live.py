@@ -24,7 +24,7 @@ from tandem.deployments.request.job import Job
 from tandem.deployments.request.tokenlog import Origin
 from tandem.deployments.settings import PolicyChoice, RacingSettings
 from tandem.engine.base import Engine, Sampling
-from tandem.policies.window import window
+from tandem.policies.speculation.window import window
 from tandem.simulator.workload import Outline, Request
 
 DEVICES = 24

@@ -28,7 +28,7 @@ from tandem.deployments.settings import SketchSettings
 from tandem.engine.base import Engine, Sampling
 from tandem.engine.sketch import sketch_format
 from tandem.engine.sketch.base import Question
-from tandem.policies.window import StaticWindow
+from tandem.policies.speculation.window import StaticWindow
 from tandem.simulator.workload import Outline
 from tandem.training.family.items import LONG_KINDS
 from tandem.training.family.prompts import answer_prompt, heldout

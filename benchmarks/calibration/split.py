@@ -31,7 +31,7 @@ from tandem.engine.config import EngineConfig
 from tandem.engine.core.outer import OuterEngine
 from tandem.engine.split import bundle
 from tandem.engine.torch.split import load_outer
-from tandem.policies.window import StaticWindow
+from tandem.policies.speculation.window import StaticWindow
 from tandem.training.adapter.evaluate import Drafter
 
 LAYERS = 2

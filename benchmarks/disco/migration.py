@@ -1,6 +1,6 @@
 """What handing over does to cost and to the reader, decided as it is live.
 
-Whoever won the race gives tokens at its rate; after each, `policies.race` is asked whether the answer should move
+Whoever won the race gives tokens at its rate; after each, `policies.race.race` is asked whether the answer should move
 on. The target then takes in prompt and answer so far, in the time that it takes, not the one that was estimated. One
 that began too, and lost, may have been told to take in the rest of the prompt and hold it: then it takes in the answer
 so far alone.
@@ -16,11 +16,11 @@ import numpy as np
 
 from tandem.benchmarks.disco.data import Device, Service
 from tandem.policies.cost import Costs, PerToken
-from tandem.policies.dispatch import Side, dispatch
-from tandem.policies.migration import migration
-from tandem.policies.race import Race, RaceAccount, RaceHistory
-from tandem.policies.samples import Latencies, Outputs
-from tandem.policies.step_time import StepTimeModel
+from tandem.policies.estimators.step_time import StepTimeModel
+from tandem.policies.estimators.windows import Latencies, Outputs
+from tandem.policies.race.dispatch import Side, dispatch
+from tandem.policies.race.migration import migration
+from tandem.policies.race.race import Race, RaceAccount, RaceHistory
 
 Rates = Mapping[Side, float]
 """Dollars for a FLOP of the device, in either setting."""

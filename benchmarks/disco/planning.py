@@ -8,8 +8,8 @@ from statistics import median
 
 import numpy as np
 
-from tandem.policies.dispatch import DispatchState, Side, dispatch
-from tandem.policies.samples import Latencies, Lengths
+from tandem.policies.estimators.windows import Latencies, Lengths
+from tandem.policies.race.dispatch import DispatchState, Side, dispatch
 
 SIZES = (1_000, 10_000, 100_000)
 PAPER_MS = {Side.SERVER: (0.128, 0.969, 9.082), Side.DEVICE: (0.486, 1.741, 14.856)}

@@ -12,8 +12,8 @@ import numpy as np
 from tandem.benchmarks import report
 from tandem.benchmarks.disco.data import DEVICES, LEAST_CUT, SERVICES, TABLE_2, TABLE_3, Draw, Service
 from tandem.benchmarks.disco.migration import CONSISTENT, DEVICE_NOISE, SIDES, Migration, Moved, Rates
-from tandem.policies.dispatch import DispatchState, Side, dispatch
-from tandem.policies.samples import Latencies, Lengths
+from tandem.policies.estimators.windows import Latencies, Lengths
+from tandem.policies.race.dispatch import DispatchState, Side, dispatch
 
 BUDGETS = np.arange(1, 20) / 20
 REQUESTS = 1000

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tandem.benchmarks import report
-from tandem.policies.window import StaticWindow, window
+from tandem.policies.speculation.window import StaticWindow, window
 from tandem.simulator.tasks import ray_map
 from tandem.training.awc.scenarios import WINDOWS, cost, draw
 

@@ -12,7 +12,7 @@ from statistics import mean
 from typing import Any, NamedTuple
 
 from tandem.benchmarks.paths import DATA
-from tandem.policies.window import WindowPolicy
+from tandem.policies.speculation.window import WindowPolicy
 from tandem.simulator.answer import Answer
 from tandem.simulator.config import Config, parse
 from tandem.simulator.devices import Speed

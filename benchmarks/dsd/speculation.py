@@ -35,7 +35,7 @@ from tandem.deployments.request.assignment import EndpointInfo
 from tandem.engine import family
 from tandem.engine.base import Engine, Sampling
 from tandem.engine.tokenizer import Tokenizer
-from tandem.policies.window import StaticWindow
+from tandem.policies.speculation.window import StaticWindow
 from tandem.training.family.prompts import heldout_questions
 
 RTTS_S = (0.0, 0.010, 0.030)

@@ -38,8 +38,8 @@ from tandem.benchmarks.dsd.setting import (
     setting,
     under_way,
 )
-from tandem.policies.speculation import MAX_WINDOW
-from tandem.policies.window import StaticWindow
+from tandem.policies.speculation.arithmetic import MAX_WINDOW
+from tandem.policies.speculation.window import StaticWindow
 from tandem.simulator.tasks import ray_map
 
 FIT = (600, 10, "static")

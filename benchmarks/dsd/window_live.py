@@ -35,7 +35,7 @@ from tandem.deployments.request.job import Delta
 from tandem.engine import family
 from tandem.engine.base import Engine, Sampling
 from tandem.engine.tokenizer import Tokenizer
-from tandem.policies.window import WindowPolicy, WindowState, window
+from tandem.policies.speculation.window import WindowPolicy, WindowState, window
 from tandem.training.family.prompts import heldout_questions
 
 RTTS_S = (0.005, 0.030, 0.080, 0.005)

@@ -27,7 +27,7 @@ from tandem.engine.sketch.base import Question
 from tandem.engine.tokenizer import Tokenizer
 from tandem.engine.torch.engine import load
 from tandem.engine.translate import Translated
-from tandem.policies.window import StaticWindow
+from tandem.policies.speculation.window import StaticWindow
 from tandem.training.family.items import Item
 from tandem.training.family.prompts import answer_prompt
 

@@ -35,8 +35,8 @@ from tandem.benchmarks.pice import decision
 from tandem.benchmarks.pice.embedded import EXPANDERS, TEXT, Answer, Models, ask
 from tandem.benchmarks.scores import Scores
 from tandem.deployments.settings import ExpandingModel, PolicyChoice, SketchSettings
-from tandem.policies.collaboration import CollaborationState, DevicePart, DeviceView
-from tandem.policies.sketch.router import ByDifficulty
+from tandem.policies.routing.collaboration import CollaborationState, DevicePart, DeviceView
+from tandem.policies.routing.difficulty import ByDifficulty
 from tandem.policies.sketch.suitability import sketchable
 from tandem.training.family.items import TASK_KINDS, Item
 from tandem.training.family.prompts import heldout

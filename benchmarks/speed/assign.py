@@ -18,9 +18,9 @@ from tandem.deployments.experience import Experience
 from tandem.deployments.modes import AT_FRONT_DOORS
 from tandem.deployments.reports import Report
 from tandem.deployments.request.assignment import EndpointInfo, RoutingRequest
-from tandem.policies.collaboration import collaboration
 from tandem.policies.cost import Used
-from tandem.policies.routing import routing
+from tandem.policies.routing.collaboration import collaboration
+from tandem.policies.routing.replica import routing
 
 VERIFIERS, DRAFTERS = 8, 4
 REQUESTS, REPEATS = 300, 5

@@ -20,11 +20,11 @@ import numpy as np
 from tandem.benchmarks import report
 from tandem.benchmarks.disco import planning
 from tandem.benchmarks.speed.assign import router_costs
-from tandem.policies.batching import Demand, batching
-from tandem.policies.dispatch import Side
-from tandem.policies.routing import routing
+from tandem.policies.race.dispatch import Side
+from tandem.policies.routing.replica import routing
 from tandem.policies.scheduling import Load, scheduling
-from tandem.policies.window import WindowState, window
+from tandem.policies.scheduling.batching import Demand, batching
+from tandem.policies.speculation.window import WindowState, window
 
 CALLS = 2000
 DEVICES = (100, 1_000, 10_000)

@@ -34,7 +34,7 @@ from tandem.benchmarks.application import application
 from tandem.engine import family
 from tandem.engine.vllm import ENVIRONMENT
 from tandem.engine.vllm.config import UNIPROC
-from tandem.policies.quality import Quality, Stream, assess
+from tandem.policies.reader.quality import Quality, Stream, assess
 
 CONCURRENCY = (1, 8, 32)
 TOKENS = 64  # of an answer

@@ -28,7 +28,7 @@ from tandem.engine.base import EngineStats, Sampling
 from tandem.engine.config import EngineConfig, HostMemory, PolicyChoice
 from tandem.engine.core.engine import CoreEngine
 from tandem.engine.torch.engine import load
-from tandem.policies.quality import Quality, Stream, assess
+from tandem.policies.reader.quality import Quality, Stream, assess
 from tandem.simulator.workload import Request
 
 RUNNING = 16  # requests in a step at most

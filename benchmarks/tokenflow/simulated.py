@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 
 from tandem.benchmarks import report
 from tandem.benchmarks.paths import DATA
-from tandem.policies.quality import Quality, Stream, assess
+from tandem.policies.reader.quality import Quality, Stream, assess
 from tandem.simulator.config import parse
 from tandem.simulator.run import simulate
 from tandem.simulator.tasks import ray_map

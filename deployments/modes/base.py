@@ -16,12 +16,12 @@ from tandem.deployments.request.session import EndpointSession, EndpointSessions
 from tandem.deployments.request.tokenlog import Origin, TokenLog
 from tandem.engine.base import Sampling, Verdict
 from tandem.engine.split.base import OuterEngine
-from tandem.policies.chunking import ChunkingPolicy, HatChunks
 from tandem.policies.cost import Used
-from tandem.policies.drafting import DraftingPolicy, Threshold
-from tandem.policies.parallel_drafting import HatParallelDrafting, ParallelDraftingPolicy
-from tandem.policies.rounds import FUSED_WINDOW
-from tandem.policies.window import StaticWindow, WindowPolicy
+from tandem.policies.speculation.rounds import FUSED_WINDOW
+from tandem.policies.speculation.window import StaticWindow, WindowPolicy
+from tandem.policies.split.chunking import ChunkingPolicy, HatChunks
+from tandem.policies.split.drafting import DraftingPolicy, Threshold
+from tandem.policies.split.parallel_drafting import HatParallelDrafting, ParallelDraftingPolicy
 
 VERIFIER, DRAFTER, EXPANDER, MIDDLE = "verifier", "drafter", "expander", "middle"
 POOLS = (VERIFIER, DRAFTER, EXPANDER, MIDDLE)

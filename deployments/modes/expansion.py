@@ -17,8 +17,8 @@ from tandem.deployments.request.job import Job
 from tandem.deployments.request.session import EndpointSession, EndpointSessions
 from tandem.engine.base import EngineError, Sampling
 from tandem.engine.sketch.base import Question, Sketch, SketchFormat
-from tandem.policies.collaboration import ANY_DEVICE
-from tandem.policies.quality import Reader
+from tandem.policies.reader.quality import Reader
+from tandem.policies.routing.collaboration import ANY_DEVICE
 from tandem.policies.sketch.confidence import WEIGHTS, Candidate, Weights, best
 from tandem.policies.sketch.merging import Groups, merge, merge_for_reader
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from tandem.deployments.request.session import EndpointSession
 from tandem.engine.base import Draft, EngineError
-from tandem.policies.pair import PairHistory
+from tandem.policies.speculation.history import PairHistory
 
 EVERY_S = 0.25
 """How old what is known may become before somebody is asked."""

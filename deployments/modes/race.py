@@ -3,9 +3,9 @@
 Whoever gives the first token goes on and the other one is cancelled, unless the answer is going to move there: then it
 takes in the rest of the prompt and holds it. Where the other decodes more cheaply, the answer is handed over as soon as
 the reader has enough before them not to notice: the source stops, the target is told the log and goes on from there. If
-that fails, the source resumes. What is decided, `policies.race` says: the router plans and keeps the books, with a race
-of its own; here the same race, as the router told it, decides how to go on, and what happens in it is reported for the
-router's to learn.
+that fails, the source resumes. What is decided, `policies.race.race` says: the router plans and keeps the books,
+with a race of its own; here the same race, as the router told it, decides how to go on, and what happens in it is
+reported for the router's to learn.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from tandem.deployments.request.tokenlog import Origin, TokenLog
 from tandem.deployments.rivals import Rivals
 from tandem.engine.base import EngineError, EngineStopped, NoCapacity, Tokens
 from tandem.policies.cost import Costs, Used
-from tandem.policies.dispatch import BOTH, NEVER, DispatchState, Side, Start
-from tandem.policies.migration import MigrationPolicy
-from tandem.policies.race import Race, RaceAccount, RaceSnapshot
+from tandem.policies.race.dispatch import BOTH, NEVER, DispatchState, Side, Start
+from tandem.policies.race.migration import MigrationPolicy
+from tandem.policies.race.race import Race, RaceAccount, RaceSnapshot
 
 ORIGINS = {Side.SERVER: Origin.CLOUD, Side.DEVICE: Origin.DEVICE}
 LOST = (EndpointLost, EngineStopped, NoCapacity)

@@ -25,8 +25,8 @@ from tandem.deployments.request.session import EndpointSession, EndpointSessions
 from tandem.deployments.request.tokenlog import Origin, TokenLog
 from tandem.engine.base import ContextOverflow, Sampling, Tokens
 from tandem.engine.sketch.base import Question, Sketch
-from tandem.policies.moving_average import MovingAverage
-from tandem.policies.sketch.level import Reason
+from tandem.policies.estimators.moving_average import MovingAverage
+from tandem.policies.sketch.sketch_length import Reason
 
 LEAST_SKETCH = 48
 """Tokens that any sketch may have, its length included."""

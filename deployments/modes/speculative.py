@@ -3,7 +3,7 @@
 Distributed, a device drafts. Where the window policy says γ ≤ 1, a round is fused: it stays in the cloud, with the
 cloud's own drafter if there is one, else with the target alone; the device takes up again where the policy says so.
 Whoever drafts is told what the log says, so that every switch is lossless. Without a device, the cloud's own drafter
-drafts in all rounds. What is decided in a round, `policies.rounds` says.
+drafts in all rounds. What is decided in a round, `policies.speculation.rounds` says.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from tandem.deployments.request.session import EndpointSession, EndpointSessions
 from tandem.deployments.request.tokenlog import TokenLog
 from tandem.engine.base import Draft, Sampling
 from tandem.policies.cost import Used
-from tandem.policies.pair import PairSnapshot
-from tandem.policies.rounds import Drafter, FusedRound, PairRound, Rounds, teach
+from tandem.policies.speculation.history import PairSnapshot
+from tandem.policies.speculation.rounds import Drafter, FusedRound, PairRound, Rounds, teach
 
 DRAFT_SEED = 0x5DEECE66D  # see drafting()
 NOTHING = Draft([])

@@ -22,7 +22,7 @@ from tandem.deployments.request.session import Dial, EndpointSession, EndpointSe
 from tandem.deployments.request.timeouts import Deadline, Limits
 from tandem.deployments.request.tokenlog import TokenLog
 from tandem.engine.base import EngineError, EngineStopped, NoCapacity, SplitInfo
-from tandem.policies.patience import Patience
+from tandem.policies.reader.stall_timeout import Patience
 
 logger = logging.getLogger(__name__)
 

@@ -31,7 +31,7 @@ from tandem.engine.base import (
     UnknownSession,
     Verdict,
 )
-from tandem.policies.patience import Pace, Patience
+from tandem.policies.reader.stall_timeout import Pace, Patience
 
 T = TypeVar("T")
 

@@ -14,7 +14,7 @@ class Timeouts:
     connect_s, open_s: to reach it and be admitted.
     first_s: for its first answer, prefill and queue included.
     step_s: for every later one at most, and for the first of an endpoint that the request can do without; where
-        somebody else could go on it may be given up sooner, see `policies.patience`.
+        somebody else could go on it may be given up sooner, see `policies.reader.stall_timeout`.
     """
 
     connect_s: float = 5.0

@@ -10,7 +10,7 @@ from tandem.engine.base import EngineStats
 from tandem.engine.core.host_memory import Copy, HostTier
 from tandem.engine.core.kvcache import BlockPool, BlockTable
 from tandem.engine.core.sequence import Sequence
-from tandem.policies.step_time import StepTimeModel
+from tandem.policies.estimators.step_time import StepTimeModel
 
 
 class Memory:

@@ -12,7 +12,7 @@ from tandem.engine.core.host_memory import Copy
 from tandem.engine.core.kvcache import BlockTable
 from tandem.engine.core.tasks import Task
 from tandem.engine.text import Detokenizer, StopStrings
-from tandem.policies.quality import Reader
+from tandem.policies.reader.quality import Reader
 from tandem.policies.scheduling.control import REFERENCE_RATE
 
 

@@ -21,11 +21,11 @@ from tandem.engine.core.runner import Outcome, Runner, Work
 from tandem.engine.core.sequence import Sequence
 from tandem.engine.core.tasks import Computed, DraftTask, ForwardTask, GenerateTask, Task, VerifyTask
 from tandem.engine.session import BUSY
-from tandem.policies.batching import BatchingPolicy, Demand, batching
+from tandem.policies.estimators.step_time import StepTimeModel
 from tandem.policies.scheduling.base import SchedulingPolicy, scheduling
+from tandem.policies.scheduling.batching import BatchingPolicy, Demand, batching
 from tandem.policies.scheduling.control import SchedulingControl
 from tandem.policies.scheduling.outstanding import outstanding
-from tandem.policies.step_time import StepTimeModel
 
 GRACE_S = 0.002
 """A session's first task usually follows at once. The engine waits this long for it, so that one step covers prompt and

@@ -25,10 +25,10 @@ from vllm.v1.request import Request, RequestStatus
 from tandem.engine.base import EngineStats
 from tandem.engine.config import PolicyChoice
 from tandem.engine.vllm.views import REPLAYED, Ask, Label, MemoryView, RequestView
+from tandem.policies.estimators.step_time import StepTimeModel
 from tandem.policies.scheduling.base import scheduling
 from tandem.policies.scheduling.control import SchedulingControl
 from tandem.policies.scheduling.outstanding import outstanding
-from tandem.policies.step_time import StepTimeModel
 
 POLL_S = 1e-3
 """How long vLLM waits after a step in which nobody who has work could run."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from tandem.policies.quality import Reader
+from tandem.policies.reader.quality import Reader
 from tandem.policies.scheduling.control import REFERENCE_RATE
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ class ReplicaState:
     kv_capacity: tokens of KV cache.
     places: sessions that a step takes.
     prefilled, generated: tokens since it started: computed for prompts and for drafts that were rejected; of outputs.
-    base_s, token_s: what a step takes, see `policies.step_time`.
+    base_s, token_s: what a step takes, see `policies.estimators.step_time`.
     """
 
     name: str

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tandem.policies.quality import token_value
+from tandem.policies.reader.quality import token_value
 from tandem.policies.scheduling.base import Bools, Floats, Ints, Load, fit, scheduling
 
 EXCHANGE = 0.25  # of the time: what bringing requests back may take

@@ -11,9 +11,9 @@ from typing import Protocol
 
 import numpy as np
 
-from tandem.policies.quality import Reader
+from tandem.policies.estimators.step_time import StepTimeModel
+from tandem.policies.reader.quality import Reader
 from tandem.policies.scheduling.base import Ints, Load, SchedulingPolicy, fit
-from tandem.policies.step_time import StepTimeModel
 
 REFERENCE_RATE = 5.0  # tokens/s: what a client that reads nothing along counts as
 SOON = 0.25  # of the policy's interval: under stress a change brings the next decision forward, to no less than this

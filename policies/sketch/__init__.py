@@ -7,7 +7,12 @@ device's models, `merge` and `reading_order` how its sentences share the device,
 
 from tandem.policies.sketch.confidence import Candidate, Weights, best, confidence
 from tandem.policies.sketch.dispatch import Job, JobQueue, job_queue
-from tandem.policies.sketch.level import (
+from tandem.policies.sketch.merging import Groups, merge, merge_for_reader
+from tandem.policies.sketch.objectives import Metric, Objective, Outlook, preferred, ranked
+from tandem.policies.sketch.order import Schedule, list_schedule, reading_order
+from tandem.policies.sketch.rouge import rouge1
+from tandem.policies.sketch.selection import ModelSelection
+from tandem.policies.sketch.sketch_length import (
     Choice,
     Coming,
     Reason,
@@ -16,11 +21,6 @@ from tandem.policies.sketch.level import (
     SmallModel,
     sketching,
 )
-from tandem.policies.sketch.merging import Groups, merge, merge_for_reader
-from tandem.policies.sketch.objectives import Metric, Objective, Outlook, preferred, ranked
-from tandem.policies.sketch.order import Schedule, list_schedule, reading_order
-from tandem.policies.sketch.rouge import rouge1
-from tandem.policies.sketch.selection import ModelSelection
 from tandem.policies.sketch.suitability import sketchable
 
 __all__ = [

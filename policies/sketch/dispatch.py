@@ -67,7 +67,7 @@ class JobQueue(Protocol):
         ...
 
 
-job_queue: Registry[JobQueue] = Registry("job_queue", "sketch.dispatch")
+job_queue: Registry[JobQueue] = Registry("job_queue")
 
 
 @job_queue.register("fifo")

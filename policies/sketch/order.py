@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tandem.policies.quality import stall_s
+from tandem.policies.reader.quality import stall_s
 
 
 class Schedule(NamedTuple):

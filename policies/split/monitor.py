@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tandem.policies.moving_average import MovingAverage, moved
-from tandem.policies.step_time import StepTimeModel, StepTimes
+from tandem.policies.estimators.moving_average import MovingAverage, moved
+from tandem.policies.estimators.step_time import StepTimeModel, StepTimes
 
 MUCH_BYTES = 16_384
 """Less takes about as long as nothing."""
@@ -31,9 +31,9 @@ class MovingDelay:
     """g: seconds as a function of the tokens in a batch, known between and beyond the sizes that were seen.
 
     HAT's equation (2) gives g a new value at one size and says nothing of the others. Here they follow in proportion:
-    the line through the last hundred batches (`policies.step_time`) is g's shape, and the equation moves its level, so
-    that it holds to the letter at the size that was seen. A line alone, fading as fast, would have its slope from five
-    samples.
+    the line through the last hundred batches (`policies.estimators.step_time`) is g's shape, and the equation moves
+    its level, so that it holds to the letter at the size that was seen. A line alone, fading as fast, would have its
+    slope from five samples.
 
     base_s, token_s: the line that is supposed before anything is seen.
     """

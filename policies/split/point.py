@@ -12,7 +12,7 @@ from enum import StrEnum
 from math import inf
 from typing import NamedTuple
 
-from tandem.policies.speculation import MAX_WINDOW, expected_tokens
+from tandem.policies.speculation.arithmetic import MAX_WINDOW, expected_tokens
 
 
 class SplitPoint(NamedTuple):

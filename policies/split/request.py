@@ -26,10 +26,10 @@ after it, too, what follows that.
 
 from __future__ import annotations
 
-from tandem.policies.chunking import ChunkingPolicy, ChunkState
-from tandem.policies.drafting import DraftingPolicy, DraftRound, DraftState
-from tandem.policies.parallel_drafting import NOTHING, Ahead, ParallelDraftingPolicy, WaitState
+from tandem.policies.split.chunking import ChunkingPolicy, ChunkState
+from tandem.policies.split.drafting import DraftingPolicy, DraftRound, DraftState
 from tandem.policies.split.monitor import CloudMonitor, DeviceMonitor
+from tandem.policies.split.parallel_drafting import NOTHING, Ahead, ParallelDraftingPolicy, WaitState
 
 
 class Split:

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 from tandem.deployments.request.timeouts import Limits
-from tandem.policies.budget import CORRECTION
+from tandem.policies.race.budget import CORRECTION
 from tandem.simulator.answer import Answer
 from tandem.simulator.chaos.saboteur import FragileWorld
 from tandem.simulator.chaos.scenario import DEAR_JOULE, DEVICE_FAULTS, FATAL_FAULTS, Fault

@@ -11,7 +11,7 @@ from tandem.deployments.experience import Report
 from tandem.deployments.modes.race import RaceBriefing
 from tandem.deployments.request.assignment import Assignment, RoutingRequest
 from tandem.deployments.request.expansion import Place, PlaceReport, PlaceRequest, PlanRequest, SketchPlan
-from tandem.policies.dispatch import NEVER, Side
+from tandem.policies.race.dispatch import NEVER, Side
 from tandem.simulator.chaos.scenario import Fault
 from tandem.simulator.config import Config
 from tandem.simulator.server import Server

@@ -17,7 +17,7 @@ NEVER = 1_000_000_000
 
 
 class Batching(NamedTuple):
-    """Parameters of `policies.batching.ChunkedPrefill`, in tokens.
+    """Parameters of `policies.scheduling.batching.ChunkedPrefill`, in tokens.
 
     chunk: of prompts, in a step that decodes as well.
     context_doubles: before a position, for it to take twice the time of a prompt's first.

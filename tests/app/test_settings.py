@@ -18,7 +18,7 @@ from tandem.app.main import build
 from tandem.app.settings import Settings
 from tandem.deployments.engines import NullSettings, TorchSettings, build_engine, context_of, model_folder
 from tandem.engine.base import Sampling
-from tandem.policies.batching import Demand, batching
+from tandem.policies.scheduling.batching import Demand, batching
 
 
 def test_the_checked_in_yaml_holds() -> None:

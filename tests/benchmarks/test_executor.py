@@ -12,7 +12,7 @@ from tandem.deployments.request.executor import Executor
 from tandem.deployments.request.job import JobStats, NoSuchDevice
 from tandem.engine.base import Sampling
 from tandem.engine.null_engine import NullEngine
-from tandem.policies.window import StaticWindow
+from tandem.policies.speculation.window import StaticWindow
 
 PROMPT = [20, 21, 22]
 

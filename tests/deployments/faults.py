@@ -27,9 +27,9 @@ from tandem.engine.base import (
     Verdict,
 )
 from tandem.engine.null_engine import NullEngine
-from tandem.policies.collaboration import collaboration
-from tandem.policies.routing import routing
-from tandem.policies.window import WindowState
+from tandem.policies.routing.collaboration import collaboration
+from tandem.policies.routing.replica import routing
+from tandem.policies.speculation.window import WindowState
 
 PROMPT = (5, 17, 400)
 

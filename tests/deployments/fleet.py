@@ -24,11 +24,11 @@ from tandem.deployments.request.timeouts import Limits
 from tandem.deployments.request.tokenlog import Origin
 from tandem.engine.base import Engine, Sampling
 from tandem.engine.split.base import OuterEngine
-from tandem.policies.collaboration import collaboration
-from tandem.policies.dispatch import DEVICE_ONLY, SERVER_ONLY, DispatchState, Start
-from tandem.policies.migration import MigrationState
-from tandem.policies.race import RaceAccount
-from tandem.policies.routing import routing
+from tandem.policies.race.dispatch import DEVICE_ONLY, SERVER_ONLY, DispatchState, Start
+from tandem.policies.race.migration import MigrationState
+from tandem.policies.race.race import RaceAccount
+from tandem.policies.routing.collaboration import collaboration
+from tandem.policies.routing.replica import routing
 from tests.deployments.faults import Script
 from tests.deployments.processes import EndpointProcess
 from tests.deployments.relay import Relay

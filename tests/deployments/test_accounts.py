@@ -7,7 +7,7 @@ from dataclasses import replace
 from tandem.deployments.accounts import Accounts, Bill
 from tandem.deployments.experience import Experience
 from tandem.policies.cost import Used
-from tandem.policies.dispatch import Side
+from tandem.policies.race.dispatch import Side
 
 
 def accounts() -> Accounts:

@@ -18,8 +18,8 @@ from tandem.deployments.request.assignment import Assignment, EndpointInfo, NoEn
 from tandem.deployments.request.job import NoSuchDevice, UnknownMode
 from tandem.engine.base import InvalidRequest, NoCapacity, SplitInfo
 from tandem.engine.split.base import SplitMismatch
-from tandem.policies.collaboration import collaboration
-from tandem.policies.routing import routing
+from tandem.policies.routing.collaboration import collaboration
+from tandem.policies.routing.replica import routing
 
 
 def replica(pool: str, port: int, sessions: int = 0) -> EndpointInfo:

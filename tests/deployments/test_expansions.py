@@ -22,8 +22,8 @@ from tandem.deployments.request.assignment import EndpointInfo
 from tandem.deployments.request.expansion import Place, PlaceReport, PlaceRequest, PlanRequest
 from tandem.deployments.settings import SketchSettings
 from tandem.deployments.switches import TOLD_S
-from tandem.policies.collaboration import collaboration
-from tandem.policies.routing import routing
+from tandem.policies.routing.collaboration import collaboration
+from tandem.policies.routing.replica import routing
 from tests.virtual import in_virtual_time, run
 
 LONG = PlanRequest(request=1, expected=400, target_token_s=0.05)

@@ -20,11 +20,11 @@ from tandem.deployments.request.job import Job, JobStats
 from tandem.deployments.settings import PolicyChoice
 from tandem.engine.base import EngineStopped, Sampling
 from tandem.engine.null_engine import NullEngine
-from tandem.policies.collaboration import collaboration
 from tandem.policies.cost import Used
-from tandem.policies.dispatch import Side
-from tandem.policies.routing import routing
-from tandem.policies.window import StaticWindow, WindowState
+from tandem.policies.race.dispatch import Side
+from tandem.policies.routing.collaboration import collaboration
+from tandem.policies.routing.replica import routing
+from tandem.policies.speculation.window import StaticWindow, WindowState
 from tests.deployments.faults import PROMPT, Failing, World, reference
 from tests.deployments.request.test_executor import answer
 

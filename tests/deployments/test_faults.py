@@ -22,7 +22,7 @@ from tandem.engine.split import bundle
 from tandem.engine.split.base import OuterEngine
 from tandem.engine.tokenizer import Tokenizer
 from tandem.engine.torch.split import load_outer
-from tandem.policies.patience import FLOOR_S
+from tandem.policies.reader.stall_timeout import FLOOR_S
 from tandem.training.family.prompts import heldout_questions
 from tests.deployments.fleet import PHONE, STREAMS, TOKENS, Answer, Fleet, Prompts, World
 from tests.deployments.processes import DRAIN_S, LAYERS

@@ -22,8 +22,8 @@ from tandem.deployments.request.job import Job
 from tandem.engine import family
 from tandem.engine.base import Engine, Sampling
 from tandem.engine.tokenizer import Tokenizer
-from tandem.policies.collaboration import collaboration
-from tandem.policies.routing import routing
+from tandem.policies.routing.collaboration import collaboration
+from tandem.policies.routing.replica import routing
 from tests.conftest import Running
 from tests.engine.torch.split_parts import Parts
 

@@ -12,8 +12,8 @@ from tandem.deployments.directory import Snapshot
 from tandem.deployments.request.assignment import EndpointInfo, NoEndpoint, RoutingRequest
 from tandem.deployments.routing import Routing
 from tandem.deployments.settings import RouterSettings
-from tandem.policies.collaboration import collaboration
-from tandem.policies.routing import routing
+from tandem.policies.routing.collaboration import collaboration
+from tandem.policies.routing.replica import routing
 from tests.virtual import in_virtual_time, now_s
 
 UP = Snapshot(1, {"verifier": (EndpointInfo("verifier 0", "v:0", "verifier"),)}, {})

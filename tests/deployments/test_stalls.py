@@ -14,10 +14,10 @@ from tandem.deployments.request.job import Delta, Job, JobStats
 from tandem.deployments.request.timeouts import Limits, Timeouts
 from tandem.engine.base import Draft, EngineStopped, NoCapacity, Sampling, Tokens
 from tandem.engine.null_engine import NullEngine, NullSession
-from tandem.policies.dispatch import SERVER_ONLY
-from tandem.policies.migration import Never
-from tandem.policies.patience import FLOOR_S
-from tandem.policies.race import RaceAccount
+from tandem.policies.race.dispatch import SERVER_ONLY
+from tandem.policies.race.migration import Never
+from tandem.policies.race.race import RaceAccount
+from tandem.policies.reader.stall_timeout import FLOOR_S
 from tests.deployments.faults import PROMPT, Failing, World, reference
 from tests.deployments.modes.test_race import Planned
 from tests.virtual import run

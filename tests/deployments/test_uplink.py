@@ -37,7 +37,7 @@ from tandem.deployments.uplink import Uplink
 from tandem.engine.base import EngineStopped, NoCapacity, Sampling, SplitInfo
 from tandem.engine.null_engine import NullEngine
 from tandem.policies.cost import Used
-from tandem.policies.window import StaticWindow
+from tandem.policies.speculation.window import StaticWindow
 from tests.cluster.proxy import proxy_to
 
 TARGET = EndpointInfo("verifier 1", "10.0.0.1:1", "verifier", rtt_s=0.0)

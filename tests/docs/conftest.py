@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tandem import policies
-from tandem.policies.routing import routing
+from tandem.policies.routing.replica import routing
 from tests.docs.documents import ROOT, fenced
 
 ADDED = "two_choices"

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from tandem.deployments.settings import RouterSettings
-from tandem.policies.routing import routing
+from tandem.policies.routing.replica import routing
 from tests.docs.conftest import ADDED
 from tests.docs.documents import ROOT, text
 from tests.policies.test_contract import FAMILIES

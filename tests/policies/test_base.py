@@ -9,11 +9,11 @@ import sys
 import pytest
 
 from tandem.policies.base import Registry, UnknownPolicy
-from tandem.policies.batching import batching
-from tandem.policies.collaboration import collaboration
-from tandem.policies.routing import routing
+from tandem.policies.routing.collaboration import collaboration
+from tandem.policies.routing.replica import routing
 from tandem.policies.scheduling import scheduling
-from tandem.policies.window import window
+from tandem.policies.scheduling.batching import batching
+from tandem.policies.speculation.window import window
 
 
 @pytest.mark.parametrize("registry", [batching, collaboration, routing, window], ids=lambda r: r.family)
@@ -42,7 +42,7 @@ def test_parameters_reach_the_policy() -> None:
 
 def test_a_policy_is_found_in_whatever_module_it_lies() -> None:
     """In a process that has imported nothing but the family's own module."""
-    script = "from policies.FAMILY import FAMILY; print(*FAMILY)"
+    script = "from tandem.policies.base import family; print(*family('FAMILY'))"
     for registry, name in ((window, "awc"), (scheduling, "buffer_aware")):
         found = subprocess.run(
             [sys.executable, "-c", script.replace("FAMILY", registry.family)],

@@ -20,25 +20,25 @@ from hypothesis import strategies as st
 from tandem import policies
 from tandem.policies.autoscaling import PoolState, ReplicaState, autoscaling
 from tandem.policies.base import Registry
-from tandem.policies.batching import Demand, batching
-from tandem.policies.chunking import ChunkState, chunking
-from tandem.policies.collaboration import ANY_DEVICE, CollaborationState, DeviceView, collaboration
 from tandem.policies.cost import PerToken
-from tandem.policies.dispatch import DispatchState, Side, Start, dispatch
-from tandem.policies.drafting import DraftRound, DraftState, Learning, drafting
-from tandem.policies.migration import MigrationState, buffer_tokens, migration, saved_usd
-from tandem.policies.parallel_drafting import Ahead, WaitState, parallel_drafting
-from tandem.policies.routing import routing
-from tandem.policies.samples import Latencies, Lengths
+from tandem.policies.estimators.windows import Latencies, Lengths
+from tandem.policies.race.dispatch import DispatchState, Side, Start, dispatch
+from tandem.policies.race.migration import MigrationState, buffer_tokens, migration, saved_usd
+from tandem.policies.routing.collaboration import ANY_DEVICE, CollaborationState, DeviceView, collaboration
+from tandem.policies.routing.replica import routing
 from tandem.policies.scheduling import Load, scheduling
+from tandem.policies.scheduling.batching import Demand, batching
 from tandem.policies.sketch import Choice, Job, SketchState, job_queue, sketching
+from tandem.policies.speculation.window import Remembering, WindowState, window
 from tandem.policies.split import Line
-from tandem.policies.window import Remembering, WindowState, window
+from tandem.policies.split.chunking import ChunkState, chunking
+from tandem.policies.split.drafting import DraftRound, DraftState, Learning, drafting
+from tandem.policies.split.parallel_drafting import Ahead, WaitState, parallel_drafting
+from tests.policies.routing.test_collaboration import MODES, devices_
+from tests.policies.scheduling.test_batching import demands_
 from tests.policies.scheduling.test_policies import loads
 from tests.policies.sketch.test_dispatch import Call, calls
-from tests.policies.sketch.test_level import sketch_states
-from tests.policies.test_batching import demands_
-from tests.policies.test_collaboration import MODES, devices_
+from tests.policies.sketch.test_sketch_length import sketch_states
 
 
 class Family(NamedTuple):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tandem.policies.cost import Costs, PerToken, Used, per_million
-from tandem.policies.dispatch import Side
+from tandem.policies.race.dispatch import Side
 
 
 def test_who_is_constrained_follows_the_exchange_rate():

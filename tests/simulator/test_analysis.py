@@ -5,9 +5,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tandem.policies.dispatch import Side
-from tandem.policies.quality import effective_tokens, stall_s
-from tandem.policies.window import StaticWindow
+from tandem.policies.race.dispatch import Side
+from tandem.policies.reader.quality import effective_tokens, stall_s
+from tandem.policies.speculation.window import StaticWindow
 from tandem.simulator.run import simulate
 from tandem.simulator.workload import Request
 from tests.simulator.configurations import DEVICE, TARGET, config, raw

@@ -16,7 +16,7 @@ from tandem.deployments.request.session import EndpointSession
 from tandem.deployments.request.timeouts import Limits, Timeouts
 from tandem.deployments.settings import LimitSettings
 from tandem.engine.core.kvcache import BlockPool
-from tandem.policies.budget import Budget
+from tandem.policies.race.budget import Budget
 from tandem.simulator.answer import Answer
 from tandem.simulator.chaos import Fault, Outcome, play, promises
 from tandem.simulator.chaos.promises import promised_s

@@ -22,13 +22,13 @@ from tandem.deployments.request.job import Job
 from tandem.engine.base import Sampling
 from tandem.engine.core.engine import CoreEngine, CoreSession
 from tandem.policies.base import Registry
-from tandem.policies.batching import batching
-from tandem.policies.collaboration import collaboration
-from tandem.policies.dispatch import dispatch
-from tandem.policies.migration import migration
-from tandem.policies.routing import routing
+from tandem.policies.race.dispatch import dispatch
+from tandem.policies.race.migration import migration
+from tandem.policies.routing.collaboration import collaboration
+from tandem.policies.routing.replica import routing
 from tandem.policies.scheduling import scheduling
-from tandem.policies.window import window
+from tandem.policies.scheduling.batching import batching
+from tandem.policies.speculation.window import window
 from tandem.simulator.config import Config
 from tandem.simulator.run import Clients
 from tandem.simulator.script import Script

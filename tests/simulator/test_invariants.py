@@ -22,7 +22,7 @@ from tandem.cluster.frames import pack_ids
 from tandem.deployments.modes.split import Splitting
 from tandem.deployments.request.tokenlog import Origin
 from tandem.engine.base import EngineStats
-from tandem.policies.window import StaticWindow
+from tandem.policies.speculation.window import StaticWindow
 from tandem.simulator.network import LinkedEngine, frame_bytes
 from tandem.simulator.run import simulate
 from tandem.simulator.script import EOS, TOKEN

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tandem.policies.window import StaticWindow
+from tandem.policies.speculation.window import StaticWindow
 from tandem.simulator.analysis import Result
 from tandem.simulator.run import simulate
 from tandem.simulator.workload import Request

@@ -9,7 +9,7 @@ import pytest
 
 from tandem.deployments.request.tokenlog import Origin
 from tandem.policies.cost import Used
-from tandem.policies.dispatch import Side
+from tandem.policies.race.dispatch import Side
 from tandem.simulator.analysis import Result
 from tandem.simulator.run import simulate
 from tandem.simulator.workload import Request

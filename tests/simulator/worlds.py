@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 
 from tandem.deployments.modes import AT_FRONT_DOORS, MODES
 from tandem.engine.split.hidden import KINDS
-from tandem.policies.batching import batching
-from tandem.policies.chunking import chunking
-from tandem.policies.dispatch import dispatch
-from tandem.policies.drafting import drafting
-from tandem.policies.migration import migration
-from tandem.policies.parallel_drafting import parallel_drafting
-from tandem.policies.routing import routing
+from tandem.policies.race.dispatch import dispatch
+from tandem.policies.race.migration import migration
+from tandem.policies.routing.replica import routing
 from tandem.policies.scheduling import scheduling
-from tandem.policies.window import window
+from tandem.policies.scheduling.batching import batching
+from tandem.policies.speculation.window import window
+from tandem.policies.split.chunking import chunking
+from tandem.policies.split.drafting import drafting
+from tandem.policies.split.parallel_drafting import parallel_drafting
 from tandem.simulator.answer import Answer
 from tandem.simulator.config import Config
 from tandem.simulator.run import Clients

@@ -28,7 +28,7 @@ from tandem.engine.torch.batch import Piece
 from tandem.engine.torch.model import KVPool
 from tandem.engine.torch.split import Outer, load_middle, load_outer
 from tandem.engine.torch.weights import Part
-from tandem.policies.speculation import MAX_WINDOW
+from tandem.policies.speculation.arithmetic import MAX_WINDOW
 
 ETAS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 BLOCK = 16

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from tandem.policies.awc.exploration import Exploration
-from tandem.policies.speculation import MAX_WINDOW
-from tandem.policies.window import StaticWindow, WindowPolicy, WindowState
+from tandem.policies.speculation.arithmetic import MAX_WINDOW
+from tandem.policies.speculation.awc.exploration import Exploration
+from tandem.policies.speculation.window import StaticWindow, WindowPolicy, WindowState
 from tandem.simulator.config import Config, parse
 from tandem.simulator.run import simulate
 

@@ -2,8 +2,8 @@
 
     python -m training.awc.train [--scenarios 4800] [--epochs 50]
 
-Writes `weights.npz` (a few KB) and `report.json` beside `policies.awc.network`. The sweep runs as Ray tasks and is
-kept in a folder (--work), from which an interrupted training goes on.
+Writes `weights.npz` (a few KB) and `report.json` beside `policies.speculation.awc.network`. The sweep runs as Ray
+tasks and is kept in a folder (--work), from which an interrupted training goes on.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from rich.console import Console
 from rich.progress import track
 from torch import nn
 
-from tandem.policies import awc
-from tandem.policies.awc.features import CANDIDATE, STATE, features
-from tandem.policies.awc.network import LAYERS, WEIGHTS
-from tandem.policies.speculation import MAX_WINDOW
-from tandem.policies.window import WindowState
+from tandem.policies.speculation import awc
+from tandem.policies.speculation.arithmetic import MAX_WINDOW
+from tandem.policies.speculation.awc.features import CANDIDATE, STATE, features
+from tandem.policies.speculation.awc.network import LAYERS, WEIGHTS
+from tandem.policies.speculation.window import WindowState
 from tandem.simulator.tasks import resumable_map
 from tandem.training.awc.scenarios import Outcome, outcome
 
@@ -34,7 +34,7 @@ HERE = Path(awc.__file__).resolve().parent
 
 
 class WcDnn(nn.Module):
-    """The network that `policies.awc.network` runs in numpy."""
+    """The network that `policies.speculation.awc.network` runs in numpy."""
 
     def __init__(self, width: int = WIDTH) -> None:
         super().__init__()

@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 from tandem.app.cli.config import markdown, meanings, settings
 from tandem.app.cli.main import cli
 from tandem.app.settings import Settings
-from tandem.policies.routing import routing
-from tandem.policies.window import window
+from tandem.policies.routing.replica import routing
+from tandem.policies.speculation.window import window
 
 DOCS = Path(__file__).parents[3] / "docs" / "settings.md"
 

@@ -19,7 +19,7 @@ from tandem.deployments.settings import PolicyChoice, RacingSettings
 from tandem.deployments.uplink import Uplink
 from tandem.engine.base import Engine, EngineError, EngineStopped, Sampling
 from tandem.engine.null_engine import NullEngine
-from tandem.policies.dispatch import BOTH, DEVICE_ONLY
+from tandem.policies.race.dispatch import BOTH, DEVICE_ONLY
 from tests.deployments.faults import PROMPT, Failing, reference
 from tests.deployments.modes.test_race import Gate
 from tests.deployments.test_guest import CALLER, TARGET, Office

@@ -9,7 +9,7 @@ from tandem.benchmarks.calibration.split import Adapter, link
 from tandem.benchmarks.executor import local_executor
 from tandem.deployments.request.executor import Executor
 from tandem.deployments.request.tokenlog import Origin
-from tandem.policies.window import StaticWindow
+from tandem.policies.speculation.window import StaticWindow
 from tandem.training.adapter.evaluate import Drafter
 from tests.engine.torch.split_parts import RANDOM, Parts, model_folder
 

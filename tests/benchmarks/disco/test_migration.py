@@ -6,8 +6,8 @@ import numpy as np
 
 from tandem.benchmarks.disco.data import DEVICES, SERVICES
 from tandem.benchmarks.disco.migration import CONSISTENT, Migration, Moved
-from tandem.policies.dispatch import Side
-from tandem.policies.samples import Latencies
+from tandem.policies.estimators.windows import Latencies
+from tandem.policies.race.dispatch import Side
 
 PROMPTS = np.full(3, 40)
 SERVER_S = np.full(3, 0.4)

@@ -15,7 +15,7 @@ from tandem.benchmarks.dsd.setting import (
     setting,
     under_way,
 )
-from tandem.policies.window import StaticWindow
+from tandem.policies.speculation.window import StaticWindow
 from tandem.simulator.run import simulate
 
 USERS = 8

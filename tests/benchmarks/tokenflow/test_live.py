@@ -14,7 +14,7 @@ from tandem.benchmarks.tokenflow.live import (
     requests,
 )
 from tandem.engine.base import EngineStats
-from tandem.policies.quality import Quality
+from tandem.policies.reader.quality import Quality
 from tandem.simulator.workload import Request
 
 

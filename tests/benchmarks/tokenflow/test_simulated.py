@@ -10,7 +10,7 @@ import pytest
 
 from tandem.benchmarks.tokenflow import simulated
 from tandem.benchmarks.tokenflow.simulated import CHOOSING, KINDS, SETUPS, Job, Setup, choose_chunks
-from tandem.policies.quality import Quality
+from tandem.policies.reader.quality import Quality
 
 BURST, POISSON = SETUPS[0], SETUPS[2]
 

@@ -28,9 +28,9 @@ from tandem.deployments.request.job import Job, JobStats
 from tandem.engine import family
 from tandem.engine.base import Engine, Sampling
 from tandem.engine.tokenizer import Tokenizer
-from tandem.policies.collaboration import collaboration
-from tandem.policies.routing import routing
-from tandem.policies.window import StaticWindow, WindowPolicy
+from tandem.policies.routing.collaboration import collaboration
+from tandem.policies.routing.replica import routing
+from tandem.policies.speculation.window import StaticWindow, WindowPolicy
 from tandem.training.family.prompts import heldout_questions
 from tests.deployments.faults import Script
 

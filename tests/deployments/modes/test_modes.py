@@ -20,8 +20,8 @@ from tandem.deployments.request.session import EndpointSessions, RequestContext
 from tandem.deployments.request.tokenlog import Origin, TokenLog
 from tandem.engine.base import Draft, Engine, Sampling
 from tandem.engine.null_engine import NullEngine, NullSession
-from tandem.policies.pair import PairHistory
-from tandem.policies.window import StaticWindow, WindowPolicy, WindowState
+from tandem.policies.speculation.history import PairHistory
+from tandem.policies.speculation.window import StaticWindow, WindowPolicy, WindowState
 from tests.deployments.faults import PROMPT, Script, reference
 
 

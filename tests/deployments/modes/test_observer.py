@@ -15,7 +15,7 @@ from tandem.deployments.modes.speculative import Speculation, SpeculativeMode
 from tandem.deployments.request.job import Job, JobStats
 from tandem.engine.base import Draft, DraftProbs, Engine, EngineStats, EngineStopped, Sampling, Verdict
 from tandem.engine.null_engine import NullEngine, NullSession
-from tandem.policies.pair import PairHistory
+from tandem.policies.speculation.history import PairHistory
 from tandem.simulator.network import LinkedEngine, Path
 from tests.deployments.faults import PROMPT, Failing, Script, reference
 from tests.deployments.modes import test_modes

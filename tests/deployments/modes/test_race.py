@@ -23,9 +23,9 @@ from tandem.deployments.settings import PolicyChoice
 from tandem.engine.base import EngineStopped, NoCapacity, Sampling, Tokens
 from tandem.engine.null_engine import NullEngine, NullSession
 from tandem.policies.cost import PerToken
-from tandem.policies.dispatch import BOTH, DEVICE_ONLY, SERVER_ONLY, DispatchState, Side, Start
-from tandem.policies.migration import MigrationState
-from tandem.policies.race import Race, RaceAccount
+from tandem.policies.race.dispatch import BOTH, DEVICE_ONLY, SERVER_ONLY, DispatchState, Side, Start
+from tandem.policies.race.migration import MigrationState
+from tandem.policies.race.race import Race, RaceAccount
 from tests.deployments.faults import PROMPT, Failing, World, reference
 
 EXPECTED = reference(PROMPT, 24)

@@ -28,7 +28,7 @@ from tandem.engine.sketch.base import Question
 from tandem.engine.sketch.marked import MarkedFormat
 from tandem.engine.tokenizer import Tokenizer
 from tandem.engine.torch.engine import load
-from tandem.policies import patience
+from tandem.policies.reader import stall_timeout
 from tandem.training.family import prompts
 from tests.deployments.faults import World
 
@@ -90,7 +90,7 @@ class Laptop(World):
 
 @pytest.fixture
 async def laptop(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Laptop]:
-    monkeypatch.setattr(patience, "FLOOR_S", 60.0)  # a busy machine is no device that has stalled
+    monkeypatch.setattr(stall_timeout, "FLOOR_S", 60.0)  # a busy machine is no device that has stalled
     target = load(family.path("target"), EngineConfig(), threads=1)
     peers = Peers()
     world = Laptop(target, peers)

@@ -25,10 +25,15 @@ from tandem.engine.split import bundle
 from tandem.engine.split.base import SplitMismatch
 from tandem.engine.split.hidden import row_bytes
 from tandem.engine.torch.split import load_middle, load_outer, load_pipeline
-from tandem.policies.chunking import ChunkingPolicy, ChunkState, FixedChunks, chunking
-from tandem.policies.drafting import DraftingPolicy, Threshold, drafting
-from tandem.policies.parallel_drafting import Ahead, ParallelDraftingPolicy, WaitState, parallel_drafting
 from tandem.policies.scheduling import scheduling
+from tandem.policies.split.chunking import ChunkingPolicy, ChunkState, FixedChunks, chunking
+from tandem.policies.split.drafting import DraftingPolicy, Threshold, drafting
+from tandem.policies.split.parallel_drafting import (
+    Ahead,
+    ParallelDraftingPolicy,
+    WaitState,
+    parallel_drafting,
+)
 from tests.deployments.faults import Failing, World
 from tests.deployments.request.test_executor import left_open
 from tests.engine.torch.engines import handled

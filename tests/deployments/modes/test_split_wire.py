@@ -20,7 +20,7 @@ from tandem.engine import family
 from tandem.engine.base import Engine, Sampling
 from tandem.engine.split.hidden import KINDS, Kind
 from tandem.engine.tokenizer import Tokenizer
-from tandem.policies.chunking import FixedChunks
+from tandem.policies.split.chunking import FixedChunks
 from tandem.training.family.prompts import heldout_questions
 from tests.deployments.faults import World
 from tests.deployments.modes.test_split import LONG, answer, ids_of, job, made, nothing_is_left, tools

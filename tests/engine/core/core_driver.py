@@ -16,8 +16,8 @@ from tandem.engine.core.runner import Outcome, Runner, Work
 from tandem.engine.core.sequence import Sequence as Session
 from tandem.engine.core.step import Core
 from tandem.engine.core.tasks import DraftTask, GenerateTask, VerifyTask
-from tandem.policies.batching import BatchingPolicy, ChunkedPrefill
 from tandem.policies.scheduling import SchedulingPolicy
+from tandem.policies.scheduling.batching import BatchingPolicy, ChunkedPrefill
 
 VOCAB, EOS = 9, 2
 Q = tuple[np.ndarray, np.ndarray]

@@ -17,7 +17,6 @@ from tandem.engine.base import EngineStats, InvalidRequest, Sampling, Tokens, Ve
 from tandem.engine.config import HostMemory
 from tandem.engine.core.step import GRACE_S
 from tandem.engine.core.tasks import GenerateTask, VerifyTask
-from tandem.policies.batching import ChunkedPrefill
 from tandem.policies.scheduling.base import (
     FirstComeFirstServed,
     Ints,
@@ -26,6 +25,7 @@ from tandem.policies.scheduling.base import (
     fit,
     scheduling,
 )
+from tandem.policies.scheduling.batching import ChunkedPrefill
 from tests.engine.core.core_driver import EOS, VOCAB, Driver, MakeRunner, Q
 from tests.engine.core.plain_runner import PlainRunner
 from tests.engine.torch.history_model import HistoryRunner

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandem.policies.quality import Reader
+from tandem.policies.estimators.step_time import StepTimeModel
+from tandem.policies.reader.quality import Reader
 from tandem.policies.scheduling.base import Ints, Load, scheduling
 from tandem.policies.scheduling.control import FADE, SOON, SchedulingControl
-from tandem.policies.step_time import StepTimeModel
 from tests.policies.scheduling.views import MemoryData, SessionData
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tandem.policies.quality import Reader
+from tandem.policies.reader.quality import Reader
 from tandem.policies.scheduling.outstanding import Outstanding, outstanding
 from tests.policies.scheduling.views import SessionData
 

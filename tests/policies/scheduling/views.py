@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tandem.policies.quality import Reader
+from tandem.policies.reader.quality import Reader
 from tandem.policies.scheduling.control import MemoryView, SessionView
 
 

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandem.policies.chunking import chunking
-from tandem.policies.drafting import DraftRound, DraftState, drafting
-from tandem.policies.parallel_drafting import NOTHING, Ahead, parallel_drafting
 from tandem.policies.split import CloudMonitor, DeviceMonitor, Split
+from tandem.policies.split.chunking import chunking
+from tandem.policies.split.drafting import DraftRound, DraftState, drafting
+from tandem.policies.split.parallel_drafting import NOTHING, Ahead, parallel_drafting
 
 A_BYTES = 8192
 

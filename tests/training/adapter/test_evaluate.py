@@ -16,7 +16,7 @@ from tandem.engine.config import EngineConfig
 from tandem.engine.split import bundle
 from tandem.engine.tokenizer import Tokenizer
 from tandem.engine.torch.engine import load
-from tandem.policies.speculation import MAX_WINDOW
+from tandem.policies.speculation.arithmetic import MAX_WINDOW
 from tandem.training.adapter import texts
 from tandem.training.adapter.evaluate import Figures, Questions, measure, opened
 

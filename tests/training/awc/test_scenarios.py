@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from tandem.policies.window import WindowState
+from tandem.policies.speculation.window import WindowState
 from tandem.training.awc.scenarios import WINDOWS, draw, outcome, row
 from tandem.training.awc.train import dataset, sweep
 

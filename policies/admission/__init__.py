@@ -1,0 +1,1 @@
+"""Who may begin, and in which order: rate limits and fair turns."""

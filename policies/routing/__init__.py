@@ -1,0 +1,1 @@
+"""Which mode, device and replica serve a request."""

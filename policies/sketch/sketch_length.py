@@ -1,0 +1,284 @@
+"""Whether the LLM sketches an answer for small models to expand, and how long the sketch may be.
+
+PICE (Zhan et al. 2025), section IV-A2. Sketch and expansion must not take longer than the LLM would take for the whole
+answer. Of the lengths for which that holds, the objectives choose one; if there is none, the LLM answers in full.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from math import inf
+from typing import NamedTuple, Protocol
+
+from tandem.policies.base import Registry
+from tandem.policies.sketch.objectives import Outlook, preferred, ranked
+
+SHORTEST = 100
+"""Tokens; a shorter answer is hardly longer than its sketch."""
+OBJECTIVES = {"error": 0.05, "throughput": 0.0, "latency": 0.0, "server_cost": 0.0, "edge_cost": 0.0}
+"""The paper's tuple, in its order."""
+
+
+@dataclass(frozen=True, slots=True)
+class SmallModel:
+    """A model that devices expand sketches with.
+
+    name: tells it from the others.
+    cost: c, how many times as long as the LLM one execution of it takes, the LLM under its present load.
+    capability: the quality of its answers with the shortest sketch that will do, as a share of the LLM's, in [0, 1].
+    least_share: that sketch's length, as a share of the answer's.
+    """
+
+    name: str
+    cost: float
+    capability: float
+    least_share: float
+
+    def error(self, share: float) -> float:
+        """The quality that is lost with a sketch of that share, at least `least_share`. The paper gives no such
+        function; this is a line, and nothing is lost where the LLM writes all of it."""
+        return (1 - self.capability) * (1 - share) / (1 - self.least_share)
+
+
+class Coming(NamedTuple):
+    """A job for a device.
+
+    due_s: seconds until its sketch is written; 0: it waits.
+    tokens: expected of the answer.
+    """
+
+    due_s: float
+    tokens: int
+
+
+class Backlog:
+    """Work that devices have before them, over time, in seconds of all of them together.
+
+    works: (seconds from now, seconds of work) as it comes, the soonest first.
+    devices: that work on it.
+    """
+
+    __slots__ = ("_devices", "_left_s", "_times_s")
+
+    def __init__(self, works: Iterable[tuple[float, float]], devices: int) -> None:
+        self._devices = devices
+        self._times_s, self._left_s = [0.0], [0.0]
+        for time_s, work_s in works:
+            left_s = self.at(time_s)
+            self._times_s.append(time_s)
+            self._left_s.append(left_s + work_s)
+
+    def at(self, time_s: float) -> float:
+        """What is then left of all that came until then."""
+        last = bisect_right(self._times_s, time_s) - 1
+        return max(0.0, self._left_s[last] - self._devices * (time_s - self._times_s[last]))
+
+
+@dataclass(frozen=True, slots=True)
+class SketchState:
+    """What is known before the LLM begins.
+
+    tokens: l, expected of the answer, at least 1.
+    llm_s: f, seconds of the LLM for so many tokens under its present load; it never falls as they grow.
+    network_s: Δ, seconds that a sketch of so many tokens takes to a device and its expansion back; nor does it.
+    models: those that devices have, in order of preference among equals.
+    devices: N, those that expand sketches.
+    queue: Q, jobs that wait for a device, or will, as their sketches are being written; the soonest first.
+    room: jobs that may wait for a device.
+    sketchable: the question is of a kind whose answer can be sketched.
+    under_way_s: seconds of work that devices still have with what they have begun, summed over them. The paper's
+        constraint leaves it out.
+    parallelism: p, sentences that a device expands at once; the paper's conservative default is 1.
+    """
+
+    tokens: int
+    llm_s: Callable[[float], float]
+    network_s: Callable[[float], float]
+    models: tuple[SmallModel, ...]
+    devices: int
+    queue: tuple[Coming, ...] = ()
+    room: float = inf
+    sketchable: bool = True
+    under_way_s: float = 0.0
+    parallelism: float = 1.0
+
+    @property
+    def full_s(self) -> float:
+        """f(l): seconds of the whole answer."""
+        return self.llm_s(self.tokens)
+
+    def expansion_s(self, model: SmallModel) -> float:
+        """c·f(l)/p: seconds of the model for it."""
+        return model.cost * self.full_s / self.parallelism
+
+    def backlog(self, model: SmallModel) -> Backlog:
+        """Σ_{j∈Q} c·f(l_j)/p, the work of devices that have that model."""
+        scale = model.cost / self.parallelism
+        coming = ((job.due_s, scale * self.llm_s(job.tokens)) for job in self.queue)
+        return Backlog([(0.0, self.under_way_s), *coming], self.devices)
+
+    def written_s(self, sketch: float) -> float:
+        """f(|r|) + Δ(r): seconds until a sketch of so many tokens is at a device."""
+        return self.llm_s(sketch) + self.network_s(sketch)
+
+    def latency_s(self, model: SmallModel, sketch: float, backlog: Backlog | None = None) -> float:
+        """The left side of PICE's inequality (2), for a sketch of so many tokens: f(|r|) + Δ(r) + c·f(l)/p +
+        Σ_{j∈Q} c·f(l_j)/(p·N). The paper prints the third term without p, having said it with p just before; and it
+        counts all that waits now, though devices work on while the sketch is written, and other sketches come to them.
+        Here it is what will be left when this one is there. backlog: of that model."""
+        written_s = self.written_s(sketch)
+        waiting_s = (backlog or self.backlog(model)).at(written_s) / self.devices
+        return written_s + waiting_s + self.expansion_s(model)
+
+    def takes(self, model: SmallModel, sketch: float, backlog: Backlog) -> bool:
+        """Whether there will be room for it among those that wait, as far as can be known."""
+        job_s = self.expansion_s(model)
+        return not job_s or backlog.at(self.written_s(sketch)) / job_s - self.devices < self.room
+
+
+class Reason(StrEnum):
+    """Why the LLM answers in full."""
+
+    OFF = "no answer is to be sketched"
+    UNSUITABLE = "the question is not of a kind whose answer can be sketched"
+    SHORT = "the answer is expected to be short"
+    NO_DEVICE = "no device has a model to expand a sketch with"
+    QUEUE_FULL = "as many jobs as may wait for a device do"
+    SLOW = "a sketch that a model expands well, and its expansion, would take longer than the LLM alone"
+
+
+class Choice(NamedTuple):
+    """The decision.
+
+    tokens: of the sketch, below l; 0: the LLM answers in full.
+    model: the name of the one to expand it; None without a sketch.
+    latency_s: until the answer is expected to be complete.
+    reason: why there is no sketch; None with one.
+    """
+
+    tokens: int
+    model: str | None
+    latency_s: float
+    reason: Reason | None
+
+
+def _in_full(state: SketchState, reason: Reason) -> Choice:
+    return Choice(0, None, state.full_s, reason)
+
+
+class SketchPolicy(Protocol):
+    def choose(self, state: SketchState) -> Choice:
+        """A sketch only where there is a device, a model and room in the queue."""
+        ...
+
+
+sketching: Registry[SketchPolicy] = Registry("sketching")
+
+
+@sketching.register("latency")
+class WithinLatency:
+    """PICE's dynamic scheduler: of all models and levels with which the answer comes no later than from the LLM, those
+    that the objectives prefer.
+
+    Where the LLM is not much slower than the small models, nothing satisfies the constraint, and the LLM is left alone:
+    for f in proportion to length, and n answers as long as this one that will wait, it says |r|/l + c·(1 + n/N) ≤ 1.
+
+    levels: of length, from 0 to l; a sketch has one of those between.
+    shortest: tokens; shorter answers are given in full.
+    slack: tokens that a sketch may have beyond what the LLM was asked for (the paper has seen 10).
+    objectives: their tolerances by name, the most important first.
+    """
+
+    def __init__(
+        self,
+        levels: int = 10,
+        shortest: int = SHORTEST,
+        slack: int = 10,
+        objectives: Mapping[str, float] = OBJECTIVES,
+    ) -> None:
+        if not 2 <= levels <= shortest or slack < 0:
+            raise ValueError(f"needs 2 ≤ levels ≤ shortest and slack ≥ 0, not {levels}, {shortest}, {slack}")
+        self._levels, self._shortest, self._slack = levels, shortest, slack
+        self._objectives = ranked(objectives)
+
+    def choose(self, state: SketchState) -> Choice:
+        if not state.sketchable:
+            return _in_full(state, Reason.UNSUITABLE)
+        reason = _no_job(state, self._shortest)
+        if reason is not None:
+            return _in_full(state, reason)
+        ways = [
+            (model, -(-level * state.tokens // self._levels))
+            for model in state.models
+            for level in range(1, self._levels)
+            if level / self._levels >= model.least_share
+        ]
+        backlogs = {model.name: state.backlog(model) for model in state.models}
+        ways = [
+            (model, tokens)
+            for model, tokens in ways
+            if state.takes(model, tokens + self._slack, backlogs[model.name])
+        ]
+        if not ways:
+            return _in_full(state, Reason.QUEUE_FULL)
+        outlooks = [self._outlook(state, *way, backlogs[way[0].name]) for way in ways]
+        best = preferred(outlooks, self._objectives, most_latency_s=state.full_s)
+        if best is None:
+            return _in_full(state, Reason.SLOW)
+        model, tokens = ways[best]
+        return Choice(tokens, model.name, outlooks[best].latency, None)
+
+    def _outlook(self, state: SketchState, model: SmallModel, tokens: int, backlog: Backlog) -> Outlook:
+        longest = tokens + self._slack
+        return Outlook(
+            error=model.error(tokens / state.tokens),
+            throughput=max(state.llm_s(longest), state.network_s(longest), state.expansion_s(model)),
+            latency=state.latency_s(model, longest, backlog),
+            server_cost=tokens,
+            edge_cost=state.tokens,
+        )
+
+
+@sketching.register("always")
+class Always:
+    """PICE's static scheduler, which its section V-C compares with: by the expected length alone, always the same
+    share. The most capable model expands.
+
+    share: of the answer, in tokens; the paper's sketches have 200 of 500.
+    shortest: tokens; shorter answers are given in full.
+    """
+
+    def __init__(self, share: float = 0.4, shortest: int = SHORTEST) -> None:
+        if not 0 < share < 1 or shortest < 2:
+            raise ValueError(f"needs 0 < share < 1 and shortest ≥ 2, not {share} and {shortest}")
+        self._share, self._shortest = share, shortest
+
+    def choose(self, state: SketchState) -> Choice:
+        reason = _no_job(state, self._shortest)
+        if reason is None and sum(not job.due_s for job in state.queue) >= state.room:
+            reason = Reason.QUEUE_FULL
+        if reason is not None:
+            return _in_full(state, reason)
+        model = max(state.models, key=lambda model: model.capability)
+        tokens = max(1, int(self._share * state.tokens))
+        return Choice(tokens, model.name, state.latency_s(model, tokens), None)
+
+
+@sketching.register("never")
+class Never:
+    """The LLM answers everything in full."""
+
+    def choose(self, state: SketchState) -> Choice:
+        return _in_full(state, Reason.OFF)
+
+
+def _no_job(state: SketchState, shortest: int) -> Reason | None:
+    """What keeps any policy from a sketch."""
+    if state.tokens < shortest:
+        return Reason.SHORT
+    if not state.devices or not state.models:
+        return Reason.NO_DEVICE
+    return None

@@ -1,0 +1,77 @@
+"""The window policy "awc": exploration, network, stabiliser."""
+
+from __future__ import annotations
+
+from math import log
+
+import numpy as np
+
+from tandem.policies.speculation.arithmetic import MAX_WINDOW
+from tandem.policies.speculation.awc.exploration import Exploration
+from tandem.policies.speculation.awc.network import load
+from tandem.policies.speculation.awc.stabiliser import Stabiliser
+from tandem.policies.speculation.window import WindowState, window
+
+
+@window.register("awc")
+class AdaptiveWindow:
+    """DSD's AWC. What follows is compared as natural logarithms of seconds per token.
+
+    start: γ until something has been seen.
+    ema, patience: see Stabiliser.
+    margin: how much cheaper fused must be thought before it is chosen: with the device a pair learns, without it does
+        not.
+    inertia: how much more it takes to leave what all of the target's other pairs do, and how much less to join them.
+        What is cheaper for one may be dearer for all, as fused rounds hold up everybody who drafts at a device; and as
+        each reckons with the time of the others' rounds, a few that change can draw all along.
+    accord: penalty for a window that is e times as wide as the mean of the others, or as narrow: a step takes as long
+        as its widest window lets it.
+    weights: a file; null: the network that comes with Tandem.
+    """
+
+    def __init__(
+        self,
+        start: int = 4,
+        ema: float = 0.4,
+        patience: int = 2,
+        margin: float = 0.05,
+        inertia: float = 0.15,
+        accord: float = 0.2,
+        weights: str | None = None,
+    ) -> None:
+        self._margin, self._inertia, self._accord = margin, inertia, accord
+        self._exploration = Exploration(start)
+        self._stabiliser = Stabiliser(start, ema, patience)
+        self._network = load(weights)
+
+    @property
+    def memory(self) -> tuple[float, ...]:
+        return (*self._exploration.memory, *self._stabiliser.memory)
+
+    @memory.setter
+    def memory(self, memory: tuple[float, ...]) -> None:
+        left, budget_s, explored_fused, smoothed, fused, window = memory
+        self._exploration.memory = left, budget_s, explored_fused
+        self._stabiliser.memory = smoothed, fused, window
+
+    def choose(self, state: WindowState) -> int:
+        first = self._exploration.first(state)
+        if first is not None:
+            return first
+        costs = self._network.costs(state)
+        distributed = int(self._with_the_others(costs[1:], state.mean_window).argmin()) + 2
+        gap = float(costs[distributed - 1] - costs[0])  # above 0: fused is thought better
+        margin = self._margin + self._inertia * (1.0 - 2.0 * state.fused_share)
+        chosen = self._stabiliser.stabilise(distributed, fused=gap > margin)
+        other, loss = (distributed, gap) if chosen == 1 else (1, -gap)
+        return self._exploration.again(state, chosen, other, loss)
+
+    def _with_the_others(self, costs: np.ndarray, mean_window: float) -> np.ndarray:
+        """[11]: costs of the windows from 2 on, plus the penalty for differing from the other pairs."""
+        if mean_window <= 0:
+            return costs
+        apart: np.ndarray = _LOGARITHMS - log(mean_window)
+        return costs + self._accord * apart * apart
+
+
+_LOGARITHMS = np.log(np.arange(2, MAX_WINDOW + 1))

@@ -1,0 +1,422 @@
+"""What a draft–target pair has seen: the recent past, from which a window policy's snapshot is made.
+
+Pure bookkeeping shared by the live system and the simulator, so that a policy sees the same thing in both. It travels:
+`snapshot` makes plain data of it, `adopt` takes that over in another process, where all decisions are then the same.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from math import inf
+from typing import NamedTuple
+
+from tandem.policies.speculation.arithmetic import expected_tokens
+from tandem.policies.speculation.window import Remembering, WindowPolicy, WindowState
+
+RECENT_ROUNDS = 24  # what "recent" looks back on: fewer would leave acceptance to chance
+MEMORY = 512  # judged tokens of a target's pairs, over which their acceptance is averaged
+FUSED_ROUNDS = 256  # of a target, over which the tokens that they give are averaged
+PRIOR_ROUNDS = 4.0  # that what is expected of fused rounds counts for
+LEAST_OF = 256  # rounds of a target, among which one found it idle
+MOST_PAIRS = 32  # whose latest rounds make up a target's regime
+PRESENT = (
+    RECENT_ROUNDS * MOST_PAIRS
+)  # rounds of a target, after which a pair that had no part in them is gone
+LEAST_WEIGHT = 0.05  # of a round in the other regime
+
+
+class Round(NamedTuple):
+    """One speculative round.
+
+    drafted: tokens.
+    accepted: drafted tokens that the target accepted.
+    judged: the accepted tokens and the first rejected one.
+    tokens: what the round added to the output.
+    verify_s: seconds at the target, queueing included.
+    draft_s: seconds at the drafter.
+    weight: how much the round says about what such rounds take where all of the target's pairs make them.
+    weighed_s: verify_s times weight.
+    """
+
+    drafted: int
+    accepted: int
+    judged: int
+    tokens: int
+    verify_s: float
+    draft_s: float
+    weight: float
+    weighed_s: float
+
+
+_NOTHING = Round(0, 0, 0, 0, 0.0, 0.0, 0.0, 0.0)
+
+
+class WindowedMin:
+    """The least of the last values; 0 before there was one.
+
+    memory: how many values it looks back on at least; twice as many at most.
+    """
+
+    __slots__ = ("_before", "_count", "_memory", "_now")
+
+    def __init__(self, memory: int = LEAST_OF) -> None:
+        self._memory, self._count = memory, 0
+        self._now = self._before = inf
+
+    def note(self, value: float) -> None:
+        """Another value."""
+        if self._count == self._memory:
+            self._before, self._now, self._count = self._now, inf, 0
+        self._count += 1
+        if value < self._now:
+            self._now = value
+
+    @property
+    def value(self) -> float:
+        """The least."""
+        least = min(self._now, self._before)
+        return 0.0 if least == inf else least
+
+    @property
+    def state(self) -> tuple[int, float, float]:
+        """Values since the memory was last renewed, the least of them, and the least of the memory before."""
+        return self._count, self._now, self._before
+
+    @state.setter
+    def state(self, state: tuple[int, float, float]) -> None:
+        self._count, self._now, self._before = state
+
+
+class TargetSnapshot(NamedTuple):
+    """All that a TargetHistory knows, on its way to another process; fields that are not here are the history's own.
+
+    joined: pairs that there ever were.
+    present: pairs that take part at present, by number, and the round that each last took part in.
+    rounds: weights and weighed seconds of the latest fused rounds.
+    fused_rounds, fused_tokens: fading counts of fused rounds and of the tokens that they gave.
+    judged: tokens that alpha is known from, at most MEMORY.
+    least_fused, least_verify: states of the two minima.
+    """
+
+    seen: int
+    joined: int
+    present: tuple[tuple[int, int], ...]
+    rounds: tuple[tuple[float, float], ...]
+    fused_rounds: float
+    fused_tokens: float
+    judged: float
+    least_fused: tuple[int, float, float]
+    least_verify: tuple[int, float, float]
+    alpha: float
+    fused: float
+    fused_s: float
+    fused_least_s: float
+    window: float
+
+
+class TargetHistory:
+    """What all pairs of one target have seen lately, from which a pair knows what it has not seen itself.
+
+    A round takes as long as what the others do meanwhile lets it: tried by one pair alone, a fused round says little
+    about how long it takes where all are fused, which is what choosing it leads to, since all choose alike. So rounds
+    are weighed by how far the others did the same.
+
+    seen: rounds, forgotten ones included.
+    alpha: accepted drafts as a share of judged ones (see WindowState), over all devices; 0 before there were any.
+    fused: share of fused rounds among those at present.
+    fused_s: seconds per output token of fused rounds, in which no device takes part; 0 before there was one.
+    fused_least_s: the least that fused_s might be, as seen when least stood in the way.
+    window: mean window of the other rounds; 0 before there was one.
+    queue: its open sessions in relation to its batch limit, as last observed.
+    queue_asked_s: when somebody was last asked for that, on the observers' clock.
+    """
+
+    __slots__ = (
+        "_count",
+        "_joined",
+        "_judged",
+        "_latest",
+        "_least_fused",
+        "_least_verify",
+        "_present",
+        "_rounds",
+        "_tokens",
+        "alpha",
+        "fused",
+        "fused_least_s",
+        "fused_s",
+        "queue",
+        "queue_asked_s",
+        "seen",
+        "window",
+    )
+
+    def __init__(self) -> None:
+        self._rounds: deque[tuple[float, float]] = deque(maxlen=RECENT_ROUNDS)  # weights, weighed seconds
+        self._tokens = self._count = self._judged = 0.0
+        self._least_fused, self._least_verify = WindowedMin(), WindowedMin()
+        self._present: dict[int, int] = {}  # pair → the round that it last took part in
+        self._joined = self.seen = 0
+        self._latest = 1  # rounds that make up what the pairs do at present
+        self.fused_s = self.fused_least_s = self.alpha = self.fused = self.window = self.queue = 0.0
+        self.queue_asked_s = -inf
+
+    @property
+    def verify_least_s(self) -> float:
+        """The least that a verification might take, as seen when least stood in the way; seconds."""
+        return self._least_verify.value
+
+    @property
+    def pairs(self) -> int:
+        """How many take part at present; more than MOST_PAIRS make no difference."""
+        return len(self._present)
+
+    def join(self) -> int:
+        """There is one more pair; its number. It counts for as long as it takes part."""
+        self._joined += 1
+        self.take_part(self._joined)
+        return self._joined
+
+    def take_part(self, pair: int) -> None:
+        """The pair of this number makes a round."""
+        if pair not in self._present:
+            self._latest = min(len(self._present) + 1, MOST_PAIRS)
+        self._present[pair] = self.seen
+
+    def leave(self, pair: int) -> None:
+        """The pair of this number is gone; one that has not taken part for PRESENT rounds is, without being told."""
+        self._present.pop(pair, None)
+        self._latest = min(max(1, len(self._present)), MOST_PAIRS)
+
+    def note_fused(self, drafted: int, tokens: int, seconds: float, cut: bool = False) -> None:
+        """A fused round is over.
+
+        How long one takes may change by the minute; how many tokens it gives is a matter of luck that only many rounds
+        even out, and until then of what the devices' acceptance lets one expect.
+
+        drafted, tokens: drafted by the cloud's own drafter, and added to the output.
+        seconds: drafting and verification.
+        cut: the output's end left it less to draft, so it says nothing of others.
+        """
+        self._turn(1.0)
+        if cut and self.fused_s > 0:
+            return
+        weight = LEAST_WEIGHT + self.fused**2
+        self._rounds.append((weight, weight * seconds))
+        round_s = sum(s for _, s in self._rounds) / sum(w for w, _ in self._rounds)
+        if self._count >= FUSED_ROUNDS:
+            self._tokens -= self._tokens / FUSED_ROUNDS
+            self._count -= 1
+        self._tokens += tokens
+        self._count += 1
+        prior = PRIOR_ROUNDS if self._judged else 0.0
+        expected = prior * expected_tokens(self.alpha, drafted)
+        self._least_fused.note(seconds)
+        rounds_per_token = (self._count + prior) / (self._tokens + expected)
+        self.fused_s = round_s * rounds_per_token
+        self.fused_least_s = self._least_fused.value * rounds_per_token
+
+    def note(self, accepted: int, judged: int, verify_s: float) -> float:
+        """A round with a device is over; old ones fade. Returns its weight."""
+        self._turn(0.0)
+        self._least_verify.note(verify_s)
+        if judged:
+            self._judged = min(self._judged + judged, float(MEMORY))
+            self.alpha += (accepted - self.alpha * judged) / self._judged
+        return LEAST_WEIGHT + (1.0 - self.fused) ** 2
+
+    def note_window(self, window: int) -> None:
+        """A pair has chosen; fused rounds have no window."""
+        if window > 1:
+            self.window += (window - self.window) / (self._latest if self.window else 1)
+
+    def snapshot(self) -> TargetSnapshot:
+        """What has been seen, for another process; nothing is left out."""
+        return TargetSnapshot(
+            seen=self.seen,
+            joined=self._joined,
+            present=tuple(self._present.items()),
+            rounds=tuple(self._rounds),
+            fused_rounds=self._count,
+            fused_tokens=self._tokens,
+            judged=self._judged,
+            least_fused=self._least_fused.state,
+            least_verify=self._least_verify.state,
+            alpha=self.alpha,
+            fused=self.fused,
+            fused_s=self.fused_s,
+            fused_least_s=self.fused_least_s,
+            window=self.window,
+        )
+
+    def adopt(self, other: TargetSnapshot) -> None:
+        """Take over what has seen more than this has, or anything as long as this has seen nothing."""
+        if 0 < self.seen >= other.seen:
+            return
+        self.seen, self._joined = other.seen, max(self._joined, other.joined)
+        self._present, self._rounds = dict(other.present), deque(other.rounds, maxlen=RECENT_ROUNDS)
+        self._latest = min(max(1, len(other.present)), MOST_PAIRS)
+        self._count, self._tokens, self._judged = other.fused_rounds, other.fused_tokens, other.judged
+        self._least_fused.state, self._least_verify.state = other.least_fused, other.least_verify
+        self.alpha, self.fused, self.window = other.alpha, other.fused, other.window
+        self.fused_s, self.fused_least_s = other.fused_s, other.fused_least_s
+
+    def _turn(self, fused: float) -> None:
+        self.seen += 1
+        self.fused += (fused - self.fused) / self._latest
+        if self.seen % MOST_PAIRS == 0:
+            self._forget()
+
+    def _forget(self) -> None:
+        """Those who have not taken part for long, and of very many all but the latest."""
+        latest = sorted(self._present.items(), key=lambda item: item[::-1])[-MOST_PAIRS:]
+        self._present = {pair: last for pair, last in latest if self.seen - last <= PRESENT}
+        self._latest = len(self._present) or 1
+
+
+class PairSnapshot(NamedTuple):
+    """All that a PairHistory knows, on its way to another process.
+
+    seen: rounds of the pair, forgotten ones included.
+    number: the pair's, among those of its target.
+    previous: the window that was chosen last; 0 before the first.
+    rounds: recent ones.
+    sums: of their fields.
+    memory: the window policy's; empty where it has none, or never chose in this process.
+    target: what the target's pairs share.
+    """
+
+    seen: int
+    number: int
+    previous: int
+    rounds: tuple[Round, ...]
+    sums: tuple[float, ...]
+    memory: tuple[float, ...]
+    target: TargetSnapshot
+
+
+class PairHistory:
+    """Asks the window policy for γ with what this draft–target pair has seen in its recent rounds.
+
+    policy: of this pair alone.
+    rtt_s: round-trip time of the link as last observed, seconds; whoever observes it sets it.
+    target: what its pairs share; None: it has no other.
+    seen: rounds of the pair, forgotten ones included.
+    """
+
+    __slots__ = (
+        "_chose",
+        "_number",
+        "_policy",
+        "_previous",
+        "_remembering",
+        "_rounds",
+        "_sums",
+        "rtt_s",
+        "seen",
+        "target",
+    )
+
+    def __init__(self, policy: WindowPolicy, rtt_s: float = 0.0, target: TargetHistory | None = None) -> None:
+        self._policy, self.rtt_s = policy, rtt_s
+        self._remembering = policy if isinstance(policy, Remembering) else None
+        self._rounds: deque[Round] = deque()
+        self._sums: tuple[float, ...] = _NOTHING
+        self.target = target or TargetHistory()
+        self._number = self.target.join()
+        self._previous = self.seen = 0
+        self._chose = False
+
+    def note(self, drafted: int, accepted: int, tokens: int, verify_s: float, draft_s: float) -> None:
+        """A round of these two is over; see Round."""
+        self.target.take_part(self._number)
+        self.seen += 1
+        judged = accepted + (accepted < drafted)
+        weight = self.target.note(accepted, judged, verify_s)
+        new = Round(drafted, accepted, judged, tokens, verify_s, draft_s, weight, weight * verify_s)
+        self._rounds.append(new)
+        old = self._rounds.popleft() if len(self._rounds) > RECENT_ROUNDS else _NOTHING
+        self._sums = tuple([a + b - c for a, b, c in zip(self._sums, new, old, strict=True)])
+
+    def note_fused(self, drafted: int, tokens: int, seconds: float, cut: bool = False) -> None:
+        """The cloud went on without the device for a round, see TargetHistory; what is known of the device stays."""
+        self.target.take_part(self._number)
+        self.seen += 1
+        self.target.note_fused(drafted, tokens, seconds, cut)
+
+    def note_window(self, window: int) -> None:
+        """The pair's policy has chosen in another process, whose rounds are noted here."""
+        if window > 0:
+            self._previous = window
+            self.target.note_window(window)
+
+    def state(self) -> WindowState:
+        """The snapshot that a policy decides from."""
+        drafted, accepted, judged, tokens, verify_s, draft_s, weight, weighed_s = self._sums
+        tpot_s = verify_s / tokens if tokens else 0.0
+        target = self.target
+        shared, fused_s = target.pairs > 1, target.fused_s
+        if self._previous <= 1 and fused_s > 0:
+            tpot_s = fused_s
+        return WindowState(
+            acceptance=accepted / drafted if drafted else 0.0,
+            rtt_s=self.rtt_s,
+            tpot_s=max(0.0, tpot_s),
+            queue=target.queue,
+            previous=self._previous,
+            verify_s=max(0.0, weighed_s / weight) if self._rounds else 0.0,
+            draft_s=max(0.0, draft_s / drafted) if drafted else 0.0,
+            fused_s=fused_s,
+            alpha=accepted / judged if judged else 0.0,
+            judged=int(judged),
+            prior=target.alpha,
+            verify_least_s=target.verify_least_s,
+            fused_least_s=target.fused_least_s,
+            fused_share=target.fused if shared else 0.5,
+            mean_window=target.window if shared else 0.0,
+        )
+
+    def choose(self) -> int:
+        """γ for the next round."""
+        self.target.take_part(self._number)
+        self._chose = True
+        self._previous = self._policy.choose(self.state())
+        self.target.note_window(self._previous)
+        return self._previous
+
+    @property
+    def memory(self) -> tuple[float, ...]:
+        """What the window policy remembers; empty where it remembers nothing, or has neither chosen nor been told.
+
+        A process that only notes another one's rounds has to be told it as well.
+        """
+        return self._remembering.memory if self._chose and self._remembering is not None else ()
+
+    @memory.setter
+    def memory(self, memory: tuple[float, ...]) -> None:
+        if memory and self._remembering is not None:
+            self._remembering.memory, self._chose = memory, True
+
+    def snapshot(self) -> PairSnapshot:
+        """What has been seen, for another process; only rtt_s and queue are left out, which are observed there."""
+        return PairSnapshot(
+            seen=self.seen,
+            number=self._number,
+            previous=self._previous,
+            rounds=tuple(self._rounds),
+            sums=self._sums,
+            memory=self.memory,
+            target=self.target.snapshot(),
+        )
+
+    def adopt(self, other: PairSnapshot) -> None:
+        """Take over what has seen more of the target than this has, and what has seen more of the pair; or anything as
+        long as this has seen nothing."""
+        self.target.adopt(other.target)
+        if not 0 < self.seen >= other.seen:
+            if self._number != other.number:  # the one who knows more has given it another
+                self.target.leave(self._number)
+                self._number = other.number
+            self.seen, self._previous = other.seen, other.previous
+            self._rounds, self._sums = deque(other.rounds), other.sums
+            self.memory = other.memory

@@ -1,0 +1,165 @@
+"""The rounds of one speculative answer (DSD): who drafts how many tokens, and what each round teaches.
+
+The algorithm without its messages. It has no clock: who calls says how long things took, in seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import NamedTuple, Protocol
+
+FUSED_WINDOW = 4
+"""γ of the cloud's own drafter in fused rounds."""
+
+
+class Drafter(StrEnum):
+    """Who drafts in a round."""
+
+    NOBODY = "nobody"
+    DEVICE = "device"
+    CLOUD = "cloud"
+
+
+class Plan(NamedTuple):
+    """A round to come. gamma: tokens to draft."""
+
+    drafter: Drafter
+    gamma: int
+
+
+class PairRound(NamedTuple):
+    """A round of the pair. verify_s, draft_s: without the time on links. window: that was chosen for it, 0: fixed."""
+
+    drafted: int
+    accepted: int
+    tokens: int
+    verify_s: float
+    draft_s: float
+    window: int
+
+
+class FusedRound(NamedTuple):
+    """A round that the cloud did without the device. seconds: drafting and verifying; cut: by the output's end."""
+
+    drafted: int
+    tokens: int
+    seconds: float
+    cut: bool
+
+
+class Counts(Protocol):
+    """What is counted of rounds: how many, their tokens drafted and accepted, what of these was fused, rounds of
+    the target's token alone, and switches between fused rounds and the others."""
+
+    rounds: int
+    drafted: int
+    accepted: int
+    fused_rounds: int
+    fused_drafted: int
+    single_rounds: int
+    switches: int
+
+
+class PairMemory(Protocol):
+    """What a pair remembers, as `policies.speculation.history.PairHistory` does."""
+
+    def choose(self) -> int: ...
+    def note_window(self, window: int) -> None: ...
+    def note(self, drafted: int, accepted: int, tokens: int, verify_s: float, draft_s: float) -> None: ...
+    def note_fused(self, drafted: int, tokens: int, seconds: float, cut: bool = False) -> None: ...
+
+
+class Rounds:
+    """Decides the rounds of an answer of at most `max_tokens` tokens, and notes them in the pair's memory.
+
+    window: γ, where the client fixed it; None: the pair's window policy chooses each round's.
+    distributed: a device drafts; where γ ≤ 1 is chosen, the round is fused: it stays in the cloud. False: the pair's
+        drafter is the cloud's own, which drafts in all rounds.
+    helper: in fused rounds the cloud's own drafter drafts; without it the target decodes alone.
+    fused_window: γ of those rounds.
+    counts: are kept up to date; they may be those of earlier endpoints of the same request.
+    learnt: all rounds that say something about the pair.
+    """
+
+    __slots__ = (
+        "_adaptive",
+        "_begun",
+        "_chosen",
+        "_counts",
+        "_distributed",
+        "_fused",
+        "_fused_window",
+        "_helper",
+        "_max_tokens",
+        "_pair",
+        "_window",
+        "learnt",
+    )
+
+    def __init__(
+        self,
+        pair: PairMemory,
+        max_tokens: int,
+        *,
+        window: int | None,
+        distributed: bool,
+        helper: bool,
+        counts: Counts,
+        fused_window: int = FUSED_WINDOW,
+    ) -> None:
+        self._pair, self._max_tokens, self._window = pair, max_tokens, window
+        self._distributed, self._helper, self._counts = distributed, helper, counts
+        self._adaptive, self._fused_window = distributed and window is None, fused_window
+        self._begun = self._fused = False
+        self._chosen = 0
+        self.learnt: list[PairRound | FusedRound] = []
+
+    @property
+    def adaptive(self) -> bool:
+        """Whether rounds may be distributed or fused, as the policy has it."""
+        return self._adaptive
+
+    def next(self, sent: int) -> Plan:
+        """The round that follows an answer of `sent` tokens."""
+        chosen = self._pair.choose() if self._window is None else self._window
+        self._chosen = chosen
+        drafter, gamma = Drafter.DEVICE if self._distributed else Drafter.CLOUD, chosen
+        if self._adaptive:
+            fused = chosen <= 1
+            self._counts.switches += self._begun and fused != self._fused
+            self._fused = fused
+            if fused:
+                drafter, gamma = Drafter.CLOUD if self._helper else Drafter.NOBODY, self._fused_window
+        gamma = min(gamma, self._max_tokens - sent - 1)  # the target adds one token of its own
+        return Plan(drafter, gamma) if gamma > 0 else Plan(Drafter.NOBODY, 0)
+
+    def done(self, drafted: int, accepted: int, tokens: int, draft_s: float, verify_s: float) -> None:
+        """The round is over: it added `tokens` to the answer. draft_s, verify_s: without the time on links."""
+        counts, self._begun = self._counts, True
+        counts.rounds += 1
+        counts.drafted += drafted
+        counts.accepted += accepted
+        if self._adaptive and self._fused:
+            counts.fused_rounds += 1
+            counts.fused_drafted += drafted
+            cut = self._helper and drafted < self._fused_window
+            fused = FusedRound(drafted, tokens, draft_s + verify_s, cut)
+            self._pair.note_fused(*fused)
+            self.learnt.append(fused)
+        elif drafted:
+            window = 0 if self._window is not None else self._chosen
+            self._pair.note(drafted, accepted, tokens, verify_s, draft_s)
+            self.learnt.append(PairRound(drafted, accepted, tokens, verify_s, draft_s, window))
+        else:
+            counts.single_rounds += 1
+
+
+def teach(pair: PairMemory, learnt: Iterable[PairRound | FusedRound]) -> None:
+    """Note another process's rounds in the memory of the same pair here."""
+    for done in learnt:
+        if isinstance(done, FusedRound):
+            pair.note_fused(*done)
+        else:
+            pair.note_window(done.window)
+            pair.note(*done[:5])

@@ -1,0 +1,326 @@
+"""A race's books: what it teaches, what it books to the budget, and where an answer may go."""
+
+from __future__ import annotations
+
+import math
+from itertools import product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tandem.policies.cost import MAINS_USD_PER_J, Costs, PerToken
+from tandem.policies.estimators.step_time import StepTimeModel
+from tandem.policies.estimators.windows import Latencies, Outputs
+from tandem.policies.race.dispatch import BOTH, NEVER, DispatchState, Side, Start, dispatch
+from tandem.policies.race.migration import migration
+from tandem.policies.race.race import STALLED_S, Race, RaceAccount, RaceHistory
+
+SERVER, DEVICE = Side.SERVER, Side.DEVICE
+DEVICE_CHEAPER = Costs(PerToken(1.0, 2.0), PerToken(0.1, 0.2), 1.0)  # the server is constrained
+DEVICE_DEARER = Costs(PerToken(1.0, 2.0), PerToken(3.0, 4.0), 1.0)  # the device is
+SERVER_DECODES_CHEAPER = Costs(
+    PerToken(5.0, 0.1), PerToken(0.2, 1.0), 1.0
+)  # and is constrained by its prefill
+
+
+def other(side: Side) -> Side:
+    return SERVER if side is DEVICE else DEVICE
+
+
+class Fixed:
+    """A dispatch policy that starts both; asked: what it was asked with."""
+
+    def __init__(self) -> None:
+        self.asked: list[DispatchState] = []
+
+    def choose(self, state: DispatchState) -> Start:
+        self.asked.append(state)
+        return BOTH
+
+
+def account() -> RaceAccount:
+    return RaceAccount(Fixed(), migration.create("buffered"))
+
+
+def history() -> RaceHistory:
+    return RaceHistory(Latencies(), StepTimeModel(0.0, 0.01), Outputs())
+
+
+def a_race(
+    who: RaceAccount, known: RaceHistory, costs: Costs = DEVICE_CHEAPER, rate: float = 0.0, **own: float
+) -> Race:
+    return Race(100, 1000, rate, costs, who, known, coin=0.5, **own)
+
+
+def test_times_and_lengths_are_learnt():
+    who, known = account(), history()
+    race = a_race(who, known)
+    race.took_in(SERVER, 100)
+    race.took_in(DEVICE, 100)
+    race.first_token(SERVER, 100, 0.7)
+    race.stopped(DEVICE, 0.9)
+    assert list(known.ttft) == [0.7]
+    assert who.lengths.total == 100
+    race = a_race(who, known)
+    race.took_in(SERVER, 100)
+    race.took_in(DEVICE, 100)
+    race.first_token(DEVICE, 100, 2.0)
+    race.stopped(SERVER, 2.0)
+    assert len(known.ttft) == 2
+    assert max(known.ttft) >= 2.0
+    assert known.prefill.step_s(100) == pytest.approx(2.0)
+
+
+def test_times_to_first_token_are_those_from_the_requests_beginning():
+    known = history()
+    race = a_race(account(), known, SERVER_DECODES_CHEAPER)
+    race.took_in(DEVICE, 100)
+    race.first_token(DEVICE, 100, 0.5)
+    race.took_in(SERVER, 130)  # a hand-over: it may hold the prompt already
+    race.first_token(SERVER, 130, 0.1)
+    assert list(known.ttft) == []
+
+
+@pytest.mark.parametrize(("costs", "constrained"), [(DEVICE_CHEAPER, SERVER), (DEVICE_DEARER, DEVICE)])
+@pytest.mark.parametrize("took_part", [True, False])
+def test_what_the_constrained_one_takes_in_is_booked_as_often_as_it_does(
+    costs: Costs, constrained: Side, took_part: bool
+):
+    who = account()
+    race = a_race(who, history(), costs)
+    budget = who.budgets[constrained]
+    race.took_in(other(constrained), 100)
+    if took_part:
+        race.took_in(constrained, 100)
+    race.first_token(other(constrained), 100, 0.5)
+    assert (budget.tokens, budget.spent) == (100, 100.0 * took_part)
+    race.took_in(other(constrained), 120)  # of no interest
+    race.took_in(constrained, 130)  # a fail-over with 30 tokens of the answer
+    race.first_token(constrained, 130, 0.5)
+    assert (budget.tokens, budget.spent) == (100, 100.0 * took_part + 130)
+    assert who.budgets[other(constrained)].tokens == 0
+
+
+def test_a_race_without_a_token_is_booked_when_it_is_given_up():
+    who = account()
+    race = a_race(who, history(), DEVICE_DEARER)
+    assert who.budgets[DEVICE].spent == 100, "as the plan expects"
+    race.took_in(SERVER, 100)
+    race.finish()
+    assert who.budgets[DEVICE].spent == 0
+
+
+prompts = st.integers(1, 300)
+events = st.lists(
+    st.tuples(
+        st.sampled_from(["new", "took_in", "first_token", "stopped", "finish", "keep_loser", "hand_over"]),
+        st.integers(0, 9),
+        st.sampled_from(Side),
+        prompts,
+    ),
+    max_size=60,
+)
+VALUES = (0.0, 1e-300, 0.3, 1.0, 1e9)
+costs_ = st.builds(
+    Costs,
+    server=st.builds(PerToken, st.sampled_from(VALUES), st.sampled_from(VALUES)),
+    device=st.builds(PerToken, st.sampled_from(VALUES), st.sampled_from(VALUES)),
+    exchange_rate=st.sampled_from([0.0, MAINS_USD_PER_J, 1.0, 1e9]),
+)
+
+
+@pytest.mark.parametrize(("dispatched", "migrated"), list(product(dispatch, migration)))
+@given(
+    events=events,
+    costs=costs_,
+    rate=st.sampled_from([0.0, 1e-9, 5.0, 1e9]),
+    most=st.sampled_from([0, 1, 40, 100_000]),
+    seen=st.lists(st.sampled_from([0.0, 0.4, 1e6]), max_size=3),
+    pace=st.sampled_from([(0.0, 0.0), (0.0, 0.01), (1e6, 1e3)]),
+    share=st.sampled_from([None, 0.0, 0.5, 1.0]),
+    coin=st.sampled_from([0.0, 0.3, math.nextafter(1, 0)]),
+)
+def test_whatever_happens_the_books_are_right_and_decisions_make_sense(
+    dispatched, migrated, events, costs, rate, most, seen, pace, share, coin
+):
+    """Any number of races of one account, in any order of events, with anything known of the two or nothing."""
+    who = RaceAccount(dispatch.create(dispatched), migration.create(migrated))
+    known = RaceHistory(Latencies(seen), StepTimeModel(*pace), Outputs())
+    budget = who.budgets[costs.constrained]
+    races: list[Race] = []
+    prompts: list[int] = []
+    taken_in: list[int] = []
+    now_s = 0.0
+    for event, which, side, tokens in [("new", 0, SERVER, 7), *events]:
+        now_s += 0.1
+        if event == "new":
+            races.append(Race(tokens, most, rate, costs, who, known, coin, share))
+            prompts.append(tokens)
+            taken_in.append(0)
+            assert min(races[-1].start.server_s, races[-1].start.device_s) == 0.0
+            continue
+        at = which % len(races)
+        race = races[at]
+        dear = race.prices[side].decode > race.prices[other(side)].decode
+        match event:
+            case "took_in":
+                race.took_in(side, tokens)
+                taken_in[at] += tokens * (side is costs.constrained)
+            case "first_token":
+                race.first_token(side, tokens, 0.2)
+                race.delivered(1, now_s)
+            case "stopped":
+                race.stopped(side, 0.3)
+            case "finish":
+                race.finish()
+            case "keep_loser":
+                assert not race.keep_loser(side) or not dear, "nothing is kept where decoding is dearer"
+            case "hand_over":
+                moves = race.hand_over(side, tokens, now_s)
+                assert not moves or dear, "nothing goes where decoding is dearer"
+                assert not moves or not (other(side) is SERVER and rate and not len(known.ttft))
+                assert race.patience_s(side, tokens) >= STALLED_S
+    for race in races:
+        race.finish()
+    assert budget.spent == pytest.approx(sum(taken_in), abs=1e-9)
+    assert budget.tokens == sum(prompts)
+
+
+def test_a_budget_of_its_own_is_planned_with():
+    who = account()
+    a_race(who, history(), share=0.125)
+    assert isinstance(who.dispatch, Fixed)
+    assert who.dispatch.asked[0].budget == 0.125
+
+
+def test_the_answer_goes_where_decoding_is_cheaper():
+    race = a_race(account(), history())
+    assert race.hand_over(SERVER, 1, 0.0)
+    assert not race.hand_over(DEVICE, 1, 0.0)
+    dearer = a_race(account(), history(), DEVICE_DEARER)
+    assert dearer.hand_over(DEVICE, 1, 0.0)
+    assert not dearer.hand_over(SERVER, 1, 0.0)
+    dearer.prices = {DEVICE: PerToken(0.0, 0.0), SERVER: PerToken(1.0, 2.0)}  # somebody plugs it in
+    dearer.took_in(DEVICE, 100)
+    assert dearer.hand_over(SERVER, 1, 0.0)
+
+
+@pytest.mark.parametrize("name", ["device", "stochastic"])
+def test_a_server_that_was_never_seen_gets_no_answer_that_is_read(name: str):
+    """Nobody knows how long it would take, so no buffer is large enough."""
+    who = RaceAccount(dispatch.create(name), migration.create("buffered"))
+    race = Race(100, 1000, 5.0, DEVICE_DEARER, who, history(), coin=0.1)
+    assert race.start == Start(NEVER, 0.0)
+    race.took_in(DEVICE, 100)
+    race.first_token(DEVICE, 100, 0.5)
+    race.took_in(SERVER, 100)
+    race.delivered(50, 0.0)
+    assert not race.hand_over(DEVICE, 50, 0.0)
+
+
+def test_it_goes_when_the_reader_has_enough():
+    race = a_race(
+        account(), history(), rate=10.0
+    )  # the device takes in 101 … tokens at 0.01 s: B is 11 or more
+    race.delivered(10, 0.0)
+    assert not race.hand_over(SERVER, 10, 0.0)
+    race.delivered(2, 0.0)
+    assert race.hand_over(SERVER, 12, 0.0)
+    assert not race.hand_over(SERVER, 12, 1.0), "by then it has read ten of them"
+
+
+def lost(known: RaceHistory, rate: float, max_tokens: int = 1000, prompt: int = 100) -> Race:
+    """A race that the device, where decoding is cheaper, has lost."""
+    race = Race(prompt, max_tokens, rate, DEVICE_CHEAPER, account(), known, coin=0.5)
+    race.took_in(SERVER, prompt)
+    race.took_in(DEVICE, prompt)
+    race.first_token(SERVER, prompt, 0.2)
+    return race
+
+
+def test_a_loser_keeps_the_prompt_where_the_answer_will_go_there():
+    """128 tokens are expected. A device that takes 0.01 s a token needs no buffer to speak of, and what a token saves
+    is 1.8, far above 0.1 for each that is taken in. One that takes a second a token can't catch up with the reader."""
+    assert lost(history(), rate=5.0).keep_loser(DEVICE)
+    slow = RaceHistory(Latencies(), StepTimeModel(0.0, 1.0), Outputs())
+    assert not lost(slow, rate=5.0).keep_loser(DEVICE)
+    assert not lost(history(), rate=5.0).keep_loser(SERVER), "it won, and it is dearer"
+    never = Race(100, 1000, 5.0, DEVICE_CHEAPER, account(), history(), coin=0.5)
+    assert not never.keep_loser(DEVICE), "it holds nothing"
+
+
+def test_what_the_rest_of_the_prompt_costs_counts_against_keeping_it():
+    """DiSCo's equation (4): of two tokens one remains after the first; it saves 1.8, that is 18 tokens of prefill."""
+    assert lost(history(), rate=0.0, max_tokens=2).keep_loser(DEVICE, left=16)
+    assert not lost(history(), rate=0.0, max_tokens=2).keep_loser(DEVICE, left=17)
+    assert not lost(history(), rate=0.0, max_tokens=1).keep_loser(DEVICE), "nothing remains"
+
+
+def test_what_is_kept_makes_the_way_shorter_and_cheaper():
+    """The eight tokens that remain save 14.4, which pays for the two that were sent, but not for a prompt of 1,000 at
+    0.1 each. And the reader needs one token before them while the device takes in those two, but 101 for the prompt."""
+    cold, kept = (lost(history(), rate=10.0, max_tokens=10, prompt=1000) for _ in range(2))
+    assert kept.keep_loser(DEVICE)
+    for race in (cold, kept):
+        race.delivered(2, 0.0)
+        assert not race.hand_over(SERVER, 2, 0.0)
+    kept.first_token(DEVICE, 1000, 10.0)
+    assert kept.hand_over(SERVER, 2, 0.0), "from now on it holds the prompt"
+    assert kept.patience_s(DEVICE, 2) < cold.patience_s(DEVICE, 2)
+    assert not cold.hand_over(SERVER, 2, 0.0)
+    kept.stopped(DEVICE, 11.0)
+    assert not kept.hand_over(SERVER, 2, 0.0), "it had to let go of it"
+
+
+def test_a_hand_over_to_what_was_kept_is_booked_with_what_it_takes_in():
+    known = history()
+    race = Race(100, 1000, 0.0, SERVER_DECODES_CHEAPER, who := account(), known, coin=0.5)
+    race.took_in(SERVER, 100)
+    race.took_in(DEVICE, 100)
+    race.first_token(DEVICE, 100, 0.5)
+    known.outputs.note(1000)
+    assert race.keep_loser(SERVER)
+    race.first_token(SERVER, 100, 0.8)
+    assert list(known.ttft) == [0.8], "whoever keeps running says how long it takes"
+    assert race.hand_over(DEVICE, 3, 0.0)
+    race.took_in(SERVER, 3)
+    assert who.budgets[SERVER].spent == 103
+
+
+def test_patience_is_some_times_what_is_to_be_expected():
+    known = history()
+    race = a_race(account(), known)
+    assert race.patience_s(SERVER, 0) == float("inf"), "nothing is known of it"
+    known.ttft.note(0.1)
+    assert race.patience_s(SERVER, 0) == 1.0
+    known.ttft.note(2.0)
+    assert race.patience_s(SERVER, 0) == 6.0
+    assert race.patience_s(DEVICE, 100) == pytest.approx(3 * 2.0)
+
+
+def test_it_does_not_go_beyond_a_budget():
+    known = history()
+    known.ttft.note(0.1)
+    race = a_race(account(), known, SERVER_DECODES_CHEAPER)
+    race.took_in(DEVICE, 100)
+    assert not race.hand_over(DEVICE, 1, 0.0), "the server has not been paid for"
+    cheap = Costs(PerToken(0.2, 0.1), PerToken(0.15, 1.0), 1.0)
+    raced = a_race(account(), known, cheap)
+    raced.took_in(DEVICE, 100)
+    assert not raced.hand_over(DEVICE, 1, 0.0)
+    raced.took_in(SERVER, 100)
+    assert raced.hand_over(DEVICE, 1, 0.0)
+
+
+def test_what_races_have_taught_travels():
+    known, copy = history(), history()
+    for i in range(1, 1000):
+        known.ttft.note(i / 1000)
+        known.prefill.note(i, 0.3 + 0.02 * i)
+        known.outputs.note(i % 200)
+    copy.adopt(known.snapshot())
+    assert copy.prefill.step_s(70) == known.prefill.step_s(70)
+    assert copy.ttft.quantile(0.9) == pytest.approx(known.ttft.quantile(0.9), abs=0.005)
+    assert copy.outputs.remaining(30, 500) == pytest.approx(known.outputs.remaining(30, 500), rel=0.01)
+    assert copy.snapshot() == known.snapshot()

@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tandem.policies.speculation.history import PairHistory
+from tandem.policies.speculation.rounds import (
+    FUSED_WINDOW,
+    Drafter,
+    FusedRound,
+    PairRound,
+    Plan,
+    Rounds,
+    teach,
+)
+from tandem.policies.speculation.window import StaticWindow, WindowState
+
+
+@dataclass
+class Counted:
+    rounds: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    fused_rounds: int = 0
+    fused_drafted: int = 0
+    single_rounds: int = 0
+    switches: int = 0
+
+
+class Script:
+    """A window policy that chooses as written down, again and again."""
+
+    def __init__(self, windows: list[int]) -> None:
+        self.windows, self.at = windows, 0
+
+    def choose(self, state: WindowState) -> int:
+        self.at += 1
+        return self.windows[(self.at - 1) % len(self.windows)]
+
+
+def rounds(windows: list[int], tokens: int = 100, **options: object) -> tuple[Rounds, Counted, PairHistory]:
+    counted, pair = Counted(), PairHistory(Script(windows))
+    given_ = {"window": None, "distributed": True, "helper": True, **options}
+    return Rounds(pair, tokens, counts=counted, **given_), counted, pair  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("options", "chosen", "plan"),
+    [
+        ({}, 5, Plan(Drafter.DEVICE, 5)),
+        ({}, 1, Plan(Drafter.CLOUD, FUSED_WINDOW)),
+        ({"helper": False}, 1, Plan(Drafter.NOBODY, FUSED_WINDOW)),
+        ({"window": 1}, 7, Plan(Drafter.DEVICE, 1)),
+        ({"distributed": False}, 5, Plan(Drafter.CLOUD, 5)),
+        ({"distributed": False}, 1, Plan(Drafter.CLOUD, 1)),
+    ],
+)
+def test_who_drafts(options: dict[str, object], chosen: int, plan: Plan) -> None:
+    made, _, _ = rounds([chosen], **options)
+    assert made.next(1) == plan
+
+
+@given(
+    windows=st.lists(st.integers(1, 12), min_size=1, max_size=6),
+    tokens=st.integers(1, 60),
+    fixed=st.none() | st.integers(1, 12),
+    distributed=st.booleans(),
+    helper=st.booleans(),
+    accept=st.lists(st.integers(0, 12), min_size=1, max_size=8),
+)
+def test_an_answer_of_any_length_is_never_overshot(
+    windows: list[int],
+    tokens: int,
+    fixed: int | None,
+    distributed: bool,
+    helper: bool,
+    accept: list[int],
+) -> None:
+    made, counted, _ = rounds(
+        windows, tokens, window=fixed, distributed=distributed, helper=helper or not distributed
+    )
+    sent = number = 1
+    while sent < tokens:
+        drafter, gamma = made.next(sent)
+        drafted = 0 if drafter is Drafter.NOBODY else gamma
+        assert 0 <= drafted < tokens - sent, "the target adds a token of its own"
+        accepted = min(drafted, accept[number % len(accept)])
+        made.done(drafted, accepted, accepted + 1, 0.01, 0.02)
+        sent, number = sent + accepted + 1, number + 1
+    assert sent == tokens
+    assert counted.rounds == number - 1
+    assert counted.drafted == sum(round_.drafted for round_ in made.learnt)
+    assert counted.fused_rounds == sum(isinstance(round_, FusedRound) for round_ in made.learnt)
+    if fixed is not None or not distributed:
+        assert counted.fused_rounds == counted.switches == 0
+
+
+def test_switches_are_counted_from_the_second_round_on() -> None:
+    made, counted, _ = rounds([1, 1, 4, 1])
+    for _ in range(4):
+        made.next(1)
+        made.done(2, 1, 2, 0.01, 0.02)
+    assert counted.switches == 2
+
+
+def test_a_round_that_the_outputs_end_has_cut_says_so() -> None:
+    made, _, _ = rounds([1], tokens=4)
+    assert made.next(1) == Plan(Drafter.CLOUD, 2)
+    made.done(2, 2, 3, 0.01, 0.02)
+    assert made.learnt == [FusedRound(2, 3, pytest.approx(0.03), True)]
+
+
+def test_another_process_learns_the_same() -> None:
+    made, _, pair = rounds([3, 1, 5, 2])
+    for n in range(40):
+        drafter, gamma = made.next(1)
+        drafted = gamma if drafter is not Drafter.NOBODY else 0
+        made.done(drafted, n % (drafted + 1), n % (drafted + 1) + 1, 0.01 * n, 0.02 * n)
+    assert {type(round_) for round_ in made.learnt} == {PairRound, FusedRound}
+    other = PairHistory(StaticWindow())
+    teach(other, made.learnt)
+    ours, theirs = pair.state(), other.state()
+    for field in ("acceptance", "verify_s", "draft_s", "fused_s", "alpha", "judged", "prior"):
+        assert getattr(theirs, field) == pytest.approx(getattr(ours, field)), field
