@@ -125,7 +125,7 @@ def build_engine(settings: AnySettings | MiddleSettings) -> Engine:
         return load_vllm(folder, settings, threads=settings.threads, report=_log_loaded)
 
     if isinstance(settings, MiddleSettings):
-        from tandem.engine.torch.split import load_middle, load_pipeline
+        from tandem.engine.torch.split.runner import load_middle, load_pipeline
 
         folder, threads = model_folder(settings.model), settings.threads
         if settings.stages == 1:

@@ -12,7 +12,7 @@ from tandem.cluster.wire import DEFAULTS as WIRE
 from tandem.cluster.wire import WireSettings
 from tandem.deployments.request.timeouts import Limits, Timeouts
 from tandem.engine.config import PolicyChoice, Strict
-from tandem.engine.split.hidden import Kind
+from tandem.engine.split.hidden_states import Kind
 from tandem.policies.cost import MAINS_USD_PER_J
 from tandem.policies.race.dispatch import dispatch
 from tandem.policies.race.migration import migration

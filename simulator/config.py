@@ -32,7 +32,7 @@ from tandem.deployments.settings import (
 from tandem.engine import vllm
 from tandem.engine.base import SplitInfo
 from tandem.engine.config import EngineConfig, PolicyChoice, SessionLimits, Strict
-from tandem.engine.core.pipeline import spread
+from tandem.engine.core.split.pipeline import spread
 from tandem.engine.vllm.config import VllmConfig, check_options
 from tandem.policies.scheduling.batching import ChunkedPrefill, batching
 from tandem.policies.speculation.window import window

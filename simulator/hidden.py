@@ -7,7 +7,7 @@ from functools import lru_cache
 import numpy as np
 
 from tandem.engine.base import Tensor
-from tandem.engine.split.hidden import Codec, Kind, row_bytes
+from tandem.engine.split.hidden_states import Codec, Kind, row_bytes
 
 _NOTHING = np.zeros(1, np.uint8)
 _row_bytes = lru_cache(row_bytes)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from tandem.deployments.request.assignment import EndpointInfo
 from tandem.engine.base import Engine, EngineStats
 from tandem.engine.core.engine import CoreEngine
-from tandem.engine.core.pipeline import Pipeline
+from tandem.engine.core.split.pipeline import Pipeline
 from tandem.simulator.engine import Hardware
 from tandem.simulator.network import Path
 

@@ -8,14 +8,14 @@ from functools import partial
 
 from tandem.engine.base import EngineInfo, SplitInfo, Tensor
 from tandem.engine.config import EngineConfig
-from tandem.engine.core.middle import MiddleEngine
-from tandem.engine.core.outer import OuterCore, OuterEngine, OuterSequence, OuterSession
 from tandem.engine.core.runner import Outcome, Work
 from tandem.engine.core.sequence import Sequence as CoreSequence
+from tandem.engine.core.split.middle import MiddleEngine
+from tandem.engine.core.split.outer import OuterCore, OuterEngine, OuterSequence, OuterSession
 from tandem.engine.core.step import Core
 from tandem.engine.core.tasks import RoundTask
 from tandem.engine.split.base import Judgement
-from tandem.engine.split.hidden import Kind
+from tandem.engine.split.hidden_states import Kind
 from tandem.simulator.clock import VirtualLoop
 from tandem.simulator.engine import Hardware, TimedDriver, TimedRunner, work_s
 from tandem.simulator.guesses import Guesses

@@ -30,7 +30,7 @@ from tandem.deployments.routing import Routing
 from tandem.engine import vllm
 from tandem.engine.base import Engine, EngineInfo, EngineStopped
 from tandem.engine.core.engine import CoreEngine
-from tandem.engine.core.pipeline import Pipeline
+from tandem.engine.core.split.pipeline import Pipeline
 from tandem.engine.split.base import OuterEngine
 from tandem.policies.routing.collaboration import collaboration
 from tandem.policies.routing.replica import routing

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tandem.engine.family import NAMES, adapter_file, path
 from tandem.engine.model_folder import UnsupportedModel
-from tandem.engine.split import bundle
+from tandem.engine.torch.split import bundle
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

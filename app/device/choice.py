@@ -15,12 +15,12 @@ from tandem.app.device.settings import DeviceProgram
 from tandem.app.device.speed import EndsSpeed, measure_ends
 from tandem.deployments.uplink import Uplink
 from tandem.engine.base import EngineError, SplitInfo
-from tandem.engine.split import bundle
 from tandem.engine.split.base import OuterEngine, misfit
-from tandem.engine.split.bundle import BadBundle, Bundle
-from tandem.engine.split.hidden import row_bytes
+from tandem.engine.split.hidden_states import row_bytes
 from tandem.engine.split.leakage import recovery
-from tandem.engine.torch.split import load_outer
+from tandem.engine.torch.split import bundle
+from tandem.engine.torch.split.bundle import BadBundle, Bundle
+from tandem.engine.torch.split.runner import load_outer
 from tandem.policies.split import (
     CloudMonitor,
     DeviceMonitor,

@@ -9,7 +9,7 @@ from statistics import median
 
 from tandem.engine.base import Engine, EngineInfo, Sampling, Tensor
 from tandem.engine.split.base import OuterEngine, OuterSession
-from tandem.engine.split.hidden import Kind, row_bytes
+from tandem.engine.split.hidden_states import Kind, row_bytes
 
 MEASURED_TOKENS, ANSWERED_TOKENS = 128, 16
 """Of a prompt whose prefill is measured, and of the answer to it."""

@@ -28,9 +28,9 @@ from tandem.deployments.settings import LinkSettings, SplitSettings
 from tandem.engine import family
 from tandem.engine.base import Sampling, Tensor
 from tandem.engine.config import EngineConfig
-from tandem.engine.core.outer import OuterEngine
-from tandem.engine.split import bundle
-from tandem.engine.torch.split import load_outer
+from tandem.engine.core.split.outer import OuterEngine
+from tandem.engine.torch.split import bundle
+from tandem.engine.torch.split.runner import load_outer
 from tandem.policies.speculation.window import StaticWindow
 from tandem.training.adapter.evaluate import Drafter
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from tandem.benchmarks import report
 from tandem.engine import base
-from tandem.engine.split.hidden import pack, unpack
+from tandem.engine.split.hidden_states import pack, unpack
 from tandem.training.adapter.evaluate import Drafter, Parts, Rounds, opened
 
 ETA = 0.6

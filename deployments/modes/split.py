@@ -22,7 +22,7 @@ from tandem.deployments.request.session import EndpointSession, EndpointSessions
 from tandem.deployments.request.tokenlog import TokenLog
 from tandem.engine.base import EngineError, EngineInfo, Sampling, Tensor
 from tandem.engine.split.base import Judgement, OuterEngine, OuterSession, SplitMismatch, check_fit
-from tandem.engine.split.hidden import row_bytes
+from tandem.engine.split.hidden_states import row_bytes
 from tandem.policies.split import CloudMonitor, DeviceMonitor, Split
 
 CHUNKS_UNDER_WAY = 3

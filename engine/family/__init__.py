@@ -32,7 +32,7 @@ def adapter_file(name: str = "target", layers: int = 2) -> Path:
 
 
 def adapter(name: str = "target", layers: int = 2) -> Path:
-    """That file, for the outer part of the model: `engine.split.bundle`."""
+    """That file, for the outer part of the model: `engine.torch.split.bundle`."""
     file = adapter_file(name, layers)
     if not file.exists():
         raise FileNotFoundError(

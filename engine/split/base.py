@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tandem.engine.base import EngineError, EngineInfo, EngineStats, Sampling, SplitInfo, Tensor, Verdict
-from tandem.engine.split.hidden import Kind
+from tandem.engine.split.hidden_states import Kind
 
 
 class SplitMismatch(EngineError):

@@ -18,10 +18,10 @@ from tandem.deployments.request.timeouts import Timeouts
 from tandem.deployments.request.tokenlog import Origin
 from tandem.engine import family
 from tandem.engine.base import Sampling
-from tandem.engine.split import bundle
 from tandem.engine.split.base import OuterEngine
 from tandem.engine.tokenizer import Tokenizer
-from tandem.engine.torch.split import load_outer
+from tandem.engine.torch.split import bundle
+from tandem.engine.torch.split.runner import load_outer
 from tandem.policies.reader.stall_timeout import FLOOR_S
 from tandem.training.family.prompts import heldout_questions
 from tests.deployments.fleet import PHONE, STREAMS, TOKENS, Answer, Fleet, Prompts, World

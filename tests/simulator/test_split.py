@@ -8,7 +8,7 @@ import pytest
 
 from tandem.deployments.modes.split import Splitting
 from tandem.deployments.request.lane import Lane
-from tandem.engine.split.hidden import row_bytes
+from tandem.engine.split.hidden_states import row_bytes
 from tandem.simulator.analysis import Result
 from tandem.simulator.config import ConfigError
 from tandem.simulator.network import HEADER_BYTES

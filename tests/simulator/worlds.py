@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from tandem.deployments.modes import AT_FRONT_DOORS, MODES
-from tandem.engine.split.hidden import KINDS
+from tandem.engine.split.hidden_states import KINDS
 from tandem.policies.race.dispatch import dispatch
 from tandem.policies.race.migration import migration
 from tandem.policies.routing.replica import routing

@@ -8,8 +8,8 @@ import pytest
 
 from tandem.engine import family
 from tandem.engine.config import EngineConfig
-from tandem.engine.split import bundle
-from tandem.engine.torch.split import load_outer
+from tandem.engine.torch.split import bundle
+from tandem.engine.torch.split.runner import load_outer
 from tandem.training.split import main
 
 

@@ -35,8 +35,8 @@ from transformers.utils.logging import disable_progress_bar
 from tandem.engine import family
 from tandem.engine.base import EngineError
 from tandem.engine.model_folder import UnsupportedModel
-from tandem.engine.split import bundle
 from tandem.engine.tokenizer import Tokenizer
+from tandem.engine.torch.split import bundle
 from tandem.training.adapter import texts
 from tandem.training.adapter.distil import LOSSES, Distillation, lessons
 from tandem.training.adapter.evaluate import ETAS, Figures, Questions, measure, table

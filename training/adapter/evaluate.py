@@ -20,13 +20,13 @@ from rich.table import Table
 
 from tandem.engine.base import Sampling, Tensor
 from tandem.engine.config import EngineConfig
-from tandem.engine.core.middle import MiddleEngine
-from tandem.engine.core.outer import OuterEngine
-from tandem.engine.split import bundle
+from tandem.engine.core.split.middle import MiddleEngine
+from tandem.engine.core.split.outer import OuterEngine
 from tandem.engine.torch import weights
 from tandem.engine.torch.batch import Piece
 from tandem.engine.torch.model import KVPool
-from tandem.engine.torch.split import Outer, load_middle, load_outer
+from tandem.engine.torch.split import bundle
+from tandem.engine.torch.split.runner import Outer, load_middle, load_outer
 from tandem.engine.torch.weights import Part
 from tandem.policies.speculation.arithmetic import MAX_WINDOW
 

@@ -16,8 +16,8 @@ from tandem.app.device.settings import DeviceProgram
 from tandem.app.device.speed import EndsSpeed
 from tandem.deployments.uplink import Uplink
 from tandem.engine.base import EngineStopped, SplitInfo
-from tandem.engine.split import bundle
-from tandem.engine.split.bundle import BadBundle
+from tandem.engine.torch.split import bundle
+from tandem.engine.torch.split.bundle import BadBundle
 from tests.engine.torch.split_parts import RANDOM, model_folder, write_adapter
 
 SLOW = EndsSpeed(prefill_token_s=0.01, token_s=0.05, head_s=0.01)

@@ -21,7 +21,7 @@ from ray import serve
 from tandem.app.main import build
 from tandem.app.settings import Settings
 from tandem.engine import family
-from tandem.engine.split import bundle
+from tandem.engine.torch.split import bundle
 from tests.app.device.asking import MEMORY, QUESTIONS, listed, said, until
 from tests.cluster.certificate import make_certificate
 from tests.conftest import Running

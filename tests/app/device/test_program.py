@@ -22,8 +22,8 @@ from tandem.app.settings import Settings
 from tandem.cluster import frames
 from tandem.cluster.frames import AlreadyConnected, Unauthorized
 from tandem.engine import family
-from tandem.engine.split import bundle
 from tandem.engine.tokenizer import Tokenizer
+from tandem.engine.torch.split import bundle
 from tests.app.device.asking import MEMORY, QUESTIONS, listed, said, until
 from tests.cluster.proxy import proxy_to
 from tests.conftest import Running

@@ -21,10 +21,10 @@ from tandem.deployments.request.timeouts import Limits, Timeouts
 from tandem.engine.base import Engine, Forwarded, NoCapacity, Sampling, Session, Tensor
 from tandem.engine.config import EngineConfig
 from tandem.engine.null_engine import NullEngine
-from tandem.engine.split import bundle
 from tandem.engine.split.base import SplitMismatch
-from tandem.engine.split.hidden import row_bytes
-from tandem.engine.torch.split import load_middle, load_outer, load_pipeline
+from tandem.engine.split.hidden_states import row_bytes
+from tandem.engine.torch.split import bundle
+from tandem.engine.torch.split.runner import load_middle, load_outer, load_pipeline
 from tandem.policies.scheduling import scheduling
 from tandem.policies.split.chunking import ChunkingPolicy, ChunkState, FixedChunks, chunking
 from tandem.policies.split.drafting import DraftingPolicy, Threshold, drafting

@@ -18,7 +18,7 @@ from tandem.cluster.link import Link, LinkProfile
 from tandem.deployments.modes.split import CHUNKS_UNDER_WAY, SplitMode, Splitting
 from tandem.engine import family
 from tandem.engine.base import Engine, Sampling
-from tandem.engine.split.hidden import KINDS, Kind
+from tandem.engine.split.hidden_states import KINDS, Kind
 from tandem.engine.tokenizer import Tokenizer
 from tandem.policies.split.chunking import FixedChunks
 from tandem.training.family.prompts import heldout_questions

@@ -7,8 +7,9 @@ import pytest
 from tandem.benchmarks.hat.leakage import DEPTHS
 from tandem.engine import family
 from tandem.engine.base import SplitInfo
-from tandem.engine.split import bundle, leakage
+from tandem.engine.split import leakage
 from tandem.engine.split.leakage import Measured, measured, recovery
+from tandem.engine.torch.split import bundle
 
 
 def test_the_embedded_target_was_attacked() -> None:

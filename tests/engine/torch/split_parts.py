@@ -17,15 +17,15 @@ from tandem.engine import family
 from tandem.engine.base import EngineInfo, Sampling, Tensor, TokenLogprob
 from tandem.engine.config import EngineConfig
 from tandem.engine.core.engine import CoreEngine
-from tandem.engine.core.middle import MiddleEngine
-from tandem.engine.core.outer import OuterEngine, OuterSession
-from tandem.engine.split import bundle
+from tandem.engine.core.split.middle import MiddleEngine
+from tandem.engine.core.split.outer import OuterEngine, OuterSession
 from tandem.engine.split.base import check_fit
 from tandem.engine.tokenizer import Tokenizer
 from tandem.engine.torch import weights
 from tandem.engine.torch.engine import start
 from tandem.engine.torch.model import Model
-from tandem.engine.torch.split import load_middle, load_outer
+from tandem.engine.torch.split import bundle
+from tandem.engine.torch.split.runner import load_middle, load_outer
 from tests.engine.torch import tiny
 from tests.engine.torch.engines import handled
 

@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 from tandem.cluster import frames
 from tandem.engine.base import EngineInfo, Sampling, SplitInfo, Tensor
 from tandem.engine.config import EngineConfig, HostMemory, PolicyChoice
-from tandem.engine.core.middle import MiddleEngine, MiddleSequence
+from tandem.engine.core.split.middle import MiddleEngine, MiddleSequence
 from tandem.engine.core.step import Core
 from tandem.engine.core.tasks import ForwardTask
 from tandem.engine.torch import weights
 from tandem.engine.torch.batch import Piece
 from tandem.engine.torch.model import KVPool
-from tandem.engine.torch.split import Middle, MiddleRunner, start_middle
+from tandem.engine.torch.split.runner import Middle, MiddleRunner, start_middle
 from tandem.engine.torch.weights import Part
 from tests.cluster.test_client import served
 from tests.engine.torch import tiny_weights

@@ -14,13 +14,13 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from tandem.engine.base import Sampling, Verdict
 from tandem.engine.config import EngineConfig, HostMemory
-from tandem.engine.core.middle import MiddleSequence
-from tandem.engine.core.outer import OuterCore, OuterSequence
+from tandem.engine.core.split.middle import MiddleSequence
+from tandem.engine.core.split.outer import OuterCore, OuterSequence
 from tandem.engine.core.step import Core
 from tandem.engine.core.tasks import ForwardTask, RoundTask, ShallowTask
 from tandem.engine.split.base import always
 from tandem.engine.torch import weights
-from tandem.engine.torch.split import Middle, MiddleRunner, Outer, OuterRunner
+from tandem.engine.torch.split.runner import Middle, MiddleRunner, Outer, OuterRunner
 from tandem.engine.torch.weights import Part
 from tests.engine.torch import tiny_weights
 from tests.engine.torch.split_parts import CPU, write_adapter

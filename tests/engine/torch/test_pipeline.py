@@ -12,11 +12,11 @@ import pytest
 
 from tandem.engine.base import Engine, NoCapacity, Sampling
 from tandem.engine.config import EngineConfig
-from tandem.engine.core.middle import MiddleEngine
-from tandem.engine.core.pipeline import Pipeline, spread
-from tandem.engine.split.bundle import BadBundle
-from tandem.engine.split.hidden import KINDS, Kind, pack, unpack
-from tandem.engine.torch.split import load_middle, load_pipeline
+from tandem.engine.core.split.middle import MiddleEngine
+from tandem.engine.core.split.pipeline import Pipeline, spread
+from tandem.engine.split.hidden_states import KINDS, Kind, pack, unpack
+from tandem.engine.torch.split.bundle import BadBundle
+from tandem.engine.torch.split.runner import load_middle, load_pipeline
 from tests.engine.torch.split_parts import model_folder
 from tests.engine.torch.test_middle import start
 from tests.engine_contract import FORWARDING, close_stops_it

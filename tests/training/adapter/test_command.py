@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from tandem.engine import family
-from tandem.engine.split import bundle
+from tandem.engine.torch.split import bundle
 from tandem.training.adapter.__main__ import main
 
 LITTLE = [

@@ -14,7 +14,7 @@ from tandem.engine.tokenizer import Tokenizer
 from tandem.engine.torch import weights
 from tandem.engine.torch.batch import Piece
 from tandem.engine.torch.model import KVPool
-from tandem.engine.torch.split import Outer
+from tandem.engine.torch.split.runner import Outer
 from tandem.engine.torch.weights import Part
 from tandem.training.adapter import texts
 from tandem.training.adapter.block import Adapter

@@ -18,12 +18,12 @@ import torch
 from tandem.engine import family
 from tandem.engine.base import InvalidRequest, Sampling, Tensor, UnknownSession
 from tandem.engine.config import HostMemory
-from tandem.engine.split.hidden import KINDS, Kind, unpack
+from tandem.engine.split.hidden_states import KINDS, Kind, unpack
 from tandem.engine.tokenizer import Tokenizer
 from tandem.engine.torch import weights
 from tandem.engine.torch.batch import Piece
 from tandem.engine.torch.model import KVPool, Model
-from tandem.engine.torch.split import Middle, Outer
+from tandem.engine.torch.split.runner import Middle, Outer
 from tandem.engine.torch.weights import Part
 from tandem.training.family.prompts import heldout
 from tests.engine.torch import tiny

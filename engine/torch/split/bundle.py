@@ -24,8 +24,8 @@ from safetensors.torch import save_file
 
 from tandem.engine.base import SplitInfo
 from tandem.engine.model_folder import UnsupportedModel, read_config
-from tandem.engine.split.remembered import remembered
 from tandem.engine.tokenizer import Tokenizer
+from tandem.engine.torch.split.checksum_cache import remembered
 from tandem.engine.torch.weights import Part, shape
 
 FORMAT = 1

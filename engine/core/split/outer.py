@@ -15,13 +15,13 @@ import numpy as np
 from tandem.engine.base import EngineInfo, InvalidRequest, Sampling, Tensor, Verdict
 from tandem.engine.config import EngineConfig
 from tandem.engine.core.engine import CoreEngine, CoreSession, Driver, Receive
-from tandem.engine.core.rows import Rows
 from tandem.engine.core.runner import Outcome, Runner, Work
 from tandem.engine.core.sequence import Sequence as CoreSequence
+from tandem.engine.core.split.rows import Rows
 from tandem.engine.core.step import Core
 from tandem.engine.core.tasks import RoundTask, ShallowTask, VerifyTask
 from tandem.engine.split.base import GoOn, Judgement, Proposal, Shallow, always
-from tandem.engine.split.hidden import CODEC, Codec, Kind
+from tandem.engine.split.hidden_states import CODEC, Codec, Kind
 from tandem.engine.text import Spelling
 
 ALTERNATIVES = 8

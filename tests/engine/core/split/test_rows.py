@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandem.engine.core.rows import Rows
+from tandem.engine.core.split.rows import Rows
 
 actions = st.lists(st.tuples(st.booleans(), st.integers(0, 12), st.integers(0, 9)), max_size=20)
 

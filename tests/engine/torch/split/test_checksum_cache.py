@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from tandem.engine.config import EngineConfig
-from tandem.engine.split import bundle, remembered
-from tandem.engine.torch.split import load_middle
+from tandem.engine.torch.split import bundle
+from tandem.engine.torch.split import checksum_cache as remembered
+from tandem.engine.torch.split.runner import load_middle
 from tests.engine.torch.split_parts import model_folder
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from tandem.engine.base import InvalidRequest, Tensor
-from tandem.engine.split.hidden import KINDS, Kind, pack, row_bytes, unpack
+from tandem.engine.split.hidden_states import KINDS, Kind, pack, row_bytes, unpack
 
 HIDDEN = 5
 rows = arrays.arrays(

@@ -16,10 +16,10 @@ from safetensors.torch import load_file, save_file
 from tandem.engine import family
 from tandem.engine.config import EngineConfig
 from tandem.engine.model_folder import UnsupportedModel
-from tandem.engine.split import bundle
-from tandem.engine.split.bundle import BadBundle
 from tandem.engine.torch import weights
-from tandem.engine.torch.split import load_middle, load_outer
+from tandem.engine.torch.split import bundle
+from tandem.engine.torch.split.bundle import BadBundle
+from tandem.engine.torch.split.runner import load_middle, load_outer
 from tandem.engine.torch.weights import Part
 from tests.engine.torch.split_parts import CPU, model_folder, write_adapter
 

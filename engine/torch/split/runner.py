@@ -12,16 +12,15 @@ import torch
 
 from tandem.engine.base import EngineInfo, Sampling
 from tandem.engine.config import EngineConfig
-from tandem.engine.core.middle import MiddleEngine
-from tandem.engine.core.outer import OuterCore, OuterEngine, OuterSequence
-from tandem.engine.core.pipeline import Pipeline, spread
 from tandem.engine.core.runner import Outcome, Work
 from tandem.engine.core.sequence import Sequence as Session
+from tandem.engine.core.split.middle import MiddleEngine
+from tandem.engine.core.split.outer import OuterCore, OuterEngine, OuterSequence
+from tandem.engine.core.split.pipeline import Pipeline, spread
 from tandem.engine.core.step import Core
 from tandem.engine.core.tasks import RoundTask
 from tandem.engine.model_folder import read_config
-from tandem.engine.split import bundle
-from tandem.engine.split.hidden import Kind
+from tandem.engine.split.hidden_states import Kind
 from tandem.engine.tokenizer import Tokenizer
 from tandem.engine.torch import weights
 from tandem.engine.torch.batch import Batch, Piece
@@ -30,6 +29,7 @@ from tandem.engine.torch.model import KVPool, Model
 from tandem.engine.torch.rng import Purpose, uniforms
 from tandem.engine.torch.runner import TorchRunner, decide
 from tandem.engine.torch.sampling import DRAFT_SUPPORT, distributions, draw, penalise
+from tandem.engine.torch.split import bundle
 from tandem.engine.torch.weights import Part, Weights, shape
 
 Report = Callable[[dict[str, object]], object]

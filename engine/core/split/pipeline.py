@@ -13,7 +13,7 @@ from itertools import pairwise
 import msgspec
 
 from tandem.engine.base import EngineInfo, EngineStats, Forwarded, Sampling, Tensor, Tokens
-from tandem.engine.core.middle import MiddleEngine, MiddleSession, through
+from tandem.engine.core.split.middle import MiddleEngine, MiddleSession, through
 from tandem.engine.session import BaseSession
 
 

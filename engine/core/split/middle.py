@@ -17,11 +17,11 @@ import numpy as np
 
 from tandem.engine.base import EngineInfo, Forwarded, InvalidRequest, Sampling, Tensor
 from tandem.engine.core.engine import CoreEngine, CoreSession, Driver, Receive
-from tandem.engine.core.rows import Rows
 from tandem.engine.core.sequence import Sequence as CoreSequence
+from tandem.engine.core.split.rows import Rows
 from tandem.engine.core.step import Core
 from tandem.engine.core.tasks import Computed, ForwardTask
-from tandem.engine.split.hidden import CODEC, Codec, Kind
+from tandem.engine.split.hidden_states import CODEC, Codec, Kind
 from tandem.engine.validation import check_request
 
 _numbers = count()
