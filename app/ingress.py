@@ -23,8 +23,8 @@ from tandem.app.api.routes import create_api
 from tandem.app.api.settings import ApiSettings
 from tandem.app.settings import Settings
 from tandem.app.vocabularies import Vocabularies
-from tandem.cluster.peers import Peers
-from tandem.cluster.registry import DeviceRecord
+from tandem.cluster.devices.record import DeviceRecord
+from tandem.cluster.wire.peers import Peers
 from tandem.deployments.accounts import Statement
 from tandem.deployments.asking import ask
 from tandem.deployments.callers import Callers

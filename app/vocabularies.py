@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tandem.app.settings import Settings
-from tandem.cluster.frames import UnknownEngine
+from tandem.cluster.wire.frames import UnknownEngine
 from tandem.deployments.engines import ModelSettings, model_folder
 from tandem.deployments.modes.base import DRAFTER, VERIFIER
 from tandem.deployments.request.assignment import EndpointInfo

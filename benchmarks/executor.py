@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from random import Random
 
-from tandem.cluster.registry import DeviceRecord
+from tandem.cluster.devices.record import DeviceRecord
 from tandem.deployments.assigner import Assigner
 from tandem.deployments.directory import Snapshot
 from tandem.deployments.experience import Experience

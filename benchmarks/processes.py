@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 
-from tandem.cluster.device import Device
-from tandem.cluster.endpoint import serve_engines
-from tandem.cluster.profile import DeviceProfile
+from tandem.cluster.devices.device import Device
+from tandem.cluster.devices.profile import DeviceProfile
+from tandem.cluster.wire.listener import serve_engines
 from tandem.deployments.engines import AnySettings, MiddleSettings, build_engine
 from tandem.engine.base import Engine
 

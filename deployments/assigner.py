@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import NoReturn
 
-from tandem.cluster.registry import DeviceRecord
+from tandem.cluster.devices.record import DeviceRecord
 from tandem.deployments.devices import DeviceIndex
 from tandem.deployments.directory import Snapshot
 from tandem.deployments.experience import Experience

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import msgspec
 
-from tandem.cluster.frames import ProtocolError
+from tandem.cluster.wire.frames import ProtocolError
 from tandem.deployments.modes import MODES
 from tandem.deployments.request.assignment import Assignment, EndpointInfo, Prices
 from tandem.policies.cost import Used

@@ -6,7 +6,7 @@ import heapq
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from tandem.cluster.registry import DeviceRecord
+from tandem.cluster.devices.record import DeviceRecord
 from tandem.policies.routing.collaboration import DeviceView, Preference
 
 

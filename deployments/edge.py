@@ -16,8 +16,8 @@ import ray.util
 from pydantic import Field, field_validator, model_validator
 from ray.experimental import internal_kv
 
-from tandem.cluster import host as hosting
-from tandem.cluster.profile import load_profile
+from tandem.cluster.devices import host as hosting
+from tandem.cluster.devices.profile import load_profile
 from tandem.deployments.device_name import PATTERN, device_name
 from tandem.deployments.endpoint import EndpointSettings
 from tandem.deployments.engines import AnySettings, EngineSettings, TorchSettings, build_engine

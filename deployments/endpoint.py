@@ -10,9 +10,9 @@ from pathlib import Path
 
 from pydantic import Field
 
-from tandem.cluster.address import reachable
-from tandem.cluster.endpoint import serve_engines
-from tandem.cluster.tls import contexts
+from tandem.cluster.wire.address import reachable
+from tandem.cluster.wire.listener import serve_engines
+from tandem.cluster.wire.tls import contexts
 from tandem.deployments.autoscaling import as_numbers, replica_state
 from tandem.deployments.engines import AnySettings, MiddleSettings, build_engine
 from tandem.deployments.request.assignment import EndpointInfo, Load
@@ -34,7 +34,7 @@ class TlsSettings(Strict):
     authority: Path
 
     def contexts(self) -> tuple[ssl.SSLContext, ssl.SSLContext]:
-        """As `cluster.tls.contexts`."""
+        """As `cluster.wire.tls.contexts`."""
         return contexts(self.certificate, self.key, self.authority)
 
 

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from tandem.cluster.delayed import Delayed
-from tandem.cluster.latency import LogNormal
+from tandem.cluster.link.delayed_engine import Delayed
+from tandem.cluster.link.latency import LogNormal
 from tandem.deployments.settings import LatencySettings
 from tandem.engine.base import Engine
 from tandem.engine.config import EngineConfig, Strict

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
-from tandem.cluster.registry import DeviceRecord
+from tandem.cluster.devices.record import DeviceRecord
 from tandem.deployments.assigner import Assigner
 from tandem.deployments.kept import Kept
 from tandem.deployments.modes.base import EXPANDER

@@ -18,11 +18,11 @@ from pydantic import Field, model_validator
 from ray import serve
 from ray.serve.handle import DeploymentHandle
 
-from tandem.cluster.address import is_loopback, reachable
-from tandem.cluster.endpoint import serve_engines
-from tandem.cluster.peers import Peers
-from tandem.cluster.server import EngineHandler
-from tandem.cluster.tls import serving
+from tandem.cluster.wire.address import is_loopback, reachable
+from tandem.cluster.wire.listener import serve_engines
+from tandem.cluster.wire.peers import Peers
+from tandem.cluster.wire.server import EngineHandler
+from tandem.cluster.wire.tls import serving
 from tandem.deployments.asking import ask
 from tandem.deployments.callers import Callers
 from tandem.deployments.control import SILENCE_S
@@ -51,7 +51,7 @@ class ServerTls(Strict):
     key: Path
 
     def context(self) -> ssl.SSLContext:
-        """As `cluster.tls.serving`."""
+        """As `cluster.wire.tls.serving`."""
         return serving(self.certificate, self.key)
 
 

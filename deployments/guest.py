@@ -15,10 +15,10 @@ from functools import partial
 
 import msgspec
 
-from tandem.cluster.client import Connection
-from tandem.cluster.frames import Unauthorized, UnknownEngine
-from tandem.cluster.registry import DeviceRecord
-from tandem.cluster.server import EngineHandler
+from tandem.cluster.devices.record import DeviceRecord
+from tandem.cluster.wire.client import Connection
+from tandem.cluster.wire.frames import Unauthorized, UnknownEngine
+from tandem.cluster.wire.server import EngineHandler
 from tandem.deployments.accounts import Bill, Statement
 from tandem.deployments.callers import Callers
 from tandem.deployments.control import (

@@ -9,9 +9,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from tandem.cluster.client import Connection
-from tandem.cluster.frames import AlreadyConnected, Hello, Unauthorized
-from tandem.cluster.registry import DeviceRecord
+from tandem.cluster.devices.record import DeviceRecord
+from tandem.cluster.wire.client import Connection
+from tandem.cluster.wire.frames import AlreadyConnected, Hello, Unauthorized
 from tandem.deployments.callers import Callers
 from tandem.deployments.control import ENGINE
 from tandem.deployments.guest import Badge, Cloud, Guest

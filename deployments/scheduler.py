@@ -13,7 +13,7 @@ from pydantic import Field
 from ray import serve
 from ray.serve.handle import DeploymentHandle
 
-from tandem.cluster.registry import DeviceRecord
+from tandem.cluster.devices.record import DeviceRecord
 from tandem.deployments.changes import in_place
 from tandem.deployments.directory import Directory, Snapshot
 from tandem.deployments.edge import Edge, HostSettings

@@ -7,9 +7,9 @@ from typing import Literal
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
-from tandem.cluster.link import LinkProfile
-from tandem.cluster.wire import DEFAULTS as WIRE
-from tandem.cluster.wire import WireSettings
+from tandem.cluster.link.link import LinkProfile
+from tandem.cluster.wire.wire import DEFAULTS as WIRE
+from tandem.cluster.wire.wire import WireSettings
 from tandem.deployments.request.timeouts import Limits, Timeouts
 from tandem.engine.config import PolicyChoice, Strict
 from tandem.engine.split.hidden_states import Kind
@@ -76,7 +76,7 @@ class LinkSettings(Strict):
 
 
 class LatencySettings(Strict):
-    """A commercial service's time to first token, a log-normal; see `cluster.delayed`.
+    """A commercial service's time to first token, a log-normal; see `cluster.link.delayed_engine`.
 
     median_s: seconds.
     sigma: standard deviation of the logarithm.

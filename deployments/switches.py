@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from tandem.cluster.registry import DeviceRecord, ModelRecord
+from tandem.cluster.devices.record import DeviceRecord, ModelRecord
 from tandem.policies.sketch.selection import ModelSelection
 
 TOLD_S = 2.0

@@ -10,11 +10,11 @@ import ssl
 from collections.abc import Callable
 from dataclasses import replace
 
-from tandem.cluster.client import Connection
-from tandem.cluster.endpoint import dial_in
-from tandem.cluster.frames import AlreadyConnected, Unauthorized
-from tandem.cluster.registry import DeviceRecord
-from tandem.cluster.wire import WireSettings
+from tandem.cluster.devices.record import DeviceRecord
+from tandem.cluster.wire.client import Connection
+from tandem.cluster.wire.frames import AlreadyConnected, Unauthorized
+from tandem.cluster.wire.listener import dial_in
+from tandem.cluster.wire.wire import WireSettings
 from tandem.deployments.accounts import Statement
 from tandem.deployments.control import (
     ACCOUNT,

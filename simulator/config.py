@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import Discriminator, Field, Tag, ValidationError, field_validator, model_validator
 
-from tandem.cluster.profile import load_profile
+from tandem.cluster.devices.profile import load_profile
 from tandem.deployments.autoscaling import AutoscalingSettings
 from tandem.deployments.mistakes import explain
 from tandem.deployments.modes import MODES

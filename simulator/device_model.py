@@ -1,5 +1,5 @@
-"""A device's model in a simulation: what a script says, in no time. The live `cluster.device.Device` around it takes
-the time."""
+"""A device's model in a simulation: what a script says, in no time. The live `cluster.devices.device.Device` around
+it takes the time."""
 
 from __future__ import annotations
 

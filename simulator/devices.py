@@ -8,10 +8,10 @@ from functools import partial
 
 import msgspec
 
-from tandem.cluster.device import DeviceSession
-from tandem.cluster.link import Link
-from tandem.cluster.registry import DeviceRecord, ModelRecord
-from tandem.cluster.switching import Loadable, SwitchingDevice
+from tandem.cluster.devices.device import DeviceSession
+from tandem.cluster.devices.multi_model import Loadable, SwitchingDevice
+from tandem.cluster.devices.record import DeviceRecord, ModelRecord
+from tandem.cluster.link.link import Link
 from tandem.deployments.request.assignment import EndpointInfo
 from tandem.engine.base import Engine, EngineInfo, EngineStopped, Sampling
 from tandem.simulator.clock import VirtualLoop
@@ -28,7 +28,7 @@ CONTEXT = 64
 
 
 class Speed:
-    """A device's speed from a step timer (`cluster.profile.DeviceSpeed`)."""
+    """A device's speed from a step timer (`cluster.devices.profile.DeviceSpeed`)."""
 
     emulated = True
     battery_wh = None
@@ -238,7 +238,7 @@ class Devices(Sequence[SimulatedDevice]):
 
 @dataclass(frozen=True, slots=True)
 class ScriptedModel:
-    """A model that devices hold (`cluster.switching.Loadable`)."""
+    """A model that devices hold (`cluster.devices.multi_model.Loadable`)."""
 
     engine: ScriptedEngine
     speed: Speed

@@ -1,7 +1,7 @@
 """Engines at the other end of a link, in virtual time: the live link's model, with what can happen to a link.
 
 A call crosses as a request and a reply, a stream as many replies, of about the size that the wire's frames have
-(`cluster.frames`).
+(`cluster.wire.frames`).
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from contextlib import aclosing, suppress
 from functools import partial
 from typing import Any
 
-from tandem.cluster.link import Link, Pipe
-from tandem.cluster.wire import WireSettings
+from tandem.cluster.link.link import Link, Pipe
+from tandem.cluster.wire.wire import WireSettings
 from tandem.engine.base import (
     Draft,
     DraftProbs,

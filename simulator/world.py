@@ -11,9 +11,9 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, NamedTuple
 
-from tandem.cluster.delayed import Delayed
-from tandem.cluster.latency import LogNormal
-from tandem.cluster.link import Link, LinkProfile
+from tandem.cluster.link.delayed_engine import Delayed
+from tandem.cluster.link.latency import LogNormal
+from tandem.cluster.link.link import Link, LinkProfile
 from tandem.deployments.assigner import Assigner
 from tandem.deployments.directory import Directory
 from tandem.deployments.expansions import Expansions

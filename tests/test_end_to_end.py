@@ -15,7 +15,7 @@ from openai import AsyncOpenAI, NotFoundError
 from openai.types.chat import ChatCompletionChunk
 from ray import serve
 
-from tandem.cluster.peers import Peers
+from tandem.cluster.wire.peers import Peers
 from tandem.deployments.request.assignment import EndpointInfo
 from tandem.engine.base import EngineStats
 from tests.conftest import Running

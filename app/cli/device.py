@@ -17,7 +17,7 @@ from rich.logging import RichHandler
 from tandem.app.cli.client import ClientError
 from tandem.app.device.program import Running, running
 from tandem.app.device.settings import DeviceProgram
-from tandem.cluster.frames import AlreadyConnected, Unauthorized
+from tandem.cluster.wire.frames import AlreadyConnected, Unauthorized
 from tandem.deployments.modes.device import DeviceMode
 from tandem.deployments.modes.split import SplitMode
 from tandem.engine.split.leakage import recovery

@@ -18,8 +18,8 @@ from tandem.app.api.errors import NotReady
 from tandem.app.api.settings import ApiSettings
 from tandem.app.device.races import Races
 from tandem.app.device.settings import DeviceProgram
-from tandem.cluster.device import Device
-from tandem.cluster.registry import DeviceRecord
+from tandem.cluster.devices.device import Device
+from tandem.cluster.devices.record import DeviceRecord
 from tandem.deployments.accounts import ANONYMOUS, Statement, Terms
 from tandem.deployments.control import Over
 from tandem.deployments.directory import Snapshot

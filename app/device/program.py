@@ -16,9 +16,9 @@ from tandem.app.api.routes import create_api
 from tandem.app.device.backend import DeviceBackend
 from tandem.app.device.settings import DeviceProgram
 from tandem.app.device.speed import measure
-from tandem.cluster.device import Device
-from tandem.cluster.profile import load_profile
-from tandem.cluster.registry import DeviceRecord
+from tandem.cluster.devices.device import Device
+from tandem.cluster.devices.profile import load_profile
+from tandem.cluster.devices.record import DeviceRecord
 from tandem.deployments.engines import EngineSettings, ModelSettings, build_engine, model_folder
 from tandem.deployments.uplink import Uplink
 from tandem.engine.base import SplitInfo

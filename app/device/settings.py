@@ -8,10 +8,10 @@ from pathlib import Path
 from pydantic import Field, field_validator, model_validator
 
 from tandem.app.api.settings import ApiSettings
-from tandem.cluster.address import is_loopback
-from tandem.cluster.profile import load_profile
-from tandem.cluster.tls import trusting
-from tandem.cluster.wire import WireSettings
+from tandem.cluster.devices.profile import load_profile
+from tandem.cluster.wire.address import is_loopback
+from tandem.cluster.wire.tls import trusting
+from tandem.cluster.wire.wire import WireSettings
 from tandem.deployments.control import SILENCE_S
 from tandem.deployments.engines import EngineSettings, TorchSettings
 from tandem.deployments.settings import LimitSettings, PolicyChoice, RacingSettings, SplitSettings, Strict

@@ -14,9 +14,9 @@ import numpy as np
 from tandem.benchmarks.calibration.profile import Profile, Samples, whole
 from tandem.benchmarks.executor import device_record, local_executor, new_job
 from tandem.benchmarks.processes import engine_process
-from tandem.cluster.client import Connection, connect
-from tandem.cluster.link import Link, LinkProfile
-from tandem.cluster.profile import DeviceProfile
+from tandem.cluster.devices.profile import DeviceProfile
+from tandem.cluster.link.link import Link, LinkProfile
+from tandem.cluster.wire.client import Connection, connect
 from tandem.deployments.engines import TorchSettings, VllmSettings
 from tandem.deployments.modes.base import VERIFIER
 from tandem.deployments.request.executor import Executor

@@ -17,9 +17,9 @@ from tandem.benchmarks.calibration.live import DRAFTER, LONGEST, PROFILE, Live, 
 from tandem.benchmarks.executor import device_record, local_executor, new_job
 from tandem.benchmarks.pice.embedded import TEXT, sketching
 from tandem.benchmarks.processes import engine_process
-from tandem.cluster.client import Connection, connect
-from tandem.cluster.link import Link, LinkProfile
-from tandem.cluster.registry import DeviceRecord
+from tandem.cluster.devices.record import DeviceRecord
+from tandem.cluster.link.link import Link, LinkProfile
+from tandem.cluster.wire.client import Connection, connect
 from tandem.deployments.engines import TorchSettings, VllmSettings
 from tandem.deployments.modes.base import VERIFIER
 from tandem.deployments.request.executor import Executor

@@ -20,8 +20,8 @@ from tandem.benchmarks.calibration.live import RAMP_S, Live, Seen
 from tandem.benchmarks.calibration.profile import Profile, Samples, outer, whole
 from tandem.benchmarks.executor import local_executor
 from tandem.benchmarks.processes import engine_process
-from tandem.cluster.client import Connection, connect
-from tandem.cluster.link import Link, LinkProfile
+from tandem.cluster.link.link import Link, LinkProfile
+from tandem.cluster.wire.client import Connection, connect
 from tandem.deployments.engines import MiddleSettings
 from tandem.deployments.request.executor import Executor
 from tandem.deployments.settings import LinkSettings, SplitSettings

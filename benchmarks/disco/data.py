@@ -17,7 +17,7 @@ import numpy as np
 
 from tandem.benchmarks.disco.costs import BLOOM_1B1, BLOOM_560M, PRICES, QWEN_500M, Transformer
 from tandem.benchmarks.paths import DATA
-from tandem.cluster.profile import DeviceProfile, load_profile
+from tandem.cluster.devices.profile import DeviceProfile, load_profile
 from tandem.policies.cost import PerToken
 
 Draw = Callable[[np.random.Generator, int], np.ndarray]

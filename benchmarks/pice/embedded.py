@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Self
 
 from tandem.benchmarks.executor import local_executor, new_job
-from tandem.cluster.device import Device
-from tandem.cluster.profile import load_profile
+from tandem.cluster.devices.device import Device
+from tandem.cluster.devices.profile import load_profile
 from tandem.deployments.assigner import Assigner
 from tandem.deployments.expansions import Expansions
 from tandem.deployments.modes.base import VERIFIER

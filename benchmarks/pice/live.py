@@ -38,11 +38,11 @@ from tandem.benchmarks import report
 from tandem.benchmarks.executor import local_executor
 from tandem.benchmarks.pice.embedded import TARGET, TEXT, Answer, ask, sketching, spoken
 from tandem.benchmarks.pice.paced import paced
-from tandem.cluster.client import connect
-from tandem.cluster.device import Device
-from tandem.cluster.endpoint import serve_engines
-from tandem.cluster.link import Link, LinkProfile
-from tandem.cluster.profile import DeviceProfile, load_profile
+from tandem.cluster.devices.device import Device
+from tandem.cluster.devices.profile import DeviceProfile, load_profile
+from tandem.cluster.link.link import Link, LinkProfile
+from tandem.cluster.wire.client import connect
+from tandem.cluster.wire.listener import serve_engines
 from tandem.deployments.modes.base import VERIFIER
 from tandem.deployments.request.assignment import EndpointInfo
 from tandem.deployments.request.executor import Executor

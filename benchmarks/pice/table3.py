@@ -33,7 +33,7 @@ from typing import Any, NamedTuple
 
 from tandem.benchmarks import report
 from tandem.benchmarks.pice.live import DEVICES, MORE_PLACES, PLACES
-from tandem.cluster.profile import load_profile
+from tandem.cluster.devices.profile import load_profile
 from tandem.simulator.config import Config, parse
 from tandem.simulator.run import simulate
 from tandem.simulator.tasks import ray_map

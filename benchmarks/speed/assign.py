@@ -10,7 +10,7 @@ from random import Random
 from statistics import median
 from typing import NamedTuple
 
-from tandem.cluster.registry import DeviceRecord
+from tandem.cluster.devices.record import DeviceRecord
 from tandem.deployments.accounts import Bill
 from tandem.deployments.assigner import Assigner
 from tandem.deployments.directory import Directory, Snapshot

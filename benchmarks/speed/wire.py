@@ -20,9 +20,9 @@ import numpy as np
 import uvloop
 
 from tandem.benchmarks import report
-from tandem.cluster.client import Connection, connect
-from tandem.cluster.endpoint import serve_engines
-from tandem.cluster.link import Link, LinkProfile
+from tandem.cluster.link.link import Link, LinkProfile
+from tandem.cluster.wire.client import Connection, connect
+from tandem.cluster.wire.listener import serve_engines
 from tandem.engine.base import CAPABILITIES, Forwarded, Sampling, Session, Tensor
 from tandem.engine.null_engine import NullEngine, NullSession
 

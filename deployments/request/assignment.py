@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from tandem.cluster.registry import DeviceRecord, ModelRecord, engine_name
+from tandem.cluster.devices.record import DeviceRecord, ModelRecord, engine_name
 from tandem.engine.base import EngineError, EngineStopped, SplitInfo
 from tandem.policies.cost import MAINS_USD_PER_J, PerToken
 

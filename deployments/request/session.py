@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Seq
 from contextlib import aclosing
 from typing import NamedTuple, TypeVar
 
-from tandem.cluster.frames import ProtocolError, Unauthorized, UnknownEngine
+from tandem.cluster.wire.frames import ProtocolError, Unauthorized, UnknownEngine
 from tandem.deployments.request.assignment import Assignment, EndpointInfo, EndpointLost
 from tandem.deployments.request.job import JobStats
 from tandem.deployments.request.timeouts import Deadline, Timeouts

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import ClassVar, Protocol
 
-from tandem.cluster.profile import DeviceProfile
+from tandem.cluster.devices.profile import DeviceProfile
 from tandem.simulator.hardware.interpolate import Curve
 
 Attention = Callable[[float, float], float]  # (sequences or chunk, context) → seconds, all layers
@@ -99,7 +99,7 @@ class MeasuredTimer:
 
 @dataclass(frozen=True, slots=True)
 class RateTimer:
-    """A device of given speeds, as `cluster.profile.DeviceProfile` has them.
+    """A device of given speeds, as `cluster.devices.profile.DeviceProfile` has them.
 
     prefill_tokens_per_s: of a prompt.
     decode_tokens_per_s: of an answer, however many are decoded at once.

@@ -43,7 +43,7 @@ def dialled(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], EndpointInf
     async def engine(*_: object) -> NullEngine:
         return NullEngine()
 
-    monkeypatch.setattr("tandem.cluster.peers.Peers.engine", engine)
+    monkeypatch.setattr("tandem.cluster.wire.peers.Peers.engine", engine)
     return lambda model, vocabulary: EndpointInfo(
         "phone", "127.0.0.1:9", "phone", model=model, vocabulary=vocabulary, device=True
     )

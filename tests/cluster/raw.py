@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from tandem.cluster import frames
-from tandem.cluster.frames import HEADER, AnyFrame, Frame, decode, encode
+from tandem.cluster.wire import frames
+from tandem.cluster.wire.frames import HEADER, AnyFrame, Frame, decode, encode
 
 
 class Raw:

@@ -9,18 +9,18 @@ from functools import partial
 import msgspec
 import pytest
 
-from tandem.cluster.client import connect
-from tandem.cluster.delayed import Delayed
-from tandem.cluster.device import Device
-from tandem.cluster.endpoint import dial_in, serve_engines
-from tandem.cluster.latency import LogNormal
-from tandem.cluster.link import Link, LinkProfile
-from tandem.cluster.models import HeldModel, SharedModel
-from tandem.cluster.peers import Peers
-from tandem.cluster.profile import DeviceProfile, load_profile
-from tandem.cluster.server import EngineHandler
-from tandem.cluster.switching import SwitchingDevice
-from tandem.cluster.wire import WireSettings
+from tandem.cluster.devices.device import Device
+from tandem.cluster.devices.model_cache import HeldModel, SharedModel
+from tandem.cluster.devices.multi_model import SwitchingDevice
+from tandem.cluster.devices.profile import DeviceProfile, load_profile
+from tandem.cluster.link.delayed_engine import Delayed
+from tandem.cluster.link.latency import LogNormal
+from tandem.cluster.link.link import Link, LinkProfile
+from tandem.cluster.wire.client import connect
+from tandem.cluster.wire.listener import dial_in, serve_engines
+from tandem.cluster.wire.peers import Peers
+from tandem.cluster.wire.server import EngineHandler
+from tandem.cluster.wire.wire import WireSettings
 from tandem.engine.base import Engine
 from tandem.engine.null_engine import NullEngine
 from tests.engine_contract import CHECKS, close_stops_it

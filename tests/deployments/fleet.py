@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tandem.cluster.client import RemoteEngine
-from tandem.cluster.peers import Peers
-from tandem.cluster.registry import DeviceRecord
+from tandem.cluster.devices.record import DeviceRecord
+from tandem.cluster.wire.client import RemoteEngine
+from tandem.cluster.wire.peers import Peers
 from tandem.deployments.accounts import Accounts
 from tandem.deployments.assigner import Assigner
 from tandem.deployments.directory import Directory

@@ -12,9 +12,9 @@ from typing import Any
 
 import msgspec
 
-from tandem.cluster.device import Device
-from tandem.cluster.endpoint import serve_engines
-from tandem.cluster.profile import load_profile
+from tandem.cluster.devices.device import Device
+from tandem.cluster.devices.profile import load_profile
+from tandem.cluster.wire.listener import serve_engines
 from tandem.deployments.endpoint import EndpointSettings, EngineEndpoint
 from tandem.deployments.engines import MiddleSettings, TorchSettings, build_engine
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandem.cluster.registry import DeviceRecord
+from tandem.cluster.devices.record import DeviceRecord
 from tandem.deployments.assigner import ASSIGNED_S, Assigner
 from tandem.deployments.directory import Snapshot
 from tandem.deployments.modes.speculative import PairBriefing

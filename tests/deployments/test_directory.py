@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandem.cluster.registry import DeviceRecord
+from tandem.cluster.devices.record import DeviceRecord
 from tandem.deployments import directory as module
 from tandem.deployments.directory import Directory, Snapshot
 from tandem.deployments.request.assignment import EndpointInfo, Load

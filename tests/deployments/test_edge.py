@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import ray
 
-from tandem.cluster.client import connect
-from tandem.cluster.host import DeviceHost
-from tandem.cluster.registry import DeviceRecord
+from tandem.cluster.devices.host import DeviceHost
+from tandem.cluster.devices.record import DeviceRecord
+from tandem.cluster.wire.client import connect
 from tandem.deployments.edge import DeviceSettings, Edge, HostSettings
 from tandem.deployments.endpoint import EndpointSettings
 from tandem.deployments.engines import NullSettings

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandem.cluster.registry import DeviceRecord, ModelRecord
+from tandem.cluster.devices.record import DeviceRecord, ModelRecord
 from tandem.deployments.assigner import Assigner
 from tandem.deployments.directory import Snapshot
 from tandem.deployments.expansions import FORGOTTEN_S, Expansions

@@ -12,10 +12,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from tandem.cluster.client import Connection, connect
-from tandem.cluster.endpoint import serve_engines
-from tandem.cluster.frames import Hello, ProtocolError, Unauthorized, UnknownEngine
-from tandem.cluster.registry import DeviceRecord
+from tandem.cluster.devices.record import DeviceRecord
+from tandem.cluster.wire.client import Connection, connect
+from tandem.cluster.wire.frames import Hello, ProtocolError, Unauthorized, UnknownEngine
+from tandem.cluster.wire.listener import serve_engines
 from tandem.deployments.accounts import Bill, Statement, Terms
 from tandem.deployments.callers import Callers
 from tandem.deployments.control import (

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from tandem.cluster.client import Connection
-from tandem.cluster.device import Device
-from tandem.cluster.endpoint import dial_in, serve_engines
-from tandem.cluster.frames import AlreadyConnected
-from tandem.cluster.profile import load_profile
-from tandem.cluster.wire import WireSettings
+from tandem.cluster.devices.device import Device
+from tandem.cluster.devices.profile import load_profile
+from tandem.cluster.wire.client import Connection
+from tandem.cluster.wire.frames import AlreadyConnected
+from tandem.cluster.wire.listener import dial_in, serve_engines
+from tandem.cluster.wire.wire import WireSettings
 from tandem.deployments.callers import Callers
 from tandem.deployments.control import ENGINE
 from tandem.deployments.guests import Guests

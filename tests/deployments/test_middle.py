@@ -13,7 +13,7 @@ from ray import serve
 
 from tandem.app.main import build
 from tandem.app.settings import Settings
-from tandem.cluster.peers import Peers
+from tandem.cluster.wire.peers import Peers
 from tandem.deployments.assigner import Assigner
 from tandem.deployments.modes.base import Tools
 from tandem.deployments.request.assignment import Assignment, EndpointInfo, RoutingRequest

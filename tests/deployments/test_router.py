@@ -13,7 +13,7 @@ from ray import serve
 
 from tandem.app.main import build
 from tandem.app.settings import Settings
-from tandem.cluster.peers import Peers
+from tandem.cluster.wire.peers import Peers
 from tandem.deployments import profiles
 from tandem.deployments.request.expansion import PlanRequest, SketchPlan
 from tandem.deployments.request.job import NoSuchDevice

@@ -9,14 +9,14 @@ from typing import ClassVar
 
 import pytest
 
-from tandem.cluster.client import Connection
-from tandem.cluster.device import Device
-from tandem.cluster.endpoint import Endpoint, serve_engines
-from tandem.cluster.frames import Unauthorized
-from tandem.cluster.profile import load_profile
-from tandem.cluster.registry import DeviceRecord
-from tandem.cluster.server import EngineHandler
-from tandem.cluster.wire import WireSettings
+from tandem.cluster.devices.device import Device
+from tandem.cluster.devices.profile import load_profile
+from tandem.cluster.devices.record import DeviceRecord
+from tandem.cluster.wire.client import Connection
+from tandem.cluster.wire.frames import Unauthorized
+from tandem.cluster.wire.listener import Endpoint, serve_engines
+from tandem.cluster.wire.server import EngineHandler
+from tandem.cluster.wire.wire import WireSettings
 from tandem.deployments.control import (
     ASSIGN,
     ECHO,

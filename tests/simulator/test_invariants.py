@@ -16,9 +16,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tandem.cluster import frames
-from tandem.cluster.device import Device
-from tandem.cluster.frames import pack_ids
+from tandem.cluster.devices.device import Device
+from tandem.cluster.wire import frames
+from tandem.cluster.wire.frames import pack_ids
 from tandem.deployments.modes.split import Splitting
 from tandem.deployments.request.tokenlog import Origin
 from tandem.engine.base import EngineStats

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from tandem.cluster.link import Link, LinkProfile
+from tandem.cluster.link.link import Link, LinkProfile
 from tandem.engine.base import EngineStopped, Sampling, Session
 from tandem.engine.null_engine import NullEngine
 from tandem.simulator.clock import VirtualLoop

@@ -18,7 +18,7 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 from tandem.app.api.backend import ModelCard
 from tandem.app.api.errors import NotReady
 from tandem.app.api.settings import ApiSettings
-from tandem.cluster.registry import DeviceRecord
+from tandem.cluster.devices.record import DeviceRecord
 from tandem.deployments.accounts import Statement
 from tandem.deployments.directory import Snapshot
 from tandem.deployments.experience import Experience

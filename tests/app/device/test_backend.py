@@ -8,8 +8,8 @@ import pytest
 
 from tandem.app.device.backend import DeviceBackend
 from tandem.app.device.settings import DeviceProgram
-from tandem.cluster.device import Device
-from tandem.cluster.profile import load_profile
+from tandem.cluster.devices.device import Device
+from tandem.cluster.devices.profile import load_profile
 from tandem.deployments.accounts import ANONYMOUS
 from tandem.deployments.control import Registered
 from tandem.deployments.keys import KeyRefused

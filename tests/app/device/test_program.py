@@ -19,8 +19,8 @@ from tandem.app.device.program import running
 from tandem.app.device.settings import DeviceProgram
 from tandem.app.main import build
 from tandem.app.settings import Settings
-from tandem.cluster import frames
-from tandem.cluster.frames import AlreadyConnected, Unauthorized
+from tandem.cluster.wire import frames
+from tandem.cluster.wire.frames import AlreadyConnected, Unauthorized
 from tandem.engine import family
 from tandem.engine.tokenizer import Tokenizer
 from tandem.engine.torch.split import bundle

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from tandem.app.cli.client import ClientError
 from tandem.app.cli.device import run, settings_of
 from tandem.app.device.settings import DeviceProgram
-from tandem.cluster.frames import AlreadyConnected, Unauthorized
+from tandem.cluster.wire.frames import AlreadyConnected, Unauthorized
 from tandem.engine.base import EngineError
 from tests.cluster.certificate import make_certificate
 

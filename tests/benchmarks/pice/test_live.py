@@ -32,7 +32,7 @@ from tandem.benchmarks.pice.live import (
     figures,
     serve,
 )
-from tandem.cluster.profile import load_profile
+from tandem.cluster.devices.profile import load_profile
 from tandem.deployments.request.job import Delta, Job, JobStats
 from tandem.deployments.settings import SketchSettings
 from tandem.training.family.items import LONG_KINDS

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tandem.cluster.client import connect
-from tandem.cluster.device import Device
-from tandem.cluster.endpoint import serve_engines
-from tandem.cluster.link import Link, LinkProfile
-from tandem.cluster.profile import load_profile
-from tandem.cluster.registry import DeviceRecord
+from tandem.cluster.devices.device import Device
+from tandem.cluster.devices.profile import load_profile
+from tandem.cluster.devices.record import DeviceRecord
+from tandem.cluster.link.link import Link, LinkProfile
+from tandem.cluster.wire.client import connect
+from tandem.cluster.wire.listener import serve_engines
 from tandem.deployments.assigner import Assigner
 from tandem.deployments.directory import Snapshot
 from tandem.deployments.engines import TorchSettings, build_engine

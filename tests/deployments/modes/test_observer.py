@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from tandem.cluster.device import Device
-from tandem.cluster.link import Link, LinkProfile
-from tandem.cluster.profile import load_profile
+from tandem.cluster.devices.device import Device
+from tandem.cluster.devices.profile import load_profile
+from tandem.cluster.link.link import Link, LinkProfile
 from tandem.deployments.modes import observer
 from tandem.deployments.modes.speculative import Speculation, SpeculativeMode
 from tandem.deployments.request.job import Job, JobStats

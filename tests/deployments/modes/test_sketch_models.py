@@ -10,9 +10,9 @@ from functools import partial
 import msgspec
 import pytest
 
-from tandem.cluster.host import DeviceSettings, Host
-from tandem.cluster.peers import Peers
-from tandem.cluster.registry import DeviceRecord
+from tandem.cluster.devices.host import DeviceSettings, Host
+from tandem.cluster.devices.record import DeviceRecord
+from tandem.cluster.wire.peers import Peers
 from tandem.deployments.expansions import Expansions
 from tandem.deployments.modes.base import Tools
 from tandem.deployments.modes.expansion import Sketching

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from tandem.cluster import frames
-from tandem.cluster.client import connect
-from tandem.cluster.endpoint import serve_engines
-from tandem.cluster.frames import AnyFrame, decode, pack_bits, pack_ids
-from tandem.cluster.link import Link, LinkProfile
+from tandem.cluster.link.link import Link, LinkProfile
+from tandem.cluster.wire import frames
+from tandem.cluster.wire.client import connect
+from tandem.cluster.wire.frames import AnyFrame, decode, pack_bits, pack_ids
+from tandem.cluster.wire.listener import serve_engines
 from tandem.deployments.modes.split import CHUNKS_UNDER_WAY, SplitMode, Splitting
 from tandem.engine import family
 from tandem.engine.base import Engine, Sampling

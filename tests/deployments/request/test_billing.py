@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandem.cluster.device import Device
-from tandem.cluster.profile import load_profile
+from tandem.cluster.devices.device import Device
+from tandem.cluster.devices.profile import load_profile
 from tandem.deployments.request.assignment import EndpointInfo
 from tandem.deployments.request.job import JobStats
 from tandem.deployments.request.session import EndpointSession, RequestContext

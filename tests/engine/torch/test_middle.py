@@ -14,7 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tandem.cluster import frames
+from tandem.cluster.wire import frames
 from tandem.engine.base import EngineInfo, Sampling, SplitInfo, Tensor
 from tandem.engine.config import EngineConfig, HostMemory, PolicyChoice
 from tandem.engine.core.split.middle import MiddleEngine, MiddleSequence
@@ -25,7 +25,7 @@ from tandem.engine.torch.batch import Piece
 from tandem.engine.torch.model import KVPool
 from tandem.engine.torch.split.runner import Middle, MiddleRunner, start_middle
 from tandem.engine.torch.weights import Part
-from tests.cluster.test_client import served
+from tests.cluster.wire.test_client import served
 from tests.engine.torch import tiny_weights
 from tests.engine.torch.engines import handled
 from tests.engine.torch.split_parts import CPU

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandem.cluster.profile import load_profile
+from tandem.cluster.devices.profile import load_profile
 from tandem.simulator.hardware import (
     MeasuredTimer,
     RateTimer,

@@ -1,0 +1,165 @@
+"""A device host: a process that hosts devices over engines that they share, and keeps them registered."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import ssl
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+import ray
+
+from tandem.cluster.devices.model_cache import HeldModel, MakeEngine, SharedModel
+from tandem.cluster.devices.multi_model import SwitchingDevice
+from tandem.cluster.devices.profile import DeviceProfile, load_profile
+from tandem.cluster.devices.record import DeviceRecord
+from tandem.cluster.link.link import Link, LinkProfile
+from tandem.cluster.wire.address import reachable
+from tandem.cluster.wire.listener import serve_engines
+from tandem.engine.base import Engine
+
+log = logging.getLogger(__name__)
+
+Register = Callable[[list[DeviceRecord]], Awaitable[object]]
+
+
+class DeviceSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One device.
+
+    profile: a name of `cluster/configs`.
+    link: emulated, between it and the cloud.
+    profiles: by model, where it is not `profile`.
+    """
+
+    name: str
+    profile: str = "native"
+    link: LinkProfile = LinkProfile()
+    profiles: dict[str, str] = {}
+
+    def speed(self, model: str) -> DeviceProfile:
+        """With that model. Raises UnknownProfile."""
+        return load_profile(self.profiles.get(model, self.profile))
+
+
+class Host:
+    """Serves devices on one wire endpoint, and registers them every `heartbeat_s` seconds.
+
+    models: make the engines of those that each device holds, of which the first is loaded at the start. Where there are
+        several, all are loaded and measured before.
+    register: called with a record of every device; what it raises is logged and tried again. Each call is
+        also the sign of life, so that a restarted scheduler learns of the devices by itself.
+    host, token, tls: of the endpoint, as in `serve_engines`.
+    """
+
+    def __init__(
+        self,
+        models: Sequence[MakeEngine],
+        devices: Sequence[DeviceSettings],
+        register: Register,
+        *,
+        host: str = "127.0.0.1",
+        token: str | None = None,
+        tls: ssl.SSLContext | None = None,
+        heartbeat_s: float = 1.0,
+    ) -> None:
+        for name in {name for d in devices for name in (d.profile, *d.profiles.values())}:
+            load_profile(name)  # there is one
+        self._settings = {d.name: d for d in devices}
+        self._devices: dict[str, SwitchingDevice] = {}
+        self._make, self._models = models, list[SharedModel]()
+        self._register = register
+        self.ready = asyncio.Event()
+        self._host, self._token, self._tls = host, token, tls
+        self._heartbeat_s = heartbeat_s
+        self._leaving = False
+
+    def leave(self) -> None:
+        """Register no more."""
+        self._leaving = True
+
+    async def idle(self) -> None:
+        """Return when no device has a session."""
+        while any(device.sessions for device in self._devices.values()):  # noqa: ASYNC110 (devices have no such event)
+            await asyncio.sleep(0.05)
+
+    async def run(self) -> None:
+        """Serve and register until cancelled."""
+        await self._load()
+        engines, links = dict[str, Engine](), dict[str, Link]()
+        for name, device in self._devices.items():
+            engines |= (its := device.engines(name))
+            if not (link := self._settings[name].link).idle:
+                links |= dict.fromkeys(its, Link(link))
+        async with serve_engines(
+            engines, self._host, token=self._token, tls=self._tls, links=links
+        ) as endpoint:
+            address = reachable(endpoint.address)
+            self.ready.set()
+            while True:
+                for engine in [model.engine for model in self._models if model.engine is not None]:
+                    await engine.stats()  # raises if it has broken down: then the host is better dead
+                if not self._leaving:
+                    try:
+                        async with asyncio.timeout(5.0):
+                            await self._register([self._record(name, address) for name in self._devices])
+                    except Exception as error:
+                        log.warning("registering devices failed, trying again: %s", error)
+                await asyncio.sleep(self._heartbeat_s)
+
+    async def _load(self) -> None:
+        """The models, and the devices with the first one."""
+        alone = len(self._make) == 1
+        self._models = [await (SharedModel.loaded if alone else SharedModel.measured)(m) for m in self._make]
+        for name, settings in self._settings.items():
+            held = [HeldModel(model, settings.speed(model.info.model)) for model in self._models]
+            self._devices[name] = SwitchingDevice(await held[0].load(), held)
+
+    def _record(self, name: str, address: str) -> DeviceRecord:
+        return self._devices[name].record(name, address, self._settings[name].link.rtt_s)
+
+
+def _die(serving: asyncio.Task[None]) -> None:
+    """A host that no longer serves is better dead: then Ray starts it anew."""
+    log.critical(
+        "the device host no longer serves", exc_info=None if serving.cancelled() else serving.exception()
+    )
+    os._exit(1)
+
+
+@ray.remote(max_restarts=-1, num_cpus=0)
+class DeviceHost:
+    """A Host as a Ray actor that Ray restarts when it dies; it then registers its devices anew.
+
+    models: run in the actor's process.
+    make_tls: what it listens with; likewise.
+    The other arguments are Host's; `register` may be a Serve handle's `handle.method.remote`.
+    """
+
+    def __init__(
+        self,
+        models: Sequence[MakeEngine],
+        devices: Sequence[DeviceSettings],
+        register: Register,
+        make_tls: Callable[[], ssl.SSLContext | None] = lambda: None,
+        **options: Any,
+    ) -> None:
+        # Ray restarts an actor by calling this alone, so this must start the work, not a method.
+        self._host = Host(models, devices, register, tls=make_tls(), **options)
+        self._running = asyncio.get_running_loop().create_task(self._host.run())
+        self._running.add_done_callback(_die)
+
+    async def ping(self) -> None:
+        """Returns when the engines are there."""
+        await self._host.ready.wait()
+
+    async def drain(self, within_s: float) -> None:
+        """Register no more, and end for good when no session is left, or after so long."""
+        self._host.leave()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                await self._host.idle()
+        ray.kill(ray.get_runtime_context().current_actor)  # an exit of its own would be restarted

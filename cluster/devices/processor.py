@@ -1,0 +1,91 @@
+"""What a device computes with: its jobs one at a time or in batches, and the time that they take it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from tandem.cluster.link.timer import Timer, precise_timer
+
+
+class Job:
+    """on_start: called when the processor begins with it.
+    decodes: others that do may run beside it.
+    start_s: when the processor began with it; None before.
+    sequences: that were decoded then, its own included.
+    """
+
+    __slots__ = ("decodes", "on_start", "over", "sequences", "start_s")
+
+    def __init__(self, on_start: Callable[[], None] | None = None, decodes: bool = False) -> None:
+        self.on_start, self.decodes = on_start, decodes
+        self.start_s: float | None = None
+        self.sequences = 1
+        self.over = False
+
+    def notify(self, on_start: Callable[[], None]) -> None:
+        """Have `on_start` called when the processor begins with the job, which it has not yet."""
+        self.on_start = on_start
+
+
+class Processor:
+    """Does its jobs one after another, first come, first served, but up to `batch` of those that decode at once; or,
+    `parallel`, all at once."""
+
+    def __init__(self, parallel: bool, batch: int = 1) -> None:
+        self._parallel, self._batch = parallel, batch
+        self._decoding = False  # so do those that run
+        self._waiting: deque[Job] = deque()
+        self._running = 0
+        self._since_s = self._busy_s = 0.0
+        self._timer: Timer | None = None
+
+    def follow(self, parallel: bool, batch: int) -> None:
+        """Other limits, from the next job on."""
+        self._parallel, self._batch = parallel, batch
+
+    @property
+    def timer(self) -> Timer:
+        """The timer of the event loop that it is used on."""
+        if self._timer is None:
+            self._timer = precise_timer()
+        return self._timer
+
+    @property
+    def busy_s(self) -> float:
+        """Time in which at least one job ran, up to the last one's end."""
+        return self._busy_s
+
+    def start(self, job: Job) -> None:
+        """Do a job: now, or when its turn comes."""
+        if self._waiting or not self._has_room(job):
+            self._waiting.append(job)
+        else:
+            self._begin(job)
+
+    def _has_room(self, job: Job) -> bool:
+        if self._parallel or not self._running:
+            return True
+        return self._decoding and job.decodes and self._running < self._batch
+
+    def finish(self, job: Job) -> None:
+        """A job is done or given up, begun or not; a second time does nothing."""
+        if job.over:
+            return
+        job.over = True
+        if job.start_s is not None:
+            self._running -= 1
+            if not self._running:
+                self._busy_s += self.timer.time() - self._since_s
+        while self._waiting and (self._waiting[0].over or self._has_room(self._waiting[0])):
+            if not (following := self._waiting.popleft()).over:
+                self._begin(following)
+
+    def _begin(self, job: Job) -> None:
+        job.start_s = self.timer.time()
+        if not self._running:
+            self._since_s, self._decoding = job.start_s, job.decodes
+        self._running += 1
+        job.sequences = self._running
+        if job.on_start is not None:
+            job.on_start()

@@ -1,0 +1,1 @@
+"""Links between machines: round-trip time, jitter and bandwidth, measured or emulated."""

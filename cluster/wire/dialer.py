@@ -1,0 +1,105 @@
+"""Dialling an endpoint: once for a new connection, and again and again for one that broke."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import ssl
+from collections.abc import Mapping
+
+from tandem.cluster.wire.frames import AnyFrame, Error, Hello, ProtocolError, Welcome, encode
+from tandem.cluster.wire.handshake import Greeting
+from tandem.cluster.wire.resume_buffer import Book
+from tandem.cluster.wire.wire import WireSettings
+from tandem.engine.base import EngineError, EngineInfo, EngineStopped
+
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
+_WELCOME_BYTES = 1024 * 1024  # names the engines of a host, thousands perhaps
+
+
+class Dialler:
+    """Dials "host:port" and says hello, with the same token, TLS, engines and instance each time."""
+
+    def __init__(
+        self,
+        address: str,
+        token: str | None,
+        tls: ssl.SSLContext | None,
+        settings: WireSettings,
+        infos: Mapping[str, EngineInfo],
+        instance: bytes = b"",
+    ) -> None:
+        self.address, self._instance = address, instance
+        self._token, self._tls, self._settings, self._infos = token or "", tls, settings, dict(infos)
+
+    async def dial(self, book: Book | None = None) -> tuple[asyncio.Transport, Welcome | Error]:
+        """A transport whose reading is paused, and what the other side said to our hello. `book`: of the connection
+        that is to be resumed.
+
+        Raises EngineStopped if nobody answers in time, ProtocolError if whoever does says nothing of sense.
+        """
+        loop = asyncio.get_running_loop()
+        hello_s = self._settings.hello_s
+        until_s = loop.time() + hello_s
+        host, _, port = self.address.rpartition(":")
+        try:
+            async with asyncio.timeout_at(until_s):
+                _, answer = await loop.create_connection(_Answer, host.strip("[]"), int(port), ssl=self._tls)
+        except (OSError, ValueError, TimeoutError) as error:
+            raise EngineStopped(f"no connection to {self.address}: {error or 'no answer'}") from None
+        try:
+            answer.transport.write(encode(self._hello(book)))
+            async with asyncio.timeout_at(until_s):
+                frame = await answer.frame
+            if not isinstance(frame, Welcome | Error):
+                raise ProtocolError(f"a {type(frame).__name__} frame came before hello")
+            if answer.transport.is_closing():  # it would tell nobody that it is lost
+                raise EngineStopped(f"the connection to {self.address} was lost at once")
+        except TimeoutError:
+            answer.transport.abort()
+            raise ProtocolError(f"no hello within {hello_s} s") from None
+        except BaseException:
+            answer.transport.abort()
+            raise
+        return answer.transport, frame
+
+    def _hello(self, book: Book | None) -> Hello:
+        name, received = (b"", 0) if book is None else (book.name, book.tell())
+        resume_s = self._settings.resume_s
+        return Hello(0, 0, "", self._token, self._infos, resume_s, name, received, self._instance)
+
+    async def dial_again(self, book: Book) -> tuple[asyncio.Transport, Welcome]:
+        """Dial until the other side welcomes the connection back; whoever calls limits how long.
+
+        Raises the EngineError with which it refuses for good.
+        """
+        pause_s = _FIRST_PAUSE_S
+        while True:
+            try:
+                transport, frame = await self.dial(book)
+                if isinstance(frame, Welcome):
+                    return transport, frame
+                transport.abort()
+                refusal = frame.exception()
+            except EngineError:  # whoever answered need not be the other side: a hotel's network, say
+                refusal = None
+            if refusal is not None and not isinstance(refusal, EngineStopped):
+                raise refusal
+            await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))  # not all devices at the same moment
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+
+class _Answer(Greeting):
+    """Reads what the other side says to hello."""
+
+    def __init__(self) -> None:
+        super().__init__(_WELCOME_BYTES)
+        self.frame: asyncio.Future[AnyFrame] = asyncio.get_running_loop().create_future()
+
+    def came(self, frame: AnyFrame) -> None:
+        if not self.frame.done():  # nobody waits any more
+            self.frame.set_result(frame)
+
+    def failed(self, error: ProtocolError) -> None:
+        if not self.frame.done():
+            self.frame.set_exception(error)

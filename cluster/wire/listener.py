@@ -1,0 +1,104 @@
+"""Engines that other processes reach over the wire: listening for connections, or dialling in."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import AsyncIterator, Callable, Mapping, Set
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from tandem.cluster.link.link import Link
+from tandem.cluster.wire.acceptor import Admit, Desk
+from tandem.cluster.wire.address import is_loopback
+from tandem.cluster.wire.client import Connection, Handler, connect
+from tandem.cluster.wire.server import EngineHandler
+from tandem.cluster.wire.wire import DEFAULTS, WireSettings
+from tandem.engine.base import Engine, EngineInfo
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Engines that listen. address: "host:port" to dial; connections: those that live."""
+
+    address: str
+    connections: Set[Connection]
+
+
+@asynccontextmanager
+async def serve_engines(
+    engines: Mapping[str, Engine],
+    host: str = "127.0.0.1",
+    port: int = 0,
+    *,
+    token: str | None = None,
+    admit: Admit | None = None,
+    tls: ssl.SSLContext | None = None,
+    links: Mapping[str, Link] | None = None,
+    settings: WireSettings = DEFAULTS,
+    on_connect: Callable[[Connection], None] | None = None,
+    handler: Callable[[Connection], Handler] | None = None,
+) -> AsyncIterator[Endpoint]:
+    """Serve `engines` by name until the context is left; port 0 takes a free one.
+
+    A lost connection cancels the sessions it opened. `links`: emulated links in front of engines, by name.
+    `on_connect` is called with each connection after hello; whoever dialled in may serve engines over it
+    (`connection.peer_engines`, `connection.engine(name)`). In place of a shared `token`, `admit` says who has the one
+    that came (`connection.peer`), or raises the EngineError that keeps them out; it is asked again when a connection is
+    resumed, within `hello_s`. `handler`: serves a connection in place of an EngineHandler with these engines.
+
+    Raises ValueError for both, and for a host beyond this machine without either.
+    """
+    if token is not None and admit is not None:
+        raise ValueError("either a token or admit, not both")
+    if token is None and admit is None and not is_loopback(host):
+        raise ValueError(f"listening on {host}, beyond this machine, needs a token")
+    desk = Desk(_infos(engines), token, admit, settings, handler or _serve(engines, links), on_connect)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.create_server((host, port), family=family, backlog=1024)
+    listening.setblocking(False)
+    accepting = asyncio.get_running_loop().create_task(desk.accept(listening, tls))
+    try:
+        name, port = listening.getsockname()[:2]
+        yield Endpoint(f"[{name}]:{port}" if ":" in name else f"{name}:{port}", desk.connections)
+    finally:
+        accepting.cancel()
+        await asyncio.wait((accepting,))
+        listening.close()
+        await desk.close()
+
+
+async def dial_in(
+    address: str,
+    engines: Mapping[str, Engine],
+    *,
+    token: str | None = None,
+    tls: ssl.SSLContext | None = None,
+    links: Mapping[str, Link] | None = None,
+    settings: WireSettings = DEFAULTS,
+    instance: bytes = b"",
+) -> Connection:
+    """Dial an endpoint and serve `engines` to it over that connection, as a device behind NAT does.
+
+    Raises what `connect` raises.
+    """
+    return await connect(
+        address,
+        token=token,
+        tls=tls,
+        settings=settings,
+        infos=_infos(engines),
+        serve=_serve(engines, links),
+        instance=instance,
+    )
+
+
+def _infos(engines: Mapping[str, Engine]) -> dict[str, EngineInfo]:
+    return {name: engine.info for name, engine in engines.items()}
+
+
+def _serve(
+    engines: Mapping[str, Engine], links: Mapping[str, Link] | None
+) -> Callable[[Connection], EngineHandler]:
+    return lambda connection: EngineHandler(engines, links or {}, connection)

@@ -1,0 +1,66 @@
+"""What a connection must remember to survive a break: the book of one side, without clocks and sockets.
+
+Both sides number the frames of each direction, from 1 and without saying so. A side keeps what it has sent until the
+other says that it has received so many; after a break it sends again what is left, and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from tandem.cluster.wire.frames import ProtocolError
+
+ACK_BYTES = 64 * 1024  # received since the last word of it, after which the other side is told
+_FRAME_BYTES = 64  # that a kept frame takes beside its data
+
+
+class Book:
+    """One side's book.
+
+    name: the secret that both sides know the connection by.
+    resume_s: how long they wait for each other.
+    sent, received: frames.
+    kept_bytes: of the frames that the other side has not acknowledged; never more than `limit_bytes`.
+    """
+
+    def __init__(self, name: bytes, resume_s: float, limit_bytes: int) -> None:
+        self.name, self.resume_s, self.limit_bytes = name, resume_s, limit_bytes
+        self.sent = self.received = self.kept_bytes = 0
+        self._kept: deque[bytearray] = deque()
+        self._untold_bytes = 0
+
+    def keep(self, data: bytearray) -> bool:
+        """Count a frame that is sent now or later; False, and it is not kept, if there is no room."""
+        size = len(data) + _FRAME_BYTES
+        if self.kept_bytes + size > self.limit_bytes:
+            return False
+        self.sent += 1
+        self.kept_bytes += size
+        self._kept.append(data)
+        return True
+
+    def check(self, received: int) -> None:
+        """Whether the other side can have received so many, and what follows is still here; raises ProtocolError."""
+        if not self.sent - len(self._kept) <= received <= self.sent:
+            raise ProtocolError(f"{received} frames cannot have been received of {self.sent}")
+
+    def acknowledged(self, received: int) -> None:
+        """Let go of what the other side has received; raises ProtocolError if it cannot have."""
+        self.check(received)
+        while self.sent - len(self._kept) < received:
+            self.kept_bytes -= len(self._kept.popleft()) + _FRAME_BYTES
+
+    def missing(self) -> bytes:
+        """What the other side has not acknowledged, as it is to be sent again."""
+        return b"".join(self._kept)
+
+    def take(self, size_bytes: int) -> bool:
+        """Count a frame that was received; whether it is time to tell the other side."""
+        self.received += 1
+        self._untold_bytes += size_bytes + _FRAME_BYTES
+        return self._untold_bytes >= ACK_BYTES
+
+    def tell(self) -> int:
+        """How many frames were received, for a frame that tells the other side."""
+        self._untold_bytes = 0
+        return self.received

@@ -1,0 +1,120 @@
+"""The book of what was sent: whatever is lost on the way, each frame arrives once, in order."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tandem.cluster.wire.frames import ProtocolError
+from tandem.cluster.wire.resume_buffer import ACK_BYTES, Book
+
+LIMIT = 100_000
+
+
+class Side:
+    """One side of a connection whose frames are single bytes; None stands for an acknowledgement."""
+
+    def __init__(self) -> None:
+        self.book = Book(b"name", 1.0, LIMIT)
+        self.said, self.heard = bytearray(), bytearray()
+        self.travelling: deque[int | tuple[int]] = (
+            deque()
+        )  # to the other side; in brackets: an acknowledgement
+
+    def say(self, connected: bool) -> None:
+        byte = len(self.said) % 251
+        self.said.append(byte)
+        assert self.book.keep(bytearray([byte]))
+        if connected:
+            self.travelling.append(byte)
+
+    def hear(self, what: int | tuple[int]) -> None:
+        if isinstance(what, tuple):
+            self.book.acknowledged(what[0])
+        else:
+            self.book.take(1)
+            self.heard.append(what)
+
+
+steps = st.lists(
+    st.sampled_from(["say 0", "say 1", "hear 0", "hear 1", "ack 0", "ack 1", "break", "return"]), max_size=80
+)
+
+
+@given(steps)
+def test_everything_arrives_once_in_order(steps: list[str]) -> None:
+    sides, connected = (Side(), Side()), True
+
+    def back() -> None:
+        for one, other in (sides, sides[::-1]):
+            one.book.acknowledged(other.book.tell())
+            one.travelling.extend(one.book.missing())
+
+    for step in [*steps, "break", "return"]:
+        what, _, which = step.partition(" ")
+        one, other = sides if which != "1" else sides[::-1]
+        if what == "say":
+            one.say(connected)
+        elif what == "hear" and one.travelling:
+            other.hear(one.travelling.popleft())
+        elif what == "ack" and connected:
+            one.travelling.append((one.book.tell(),))
+        elif what == "break":
+            connected = False
+            for side in sides:
+                side.travelling.clear()
+        elif what == "return" and not connected:
+            connected = True
+            back()
+        for one, other in (sides, sides[::-1]):
+            assert one.said.startswith(other.heard)
+            assert one.book.sent == len(one.said)
+            assert other.book.received == len(other.heard)
+    for one, other in (sides, sides[::-1]):
+        while one.travelling:
+            other.hear(one.travelling.popleft())
+        assert other.heard == one.said
+        one.book.acknowledged(other.book.tell())
+        assert (one.book.kept_bytes, one.book.missing()) == (0, b"")
+
+
+@given(st.lists(st.integers(0, 9_000), max_size=60), st.integers(0, 60))
+def test_what_is_kept_is_bounded(sizes: list[int], received: int) -> None:
+    book, kept = Book(b"name", 1.0, LIMIT), b""
+    for number, size in enumerate(sizes):
+        data = bytearray([number] * size)
+        if book.keep(data):
+            kept += data
+        else:
+            assert book.kept_bytes + size + 64 > LIMIT
+        assert len(book.missing()) <= book.kept_bytes <= LIMIT
+    assert book.missing() == kept
+    received = min(received, book.sent)
+    book.acknowledged(received)
+    assert kept.endswith(book.missing())
+    book.acknowledged(book.sent)
+    assert book.kept_bytes == 0
+
+
+def test_what_cannot_have_been_received() -> None:
+    book = Book(b"name", 1.0, LIMIT)
+    for _ in range(5):
+        book.keep(bytearray(b"frame"))
+    book.acknowledged(3)
+    for received in (2, 6):
+        with pytest.raises(ProtocolError, match="received"):
+            book.acknowledged(received)
+    book.acknowledged(3)
+    assert book.missing() == b"frameframe"
+
+
+def test_when_it_is_time_to_tell() -> None:
+    book = Book(b"name", 1.0, LIMIT)
+    assert not book.take(1000)
+    assert book.take(ACK_BYTES)
+    assert book.tell() == 2
+    assert not book.take(1000)
+    assert book.tell() == 3
