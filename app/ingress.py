@@ -25,24 +25,24 @@ from tandem.app.settings import Settings
 from tandem.app.vocabularies import Vocabularies
 from tandem.cluster.devices.record import DeviceRecord
 from tandem.cluster.wire.peers import Peers
-from tandem.deployments.accounts import Statement
-from tandem.deployments.asking import ask
-from tandem.deployments.callers import Callers
-from tandem.deployments.changes import in_place
-from tandem.deployments.directory import Snapshot
-from tandem.deployments.engines import context_of
-from tandem.deployments.entrance import Entrance
-from tandem.deployments.gate import Entry, Passage
-from tandem.deployments.keys import Caller, Key, Role
-from tandem.deployments.metrics import Observation
+from tandem.deployments.access.accounts import Statement
+from tandem.deployments.access.caller_cache import Callers
+from tandem.deployments.access.keys import Caller, Key, Role
+from tandem.deployments.admission.client import Entrance
+from tandem.deployments.admission.controller import Entry, Passage
+from tandem.deployments.config.reconfigure import in_place
+from tandem.deployments.config.settings import PolicyChoice, Strict
+from tandem.deployments.control.metrics import Observation
+from tandem.deployments.control.router_client import ask
 from tandem.deployments.modes.base import POOLS, Tools
+from tandem.deployments.modes.executor import Executor
 from tandem.deployments.modes.expansion import Sketching
+from tandem.deployments.pools.engines import context_of
 from tandem.deployments.reports import Outbox, Report
 from tandem.deployments.request.assignment import Assignment, EndpointInfo, RoutingRequest
-from tandem.deployments.request.executor import Executor
-from tandem.deployments.request.expansion import Place, PlaceReport, PlaceRequest, PlanRequest, SketchPlan
 from tandem.deployments.request.job import Delta, Job
-from tandem.deployments.settings import PolicyChoice, Strict
+from tandem.deployments.request.placement import Place, PlaceReport, PlaceRequest, PlanRequest, SketchPlan
+from tandem.deployments.routing.directory import Snapshot
 from tandem.engine.base import Engine
 from tandem.engine.sketch import sketch_format
 from tandem.engine.tokenizer import Tokenizer
@@ -253,7 +253,7 @@ class Ingress:
 
 
 class RoutersExpanders:
-    """As `deployments.request.expansion.Expanders`, by a handle."""
+    """As `deployments.request.placement.Expanders`, by a handle."""
 
     def __init__(self, router: DeploymentHandle) -> None:
         self._router = router

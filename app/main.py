@@ -24,15 +24,15 @@ from ray.serve.config import AutoscalingConfig, AutoscalingPolicy
 
 from tandem.app.ingress import Ingress, IngressChanges
 from tandem.app.settings import Pool, Settings
-from tandem.deployments.autoscaling import EVERY_S, ServePolicy
+from tandem.deployments.config.settings import Strict
+from tandem.deployments.control.router import Router, RouterChanges
+from tandem.deployments.control.scheduler import Scheduler, SchedulerChanges
 from tandem.deployments.drafter import Drafter
 from tandem.deployments.expander import Expander
-from tandem.deployments.gateway import Gateway
+from tandem.deployments.gateway.deployment import Gateway
 from tandem.deployments.middle import Middle
 from tandem.deployments.modes.base import DRAFTER, EXPANDER, MIDDLE, VERIFIER
-from tandem.deployments.router import Router, RouterChanges
-from tandem.deployments.scheduler import Scheduler, SchedulerChanges
-from tandem.deployments.settings import Strict
+from tandem.deployments.pools.autoscaling import EVERY_S, ServePolicy
 from tandem.deployments.verifier import Verifier
 
 

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 from tandem.app.settings import Settings
 from tandem.app.vocabularies import Vocabularies
-from tandem.deployments.engines import (
+from tandem.deployments.modes.base import POOLS
+from tandem.deployments.pools.engines import (
     EngineSettings,
     MiddleSettings,
     ModelSettings,
     VllmSettings,
     model_folder,
 )
-from tandem.deployments.modes.base import POOLS
 from tandem.engine import vllm
 from tandem.engine.model_folder import ARCHITECTURES, read_config
 from tandem.engine.vllm.config import check_options

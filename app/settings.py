@@ -7,13 +7,7 @@ from typing import Self
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from tandem.app.api.settings import ApiSettings
-from tandem.deployments.autoscaling import AutoscalingSettings
-from tandem.deployments.edge import HostSettings
-from tandem.deployments.endpoint import EndpointSettings
-from tandem.deployments.engines import EngineSettings, MiddleSettings, ModelSettings, TorchSettings
-from tandem.deployments.gateway import GatewaySettings
-from tandem.deployments.scheduler import SchedulerSettings
-from tandem.deployments.settings import (
+from tandem.deployments.config.settings import (
     GateSettings,
     LedgerSettings,
     LimitSettings,
@@ -23,6 +17,12 @@ from tandem.deployments.settings import (
     SketchSettings,
     Strict,
 )
+from tandem.deployments.control.scheduler import SchedulerSettings
+from tandem.deployments.gateway.deployment import GatewaySettings
+from tandem.deployments.pools.autoscaling import AutoscalingSettings
+from tandem.deployments.pools.device_hosts import HostSettings
+from tandem.deployments.pools.engines import EngineSettings, MiddleSettings, ModelSettings, TorchSettings
+from tandem.deployments.pools.replica import EndpointSettings
 from tandem.policies.speculation.rounds import FUSED_WINDOW
 from tandem.policies.speculation.window import window
 

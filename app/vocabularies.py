@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tandem.app.settings import Settings
 from tandem.cluster.wire.frames import UnknownEngine
-from tandem.deployments.engines import ModelSettings, model_folder
 from tandem.deployments.modes.base import DRAFTER, VERIFIER
+from tandem.deployments.pools.engines import ModelSettings, model_folder
 from tandem.deployments.request.assignment import EndpointInfo
 from tandem.engine.base import Engine
 from tandem.engine.tokenizer import Tokenizer

@@ -7,15 +7,15 @@ from collections.abc import Callable, Sequence
 from random import Random
 
 from tandem.cluster.devices.record import DeviceRecord
-from tandem.deployments.assigner import Assigner
-from tandem.deployments.directory import Snapshot
-from tandem.deployments.experience import Experience
+from tandem.deployments.config.settings import RacingSettings
+from tandem.deployments.learning.experience import Experience
 from tandem.deployments.modes.base import DRAFTER, MIDDLE, VERIFIER, Tools
+from tandem.deployments.modes.executor import Executor
 from tandem.deployments.modes.expansion import Sketching
 from tandem.deployments.request.assignment import Assignment, EndpointInfo, RoutingRequest
-from tandem.deployments.request.executor import Executor
 from tandem.deployments.request.job import Job
-from tandem.deployments.settings import RacingSettings
+from tandem.deployments.routing.assigner import Assigner
+from tandem.deployments.routing.directory import Snapshot
 from tandem.engine.base import Engine, Sampling
 from tandem.engine.sketch.base import Question
 from tandem.engine.split.base import OuterEngine

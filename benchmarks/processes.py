@@ -12,7 +12,7 @@ from multiprocessing.connection import Connection
 from tandem.cluster.devices.device import Device
 from tandem.cluster.devices.profile import DeviceProfile
 from tandem.cluster.wire.listener import serve_engines
-from tandem.deployments.engines import AnySettings, MiddleSettings, build_engine
+from tandem.deployments.pools.engines import AnySettings, MiddleSettings, build_engine
 from tandem.engine.base import Engine
 
 START_S = 120.0  # a grown model is written and read before its process answers

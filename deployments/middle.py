@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ray import serve
 
-from tandem.deployments.endpoint import EngineEndpoint
+from tandem.deployments.pools.replica import EngineEndpoint
 
 
 @serve.deployment

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from tandem.deployments.accounts import Bill
+from tandem.deployments.access.accounts import Bill
 
 T = TypeVar("T")
 

@@ -15,11 +15,8 @@ import yaml
 from pydantic import Discriminator, Field, Tag, ValidationError, field_validator, model_validator
 
 from tandem.cluster.devices.profile import load_profile
-from tandem.deployments.autoscaling import AutoscalingSettings
-from tandem.deployments.mistakes import explain
-from tandem.deployments.modes import MODES
-from tandem.deployments.modes.base import MIDDLE, VERIFIER
-from tandem.deployments.settings import (
+from tandem.deployments.config.explain import explain
+from tandem.deployments.config.settings import (
     ExpandingModel,
     LatencySettings,
     LimitSettings,
@@ -29,6 +26,9 @@ from tandem.deployments.settings import (
     SketchSettings,
     SplitSettings,
 )
+from tandem.deployments.modes import MODES
+from tandem.deployments.modes.base import MIDDLE, VERIFIER
+from tandem.deployments.pools.autoscaling import AutoscalingSettings
 from tandem.engine import vllm
 from tandem.engine.base import SplitInfo
 from tandem.engine.config import EngineConfig, PolicyChoice, SessionLimits, Strict

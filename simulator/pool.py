@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from tandem.deployments.autoscaling import EVERY_S, replica_state
+from tandem.deployments.pools.autoscaling import EVERY_S, replica_state
 from tandem.policies.autoscaling import PoolState
 from tandem.simulator.clock import Handle, VirtualLoop
 from tandem.simulator.config import TargetGroup

@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING, NamedTuple
 from tandem.cluster.link.delayed_engine import Delayed
 from tandem.cluster.link.latency import LogNormal
 from tandem.cluster.link.link import Link, LinkProfile
-from tandem.deployments.assigner import Assigner
-from tandem.deployments.directory import Directory
-from tandem.deployments.expansions import Expansions
-from tandem.deployments.experience import Experience
+from tandem.deployments.learning.experience import Experience
 from tandem.deployments.modes import MODES
 from tandem.deployments.modes.base import DEVICE, DRAFTER, MIDDLE, VERIFIER, Tools
+from tandem.deployments.modes.executor import Executor
 from tandem.deployments.modes.expansion import Sketching
+from tandem.deployments.placement.expansion_scheduler import Expansions
 from tandem.deployments.reports import Outbox, Report
 from tandem.deployments.request.assignment import Assignment, EndpointInfo, RoutingRequest
-from tandem.deployments.request.executor import Executor
-from tandem.deployments.request.expansion import Place, PlaceReport, PlaceRequest, PlanRequest, SketchPlan
+from tandem.deployments.request.placement import Place, PlaceReport, PlaceRequest, PlanRequest, SketchPlan
 from tandem.deployments.request.session import Dial
-from tandem.deployments.routing import Routing
+from tandem.deployments.routing.assigner import Assigner
+from tandem.deployments.routing.directory import Directory
+from tandem.deployments.routing.routing import Routing
 from tandem.engine import vllm
 from tandem.engine.base import Engine, EngineInfo, EngineStopped
 from tandem.engine.core.engine import CoreEngine

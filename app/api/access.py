@@ -7,7 +7,7 @@ from fastapi import Request
 from tandem.app.api.backend import Backend
 from tandem.app.api.errors import ApiError
 from tandem.cluster.wire.address import is_loopback
-from tandem.deployments.keys import Caller, Role, digest
+from tandem.deployments.access.keys import Caller, Role, digest
 
 LOCAL = "localhost"
 FORWARDED_FOR = "x-forwarded-for"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import BaseModel
 
 from tandem.app.api.keys import TermsForm, TermsView
-from tandem.deployments.accounts import Bill, Statement
+from tandem.deployments.access.accounts import Bill, Statement
 
 
 class AccountChange(TermsForm):

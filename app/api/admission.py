@@ -19,8 +19,8 @@ from tandem.app.api.errors import (
     too_many_answers,
 )
 from tandem.app.api.schema import ChatRequest, CompletionRequest
-from tandem.deployments.gate import Entry
-from tandem.deployments.keys import Caller
+from tandem.deployments.access.keys import Caller
+from tandem.deployments.admission.controller import Entry
 from tandem.deployments.modes import MODES
 from tandem.deployments.modes.cloud import CloudMode
 from tandem.deployments.request.job import Job, UnknownMode

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tandem.app.api.settings import ApiSettings
-from tandem.deployments.accounts import Statement
-from tandem.deployments.gate import Entry, Passage
-from tandem.deployments.keys import Caller, Key, Role
-from tandem.deployments.metrics import Observation
+from tandem.deployments.access.accounts import Statement
+from tandem.deployments.access.keys import Caller, Key, Role
+from tandem.deployments.admission.controller import Entry, Passage
+from tandem.deployments.control.metrics import Observation
 from tandem.deployments.request.job import Delta, Job
 from tandem.engine.tokenizer import Tokenizer
 
@@ -108,5 +108,5 @@ class Backend(Protocol):
         ...
 
     async def metrics(self, openmetrics: bool) -> tuple[bytes, str]:
-        """What all replicas of the API have counted and how things stand, as `deployments.metrics` has it."""
+        """What all replicas of the API have counted and how things stand, as `deployments.control.metrics` has it."""
         ...

@@ -16,8 +16,8 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ValidationError
 
-from tandem.deployments.keys import KeyRefused, NoSuchKey
-from tandem.deployments.ledger import LedgerError
+from tandem.deployments.access.keys import KeyRefused, NoSuchKey
+from tandem.deployments.access.store import LedgerError
 from tandem.engine.base import EngineError
 
 log = logging.getLogger("ray.serve")

@@ -11,8 +11,8 @@ from tandem.app.api.access import operator
 from tandem.app.api.backend import Backend
 from tandem.app.api.bodies import body_of, described
 from tandem.app.api.schema import DeviceName, Strict
-from tandem.deployments.accounts import Terms
-from tandem.deployments.keys import Key, Role
+from tandem.deployments.access.accounts import Terms
+from tandem.deployments.access.keys import Key, Role
 from tandem.deployments.modes import MODES
 
 YEAR_S = 366 * 24 * 3600.0

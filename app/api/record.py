@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from tandem.app.api.admission import Admitted
 from tandem.app.api.errors import DISCONNECTED
-from tandem.deployments.metrics import ABORT, OPEN, Observation
+from tandem.deployments.control.metrics import ABORT, OPEN, Observation
 from tandem.deployments.modes import MODES
 from tandem.deployments.modes.speculative import Speculation
 from tandem.deployments.request.job import JobStats

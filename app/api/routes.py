@@ -29,8 +29,8 @@ from tandem.app.api.keys import KeyChange, KeyForm, Rotation, add_keys
 from tandem.app.api.record import REQUEST_ID, Record
 from tandem.app.api.responses import ChatCompletion, Completion, Model, ModelList
 from tandem.app.api.schema import ChatRequest, CompletionRequest, DeviceName
-from tandem.deployments.keys import KeyRefused
-from tandem.deployments.ledger import LedgerError
+from tandem.deployments.access.keys import KeyRefused
+from tandem.deployments.access.store import LedgerError
 from tandem.engine.base import EngineError
 from tandem.policies.routing.collaboration import ANY_DEVICE
 

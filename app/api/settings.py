@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from tandem.deployments.settings import Strict
+from tandem.deployments.config.settings import Strict
 
 
 class ApiSettings(Strict):

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from tandem.deployments.settings import PolicyChoice
+from tandem.deployments.config.settings import PolicyChoice
 from tandem.policies.base import family
 
 UNITS = {

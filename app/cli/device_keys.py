@@ -27,8 +27,8 @@ from tandem.app.cli.terms import (
     terms_form,
     told,
 )
-from tandem.deployments.device_name import device_name
-from tandem.deployments.keys import Role
+from tandem.deployments.access.device_name import device_name
+from tandem.deployments.access.keys import Role
 
 cli = typer.Typer(
     help="""Make, list, rotate and revoke the keys of devices.

@@ -25,7 +25,7 @@ from tandem.app.cli.terms import (
     terms_form,
     told,
 )
-from tandem.deployments.keys import Role
+from tandem.deployments.access.keys import Role
 
 cli = typer.Typer(
     help="""Make, list, change, rotate and revoke API keys.

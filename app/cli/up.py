@@ -164,7 +164,7 @@ def read(config: Path, port: int | None = None) -> Plan:
     from tandem.app.main import CHANGES
     from tandem.app.preflight import check
     from tandem.app.settings import Settings
-    from tandem.deployments.mistakes import explain as explained
+    from tandem.deployments.config.explain import explain as explained
 
     try:
         deployment = yaml.safe_load(config.read_text())

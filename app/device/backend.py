@@ -20,22 +20,22 @@ from tandem.app.device.races import Races
 from tandem.app.device.settings import DeviceProgram
 from tandem.cluster.devices.device import Device
 from tandem.cluster.devices.record import DeviceRecord
-from tandem.deployments.accounts import ANONYMOUS, Statement, Terms
-from tandem.deployments.control import Over
-from tandem.deployments.directory import Snapshot
-from tandem.deployments.gate import Entry, Passage
-from tandem.deployments.keys import Caller, Key, KeyRefused, Role
-from tandem.deployments.metrics import Metrics, Observation
+from tandem.deployments.access.accounts import ANONYMOUS, Statement, Terms
+from tandem.deployments.access.keys import Caller, Key, KeyRefused, Role
+from tandem.deployments.admission.controller import Entry, Passage
+from tandem.deployments.control.metrics import Metrics, Observation
+from tandem.deployments.gateway.client import Uplink
+from tandem.deployments.gateway.messages import Over
 from tandem.deployments.modes import MODES
 from tandem.deployments.modes.base import Tools
 from tandem.deployments.modes.device import DeviceMode
+from tandem.deployments.modes.executor import Executor
 from tandem.deployments.modes.race import RaceMode
 from tandem.deployments.modes.split import SplitMode
 from tandem.deployments.reports import Report
 from tandem.deployments.request.assignment import Assignment, EndpointInfo, NoEndpoint, RoutingRequest
-from tandem.deployments.request.executor import Executor
 from tandem.deployments.request.job import Delta, Job, UnknownMode
-from tandem.deployments.uplink import Uplink
+from tandem.deployments.routing.directory import Snapshot
 from tandem.engine.base import Engine, EngineError, InvalidRequest
 from tandem.engine.split.base import OuterEngine
 from tandem.engine.tokenizer import Tokenizer

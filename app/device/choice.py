@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tandem.app.device.settings import DeviceProgram
 from tandem.app.device.speed import EndsSpeed, measure_ends
-from tandem.deployments.uplink import Uplink
+from tandem.deployments.gateway.client import Uplink
 from tandem.engine.base import EngineError, SplitInfo
 from tandem.engine.split.base import OuterEngine, misfit
 from tandem.engine.split.hidden_states import row_bytes

@@ -12,9 +12,15 @@ from tandem.cluster.devices.profile import load_profile
 from tandem.cluster.wire.address import is_loopback
 from tandem.cluster.wire.tls import trusting
 from tandem.cluster.wire.wire import WireSettings
-from tandem.deployments.control import SILENCE_S
-from tandem.deployments.engines import EngineSettings, TorchSettings
-from tandem.deployments.settings import LimitSettings, PolicyChoice, RacingSettings, SplitSettings, Strict
+from tandem.deployments.config.settings import (
+    LimitSettings,
+    PolicyChoice,
+    RacingSettings,
+    SplitSettings,
+    Strict,
+)
+from tandem.deployments.gateway.messages import SILENCE_S
+from tandem.deployments.pools.engines import EngineSettings, TorchSettings
 from tandem.engine.config import EngineConfig
 from tandem.policies.speculation.rounds import FUSED_WINDOW
 from tandem.policies.speculation.window import window

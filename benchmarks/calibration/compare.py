@@ -49,10 +49,10 @@ from tandem.benchmarks.calibration.live import (
     whole_models,
 )
 from tandem.benchmarks.calibration.profile import Costs
-from tandem.deployments.engines import MiddleSettings, TorchSettings, VllmSettings
 from tandem.deployments.modes import AT_FRONT_DOORS, MODES
 from tandem.deployments.modes.sketch import SketchMode
 from tandem.deployments.modes.split import SplitMode
+from tandem.deployments.pools.engines import MiddleSettings, TorchSettings, VllmSettings
 from tandem.deployments.request.tokenlog import Origin
 from tandem.engine import family
 from tandem.engine.config import EngineConfig

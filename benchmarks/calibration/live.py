@@ -17,12 +17,12 @@ from tandem.benchmarks.processes import engine_process
 from tandem.cluster.devices.profile import DeviceProfile
 from tandem.cluster.link.link import Link, LinkProfile
 from tandem.cluster.wire.client import Connection, connect
-from tandem.deployments.engines import TorchSettings, VllmSettings
+from tandem.deployments.config.settings import PolicyChoice, RacingSettings
 from tandem.deployments.modes.base import VERIFIER
-from tandem.deployments.request.executor import Executor
+from tandem.deployments.modes.executor import Executor
+from tandem.deployments.pools.engines import TorchSettings, VllmSettings
 from tandem.deployments.request.job import Job
 from tandem.deployments.request.tokenlog import Origin
-from tandem.deployments.settings import PolicyChoice, RacingSettings
 from tandem.engine.base import Engine, Sampling
 from tandem.policies.speculation.window import window
 from tandem.simulator.workload import Outline, Request

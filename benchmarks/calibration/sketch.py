@@ -20,11 +20,11 @@ from tandem.benchmarks.processes import engine_process
 from tandem.cluster.devices.record import DeviceRecord
 from tandem.cluster.link.link import Link, LinkProfile
 from tandem.cluster.wire.client import Connection, connect
-from tandem.deployments.engines import TorchSettings, VllmSettings
+from tandem.deployments.config.settings import SketchSettings
 from tandem.deployments.modes.base import VERIFIER
-from tandem.deployments.request.executor import Executor
+from tandem.deployments.modes.executor import Executor
+from tandem.deployments.pools.engines import TorchSettings, VllmSettings
 from tandem.deployments.request.job import Job
-from tandem.deployments.settings import SketchSettings
 from tandem.engine.base import Engine, Sampling
 from tandem.engine.sketch import sketch_format
 from tandem.engine.sketch.base import Question

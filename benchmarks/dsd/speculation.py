@@ -30,7 +30,7 @@ from tandem.benchmarks.executor import device_record, local_executor, new_job
 from tandem.benchmarks.processes import engine_process
 from tandem.cluster.link.link import Link, LinkProfile
 from tandem.cluster.wire.client import Connection, connect
-from tandem.deployments.engines import TorchSettings
+from tandem.deployments.pools.engines import TorchSettings
 from tandem.deployments.request.assignment import EndpointInfo
 from tandem.engine import family
 from tandem.engine.base import Engine, Sampling

@@ -34,7 +34,7 @@ from tandem.benchmarks import report
 from tandem.benchmarks.pice import decision
 from tandem.benchmarks.pice.embedded import EXPANDERS, TEXT, Answer, Models, ask
 from tandem.benchmarks.scores import Scores
-from tandem.deployments.settings import ExpandingModel, PolicyChoice, SketchSettings
+from tandem.deployments.config.settings import ExpandingModel, PolicyChoice, SketchSettings
 from tandem.policies.routing.collaboration import CollaborationState, DevicePart, DeviceView
 from tandem.policies.routing.difficulty import ByDifficulty
 from tandem.policies.sketch.suitability import sketchable

@@ -11,13 +11,13 @@ from statistics import median
 from typing import NamedTuple
 
 from tandem.cluster.devices.record import DeviceRecord
-from tandem.deployments.accounts import Bill
-from tandem.deployments.assigner import Assigner
-from tandem.deployments.directory import Directory, Snapshot
-from tandem.deployments.experience import Experience
+from tandem.deployments.access.accounts import Bill
+from tandem.deployments.learning.experience import Experience
 from tandem.deployments.modes import AT_FRONT_DOORS
 from tandem.deployments.reports import Report
 from tandem.deployments.request.assignment import EndpointInfo, RoutingRequest
+from tandem.deployments.routing.assigner import Assigner
+from tandem.deployments.routing.directory import Directory, Snapshot
 from tandem.policies.cost import Used
 from tandem.policies.routing.collaboration import collaboration
 from tandem.policies.routing.replica import routing

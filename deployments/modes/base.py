@@ -8,7 +8,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tandem.deployments.experience import Experience
+from tandem.deployments.learning.experience import Experience
 from tandem.deployments.modes.expansion import Sketching
 from tandem.deployments.request.assignment import EndpointInfo, Endpoints, Prices, RoutingRequest
 from tandem.deployments.request.job import Delta, Figures, Job

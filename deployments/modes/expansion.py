@@ -12,8 +12,8 @@ from typing import Protocol
 import msgspec
 
 from tandem.deployments.request.assignment import EndpointInfo
-from tandem.deployments.request.expansion import Expanders, Place, PlaceReport, PlaceRequest, SketchPlan
 from tandem.deployments.request.job import Job
+from tandem.deployments.request.placement import Expanders, Place, PlaceReport, PlaceRequest, SketchPlan
 from tandem.deployments.request.session import EndpointSession, EndpointSessions
 from tandem.engine.base import EngineError, Sampling
 from tandem.engine.sketch.base import Question, Sketch, SketchFormat

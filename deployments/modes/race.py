@@ -16,13 +16,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tandem.deployments.experience import Experience
+from tandem.deployments.learning.experience import Experience
+from tandem.deployments.learning.latencies import Rivals
 from tandem.deployments.modes.base import DEVICE, VERIFIER, Mode, ModeRun, Role, Situation, Tools
 from tandem.deployments.request.assignment import EndpointLost
 from tandem.deployments.request.job import Delta, Figures, Job
 from tandem.deployments.request.session import EndpointSession, EndpointSessions
 from tandem.deployments.request.tokenlog import Origin, TokenLog
-from tandem.deployments.rivals import Rivals
 from tandem.engine.base import EngineError, EngineStopped, NoCapacity, Tokens
 from tandem.policies.cost import Costs, Used
 from tandem.policies.race.dispatch import BOTH, NEVER, DispatchState, Side, Start

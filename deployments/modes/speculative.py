@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from tandem.deployments.experience import Experience
+from tandem.deployments.learning.draft_pairs import Pairs, pair_name
+from tandem.deployments.learning.experience import Experience
 from tandem.deployments.modes.base import (
     DEVICE,
     DRAFTER,
@@ -27,7 +28,6 @@ from tandem.deployments.modes.base import (
     judged,
 )
 from tandem.deployments.modes.observer import Observer
-from tandem.deployments.pairs import Pairs, pair_name
 from tandem.deployments.request.job import Delta, Figures, Job
 from tandem.deployments.request.session import EndpointSession, EndpointSessions
 from tandem.deployments.request.tokenlog import TokenLog

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 
 from tandem.deployments.modes.base import MIDDLE, Mode, ModeRun, Role, Tools, judged
 from tandem.deployments.request.job import Delta, Figures, Job
-from tandem.deployments.request.lane import Lane, Sent
 from tandem.deployments.request.session import EndpointSession, EndpointSessions, Trip
 from tandem.deployments.request.tokenlog import TokenLog
+from tandem.deployments.request.uplink_queue import Lane, Sent
 from tandem.engine.base import EngineError, EngineInfo, Sampling, Tensor
 from tandem.engine.split.base import Judgement, OuterEngine, OuterSession, SplitMismatch, check_fit
 from tandem.engine.split.hidden_states import row_bytes

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import ClassVar, Self
 
-from tandem.deployments.accounts import Bill
+from tandem.deployments.access.accounts import Bill
 from tandem.deployments.request.assignment import Prices
 from tandem.deployments.request.tokenlog import Origin
 from tandem.engine.base import EngineError, Sampling, TokenLogprob

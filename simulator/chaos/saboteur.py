@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from tandem.deployments.experience import Report
+from tandem.deployments.learning.experience import Report
 from tandem.deployments.modes.race import RaceBriefing
 from tandem.deployments.request.assignment import Assignment, RoutingRequest
-from tandem.deployments.request.expansion import Place, PlaceReport, PlaceRequest, PlanRequest, SketchPlan
+from tandem.deployments.request.placement import Place, PlaceReport, PlaceRequest, PlanRequest, SketchPlan
 from tandem.policies.race.dispatch import NEVER, Side
 from tandem.simulator.chaos.scenario import Fault
 from tandem.simulator.config import Config

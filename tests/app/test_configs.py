@@ -19,7 +19,7 @@ from openai import OpenAI
 from tandem.app.cli.local_ray import TOKEN, LocalRay, free_port, logs_of
 from tandem.app.cli.up import CONFIG, RECORD, UpError, read
 from tandem.app.settings import PoolSettings, Settings
-from tandem.deployments.engines import VllmSettings
+from tandem.deployments.pools.engines import VllmSettings
 from tandem.engine import family
 from tandem.engine.vllm.config import check_options
 from tests.app.cli.started import started

@@ -18,8 +18,8 @@ from ray import serve
 from tandem.app.cli.local_ray import LocalRay
 from tandem.app.main import build
 from tandem.app.settings import Settings
-from tandem.deployments.callers import KNOWN_S
-from tandem.deployments.ledger import Ledger
+from tandem.deployments.access.caller_cache import KNOWN_S
+from tandem.deployments.access.store import Ledger
 from tests.conftest import Running
 
 pytestmark = pytest.mark.timeout(240)  # the first test that needs Ray starts it

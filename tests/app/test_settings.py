@@ -16,7 +16,13 @@ from safetensors import safe_open
 from tandem.app.cli.up import CONFIG
 from tandem.app.main import build
 from tandem.app.settings import Settings
-from tandem.deployments.engines import NullSettings, TorchSettings, build_engine, context_of, model_folder
+from tandem.deployments.pools.engines import (
+    NullSettings,
+    TorchSettings,
+    build_engine,
+    context_of,
+    model_folder,
+)
 from tandem.engine.base import Sampling
 from tandem.policies.scheduling.batching import Demand, batching
 

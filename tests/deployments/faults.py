@@ -6,13 +6,13 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, replace
 
 from tandem.cluster.devices.record import DeviceRecord
-from tandem.deployments.assigner import Assigner
-from tandem.deployments.directory import Snapshot
-from tandem.deployments.experience import Experience
+from tandem.deployments.learning.experience import Experience
 from tandem.deployments.modes.base import POOLS, Tools
+from tandem.deployments.modes.executor import Executor
 from tandem.deployments.request.assignment import Assignment, EndpointInfo, RoutingRequest
-from tandem.deployments.request.executor import Executor
 from tandem.deployments.request.timeouts import Limits, Timeouts
+from tandem.deployments.routing.assigner import Assigner
+from tandem.deployments.routing.directory import Snapshot
 from tandem.engine.base import (
     Draft,
     DraftProbs,

@@ -11,17 +11,17 @@ from dataclasses import dataclass, field
 from tandem.cluster.devices.record import DeviceRecord
 from tandem.cluster.wire.client import RemoteEngine
 from tandem.cluster.wire.peers import Peers
-from tandem.deployments.accounts import Accounts
-from tandem.deployments.assigner import Assigner
-from tandem.deployments.directory import Directory
-from tandem.deployments.experience import Experience
+from tandem.deployments.access.accounts import Accounts
+from tandem.deployments.learning.experience import Experience
 from tandem.deployments.modes.base import Tools
+from tandem.deployments.modes.executor import Executor
 from tandem.deployments.modes.race import Racing
 from tandem.deployments.request.assignment import Assignment, EndpointInfo, RoutingRequest
-from tandem.deployments.request.executor import Executor
 from tandem.deployments.request.job import Job, JobStats
 from tandem.deployments.request.timeouts import Limits
 from tandem.deployments.request.tokenlog import Origin
+from tandem.deployments.routing.assigner import Assigner
+from tandem.deployments.routing.directory import Directory
 from tandem.engine.base import Engine, Sampling
 from tandem.engine.split.base import OuterEngine
 from tandem.policies.race.dispatch import DEVICE_ONLY, SERVER_ONLY, DispatchState, Start

@@ -15,8 +15,8 @@ import msgspec
 from tandem.cluster.devices.device import Device
 from tandem.cluster.devices.profile import load_profile
 from tandem.cluster.wire.listener import serve_engines
-from tandem.deployments.endpoint import EndpointSettings, EngineEndpoint
-from tandem.deployments.engines import MiddleSettings, TorchSettings, build_engine
+from tandem.deployments.pools.engines import MiddleSettings, TorchSettings, build_engine
+from tandem.deployments.pools.replica import EndpointSettings, EngineEndpoint
 
 START_S = 60.0
 LAYERS = 2  # of the target, before its middle

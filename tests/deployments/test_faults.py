@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tandem.deployments.engines import TorchSettings
 from tandem.deployments.modes.race import Racing
+from tandem.deployments.pools.engines import TorchSettings
 from tandem.deployments.request.timeouts import Timeouts
 from tandem.deployments.request.tokenlog import Origin
 from tandem.engine import family

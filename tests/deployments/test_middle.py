@@ -14,11 +14,11 @@ from ray import serve
 from tandem.app.main import build
 from tandem.app.settings import Settings
 from tandem.cluster.wire.peers import Peers
-from tandem.deployments.assigner import Assigner
 from tandem.deployments.modes.base import Tools
+from tandem.deployments.modes.executor import Executor
 from tandem.deployments.request.assignment import Assignment, EndpointInfo, RoutingRequest
-from tandem.deployments.request.executor import Executor
 from tandem.deployments.request.job import Job
+from tandem.deployments.routing.assigner import Assigner
 from tandem.engine import family
 from tandem.engine.base import Engine, Sampling
 from tandem.engine.tokenizer import Tokenizer

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from tandem.deployments.accounts import Bill
+from tandem.deployments.access.accounts import Bill
 from tandem.deployments.reports import DELAY_S, Outbox, Report
 from tests.virtual import in_virtual_time, now_s
 

@@ -8,8 +8,8 @@ from itertools import pairwise
 
 import pytest
 
-from tandem.deployments.accounts import Accounts
-from tandem.deployments.experience import Experience
+from tandem.deployments.access.accounts import Accounts
+from tandem.deployments.learning.experience import Experience
 from tandem.deployments.request.job import Delta, Job, JobStats
 from tandem.deployments.request.timeouts import Limits, Timeouts
 from tandem.engine.base import Draft, EngineStopped, NoCapacity, Sampling, Tokens

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tandem.deployments.directory import Snapshot
-from tandem.deployments.metrics import Metrics, Observation
+from tandem.deployments.control.metrics import Metrics, Observation
 from tandem.deployments.request.assignment import EndpointInfo, Load
+from tandem.deployments.routing.directory import Snapshot
 
 DOCS = Path(__file__).parents[2] / "docs"
 BOARD = json.loads((DOCS / "grafana.json").read_text(encoding="utf-8"))

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tandem.deployments.settings import RouterSettings
+from tandem.deployments.config.settings import RouterSettings
 from tandem.policies.routing.replica import routing
 from tests.docs.conftest import ADDED
 from tests.docs.documents import ROOT, text

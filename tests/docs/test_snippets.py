@@ -13,8 +13,8 @@ from tandem.app.api.schema import ChatRequest
 from tandem.app.cli.up import IMPORT_PATH, read
 from tandem.app.device.settings import DeviceProgram
 from tandem.app.settings import Settings
-from tandem.deployments.engines import TorchSettings
-from tandem.deployments.settings import Strict
+from tandem.deployments.config.settings import Strict
+from tandem.deployments.pools.engines import TorchSettings
 from tests.docs.documents import DOCUMENTS, fenced, name
 
 PYTHON = [(document, code) for document in DOCUMENTS for code in fenced(document, "python")]

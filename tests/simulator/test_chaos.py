@@ -11,10 +11,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from tandem.deployments.config.settings import LimitSettings
 from tandem.deployments.modes.observer import Observer
 from tandem.deployments.request.session import EndpointSession
 from tandem.deployments.request.timeouts import Limits, Timeouts
-from tandem.deployments.settings import LimitSettings
 from tandem.engine.core.kvcache import BlockPool
 from tandem.policies.race.budget import Budget
 from tandem.simulator.answer import Answer
@@ -179,7 +179,7 @@ def test_a_deadlock_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
         await session.close()
         await asyncio.Event().wait()
 
-    monkeypatch.setattr("tandem.deployments.request.executor._close", close)
+    monkeypatch.setattr("tandem.deployments.modes.executor._close", close)
     assert any("deadlock" in line for seed in BLIND_SEEDS for line in play(seed).broken)
     gc.collect()  # as in `broken`
 

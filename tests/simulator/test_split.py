@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tandem.deployments.modes.split import Splitting
-from tandem.deployments.request.lane import Lane
+from tandem.deployments.request.uplink_queue import Lane
 from tandem.engine.split.hidden_states import row_bytes
 from tandem.simulator.analysis import Result
 from tandem.simulator.config import ConfigError

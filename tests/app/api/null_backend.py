@@ -19,20 +19,20 @@ from tandem.app.api.backend import ModelCard
 from tandem.app.api.errors import NotReady
 from tandem.app.api.settings import ApiSettings
 from tandem.cluster.devices.record import DeviceRecord
-from tandem.deployments.accounts import Statement
-from tandem.deployments.directory import Snapshot
-from tandem.deployments.experience import Experience
-from tandem.deployments.gate import Entry, Gate, Passage
-from tandem.deployments.keys import Caller, Key, Role
-from tandem.deployments.metrics import Metrics, Observation
+from tandem.deployments.access.accounts import Statement
+from tandem.deployments.access.key_service import Treasury
+from tandem.deployments.access.keys import Caller, Key, Role
+from tandem.deployments.admission.controller import Entry, Gate, Passage
+from tandem.deployments.config.settings import GateSettings, LedgerSettings
+from tandem.deployments.control.metrics import Metrics, Observation
+from tandem.deployments.learning.experience import Experience
 from tandem.deployments.modes.base import Tools
 from tandem.deployments.modes.speculative import Speculation
 from tandem.deployments.modes.split import SplitMode
 from tandem.deployments.request.assignment import EndpointInfo, Load
 from tandem.deployments.request.job import Delta, Job, JobStats, NoSuchDevice
 from tandem.deployments.request.tokenlog import Origin
-from tandem.deployments.settings import GateSettings, LedgerSettings
-from tandem.deployments.treasury import Treasury
+from tandem.deployments.routing.directory import Snapshot
 from tandem.engine.base import Session, TokenLogprob
 from tandem.engine.null_engine import NullEngine
 from tandem.engine.tokenizer import Tokenizer

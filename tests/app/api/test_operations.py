@@ -10,8 +10,8 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families
 
 from tandem.app.api.routes import create_api
-from tandem.deployments.directory import Snapshot
-from tandem.deployments.settings import GateSettings
+from tandem.deployments.config.settings import GateSettings
+from tandem.deployments.routing.directory import Snapshot
 from tandem.engine.base import EngineStopped
 from tests.app.api.null_backend import TOKENIZER, NullBackend, served, times
 

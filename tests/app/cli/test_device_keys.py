@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tandem.app.cli.main import cli
-from tandem.deployments.keys import Role, digest
+from tandem.deployments.access.keys import Role, digest
 
 
 @pytest.fixture(autouse=True)

@@ -10,12 +10,12 @@ from tandem.app.device.backend import DeviceBackend
 from tandem.app.device.settings import DeviceProgram
 from tandem.cluster.devices.device import Device
 from tandem.cluster.devices.profile import load_profile
-from tandem.deployments.accounts import ANONYMOUS
-from tandem.deployments.control import Registered
-from tandem.deployments.keys import KeyRefused
+from tandem.deployments.access.accounts import ANONYMOUS
+from tandem.deployments.access.keys import KeyRefused
+from tandem.deployments.gateway.client import Uplink
+from tandem.deployments.gateway.messages import Registered
 from tandem.deployments.request.assignment import EndpointInfo
 from tandem.deployments.request.job import UnknownMode
-from tandem.deployments.uplink import Uplink
 from tandem.engine import family
 from tandem.engine.base import EngineStopped, InvalidRequest
 from tandem.engine.null_engine import NullEngine

@@ -14,7 +14,7 @@ from tandem.app.device import choice
 from tandem.app.device.choice import ALPHA, Candidate, candidates, choose
 from tandem.app.device.settings import DeviceProgram
 from tandem.app.device.speed import EndsSpeed
-from tandem.deployments.uplink import Uplink
+from tandem.deployments.gateway.client import Uplink
 from tandem.engine.base import EngineStopped, SplitInfo
 from tandem.engine.torch.split import bundle
 from tandem.engine.torch.split.bundle import BadBundle

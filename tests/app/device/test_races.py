@@ -10,21 +10,21 @@ from dataclasses import dataclass, replace
 import pytest
 
 from tandem.app.device.races import Races
+from tandem.deployments.config.settings import PolicyChoice, RacingSettings
+from tandem.deployments.gateway.client import Uplink
+from tandem.deployments.modes.executor import Executor
 from tandem.deployments.modes.race import RaceBriefing, Racing
 from tandem.deployments.request.assignment import Assignment, EndpointInfo, RoutingRequest
-from tandem.deployments.request.executor import Executor
 from tandem.deployments.request.job import Job, JobStats, UnknownMode
 from tandem.deployments.request.tokenlog import Origin
-from tandem.deployments.settings import PolicyChoice, RacingSettings
-from tandem.deployments.uplink import Uplink
 from tandem.engine.base import Engine, EngineError, EngineStopped, Sampling
 from tandem.engine.null_engine import NullEngine
 from tandem.policies.race.dispatch import BOTH, DEVICE_ONLY
 from tests.deployments.faults import PROMPT, Failing, reference
+from tests.deployments.gateway.test_client import until
+from tests.deployments.gateway.test_connected_devices import gateway, program
+from tests.deployments.gateway.test_device_session import CALLER, TARGET, Office
 from tests.deployments.modes.test_race import Gate
-from tests.deployments.test_guest import CALLER, TARGET, Office
-from tests.deployments.test_guests import gateway, program
-from tests.deployments.test_uplink import until
 
 TOKENS = 24
 EXPECTED = reference(PROMPT, TOKENS)

@@ -10,8 +10,8 @@ from tandem.benchmarks.calibration.profile import Costs
 from tandem.benchmarks.calibration.sketch import ASKING, FORMAT, SMALL, Writers, questions, spans
 from tandem.benchmarks.executor import new_job
 from tandem.benchmarks.pice.embedded import TEXT, Models
+from tandem.deployments.config.settings import PolicyChoice, SketchSettings
 from tandem.deployments.request.tokenlog import Origin
-from tandem.deployments.settings import PolicyChoice, SketchSettings
 from tandem.engine import family
 from tandem.engine.base import Sampling
 from tandem.engine.config import EngineConfig

@@ -7,7 +7,7 @@ from pathlib import Path
 from tandem.benchmarks.calibration.live import Live, Seen
 from tandem.benchmarks.calibration.split import Adapter, link
 from tandem.benchmarks.executor import local_executor
-from tandem.deployments.request.executor import Executor
+from tandem.deployments.modes.executor import Executor
 from tandem.deployments.request.tokenlog import Origin
 from tandem.policies.speculation.window import StaticWindow
 from tandem.training.adapter.evaluate import Drafter

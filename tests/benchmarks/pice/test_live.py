@@ -33,8 +33,8 @@ from tandem.benchmarks.pice.live import (
     serve,
 )
 from tandem.cluster.devices.profile import load_profile
+from tandem.deployments.config.settings import SketchSettings
 from tandem.deployments.request.job import Delta, Job, JobStats
-from tandem.deployments.settings import SketchSettings
 from tandem.training.family.items import LONG_KINDS
 from tandem.training.family.prompts import heldout
 

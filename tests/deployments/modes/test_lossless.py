@@ -17,14 +17,14 @@ from tandem.cluster.devices.record import DeviceRecord
 from tandem.cluster.link.link import Link, LinkProfile
 from tandem.cluster.wire.client import connect
 from tandem.cluster.wire.listener import serve_engines
-from tandem.deployments.assigner import Assigner
-from tandem.deployments.directory import Snapshot
-from tandem.deployments.engines import TorchSettings, build_engine
 from tandem.deployments.modes.base import Tools
+from tandem.deployments.modes.executor import Executor
 from tandem.deployments.modes.speculative import Speculation
+from tandem.deployments.pools.engines import TorchSettings, build_engine
 from tandem.deployments.request.assignment import Assignment, EndpointInfo, RoutingRequest
-from tandem.deployments.request.executor import Executor
 from tandem.deployments.request.job import Job, JobStats
+from tandem.deployments.routing.assigner import Assigner
+from tandem.deployments.routing.directory import Snapshot
 from tandem.engine import family
 from tandem.engine.base import Engine, Sampling
 from tandem.engine.tokenizer import Tokenizer

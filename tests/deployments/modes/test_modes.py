@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tandem.deployments.learning.draft_pairs import Pairs
 from tandem.deployments.modes.base import Tools
 from tandem.deployments.modes.cloud import CloudMode
 from tandem.deployments.modes.device import DeviceMode
 from tandem.deployments.modes.speculative import PairBriefing, Speculation, SpeculativeMode, drafting
-from tandem.deployments.pairs import Pairs
 from tandem.deployments.request.assignment import Assignment, EndpointInfo
 from tandem.deployments.request.job import Job, JobStats
 from tandem.deployments.request.session import EndpointSessions, RequestContext

@@ -10,19 +10,19 @@ from typing import ClassVar
 import pytest
 
 from tandem.app.api.responses import stats as shown
-from tandem.deployments.directory import Snapshot
-from tandem.deployments.experience import Experience
-from tandem.deployments.metrics import Metrics, Observation
+from tandem.deployments.control.metrics import Metrics, Observation
+from tandem.deployments.learning.experience import Experience
 from tandem.deployments.modes import MODES
 from tandem.deployments.modes.base import VERIFIER, Mode, ModeRun, Role, Situation
 from tandem.deployments.request.job import Delta, Figures, Job
 from tandem.deployments.request.session import EndpointSessions
 from tandem.deployments.request.tokenlog import Origin, TokenLog
+from tandem.deployments.routing.directory import Snapshot
 from tandem.engine.base import EngineStopped, Sampling
 from tandem.engine.null_engine import NullEngine
 from tandem.policies.cost import Used
 from tests.deployments.faults import PROMPT, Failing, World, reference
-from tests.deployments.request.test_executor import answer, left_open
+from tests.deployments.modes.test_executor import answer, left_open
 
 
 @dataclass(slots=True)

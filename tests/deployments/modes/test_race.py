@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandem.deployments.accounts import Accounts
-from tandem.deployments.experience import Experience, RacingSettings
+from tandem.deployments.access.accounts import Accounts
+from tandem.deployments.config.settings import PolicyChoice
+from tandem.deployments.learning.experience import Experience, RacingSettings
 from tandem.deployments.modes.race import Racing
 from tandem.deployments.request.job import Job, JobStats
 from tandem.deployments.request.timeouts import Limits, Timeouts
 from tandem.deployments.request.tokenlog import Origin
-from tandem.deployments.settings import PolicyChoice
 from tandem.engine.base import EngineStopped, NoCapacity, Sampling, Tokens
 from tandem.engine.null_engine import NullEngine, NullSession
 from tandem.policies.cost import PerToken

@@ -11,13 +11,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from tandem.deployments.expansions import Expansions
+from tandem.deployments.config.settings import SketchSettings
 from tandem.deployments.modes.base import Tools
 from tandem.deployments.modes.expansion import Sketching, expanding_devices
 from tandem.deployments.modes.sketch import Sketched, cut
-from tandem.deployments.request.expansion import PlaceReport
+from tandem.deployments.placement.expansion_scheduler import Expansions
 from tandem.deployments.request.job import Delta, Job, JobStats
-from tandem.deployments.settings import SketchSettings
+from tandem.deployments.request.placement import PlaceReport
 from tandem.engine import family
 from tandem.engine.base import Engine, Sampling, Session, Tokens
 from tandem.engine.config import EngineConfig

@@ -13,14 +13,14 @@ import pytest
 from tandem.cluster.devices.host import DeviceSettings, Host
 from tandem.cluster.devices.record import DeviceRecord
 from tandem.cluster.wire.peers import Peers
-from tandem.deployments.expansions import Expansions
+from tandem.deployments.config.settings import SketchSettings
 from tandem.deployments.modes.base import Tools
 from tandem.deployments.modes.expansion import Sketching
 from tandem.deployments.modes.sketch import Sketched
+from tandem.deployments.placement.expansion_scheduler import Expansions
 from tandem.deployments.request.assignment import EndpointInfo
 from tandem.deployments.request.job import Job, JobStats
 from tandem.deployments.request.timeouts import Limits
-from tandem.deployments.settings import SketchSettings
 from tandem.engine import family
 from tandem.engine.base import Engine, Sampling
 from tandem.engine.config import EngineConfig

@@ -14,8 +14,8 @@ import msgspec
 import pytest
 
 from tandem.deployments.modes.base import Tools
+from tandem.deployments.modes.executor import Executor
 from tandem.deployments.modes.split import PromptLeft, Splitting
-from tandem.deployments.request.executor import Executor
 from tandem.deployments.request.job import Delta, Job, JobStats
 from tandem.deployments.request.timeouts import Limits, Timeouts
 from tandem.engine.base import Engine, Forwarded, NoCapacity, Sampling, Session, Tensor
@@ -35,7 +35,7 @@ from tandem.policies.split.parallel_drafting import (
     parallel_drafting,
 )
 from tests.deployments.faults import Failing, World
-from tests.deployments.request.test_executor import left_open
+from tests.deployments.modes.test_executor import left_open
 from tests.engine.torch.engines import handled
 from tests.engine.torch.split_parts import Parts, model_folder
 

@@ -13,7 +13,7 @@ from tandem.deployments.request.job import Job
 from tandem.engine.base import Draft, DraftProbs, EngineStats, NoCapacity, Sampling, Verdict
 from tandem.engine.null_engine import NullEngine, NullSession
 from tests.deployments.faults import PROMPT, Failing, World, reference
-from tests.deployments.request.test_executor import answer, left_open
+from tests.deployments.modes.test_executor import answer, left_open
 
 TOKENS = 60
 EXPECTED = reference(PROMPT, TOKENS)

@@ -8,7 +8,7 @@ import pytest
 
 from tandem.app.preflight import check
 from tandem.app.settings import Settings
-from tandem.deployments.engines import VllmSettings, context_of
+from tandem.deployments.pools.engines import VllmSettings, context_of
 from tandem.engine import family, vllm
 from tandem.engine.vllm.config import VllmConfig, arguments, check_options
 

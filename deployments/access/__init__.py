@@ -1,0 +1,1 @@
+"""API keys, accounts and their limits, usage, and the store that keeps them."""

@@ -1,0 +1,40 @@
+"""Who holds which key, as the router told it a moment ago: otherwise each request would ask it once more."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+
+from tandem.deployments.access.keys import Caller
+from tandem.deployments.lru import Kept
+
+KNOWN_S = 2.0
+"""How long what the router said holds: a key that was revoked opens nothing after so long."""
+KEPT = 10_000
+
+
+class Callers:
+    """ask: calls a method of the router."""
+
+    def __init__(
+        self, ask: Callable[..., Awaitable[Caller | None]], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._ask, self._clock = ask, clock
+        self._known: Kept[str | None, tuple[float, asyncio.Future[Caller | None]]] = Kept(KEPT)
+
+    async def of(self, hashed: str | None) -> Caller | None:
+        """Who has the key with that hash; None: nobody."""
+        now_s = self._clock()
+        found = self._known.get(hashed)
+        if found is None or now_s >= found[0] or _failed(found[1]):
+            found = self._known[hashed] = now_s + KNOWN_S, asyncio.ensure_future(self._ask("caller", hashed))
+        return await asyncio.shield(found[1])
+
+    def forget(self) -> None:
+        """Something has changed."""
+        self._known.clear()
+
+
+def _failed(asked: asyncio.Future[Caller | None]) -> bool:
+    return asked.done() and (asked.cancelled() or asked.exception() is not None)

@@ -1,0 +1,214 @@
+"""The treasury: keys, accounts and the ledger as one. Memory answers; what changes is written down before it is said,
+bills a little later and many at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import fields, replace
+from functools import partial
+from typing import Any, TypeVar
+
+from tandem.deployments.access.accounts import ANONYMOUS, Accounts, Statement, Terms, device_of
+from tandem.deployments.access.keys import Caller, Key, KeyRefused, Keyring, NoSuchKey, Role
+from tandem.deployments.access.store import Charge, Ledger, LedgerError
+from tandem.deployments.config.settings import LedgerSettings
+
+logger = logging.getLogger("ray.serve")
+
+T = TypeVar("T")
+
+WRITE_S = 0.2
+"""How long a bill may wait for others."""
+WATCH_S = 1.0
+"""Between two looks at whether another router has written: while one replaces the other, both are there."""
+
+LIMITS = tuple(f.name for f in fields(Terms) if f.name not in ("budget", "exchange_rate"))
+
+
+class Treasury:
+    """accounts: which it opens at the start as the ledger has them. now_s: seconds since the epoch."""
+
+    def __init__(
+        self, settings: LedgerSettings, accounts: Accounts, now_s: Callable[[], float] = time.time
+    ) -> None:
+        self._path, self._accounts, self._now_s = settings.path, accounts, now_s
+        self._thread = ThreadPoolExecutor(1, "ledger")
+        self._ring = Keyring()
+        self._charges: list[Charge] = []
+        self._writing: asyncio.Task[None] | None = None
+        self._lock = (
+            asyncio.Lock()
+        )  # a change is written before the next one is made, and before anything is read
+
+    async def open(self) -> None:
+        """Raises LedgerError."""
+        path = None if self._path is None else self._path.expanduser()
+        self._ledger = await self._aside(Ledger, path)
+        await self._read()
+        self._watching = asyncio.get_running_loop().create_task(self._watch())
+        logger.info("ledger %s: %d keys", path or "in memory", len(self._ring))
+
+    async def close(self) -> None:
+        """Write what was not written yet."""
+        self._watching.cancel()
+        if self._writing is not None:  # what is being written must not be broken off, nor written twice
+            await self._writing
+        await self._write()
+        await self._aside(self._ledger.close)
+        self._thread.shutdown()
+
+    def caller(self, hashed: str | None) -> Caller | None:
+        """Who has shown the key with that hash; None: nobody that is known. Where the API asks for no key it may be
+        anybody, but a device is known by its own."""
+        key = None if hashed is None else self._ring.holder(hashed, self._now_s())
+        if key is not None:
+            return Caller(key.id, key.role, key.terms, keyed=True, name=key.name)
+        if self._ring.guards_api:
+            return None
+        return Caller(ANONYMOUS, Role.OPERATOR, self._accounts.terms, keyed=False)
+
+    def terms(self, account: str) -> Terms:
+        """What holds for its next request."""
+        key = self._ring.keys.get(account)
+        return self._accounts.terms if key is None else key.terms
+
+    def statement(self, account: str) -> Statement:
+        """Of that account; asking does not open one."""
+        return self._accounts.statement(account)
+
+    def charge(self, charges: Sequence[Charge]) -> None:
+        """Write it down, soon. (The accounts know already.)"""
+        self._charges += charges
+        if self._writing is None or self._writing.done():
+            self._writing = asyncio.get_running_loop().create_task(self._write_soon())
+
+    async def settle(self, account: str, changes: Mapping[str, Any]) -> Statement:
+        """Change an account's terms. Raises KeyRefused, LedgerError."""
+        if account in self._ring.keys:
+            await self.change(account, None, None, changes)
+        elif not self._is_open(account):
+            raise NoSuchKey(f"there is no account {account!r}")
+        else:
+            async with self._lock:
+                terms = changed(self._accounts.statement(account).terms, changes)
+                await self._aside(self._ledger.keep_terms, account, terms)
+                self._accounts.of(account).terms = terms
+        return self.statement(account)
+
+    def _is_open(self, account: str) -> bool:
+        """Whether it is anybody's: a key's that was not revoked, a device's, or that of those who show no key."""
+        return account in self._ring.keys or account == ANONYMOUS or device_of(account) is not None
+
+    # -- keys -------------------------------------------------------------------------------------------
+
+    def keys(self) -> list[Key]:
+        """All of them, the oldest first."""
+        return sorted(self._ring.keys.values(), key=lambda key: key.made_s)
+
+    async def make(self, name: str, role: Role, changes: Mapping[str, Any]) -> tuple[Key, str]:
+        """A new one and its secret. Raises KeyRefused, LedgerError."""
+        if self._path is None:
+            raise KeyRefused("keys must outlive the router: set ledger.path to a file")
+        async with self._lock:
+            ring = self._ring.copy()
+            key, secret, said = ring.make(name, role, changed(self._accounts.terms, changes), self._now_s())
+            await self._aside(self._ledger.keep_key, key, [secret])
+            self._take(ring, key)
+        return key, said
+
+    async def rotate(self, id: str, grace_s: float) -> tuple[Key, str]:
+        """A new secret for it; the old one holds so long. Raises KeyRefused, LedgerError."""
+        async with self._lock:
+            ring = self._ring.copy()
+            key, secrets, said = ring.rotate(id, self._now_s(), grace_s)
+            await self._aside(self._ledger.keep_key, key, secrets)
+            self._take(ring, key)
+        return key, said
+
+    async def change(self, id: str, name: str | None, role: Role | None, changes: Mapping[str, Any]) -> Key:
+        """Set what is not None. Raises KeyRefused, LedgerError."""
+        async with self._lock:
+            ring = self._ring.copy()
+            old = ring.key(id)
+            key = ring.change(id, name or old.name, role or old.role, changed(old.terms, changes))
+            await self._aside(self._ledger.keep_key, key)
+            self._take(ring, key)
+        return key
+
+    async def revoke(self, id: str) -> Key:
+        """It opens nothing any more; what it has cost stays in the ledger. Raises KeyRefused, LedgerError."""
+        async with self._lock:
+            ring = self._ring.copy()
+            key = ring.revoke(id)
+            await self._aside(self._ledger.drop_key, id)
+            self._ring = ring
+            self._accounts.close(id)
+        return key
+
+    def _take(self, ring: Keyring, key: Key) -> None:
+        """What has been written holds from now on."""
+        self._ring = ring
+        self._accounts.of(key.id).terms = key.terms
+
+    # -- reading ----------------------------------------------------------------------------------------
+
+    async def _read(self) -> None:
+        """Take over all that the ledger knows."""
+        async with self._lock:
+            written = await self._aside(self._ledger.read)
+            for gone in self._ring.keys.keys() - {key.id for key in written.keys}:
+                self._accounts.close(gone)
+            self._ring = Keyring(written.keys, written.secrets)
+            for account, terms in written.terms.items():
+                self._accounts.of(account).terms = terms
+            for key in written.keys:
+                self._accounts.of(key.id).terms = key.terms
+            self._accounts.replace_bills(
+                charge for charge in [*written.bills, *self._charges] if self._is_open(charge[0])
+            )
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(WATCH_S)
+            try:
+                if await self._aside(self._ledger.changed_elsewhere):
+                    await self._read()
+            except LedgerError as error:
+                logger.error("%s", error)
+
+    # -- writing ----------------------------------------------------------------------------------------
+
+    async def _write_soon(self) -> None:
+        while self._charges:
+            await asyncio.sleep(WRITE_S)
+            try:
+                await self._write()
+            except LedgerError as error:  # what was not written is tried again with what comes next
+                logger.error("%s", error)
+                return
+
+    async def _write(self) -> None:
+        async with self._lock:
+            charges, self._charges = self._charges, []
+            if not charges:
+                return
+            try:
+                await self._aside(self._ledger.charge, charges)
+            except LedgerError:
+                self._charges = charges + self._charges
+                raise
+
+    async def _aside(self, call: Callable[..., T], *args: object) -> T:
+        """In the ledger's thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, partial(call, *args))
+
+
+def changed(terms: Terms, changes: Mapping[str, Any]) -> Terms:
+    """With these in place; 0, or an empty list, lifts a limit."""
+    lifted = {name: value or None for name, value in changes.items() if name in LIMITS}
+    return replace(terms, **{**changes, **lifted})

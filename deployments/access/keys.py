@@ -1,0 +1,224 @@
+"""API keys: who may ask, as what, and on which terms. What a key says is known to its holder alone; kept is a hash."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import NamedTuple
+
+from tandem.deployments.access.accounts import ANONYMOUS, Terms, account_of
+from tandem.deployments.access.device_name import device_name
+
+PREFIX = "tandem-"
+SECRET_BYTES = 32
+"""Of chance in a secret: too many to be guessed, so one round of SHA-256 hides it."""
+
+
+class Role(StrEnum):
+    """user: asks for answers, and sees its own account. operator: sees everything, and makes keys and terms. device:
+    opens the gateway, and nothing of the API."""
+
+    USER = "user"
+    OPERATOR = "operator"
+    DEVICE = "device"
+
+
+class KeyRefused(ValueError):
+    """What was asked for would leave nobody in charge, or cannot be kept."""
+
+
+class NoSuchKey(KeyRefused):
+    """It is about a key that is not there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """id: by which it is called, and its account.
+    name: whose it is, for people; a device's: what requests call it.
+    hint: the end of its secret.
+    made_s: when, seconds since the epoch.
+    """
+
+    id: str
+    name: str
+    role: Role
+    terms: Terms
+    hint: str
+    made_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asks.
+
+    account: who pays.
+    keyed: it has shown a key; otherwise the API asks for none, and it must be on this machine.
+    name: of its key, "" without one; a device's: what requests call it.
+    """
+
+    account: str
+    role: Role
+    terms: Terms
+    keyed: bool
+    name: str = ""
+
+    def at(self, device: str | None) -> Caller:
+        """Of nobody known, the account is that of the device."""
+        known = self.account != ANONYMOUS
+        return self if known or device is None else replace(self, account=account_of(device))
+
+
+class Secret(NamedTuple):
+    """A hash that opens a key.
+
+    until_s: how long, seconds since the epoch; None: until the key is revoked.
+    """
+
+    digest: str
+    key: str
+    until_s: float | None = None
+
+
+def digest(secret: str) -> str:
+    """SHA-256, in hexadecimal."""
+    return hashlib.sha256(secret.encode()).hexdigest()
+
+
+class Keyring:
+    """All keys. Times are seconds since the epoch."""
+
+    def __init__(self, keys: Iterable[Key] = (), known: Iterable[Secret] = ()) -> None:
+        self._keys = {key.id: key for key in keys}
+        self._secrets = {secret.digest: secret for secret in known}
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    @property
+    def keys(self) -> Mapping[str, Key]:
+        """By id."""
+        return self._keys
+
+    @property
+    def guards_api(self) -> bool:
+        """Whether the API asks for a key: as soon as there is one that opens it. A device's does not, and whoever makes
+        one before any other must not be shut out by it."""
+        return bool(self._openers())
+
+    def copy(self) -> Keyring:
+        """One that may be changed before the change is known to last."""
+        return Keyring(self._keys.values(), self._secrets.values())
+
+    def key(self, id: str) -> Key:
+        """Raises KeyRefused."""
+        if id not in self._keys:
+            raise NoSuchKey(f"there is no key {id!r}")
+        return self._keys[id]
+
+    def holder(self, hashed: str, now_s: float) -> Key | None:
+        """Whose secret has that hash; None: nobody's, or of a key that has expired."""
+        known = self._secrets.get(hashed)
+        if known is None or not hmac.compare_digest(known.digest, hashed):
+            return None
+        if known.until_s is not None and known.until_s <= now_s:
+            return None
+        key = self._keys[known.key]
+        expires_s = key.terms.expires_s
+        return key if expires_s is None or now_s < expires_s else None
+
+    def make(self, name: str, role: Role, terms: Terms, now_s: float) -> tuple[Key, Secret, str]:
+        """A new key: what is kept of it, and its secret. Raises KeyRefused, also for a first one that opens the API and
+        is no operator's."""
+        if role is Role.DEVICE:
+            self._check_device(name)
+            terms = _of_device(name, terms)
+        elif not (_rules(role, terms) or self._rulers()):
+            raise KeyRefused(
+                "the first key must be an operator's that does not expire: with it, everybody without one is turned "
+                "away"
+            )
+        said = PREFIX + secrets.token_urlsafe(SECRET_BYTES)
+        key = Key(f"key-{secrets.token_hex(6)}", name, role, terms, said[-4:], now_s)
+        self._keys[key.id] = key
+        return key, self._opens(key, said), said
+
+    def rotate(self, id: str, now_s: float, grace_s: float = 0.0) -> tuple[Key, list[Secret], str]:
+        """A new secret for a key; the old ones hold for `grace_s` seconds more. Raises KeyRefused."""
+        key = self.key(id)
+        said = PREFIX + secrets.token_urlsafe(SECRET_BYTES)
+        until_s = now_s + grace_s
+        changed = [
+            old._replace(until_s=until_s if old.until_s is None else min(old.until_s, until_s))
+            for old in self._secrets.values()
+            if old.key == id
+        ]
+        self._secrets.update((old.digest, old) for old in changed)
+        key = self._keys[id] = replace(key, hint=said[-4:])
+        return key, [*changed, self._opens(key, said)], said
+
+    def change(self, id: str, name: str, role: Role, terms: Terms) -> Key:
+        """Set what it is. Raises KeyRefused."""
+        old = self.key(id)
+        if Role.DEVICE in (old.role, role):
+            if role is not old.role:
+                raise KeyRefused("a device's key stays one, and no other key becomes one: make a new one")
+            if name != old.name:
+                raise KeyRefused(f"the device keeps its name, {old.name!r}: make a new key for another one")
+            terms = _of_device(name, terms)
+        key = replace(old, name=name, role=role, terms=terms)
+        if not _rules(role, terms):
+            self._not_last(id)
+        self._keys[id] = key
+        return key
+
+    def revoke(self, id: str) -> Key:
+        """It opens nothing any more. Raises KeyRefused."""
+        key = self.key(id)
+        if self._openers() != [id]:  # with the last one gone, the API is open again, on this machine
+            self._not_last(id)
+        del self._keys[id]
+        self._secrets = {hashed: known for hashed, known in self._secrets.items() if known.key != id}
+        return key
+
+    def _opens(self, key: Key, said: str) -> Secret:
+        known = Secret(digest(said), key.id)
+        self._secrets[known.digest] = known
+        return known
+
+    def _openers(self) -> list[str]:
+        """Those that open the API."""
+        return [key.id for key in self._keys.values() if key.role is not Role.DEVICE]
+
+    def _check_device(self, name: str) -> None:
+        """Raises KeyRefused for a name that no device may have, or that another one has."""
+        try:
+            device_name(name)
+        except ValueError as error:
+            raise KeyRefused(str(error)) from None
+        for key in self._keys.values():
+            if key.role is Role.DEVICE and key.name == name:
+                raise KeyRefused(f"the device {name!r} has a key, {key.id}: rotate it, or revoke it first")
+
+    def _rulers(self) -> list[str]:
+        """Operators that will still be there tomorrow."""
+        return [key.id for key in self._keys.values() if _rules(key.role, key.terms)]
+
+    def _not_last(self, id: str) -> None:
+        if self._rulers() == [id]:
+            raise KeyRefused("it is the only operator's key that does not expire: make another one first")
+
+
+def _rules(role: Role, terms: Terms) -> bool:
+    """Whether it is enough to stay in charge."""
+    return role is Role.OPERATOR and terms.expires_s is None
+
+
+def _of_device(name: str, terms: Terms) -> Terms:
+    """A device computes for itself alone: others are not its own to use."""
+    if terms.devices not in (None, (name,)):
+        raise KeyRefused(f"the key of the device {name!r} is for that device alone")
+    return replace(terms, devices=(name,))

@@ -1,0 +1,184 @@
+"""The ledger: keys, terms and bills on disk, with one writer, the router. It survives whatever dies.
+
+SQLite in WAL mode: what a call has written survives every process (a power cut may take the last moments), and somebody
+may read beside it. The calls block: they are for a thread of their own.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from tandem.deployments.access.accounts import Bill, Terms
+from tandem.deployments.access.keys import Key, Role, Secret
+from tandem.policies.cost import Used
+
+VERSION = 1
+"""Of the tables; a file of another version is refused."""
+
+_TABLES = """
+CREATE TABLE keys (id TEXT PRIMARY KEY, name TEXT, role TEXT, hint TEXT, made_s REAL, terms BLOB) STRICT;
+CREATE TABLE secrets (digest TEXT PRIMARY KEY, key TEXT, until_s REAL) STRICT;
+CREATE TABLE terms (account TEXT PRIMARY KEY, terms BLOB) STRICT;
+CREATE TABLE bills (
+    account TEXT, device TEXT, requests INTEGER,
+    server_in INTEGER, server_out INTEGER, device_in INTEGER, device_out INTEGER,
+    server_usd_in REAL, server_usd_out REAL, joules REAL, device_usd REAL,
+    PRIMARY KEY (account, device)
+) STRICT;
+"""
+_COUNTED = (
+    "requests",
+    "server_in",
+    "server_out",
+    "device_in",
+    "device_out",
+    "server_usd_in",
+    "server_usd_out",
+    "joules",
+    "device_usd",
+)
+_CHARGE = "INSERT INTO bills VALUES ({}) ON CONFLICT DO UPDATE SET {}".format(
+    ", ".join("?" * (2 + len(_COUNTED))), ", ".join(f"{name} = {name} + excluded.{name}" for name in _COUNTED)
+)
+
+Charge = tuple[str, str, Bill]
+"""(account, device or "", what it has cost)"""
+
+
+class Books(NamedTuple):
+    """All that a ledger has at one moment."""
+
+    keys: list[Key]
+    secrets: list[Secret]
+    terms: dict[str, Terms]
+    bills: list[Charge]
+
+
+class LedgerError(Exception):
+    """The file is no ledger, or cannot be written."""
+
+
+class Ledger:
+    """path: its file, made where there is none; None: in memory, gone with this process."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        """Raises LedgerError, as every call does that writes."""
+        try:
+            if path is not None:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.touch(mode=0o600)
+            self._file = sqlite3.connect(path or ":memory:", check_same_thread=False, timeout=10.0)
+            self._file.execute("PRAGMA journal_mode = WAL")
+            self._file.execute("PRAGMA synchronous = NORMAL")
+            (version,) = self._file.execute("PRAGMA user_version").fetchone()
+            if version == 0:
+                self._file.executescript(f"BEGIN; {_TABLES} PRAGMA user_version = {VERSION}; COMMIT;")
+            elif version != VERSION:
+                raise LedgerError(f"{path} is a ledger of version {version}; this is for version {VERSION}")
+            self._seen = self._data_version()
+        except (OSError, sqlite3.Error) as error:
+            raise LedgerError(f"{path}: {error}") from None
+
+    def read(self) -> Books:
+        """All of it."""
+        with self._commit():
+            self._file.execute("BEGIN")
+            return Books(self.keys(), self.secrets(), self.terms(), self.bills())
+
+    def keys(self) -> list[Key]:
+        """All that were made and not revoked."""
+        rows = self._file.execute("SELECT id, name, role, terms, hint, made_s FROM keys ORDER BY made_s")
+        return [
+            Key(id, name, Role(role), _terms(terms), hint, made_s)
+            for id, name, role, terms, hint, made_s in rows
+        ]
+
+    def secrets(self) -> list[Secret]:
+        """What opens them."""
+        return [Secret(*row) for row in self._file.execute("SELECT digest, key, until_s FROM secrets")]
+
+    def terms(self) -> dict[str, Terms]:
+        """That were settled for accounts without a key."""
+        rows = self._file.execute("SELECT account, terms FROM terms")
+        return {account: _terms(terms) for account, terms in rows}
+
+    def bills(self) -> list[Charge]:
+        """What everything has cost so far."""
+        rows = self._file.execute(f"SELECT account, device, {', '.join(_COUNTED)} FROM bills")
+        return [
+            (account, device, Bill(requests, Used(*used), *money))
+            for account, device, requests, *counted in rows
+            for used, money in [(counted[:4], counted[4:])]
+        ]
+
+    def keep_key(self, key: Key, opens: Iterable[Secret] = ()) -> None:
+        """A key that is new or has changed, and the secrets of it that have."""
+        row = key.id, key.name, str(key.role), key.hint, key.made_s, msgspec.msgpack.encode(key.terms)
+        with self._commit() as file:
+            file.execute("INSERT OR REPLACE INTO keys VALUES (?, ?, ?, ?, ?, ?)", row)
+            file.executemany("INSERT OR REPLACE INTO secrets VALUES (?, ?, ?)", opens)
+
+    def drop_key(self, id: str) -> None:
+        """It was revoked; what it has cost stays in the books."""
+        with self._commit() as file:
+            file.execute("DELETE FROM keys WHERE id = ?", (id,))
+            file.execute("DELETE FROM secrets WHERE key = ?", (id,))
+
+    def keep_terms(self, account: str, terms: Terms) -> None:
+        """Of an account without a key."""
+        row = account, msgspec.msgpack.encode(terms)
+        with self._commit() as file:
+            file.execute("INSERT OR REPLACE INTO terms VALUES (?, ?)", row)
+
+    def charge(self, charges: Iterable[Charge]) -> None:
+        """Add these, all or none."""
+        with self._commit() as file:
+            file.executemany(_CHARGE, [_row(*charge) for charge in charges])
+
+    def changed_elsewhere(self) -> bool:
+        """Whether another connection has written since this was asked last."""
+        before, self._seen = self._seen, self._data_version()
+        return self._seen != before
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _data_version(self) -> int:
+        (version,) = self._file.execute("PRAGMA data_version").fetchone()
+        return int(version)
+
+    @contextmanager
+    def _commit(self) -> Iterator[sqlite3.Connection]:
+        """All that is done meanwhile, or nothing. Raises LedgerError."""
+        try:
+            with self._file:
+                yield self._file
+        except sqlite3.Error as error:
+            raise LedgerError(f"the ledger cannot be written: {error}") from None
+
+
+def _row(account: str, device: str, bill: Bill) -> tuple[object, ...]:
+    used = bill.used
+    return (
+        account,
+        device,
+        bill.requests,
+        used.server_in,
+        used.server_out,
+        used.device_in,
+        used.device_out,
+        bill.server_usd_in,
+        bill.server_usd_out,
+        bill.joules,
+        bill.device_usd,
+    )
+
+
+def _terms(packed: bytes) -> Terms:
+    return msgspec.msgpack.decode(packed, type=Terms)

@@ -1,0 +1,1 @@
+"""Admission: rate limits and fair queueing before a request starts."""

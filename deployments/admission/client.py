@@ -1,0 +1,81 @@
+"""The gate as a replica of the API sees it: requests pass through one by one, and leave many at once."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from contextlib import asynccontextmanager
+from typing import Any
+
+from tandem.deployments.admission.controller import SILENT_S, Entry, Passage
+from tandem.deployments.reports import Outbox
+
+SIGN_S = SILENT_S / 3
+"""Between two signs of life."""
+CLOSING_S = 1.0
+"""A session that takes longer to close is at an endpoint that is gone, and its place with it."""
+
+
+class Entrance:
+    """ask: calls a method of the router and returns what it says. tell: calls one that says nothing.
+    closing: sessions of ended requests that are being closed: until they are, their places are taken.
+    """
+
+    def __init__(
+        self,
+        ask: Callable[..., Awaitable[Passage]],
+        tell: Callable[..., object],
+        closing: Callable[[], Collection[asyncio.Task[Any]]] = tuple,
+    ) -> None:
+        self._ask, self._tell, self._closing = ask, tell, closing
+        self._leaving: dict[asyncio.Task[None], int] = {}
+        self._name = secrets.token_hex(8)
+        self._entries: dict[int, Entry] = {}
+        self._left = Outbox[int](lambda requests: self._tell("left", self._name, requests))
+        self._telling: asyncio.Task[None] | None = None
+
+    @asynccontextmanager
+    async def pass_through(self, entry: Entry) -> AsyncIterator[Passage]:
+        """Entered when the request may begin. Raises LimitReached."""
+        try:
+            passage = await self._ask("enter", self._name, entry)
+            self._entries[entry.request] = entry
+            if self._telling is None or self._telling.done():
+                self._telling = asyncio.get_running_loop().create_task(self._keep_telling())
+            yield passage
+        finally:
+            if closing := self._closing():
+                task = asyncio.get_running_loop().create_task(_ended(closing))
+                self._leaving[task] = entry.request
+                task.add_done_callback(self._leave)
+            else:
+                self._say_left(entry.request)
+
+    def _leave(self, task: asyncio.Task[None]) -> None:
+        if (request := self._leaving.pop(task, None)) is not None:
+            self._say_left(request)
+
+    def _say_left(self, request: int) -> None:
+        self._entries.pop(request, None)
+        self._left.add(request)
+
+    def close(self) -> None:
+        """This replica ends."""
+        for task in list(self._leaving):
+            self._leave(task)
+        self._left.flush()
+        if self._telling is not None:
+            self._telling.cancel()
+
+    async def _keep_telling(self) -> None:
+        """Say what is under way, as long as anything is."""
+        while True:
+            await asyncio.sleep(SIGN_S)
+            if not self._entries:
+                return
+            self._tell("under_way", self._name, list(self._entries.values()))
+
+
+async def _ended(tasks: Collection[asyncio.Task[Any]]) -> None:
+    await asyncio.wait(tasks, timeout=CLOSING_S)

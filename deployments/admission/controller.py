@@ -1,0 +1,209 @@
+"""The gate: who may begin now, by its terms and by what others wait for. One for all replicas of the API.
+
+A request passes once, however many answers it wants; what goes on elsewhere has passed already, so half an answer never
+waits behind a new one. A replica of the API says again and again which requests it has under way: what it no longer
+names has left, and so has everything of one that falls silent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from tandem.deployments.access.accounts import Terms
+from tandem.deployments.config.settings import GateSettings
+from tandem.engine.base import EngineError
+from tandem.policies.admission.fairness import FairQueue, Place
+from tandem.policies.admission.rate_limit import RateLimit
+
+SILENT_S = 10.0
+"""A replica of the API that has said nothing for so long is not there."""
+
+
+class LimitReached(EngineError):
+    """The account has had what its terms allow for now. retry_after_s: when there is more."""
+
+    code = "rate_limit_exceeded"
+
+    def __init__(self, message: str, retry_after_s: float) -> None:
+        super().__init__(message, retry_after_s)
+        self.retry_after_s = retry_after_s
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A request that wants to begin. sessions: answers to it; prompt_tokens: of all of them."""
+
+    request: int
+    account: str
+    sessions: int
+    prompt_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """What is left of a limit a minute. reset_s: seconds until all of it is there again."""
+
+    limit: int
+    remaining: int
+    reset_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """A request may begin. What is left of its account's limits; None where there is none."""
+
+    requests: Allowance | None = None
+    tokens: Allowance | None = None
+
+
+class _Limits:
+    """Of one account."""
+
+    __slots__ = ("requests", "tokens")
+
+    def __init__(self) -> None:
+        self.requests: RateLimit | None = None
+        self.tokens: RateLimit | None = None
+
+    def follow(self, terms: Terms) -> None:
+        """New terms, new limits."""
+        self.requests = _limit(self.requests, terms.requests_per_minute)
+        self.tokens = _limit(self.tokens, terms.tokens_per_minute)
+
+
+def _limit(now: RateLimit | None, per_minute: int | None) -> RateLimit | None:
+    if per_minute is None:
+        return None
+    return now if now is not None and now.limit == per_minute else RateLimit(per_minute)
+
+
+class Gate:
+    """capacity: sessions that can be under way at once, as far as is known.
+    settings: of who waits when all is full.
+    """
+
+    def __init__(
+        self,
+        capacity: Callable[[], int],
+        settings: GateSettings,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._capacity, self.settings, self._clock = capacity, settings, clock
+        self._fair = FairQueue(capacity())
+        self._limits: dict[str, _Limits] = {}
+        self._waiting: dict[Place, asyncio.Future[None]] = {}
+        self._under_way: dict[str, dict[int, tuple[Entry, Place]]] = {}  # by replica of the API and request
+        self._heard_s: dict[str, float] = {}
+
+    @property
+    def waiting(self) -> int:
+        """Requests."""
+        return self._fair.waiting
+
+    async def enter(self, replica: str, entry: Entry, terms: Terms) -> Passage:
+        """Return when the request may begin. Raises LimitReached."""
+        self._forget_silent()
+        now_s = self._clock()
+        limits = self._limits.setdefault(entry.account, _Limits())
+        limits.follow(terms)
+        self._check(entry, terms, limits, now_s)
+        if limits.requests is not None:
+            limits.requests.take(1, now_s)
+        if limits.tokens is not None:
+            limits.tokens.take(entry.prompt_tokens, now_s)
+        place = self._fair.join(entry.account, entry.sessions)
+        self._heard_s[replica] = now_s
+        self._under_way.setdefault(replica, {})[entry.request] = entry, place
+        try:
+            await self._admitted(place)
+        except BaseException:
+            self._leave(replica, entry.request)
+            raise
+        now_s = self._clock()
+        return Passage(_allowance(limits.requests, now_s), _allowance(limits.tokens, now_s))
+
+    def used(self, account: str, tokens: int) -> None:
+        """So many tokens were given out to it."""
+        limits = self._limits.get(account)
+        if limits is not None and limits.tokens is not None:
+            limits.tokens.take(tokens, self._clock())
+
+    def under_way(self, replica: str, entries: Mapping[int, Entry]) -> None:
+        """All that a replica of the API has under way: others have left, and those that are not known (the router is
+        new) have passed before."""
+        self._heard_s[replica] = self._clock()
+        known = self._under_way.setdefault(replica, {})
+        for request in [
+            r for r, (_, place) in known.items() if place not in self._waiting and r not in entries
+        ]:
+            self._leave(replica, request)
+        for request, entry in entries.items():
+            if request not in known:
+                known[request] = entry, self._fair.join(entry.account, entry.sessions)
+        self._admit()
+
+    def leave(self, replica: str, request: int) -> None:
+        """It is over."""
+        self._leave(replica, request)
+
+    def _check(self, entry: Entry, terms: Terms, limits: _Limits, now_s: float) -> None:
+        if terms.concurrent is not None and self._fair.of(entry.account) + entry.sessions > terms.concurrent:
+            raise LimitReached(f"at most {terms.concurrent} answers at once", 1.0)
+        for limit, amount, what in (
+            (limits.requests, 1, "requests"),
+            (limits.tokens, entry.prompt_tokens, "tokens"),
+        ):
+            if limit is not None and (wait_s := limit.wait_s(amount, now_s)) > 0:
+                raise LimitReached(f"at most {limit.limit:g} {what} a minute", wait_s)
+        if self._fair.waiting >= self.settings.queue:
+            raise LimitReached(f"{self._fair.waiting} requests wait already", 1.0)
+
+    async def _admitted(self, place: Place) -> None:
+        """Return when there is room for it. Raises LimitReached after `queue_s`."""
+        self._admit()
+        if place.admitted:
+            return
+        queue_s = self.settings.queue_s
+        admitted = self._waiting[place] = asyncio.get_running_loop().create_future()
+        try:
+            async with asyncio.timeout(queue_s):
+                await admitted
+        except TimeoutError:
+            raise LimitReached(f"no room within {queue_s:g} s", 1.0) from None
+        finally:
+            del self._waiting[place]
+
+    def _admit(self) -> None:
+        self._fair.capacity = self._capacity()
+        for place in self._fair.admit():
+            admitted = self._waiting.get(place)
+            if admitted is not None and not admitted.done():
+                admitted.set_result(None)
+
+    def _leave(self, replica: str, request: int) -> None:
+        found = self._under_way.get(replica, {}).pop(request, None)
+        if found is not None:
+            self._fair.leave(found[1])
+            self._admit()
+
+    def _forget_silent(self) -> None:
+        now_s = self._clock()
+        for replica in [r for r, heard_s in self._heard_s.items() if heard_s < now_s - SILENT_S]:
+            requests = self._under_way[replica]
+            for request, (_, place) in list(requests.items()):
+                if place not in self._waiting:  # one that waits has nothing under way to tell of
+                    self._leave(replica, request)
+            if not requests:
+                del self._heard_s[replica], self._under_way[replica]
+
+
+def _allowance(limit: RateLimit | None, now_s: float) -> Allowance | None:
+    if limit is None:
+        return None
+    return Allowance(int(limit.limit), max(0, int(limit.left(now_s))), limit.full_s(now_s))

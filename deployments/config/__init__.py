@@ -1,0 +1,1 @@
+"""Settings of the deployments, their errors in plain words, and changes while they run."""

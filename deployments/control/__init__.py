@@ -1,0 +1,1 @@
+"""The control plane: the router and the scheduler, and how others call them."""

@@ -1,0 +1,300 @@
+"""The router: decides where a request goes, by policy, and learns from what becomes of it.
+
+One for all replicas of the API. It follows the scheduler's snapshot, keeps the experience of all requests, counts them
+for operators (`deployments.control.metrics`), and is the one who knows keys, terms and bills and writes them down
+(`deployments.access.key_service`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
+
+from ray import serve
+from ray.serve.handle import DeploymentHandle
+
+from tandem.deployments.access.accounts import Statement, device_of
+from tandem.deployments.access.key_service import Treasury
+from tandem.deployments.access.keys import Caller, Key, KeyRefused, Role
+from tandem.deployments.admission.controller import Entry, Gate, Passage
+from tandem.deployments.config.reconfigure import in_place
+from tandem.deployments.config.settings import (
+    GateSettings,
+    LedgerSettings,
+    RacingSettings,
+    RouterSettings,
+    SketchSettings,
+    Strict,
+)
+from tandem.deployments.control.metrics import Metrics, Observation
+from tandem.deployments.learning.experience import Experience
+from tandem.deployments.modes.base import VERIFIER
+from tandem.deployments.placement import profiles
+from tandem.deployments.placement.expansion_scheduler import Expansions
+from tandem.deployments.reports import Report
+from tandem.deployments.request.assignment import Assignment, RoutingRequest
+from tandem.deployments.request.job import NoSuchDevice
+from tandem.deployments.request.placement import Place, PlaceReport, PlaceRequest, PlanRequest, SketchPlan
+from tandem.deployments.routing.assigner import Assigner
+from tandem.deployments.routing.directory import Snapshot
+from tandem.deployments.routing.routing import Routing
+from tandem.engine.base import EngineError, SplitInfo
+from tandem.policies.routing.collaboration import collaboration
+from tandem.policies.routing.replica import routing
+
+logger = logging.getLogger("ray.serve")
+
+KEEP_S = 10.0
+"""How often what was measured is written down, if it has changed."""
+TELL_S = 0.5
+"""How often the scheduler is told what requests wait for."""
+ANSWER_S = 10.0
+"""The scheduler answers within that, or is not there."""
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def told(
+    method: Callable[P, Coroutine[Any, Any, T]],
+) -> Callable[P, Coroutine[Any, Any, T | EngineError | KeyRefused]]:
+    """A method whose refusals are answers, for the caller to raise: Serve would log them as failures of the router,
+    with a stack trace for every mistake of a client."""
+
+    @wraps(method)
+    async def answered(*args: P.args, **kwargs: P.kwargs) -> T | EngineError | KeyRefused:
+        try:
+            return await method(*args, **kwargs)
+        except (EngineError, KeyRefused) as refusal:
+            return refusal
+
+    return answered
+
+
+class RouterChanges(Strict):
+    """What a router takes over while it runs; null: as it was started with.
+
+    router: how requests find mode and endpoints.
+    racing: budget and exchange_rate only for new accounts.
+    sketch: whether answers are sketched, and who expands them.
+    gate: when all verifiers are full.
+    """
+
+    router: RouterSettings | None = None
+    racing: RacingSettings | None = None
+    sketch: SketchSettings | None = None
+    gate: GateSettings | None = None
+
+
+@serve.deployment
+class Router:
+    """Assigns endpoints to requests.
+
+    model: by which clients ask for the verifiers' model.
+    batch_limit: sessions that a verifier's step takes.
+    places: sessions that a verifier holds at once.
+    """
+
+    async def __init__(  # type: ignore[misc]  # Ray Serve awaits it
+        self,
+        scheduler: DeploymentHandle,
+        model: str,
+        settings: RouterSettings,
+        racing: RacingSettings,
+        sketch: SketchSettings,
+        ledger: LedgerSettings,
+        gate: GateSettings,
+        batch_limit: int,
+        places: int,
+    ) -> None:
+        self._scheduler = scheduler
+        self._started = RouterChanges(router=settings, racing=racing, sketch=sketch, gate=gate)
+        self._assigner = Assigner(
+            settings.collaboration.create(collaboration),
+            lambda: settings.routing.create(routing),
+            batch_limit,
+            Experience(racing),
+        )
+        self._routing = Routing(self._assigner, settings)
+        earlier = await asyncio.to_thread(profiles.read, sketch.profiles) if sketch.profiles else None
+        self._expansions = Expansions(self._assigner, sketch, earlier)
+        self._treasury = Treasury(ledger, self._assigner.experience.accounts)
+        await self._treasury.open()
+        # Where the pool is empty, a first replica's places: whoever waits for it is not held back before.
+        self._gate = Gate(lambda: max(1, self._assigner.count(VERIFIER)) * places, gate)
+        self._metrics = Metrics(model, lambda: self._assigner.snapshot, lambda: self._gate.waiting)
+        loop = asyncio.get_running_loop()
+        self._following = loop.create_task(self._follow())
+        self._keeping = loop.create_task(self._keep_profiles())
+        self._telling = loop.create_task(self._tell_what_waits())
+
+    def reconfigure(self, config: dict[str, Any]) -> None:
+        """Serve's `user_config`, as RouterChanges."""
+        if (changes := in_place(RouterChanges, config)) is None:
+            return
+        started = self._started
+        if (router := changes.router or started.router) is not None:
+            self._assigner.follow(
+                router.collaboration.create(collaboration), lambda: router.routing.create(routing)
+            )
+            self._routing.settings = router
+        if (racing := changes.racing or started.racing) is not None:
+            self._assigner.experience.follow(racing)
+        if (sketch := changes.sketch or started.sketch) is not None:
+            self._expansions.follow(sketch)
+        if (gate := changes.gate or started.gate) is not None:
+            self._gate.settings = gate
+
+    @told
+    async def assign(self, wanted: RoutingRequest) -> Assignment:
+        """Mode and endpoints for a request; raises as Routing.assign."""
+        return await self._routing.assign(wanted)
+
+    async def plan(self, wanted: PlanRequest) -> SketchPlan:
+        """As Expansions.plan."""
+        return await self._expansions.plan(wanted)
+
+    async def place(self, wanted: PlaceRequest) -> Place | None:
+        """As Expansions.place."""
+        return await self._expansions.place(wanted)
+
+    async def free(self, report: PlaceReport) -> None:
+        """As Expansions.free."""
+        self._expansions.free(report)
+
+    async def middles(self) -> tuple[SplitInfo, ...]:
+        """Which kinds there are."""
+        return self._assigner.splits
+
+    async def report(self, reports: Sequence[Report]) -> None:
+        """Answers are over."""
+        for report in reports:
+            self._gate.used(report.account, report.tokens)
+            try:
+                self._assigner.take_in(report)
+            except Exception:  # a bug in one mode's learning must not cost the others' reports
+                logger.exception("cannot learn from a report")
+        self._treasury.charge([(r.account, r.device, r.bill) for r in reports])
+
+    async def observe(self, seen: Sequence[Observation]) -> None:
+        """Requests are over."""
+        for request in seen:
+            self._metrics.observe(request)
+
+    async def exposition(self, openmetrics: bool) -> tuple[bytes, str]:
+        """As Metrics.exposition."""
+        return self._metrics.exposition(openmetrics)
+
+    async def caller(self, hashed: str | None) -> Caller | None:
+        """As Treasury.caller."""
+        return self._treasury.caller(hashed)
+
+    @told
+    async def enter(self, replica: str, entry: Entry) -> Passage:
+        """Return when a request may begin; raises as Gate.enter."""
+        return await self._gate.enter(replica, entry, self._treasury.terms(entry.account))
+
+    async def left(self, replica: str, requests: Sequence[int]) -> None:
+        """They are over, or wait no longer."""
+        for request in requests:
+            self._gate.leave(replica, request)
+
+    async def under_way(self, replica: str, entries: Sequence[Entry]) -> None:
+        """All that a replica of the API has under way."""
+        self._gate.under_way(replica, {entry.request: entry for entry in entries})
+
+    async def account(self, key: str) -> Statement:
+        """The account of that key."""
+        return self._treasury.statement(key)
+
+    @told
+    async def settle(self, key: str, changes: Mapping[str, Any]) -> Statement:
+        """The same, after its terms were changed; raises NoSuchDevice, and as Treasury.settle."""
+        device = device_of(key)
+        snapshot = self._assigner.snapshot
+        if device is not None and device not in snapshot.devices and device not in snapshot.awaited:
+            raise NoSuchDevice(f"no device {device!r} is registered")
+        return await self._treasury.settle(key, changes)
+
+    async def keys(self) -> list[Key]:
+        """All of them, the oldest first."""
+        return self._treasury.keys()
+
+    @told
+    async def make_key(self, name: str, role: Role, changes: Mapping[str, Any]) -> tuple[Key, str]:
+        """A new one and its secret. Raises KeyRefused."""
+        return await self._treasury.make(name, role, changes)
+
+    @told
+    async def rotate_key(self, id: str, grace_s: float) -> tuple[Key, str]:
+        """A new secret for it; the old one holds so long. Raises KeyRefused."""
+        return await self._treasury.rotate(id, grace_s)
+
+    @told
+    async def change_key(
+        self, id: str, name: str | None, role: Role | None, changes: Mapping[str, Any]
+    ) -> Key:
+        """Set what is not None. Raises KeyRefused."""
+        return await self._treasury.change(id, name, role, changes)
+
+    @told
+    async def revoke_key(self, id: str) -> Key:
+        """It opens nothing any more. Raises KeyRefused."""
+        return await self._treasury.revoke(id)
+
+    async def lost(self, name: str, address: str) -> None:
+        """That device did not answer somebody."""
+        self._scheduler.lost.remote(name, address)
+
+    async def snapshot(self) -> Snapshot:
+        """What is up, as this router knows it."""
+        return self._assigner.snapshot
+
+    async def _follow(self) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(ANSWER_S):
+                    snapshot = await self._scheduler.snapshot.remote(self._assigner.version, wait_s=5.0)
+            except Exception as error:  # the scheduler restarts: go on with what is known
+                logger.warning("no news from the scheduler: %s", type(error).__name__)
+                await asyncio.sleep(0.5)
+                continue
+            self._routing.see(snapshot)
+            self._expansions.see()
+
+    async def _tell_what_waits(self) -> None:
+        """Requests that wait for a pool are what it grows for, from nothing if need be."""
+        told = True  # perhaps by a predecessor
+        while True:
+            await asyncio.sleep(TELL_S)
+            waiting = self._routing.take_waiting()
+            waiting[VERIFIER] += self._gate.waiting
+            if told or any(waiting.values()):
+                self._scheduler.waiting.remote(dict(waiting))
+            told = any(waiting.values())
+
+    async def _keep_profiles(self) -> None:
+        """Write what was measured down, where somebody wants it."""
+        kept = self._expansions.profiles
+        while True:
+            await asyncio.sleep(KEEP_S)
+            path, known = self._expansions.settings.profiles, self._expansions.profiles
+            if path is not None and known != kept:
+                await asyncio.to_thread(profiles.write, path, known)
+                kept = known
+
+    async def check_health(self) -> None:
+        """Serve restarts the router when one of its loops has ended."""
+        for task in (self._following, self._keeping, self._telling):
+            if task.done():
+                raise RuntimeError(f"a loop ended: {task}")
+
+    async def __del__(self) -> None:
+        self._following.cancel()
+        self._keeping.cancel()
+        self._telling.cancel()
+        await self._treasury.close()

@@ -1,0 +1,163 @@
+"""The scheduler: knows what is up. Devices register here; replicas are listed through Serve."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from pydantic import Field
+from ray import serve
+from ray.serve.handle import DeploymentHandle
+
+from tandem.cluster.devices.record import DeviceRecord
+from tandem.deployments.config.reconfigure import in_place
+from tandem.deployments.config.settings import Strict
+from tandem.deployments.pools.device_hosts import Edge, HostSettings
+from tandem.deployments.pools.replica import EndpointSettings
+from tandem.deployments.request.assignment import EndpointInfo
+from tandem.deployments.routing.directory import Directory, Snapshot
+
+logger = logging.getLogger("ray.serve")
+
+FORGET_S = 3.0
+"""What a router that has gone said of waiting requests is true for so long."""
+
+
+class SchedulerSettings(Strict):
+    """refresh_s: how often replicas are asked for their load.
+    expiry_s: a device that has not registered for so long is not there.
+    """
+
+    refresh_s: float = Field(0.5, gt=0)
+    expiry_s: float = Field(4.0, gt=1)
+
+
+class SchedulerChanges(Strict):
+    """What a scheduler takes over while it runs; null: as it was started with.
+
+    hosts: device hosts, all of them.
+    """
+
+    hosts: tuple[HostSettings, ...] | None = None
+
+
+@serve.deployment
+class Scheduler:
+    """Keeps the directory and hands out snapshots of it. Sees to it that the device hosts that the settings list are
+    there."""
+
+    async def __init__(  # type: ignore[misc]  # Ray Serve awaits it
+        self,
+        pools: Mapping[str, DeploymentHandle],
+        hosts: Sequence[HostSettings],
+        settings: SchedulerSettings,
+        endpoint: EndpointSettings,
+    ) -> None:
+        self._pools, self._settings, self._hosts = dict(pools), settings, tuple(hosts)
+        # Versions that no predecessor can have reached: whoever followed that one is told everything.
+        self._directory = Directory(settings.expiry_s, version=time.time_ns() // 1000)
+        self._directory.expect(_names(hosts))
+        self._news, self._listed = asyncio.Event(), asyncio.Event()
+        self._waiting: Mapping[str, float] = {}
+        self._waiting_until_s = 0.0
+        self._waking: dict[str, asyncio.Task[None]] = {}
+        context = serve.get_replica_context()
+        myself = serve.get_deployment_handle(context.deployment, context.app_name)
+        self._edge = Edge(
+            context.app_name, hosts, myself.register.remote, endpoint, context.replica_id.unique_id
+        )
+        loop = asyncio.get_running_loop()
+        self._refreshing = loop.create_task(self._refresh())
+        self._tending = loop.create_task(self._edge.tend())
+
+    def reconfigure(self, config: dict[str, Any]) -> None:
+        """Serve's `user_config`, as SchedulerChanges."""
+        if (changes := in_place(SchedulerChanges, config)) is not None:
+            hosts = self._hosts if changes.hosts is None else changes.hosts
+            self._edge.want(hosts)
+            self._directory.expect(_names(hosts))
+
+    async def register(self, records: Sequence[DeviceRecord]) -> None:
+        """Called by device hosts, again and again: it is also their sign of life."""
+        if self._directory.register(records, time.monotonic()):
+            self._tell()
+
+    async def lost(self, name: str, address: str) -> None:
+        """That device did not answer somebody; until it registers again it is not there, nor are others of its
+        host."""
+        if self._directory.lost(name, address, time.monotonic()):
+            self._tell()
+
+    async def waiting(self, requests: Mapping[str, float]) -> None:
+        """How many no replica of a pool has yet, by its name; the router says so again and again."""
+        self._waiting, self._waiting_until_s = requests, time.monotonic() + FORGET_S
+
+    async def snapshot(self, after: int = -1, wait_s: float = 0.0) -> Snapshot:
+        """What has changed since version `after`, or all where that is not known; waits up to `wait_s` seconds for a
+        change. Never before replicas were listed once."""
+        await self._listed.wait()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(wait_s):
+                while self._directory.version == after:
+                    await self._news.wait()
+        return self._directory.since(after)
+
+    async def _refresh(self) -> None:
+        while True:
+            await asyncio.gather(*(self._list(pool, handle) for pool, handle in self._pools.items()))
+            if self._directory.update(time.monotonic()):
+                self._tell()
+            self._listed.set()
+            await asyncio.sleep(self._settings.refresh_s)
+
+    async def _list(self, pool: str, handle: DeploymentHandle) -> None:
+        waiting = self._waiting.get(pool, 0.0) if time.monotonic() < self._waiting_until_s else 0.0
+        up = self._directory.count(pool)
+        if waiting and not up:
+            self._wake(pool, handle)
+        try:
+            async with asyncio.timeout(2.0):
+                asked = handle.broadcast("state", waiting / max(up, 1))
+                states = await asked.results_async(return_exceptions=True)
+        except TimeoutError:  # one of them hangs: Serve will see to that, and the rest are still there
+            logger.warning("not every %s says how busy it is", pool)
+            return
+        except Exception as error:  # no replica is up yet, or the only one has just died
+            logger.debug("cannot list %s: %r", pool, error)
+            states = []
+        self._directory.list_pool(pool, (s for s in states if isinstance(s, EndpointInfo)))
+
+    def _wake(self, pool: str, handle: DeploymentHandle) -> None:
+        """Wait for a replica of an empty pool, for which Serve then starts one; once at a time."""
+        if pool not in self._waking or self._waking[pool].done():
+            self._waking[pool] = asyncio.get_running_loop().create_task(_woken(pool, handle))
+
+    def _tell(self) -> None:
+        self._news.set()
+        self._news = asyncio.Event()
+
+    async def check_health(self) -> None:
+        """Serve restarts the scheduler when one of its loops has ended."""
+        for task in (self._refreshing, self._tending):
+            if task.done():
+                raise RuntimeError(f"a loop ended: {task}")
+
+    async def __del__(self) -> None:
+        for task in (self._refreshing, self._tending, *self._waking.values()):
+            task.cancel()
+        self._edge.stop()
+
+
+async def _woken(pool: str, handle: DeploymentHandle) -> None:
+    try:
+        await handle.wake.remote()
+    except Exception as error:
+        logger.warning("%s does not wake: %r", pool, error)
+
+
+def _names(hosts: Iterable[HostSettings]) -> list[str]:
+    return [device.name for host in hosts for device in host.devices]

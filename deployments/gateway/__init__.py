@@ -1,0 +1,1 @@
+"""Devices that dial in: the gateway's side and the device's."""

@@ -1,0 +1,194 @@
+"""A device's connection to the gateway: dialled by the device, and again whenever it is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import secrets
+import ssl
+from collections.abc import Callable
+from dataclasses import replace
+
+from tandem.cluster.devices.record import DeviceRecord
+from tandem.cluster.wire.client import Connection
+from tandem.cluster.wire.frames import AlreadyConnected, Unauthorized
+from tandem.cluster.wire.listener import dial_in
+from tandem.cluster.wire.wire import WireSettings
+from tandem.deployments.access.accounts import Statement
+from tandem.deployments.gateway.messages import (
+    ACCOUNT,
+    ASSIGN,
+    ECHO,
+    ENGINE,
+    MIDDLES,
+    OVER,
+    REGISTER,
+    Over,
+    Registered,
+    Told,
+    pack,
+    unpack,
+)
+from tandem.deployments.request.assignment import Assignment, EndpointInfo, RoutingRequest
+from tandem.engine.base import Engine, EngineError, EngineStopped, SplitInfo
+from tandem.policies.cost import Used
+
+log = logging.getLogger(__name__)
+
+REGISTER_S = 1.0
+"""Between two words of how the device is doing."""
+AGAIN_S = 0.2, 5.0
+"""Between two attempts to dial: at first, and at most."""
+
+
+class Uplink:
+    """registered: what the gateway has said last; None until it has."""
+
+    def __init__(
+        self,
+        address: str,
+        key: str,
+        engine: Engine,
+        record: Callable[[], DeviceRecord],
+        *,
+        tls: ssl.SSLContext | None = None,
+        settings: WireSettings,
+    ) -> None:
+        """address: the gateway's, "host:port"; record: what the device says of itself, but for where it is reached."""
+        self.registered: Registered | None = None
+        self._address, self._key, self._tls, self._settings = address, key, tls, settings
+        self._engine, self._record = engine, record
+        self._instance = secrets.token_bytes(16)
+        self._connection: Connection | None = None
+        self._reached = asyncio.Event()  # there is a connection
+        self._passed: set[int] = set()  # requests that have an assignment of the cloud's
+        self._over: set[asyncio.Task[None]] = set()
+
+    @property
+    def up(self) -> bool:
+        """Whether the gateway answers."""
+        connection = self._connection
+        return connection is not None and not connection.closed.done() and not connection.away
+
+    @property
+    def away(self) -> bool:
+        """Whether the connection is broken and may be back."""
+        return self._connection is not None and self._connection.away
+
+    @property
+    def rtt_s(self) -> float:
+        """To the gateway; 0 where that is not known."""
+        return 0.0 if self._connection is None else self._connection.rtt_s
+
+    async def run(self) -> None:
+        """Stay connected until cancelled. Raises Unauthorized, or AlreadyConnected where another program that shows the
+        same key is there."""
+        try:
+            while True:
+                self._connection = connection = await self._dialled()
+                self._reached.set()
+                await self._stay(connection)
+                self._reached.clear()
+                log.warning("the connection to %s is lost: %s", self._address, connection.reason)
+                await asyncio.sleep(AGAIN_S[0])
+        finally:
+            if self._connection is not None:
+                await self._connection.close()
+
+    async def connected(self) -> None:
+        """Return when there is a connection."""
+        await self._reached.wait()
+
+    async def assign(self, wanted: RoutingRequest) -> Assignment:
+        """What the router says; the device itself is here. Raises EngineError."""
+        try:
+            told = unpack(await self._ask(ASSIGN, pack(wanted)), Told)
+        except BaseException:  # the gateway may have let it pass all the same
+            if wanted.request not in self._passed:
+                self._say_over(Over(wanted.request, Used(), 0.0))
+            raise
+        self._passed.add(wanted.request)
+        name = self.registered.name if self.registered else ""
+        return told.assignment(
+            {
+                role: tuple(
+                    replace(e, rtt_s=0.0 if e.device and e.name == name else self.rtt_s) for e in there
+                )
+                for role, there in told.endpoints.items()
+            }
+        )
+
+    async def dial(self, endpoint: EndpointInfo) -> Engine:
+        """The engine of an endpoint of the cloud's. Raises EngineError."""
+        return await self._connected().find(endpoint.key)
+
+    def over(self, said: Over) -> None:
+        """A request is over, which the cloud may have had a part in."""
+        if said.request in self._passed:
+            self._passed.discard(said.request)
+            self._say_over(said)
+
+    def _say_over(self, said: Over) -> None:
+        """If that is possible; otherwise the gateway sees it by itself when the connection is lost."""
+        task = asyncio.get_running_loop().create_task(self._tell(said))
+        self._over.add(task)
+        task.add_done_callback(self._over.discard)
+
+    async def account(self) -> Statement:
+        """Of the device's key. Raises EngineError."""
+        return unpack(await self._ask(ACCOUNT, pack(None)), Statement)
+
+    async def middles(self) -> tuple[SplitInfo, ...]:
+        """Of which splits of models the cloud has the middle. Raises EngineError."""
+        return unpack(await self._ask(MIDDLES, pack(None)), tuple[SplitInfo, ...])
+
+    async def echo_s(self, size_bytes: int) -> float:
+        """Seconds for so much to go to the cloud and come back. Raises EngineError."""
+        now = asyncio.get_running_loop().time
+        began_s = now()
+        await self._ask(ECHO, bytes(size_bytes))
+        return now() - began_s
+
+    async def _tell(self, said: Over) -> None:
+        try:
+            await self._ask(OVER, pack(said))
+        except EngineError as error:
+            log.info("the gateway does not hear that a request is over: %s", error)
+
+    async def _ask(self, method: str, body: bytes) -> bytes:
+        return await self._connected().ask(method, body)
+
+    def _connected(self) -> Connection:
+        if self._connection is None or self._connection.closed.done():
+            raise EngineStopped(f"there is no connection to the cloud at {self._address}")
+        return self._connection
+
+    async def _dialled(self) -> Connection:
+        pause_s, longest_s = AGAIN_S
+        while True:
+            try:
+                return await dial_in(
+                    self._address,
+                    {ENGINE: self._engine},
+                    token=self._key,
+                    tls=self._tls,
+                    settings=self._settings,
+                    instance=self._instance,
+                )
+            except (Unauthorized, AlreadyConnected):
+                raise
+            except EngineError as error:
+                log.warning("no connection to %s: %s", self._address, error)
+            await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))
+            pause_s = min(longest_s, 2 * pause_s)
+
+    async def _stay(self, connection: Connection) -> None:
+        """Say how the device is doing until the connection is lost."""
+        while not connection.closed.done():
+            try:
+                said = await connection.ask(REGISTER, pack(self._record()))
+                self.registered = unpack(said, Registered)
+            except EngineError as error:
+                log.warning("the gateway does not hear how the device is doing: %s", error)
+            await asyncio.wait((connection.closed,), timeout=REGISTER_S)

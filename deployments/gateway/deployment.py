@@ -1,0 +1,170 @@
+"""The gateway: where devices dial in that are programs of their own, outside of Ray and mostly behind NAT.
+
+It listens at a known port for devices, each with a key of its own, and inside the cluster it serves their engines like
+any device host. What it carries from one to the other it does not look at.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from contextlib import AsyncExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, model_validator
+from ray import serve
+from ray.serve.handle import DeploymentHandle
+
+from tandem.cluster.wire.address import is_loopback, reachable
+from tandem.cluster.wire.listener import serve_engines
+from tandem.cluster.wire.peers import Peers
+from tandem.cluster.wire.server import EngineHandler
+from tandem.cluster.wire.tls import serving
+from tandem.deployments.access.caller_cache import Callers
+from tandem.deployments.admission.client import Entrance
+from tandem.deployments.config.settings import GateSettings, LimitSettings, Strict
+from tandem.deployments.control.router_client import ask
+from tandem.deployments.gateway.connected_devices import Guests
+from tandem.deployments.gateway.device_session import Cloud
+from tandem.deployments.gateway.messages import SILENCE_S
+from tandem.deployments.pools.replica import EndpointSettings
+from tandem.deployments.reports import Outbox, Report
+from tandem.deployments.request.assignment import Assignment, EndpointInfo, RoutingRequest
+from tandem.engine.base import Engine, EngineStopped
+
+logger = logging.getLogger("ray.serve")
+
+TEND_S = 1.0
+"""Between two signs of life to the scheduler."""
+
+
+class ServerTls(Strict):
+    """PEM files.
+
+    certificate, key: what the gateway shows, and proves; for the name that devices dial.
+    """
+
+    certificate: Path
+    key: Path
+
+    def context(self) -> ssl.SSLContext:
+        """As `cluster.wire.tls.serving`."""
+        return serving(self.certificate, self.key)
+
+
+class GatewaySettings(Strict):
+    """host, port: where devices dial in; port 0: any.
+    tls: needed wherever that is not this machine alone, since devices show their keys.
+    resume_s: so long the sessions of a device wait whose connection is broken.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = Field(8443, ge=0, le=65535)
+    tls: ServerTls | None = None
+    resume_s: float = Field(30.0, ge=0, le=600)
+
+    @model_validator(mode="after")
+    def _keys_are_not_overheard(self) -> GatewaySettings:
+        if self.tls is None and not is_loopback(self.host):
+            raise ValueError(f"listening on {self.host}, beyond this machine, needs tls")
+        return self
+
+
+@serve.deployment
+class Gateway:
+    """Devices that have dialled in."""
+
+    async def __init__(  # type: ignore[misc]  # Ray Serve awaits it
+        self,
+        router: DeploymentHandle,
+        scheduler: DeploymentHandle,
+        settings: GatewaySettings,
+        gate: GateSettings,
+        endpoint: EndpointSettings,
+        limits: LimitSettings,
+    ) -> None:
+        self._router, self._scheduler, self._limits = router, scheduler, limits
+        self._outbox = Outbox[Report](lambda reports: router.report.remote(reports))
+        self._peers = Peers(token=endpoint.token, tls=endpoint.dialling(), settings=limits.wire())
+        cloud = self._cloud = Cloud(
+            assign=self._assign,
+            account=partial(self._within, limits.open_s, "account"),
+            middles=partial(self._within, limits.open_s, "middles"),
+            report=self._outbox.add,
+            dial=self._dial,
+            entrance=Entrance(
+                partial(self._within, gate.queue_s + limits.assign_s),
+                lambda method, *args: getattr(router, method).remote(*args),
+            ),
+        )
+        self._guests = Guests(Callers(partial(self._within, limits.open_s)), cloud, self._gone)
+        self._exit = AsyncExitStack()
+        inside = await self._exit.enter_async_context(
+            serve_engines(
+                {},
+                endpoint.host,
+                token=endpoint.token,
+                tls=endpoint.listening(),
+                handler=partial(EngineHandler, self._guests.engines, {}),
+            )
+        )
+        self._inside = reachable(inside.address)
+        outside = await self._exit.enter_async_context(
+            serve_engines(
+                {},
+                settings.host,
+                settings.port,
+                admit=self._guests.admit,
+                tls=None if settings.tls is None else settings.tls.context(),
+                settings=limits.wire(SILENCE_S, settings.resume_s),
+                handler=self._guests.greet,
+                on_connect=self._guests.arrived,
+            )
+        )
+        self._outside = outside.address
+        self._tending = asyncio.get_running_loop().create_task(self._tend())
+        logger.info("devices dial in at %s", self._outside)
+
+    async def address(self) -> str:
+        """Where devices dial in, "host:port"."""
+        return self._outside
+
+    async def check_health(self) -> None:
+        """Serve replaces the gateway when its loop has ended."""
+        if self._tending.done():
+            raise RuntimeError(f"a loop ended: {self._tending}")
+
+    def _gone(self, device: str) -> None:
+        self._scheduler.lost.remote(device, self._inside)
+
+    async def _tend(self) -> None:
+        """Tell the scheduler who is there, again and again, and send those away whose key was revoked."""
+        while True:
+            records = await self._guests.tend(self._inside)
+            if records:
+                self._scheduler.register.remote(records)
+            await asyncio.sleep(TEND_S)
+
+    async def _assign(self, wanted: RoutingRequest) -> Assignment:
+        return await self._within(self._limits.assign_s, "assign", wanted)
+
+    async def _within(self, limit_s: float, method: str, *args: object) -> Any:
+        """What the router answers. Raises EngineStopped if it takes longer."""
+        try:
+            async with asyncio.timeout(limit_s):
+                return await ask(self._router, method, *args)
+        except TimeoutError:
+            raise EngineStopped("the router does not answer") from None
+
+    async def _dial(self, endpoint: EndpointInfo) -> Engine:
+        return await self._peers.engine(endpoint.address, endpoint.engine)
+
+    async def __del__(self) -> None:
+        self._tending.cancel()
+        await self._exit.aclose()
+        self._outbox.flush()
+        self._cloud.entrance.close()
+        await self._peers.close()

@@ -1,0 +1,292 @@
+"""A device that has dialled in: what it may ask of the cloud, and what it has to pay for.
+
+It is asked for nothing that it could lie about: whose requests they are, its key says; which endpoints it reaches, the
+router has said; and what it gave them and got from them is counted here, where it passes.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import msgspec
+
+from tandem.cluster.devices.record import DeviceRecord
+from tandem.cluster.wire.client import Connection
+from tandem.cluster.wire.frames import Unauthorized, UnknownEngine
+from tandem.cluster.wire.server import EngineHandler
+from tandem.deployments.access.accounts import Bill, Statement
+from tandem.deployments.access.caller_cache import Callers
+from tandem.deployments.access.keys import Caller, Role
+from tandem.deployments.admission.client import Entrance
+from tandem.deployments.admission.controller import Entry
+from tandem.deployments.gateway.messages import (
+    ACCOUNT,
+    ASSIGN,
+    ECHO,
+    MIDDLES,
+    OVER,
+    REGISTER,
+    Over,
+    Registered,
+    Told,
+    pack,
+    unpack,
+)
+from tandem.deployments.gateway.metering import Counted
+from tandem.deployments.lru import Kept
+from tandem.deployments.modes import MODES
+from tandem.deployments.reports import Report
+from tandem.deployments.request.assignment import Assignment, EndpointInfo, Prices, RoutingRequest
+from tandem.deployments.request.job import UnknownMode
+from tandem.engine.base import Engine, EngineError, InvalidRequest, NoCapacity, SplitInfo
+from tandem.policies.cost import Used
+
+REACHED = 256
+"""Endpoints that a device may know: those that it was sent to last."""
+UNDER_WAY = 256
+"""Requests that it may have begun and not ended."""
+SESSIONS = 4
+"""That a request may have at once, those that are just being left among them."""
+LONGEST_WORD = 200
+PATIENCE = 3
+"""Looks at sessions without a request, until they end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Badge:
+    """Who has dialled in, for as long as the connection lives.
+
+    name: of the device; account: its key's.
+    instance: of its program; another one with the same key is somebody else.
+    digest: of the secret that it showed, by which it is known whether that still holds.
+    """
+
+    name: str
+    account: str
+    instance: bytes
+    digest: str = field(compare=False)
+
+    @classmethod
+    def of(cls, caller: Caller | None, digest: str, instance: bytes = b"") -> Badge:
+        """Raises Unauthorized."""
+        if caller is None or not caller.keyed or caller.role is not Role.DEVICE:
+            raise Unauthorized("that is no device's key; see `tandem keys device make`")
+        return cls(caller.name, caller.account, instance, digest)
+
+
+@dataclass(frozen=True, slots=True)
+class Cloud:
+    """What guests need of the cloud.
+
+    assign, account, middles: ask the router.
+    report: tells it what a device has had.
+    dial: an engine for an endpoint.
+    entrance: through which requests pass.
+    """
+
+    assign: Callable[[RoutingRequest], Awaitable[Assignment]]
+    account: Callable[[str], Awaitable[Statement]]
+    middles: Callable[[], Awaitable[tuple[SplitInfo, ...]]]
+    report: Callable[[Report], object]
+    dial: Callable[[EndpointInfo], Awaitable[Engine]]
+    entrance: Entrance
+
+
+class Guest(EngineHandler):
+    """Serves the connection of one device.
+
+    record: what the device has last said of itself, under its key's name; None until it has.
+    """
+
+    def __init__(self, connection: Connection, callers: Callers, cloud: Cloud) -> None:
+        self._reached: Kept[str, EndpointInfo] = Kept(REACHED)
+        self._dialled: Kept[str, Engine] = Kept(REACHED)
+        self._full: Kept[str, None] = Kept(
+            REACHED
+        )  # those that had no room for it: others have to wait there
+        super().__init__(self._dialled, {}, connection)
+        self.record: DeviceRecord | None = None
+        self._callers, self._cloud = callers, cloud
+        self._requests: dict[int, AsyncExitStack] = {}  # that have passed the gate
+        self._entering = 0
+        self._prices = Prices()
+        self._budget: float | None = None
+        self._announced = 0  # tokens that passed the gate and were not taken in yet
+        self._idle = 0
+
+    @property
+    def badge(self) -> Badge:
+        """Whose connection it is, once hello is over."""
+        badge = self._connection.peer
+        assert isinstance(badge, Badge)
+        return badge
+
+    @property
+    def name(self) -> str:
+        """Of the device."""
+        return self.badge.name
+
+    async def caller(self) -> Caller:
+        """With the terms that hold now. Raises Unauthorized where the key was revoked."""
+        caller = await self._callers.of(self.badge.digest)
+        Badge.of(caller, self.badge.digest)
+        assert caller is not None
+        self._budget = caller.terms.budget
+        return caller
+
+    def present(self, address: str) -> DeviceRecord | None:
+        """What is known of the device, which others reach at this address; None while it cannot be reached."""
+        if self.record is None or self._connection.away:
+            return None
+        rtt_s = round(self._connection.rtt_s, 4)
+        return msgspec.structs.replace(self.record, address=address, rtt_s=rtt_s)
+
+    async def answers(self, within_s: float) -> bool:
+        """Whether the device is there."""
+        return await self._connection.answers(within_s)
+
+    def leave(self, why: EngineError) -> None:
+        """Send the device away."""
+        self._connection.fail(why)
+
+    async def find(self, engine: str) -> Engine:
+        """That of an endpoint to which the router has sent the device, by the endpoint's key. Raises UnknownEngine."""
+        if (endpoint := self._reached.get(engine)) is None:
+            raise UnknownEngine(f"nobody has sent this device to {engine!r}")
+        there = await self._cloud.dial(endpoint)
+        full = partial(self._full.__setitem__, engine, None)
+        found = self._dialled[engine] = Counted(there, self._book, self._may_open, full)
+        return found
+
+    async def answer(self, method: str, body: bytes) -> bytes:
+        if method == REGISTER:
+            return pack(self._register(unpack(body, DeviceRecord)))
+        if method == ASSIGN:
+            return pack(Told.of(await self._assign(unpack(body, RoutingRequest))))
+        if method == OVER:
+            await self._over(unpack(body, Over))
+            return pack(None)
+        if method == ACCOUNT:
+            return pack(await self._cloud.account(self.badge.account))
+        if method == MIDDLES:
+            return pack(await self._cloud.middles())
+        if method == ECHO:
+            return body
+        return await super().answer(method, body)
+
+    async def tidy(self) -> None:
+        """Called every second or so: sessions that belong to no request any more end."""
+        self._idle = 0 if self._requests or not self.sessions else self._idle + 1
+        if self._idle > PATIENCE:
+            await self.end_sessions()
+
+    async def stop(self) -> None:
+        await super().stop()
+        for passing in list(self._requests.values()):
+            await passing.aclose()
+        self._requests.clear()
+
+    def _may_open(self) -> None:
+        """Raises NoCapacity: sessions are for requests that have passed the gate."""
+        if self.sessions > SESSIONS * len(self._requests):
+            raise NoCapacity(f"{len(self._requests)} requests cannot have {self.sessions} sessions", 1.0)
+
+    def _register(self, record: DeviceRecord) -> Registered:
+        told = msgspec.structs.asdict(record).values()
+        if any(isinstance(v, str) and len(v) > LONGEST_WORD for v in told):
+            raise InvalidRequest(f"no word of a device's may have more than {LONGEST_WORD} characters")
+        if not all(0 <= v < math.inf for v in told if isinstance(v, int | float)):
+            raise InvalidRequest("a device's figures are 0 or more")
+        self.record = msgspec.structs.replace(record, name=self.name, dialled_in=True)
+        return Registered(self.name, self.badge.account, self._budget)
+
+    async def _assign(self, wanted: RoutingRequest) -> Assignment:
+        """Endpoints for a request, which passes the gate before. Raises as the router, LimitReached, UnknownMode."""
+        if wanted.prompt_tokens < 1 or wanted.max_tokens < 1 or wanted.sent < 0:
+            raise InvalidRequest("a request has a prompt, and room for an answer")
+        caller = await self.caller()
+        terms = caller.terms
+        if wanted.mode is None or wanted.mode not in MODES or not MODES[wanted.mode].afar:
+            raise UnknownMode(f"mode {wanted.mode!r} is not driven from devices")
+        if terms.modes is not None and wanted.mode not in terms.modes:
+            raise UnknownMode(f"this device's key may not use mode {wanted.mode!r}")
+        wanted = replace(
+            wanted,
+            device=caller.name,
+            account=caller.account,
+            budget=terms.budget,
+            exchange_rate=terms.exchange_rate,
+            modes=terms.modes,
+            devices=(caller.name,),
+            full=tuple(key for key in wanted.full if key in self._full),
+        )
+        began = wanted.request not in self._requests
+        if began:
+            await self._enter(wanted)
+        try:
+            made = await self._cloud.assign(wanted)
+        except BaseException:
+            if began:  # it has nothing to end
+                await self._leave(wanted.request)
+            raise
+        for there in made.endpoints.values():
+            for endpoint in there:
+                if not endpoint.device:
+                    self._reached[endpoint.key] = endpoint
+        self._prices = made.prices
+        return made
+
+    async def _enter(self, wanted: RoutingRequest) -> None:
+        if len(self._requests) + self._entering >= UNDER_WAY:
+            raise NoCapacity(f"a device has {UNDER_WAY} requests under way at most", 1.0)
+        passing = AsyncExitStack()
+        # Under a number of its own: another device may have said the same one.
+        entry = Entry(secrets.randbits(63), wanted.account, 1, wanted.prompt_tokens)
+        self._entering += 1
+        try:
+            await passing.enter_async_context(self._cloud.entrance.pass_through(entry))
+        finally:
+            self._entering -= 1
+        if wanted.request in self._requests:  # it was said twice
+            await passing.aclose()
+            return
+        self._requests[wanted.request] = passing
+        self._announced += wanted.prompt_tokens
+
+    async def _leave(self, request: int) -> bool:
+        """Give its place back; whether it had one."""
+        if (passing := self._requests.pop(request, None)) is None:
+            return False
+        await passing.aclose()
+        return True
+
+    async def _over(self, said: Over) -> None:
+        used, joules = said.used, said.joules
+        if min(used.device_in, used.device_out) < 0 or not 0 <= joules < math.inf:
+            raise InvalidRequest("nothing costs less than nothing")
+        if not await self._leave(said.request):
+            return
+        own = Used(device_in=used.device_in, device_out=used.device_out)
+        usd = joules * self._prices.exchange_rate
+        self._report(Bill(requests=1, used=own, joules=joules, device_usd=usd), 0)
+
+    def _book(self, taken_in: int, given_out: int) -> None:
+        """A session of the device at an endpoint of the cloud's is over. What it took in beyond what was announced at
+        the gate counts there like what it was given."""
+        server = self._prices.server
+        bill = Bill(
+            used=Used(server_in=taken_in, server_out=given_out),
+            server_usd_in=server.of(taken_in, 0),
+            server_usd_out=server.of(0, given_out),
+        )
+        unannounced = max(0, taken_in - self._announced)
+        self._announced = max(0, self._announced - taken_in)
+        self._report(bill, given_out + unannounced)
+
+    def _report(self, bill: Bill, tokens: int) -> None:
+        self._cloud.report(Report(self.badge.account, self.name, tokens, whole=False, bill=bill))

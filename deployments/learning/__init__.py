@@ -1,0 +1,1 @@
+"""What finished requests teach: acceptance of draft pairs, latencies, output lengths."""

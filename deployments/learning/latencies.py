@@ -1,0 +1,31 @@
+"""What is known of servers and devices that race: how long they take to a first token, and how long answers are."""
+
+from __future__ import annotations
+
+from tandem.deployments.lru import Kept
+from tandem.deployments.request.assignment import EndpointInfo
+from tandem.policies.estimators.step_time import StepTimeModel
+from tandem.policies.estimators.windows import Latencies, Outputs
+from tandem.policies.race.race import RaceHistory
+
+KEPT = 4096
+"""Endpoints that were not used for longest are forgotten first."""
+
+
+class Rivals:
+    """outputs: lengths of answers, whoever gave them."""
+
+    def __init__(self) -> None:
+        self.outputs = Outputs()
+        self._servers: Kept[str, Latencies] = Kept(KEPT)  # by model
+        self._devices: Kept[str, StepTimeModel] = Kept(KEPT)  # by name
+
+    def of(self, server: EndpointInfo, device: EndpointInfo) -> RaceHistory:
+        """What is known of the two; whatever is noted there, is known of either in all other races."""
+        return RaceHistory(
+            ttft=self._servers.of(server.model, Latencies),
+            prefill=self._devices.of(
+                device.name, lambda: StepTimeModel(device.rtt_s, device.prefill_token_s)
+            ),
+            outputs=self.outputs,
+        )

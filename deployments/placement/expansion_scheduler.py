@@ -1,0 +1,385 @@
+"""The router's part in mode sketch: whether an answer is sketched, and who expands it when.
+
+Expansions wait in the policy's queue until a device or an expander is idle, which then takes some of them at once
+(PICE, Algorithm 1), with one of its models (Algorithm 2). No Ray in here, and no clock but the event loop's: a
+simulation uses the same object.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import inf
+
+from tandem.cluster.devices.record import DeviceRecord
+from tandem.deployments.config.settings import SketchSettings
+from tandem.deployments.lru import Kept
+from tandem.deployments.modes.base import EXPANDER
+from tandem.deployments.placement.loaded_models import DeviceModels
+from tandem.deployments.placement.profiles import Profiles
+from tandem.deployments.request.assignment import EndpointInfo
+from tandem.deployments.request.placement import Place, PlaceReport, PlaceRequest, PlanRequest, SketchPlan
+from tandem.deployments.routing.assigner import Assigner
+from tandem.policies.estimators.moving_average import MovingAverage
+from tandem.policies.sketch.dispatch import Job, job_queue
+from tandem.policies.sketch.sketch_length import Choice, Coming, SketchState, SmallModel, sketching
+
+ENDPOINTS_KEPT = 65_536
+"""Whose speed is known; whoever was not heard of for longest is forgotten."""
+LONGEST = 100_000
+"""Tokens of an answer: the longer, the better it can be sketched."""
+PATIENCE = 2.0
+"""A sketch that takes so many times as long as expected will not be expanded; it is no use to wait for it."""
+FORGOTTEN_S = 120.0
+"""A place that nobody has given back for so long is free: whoever had it is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """Somebody who can expand, with one of the models that they have.
+
+    sequences: at once.
+    token_s: seconds that each of them takes for a token; 0: not known.
+    answer_token_s: seconds that an answer takes for each of its tokens, some of them at once; 0: not known.
+    loaded: the model is there already.
+    """
+
+    endpoint: EndpointInfo
+    sequences: int
+    token_s: float
+    answer_token_s: float
+    loaded: bool = True
+
+    def takes_s(self, tokens: int) -> float:
+        """Seconds for an answer of so many; 0: not known."""
+        return tokens * self.answer_token_s
+
+
+@dataclass(frozen=True, slots=True)
+class _Promised:
+    """An expansion that will come, once its sketch is written.
+
+    tokens: expected of the answer.
+    due_s: when it will.
+    until_s: nobody waits for it any longer.
+    """
+
+    tokens: int
+    due_s: float
+    until_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """An expansion without a place."""
+
+    wanted: PlaceRequest
+    job: Job
+    placed: asyncio.Future[Place | None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """A place that somebody has."""
+
+    worker: Worker
+    tokens: int
+    since_s: float
+
+    def left_s(self, now_s: float) -> float:
+        """Seconds until its work is done, as far as is known."""
+        takes_s = self.worker.endpoint.load_s + self.worker.takes_s(self.tokens)
+        return max(0.0, self.since_s + takes_s - now_s)
+
+
+class _Speed:
+    """Of an endpoint, as it was seen; see Worker."""
+
+    __slots__ = ("answer_token_s", "token_s")
+
+    def __init__(self) -> None:
+        self.token_s, self.answer_token_s = MovingAverage(), MovingAverage()
+
+
+class Expansions:
+    """As `deployments.request.placement.Expanders`.
+
+    assigner: knows what is up.
+    profiles: what is known from earlier.
+    """
+
+    def __init__(
+        self, assigner: Assigner, settings: SketchSettings, profiles: Profiles | None = None
+    ) -> None:
+        self._assigner = assigner
+        profiles = profiles or Profiles()
+        self._target_token_s = profiles.target_token_s
+        self._earlier: Kept[str, dict[str, float]] = Kept(
+            ENDPOINTS_KEPT
+        )  # seconds a token, by device and model
+        self._earlier.update(profiles.devices)
+        self._waiting: dict[int, _Waiting] = {}
+        self.follow(settings)
+        self._held: dict[int, _Held] = {}
+        self._promised: dict[int, _Promised] = {}  # by request
+        self._seen: Kept[tuple[str, str], _Speed] = Kept(ENDPOINTS_KEPT)  # by key and model
+        self._models: Kept[str, DeviceModels] = Kept(ENDPOINTS_KEPT)  # by key, of devices with several
+
+    def follow(self, settings: SketchSettings) -> None:
+        """Other settings, from now on."""
+        self.settings = settings
+        self._policy = settings.sketching.create(sketching)
+        self._queue = settings.queue.create(job_queue)
+        for waiting in self._waiting.values():
+            self._queue.add(waiting.job)
+
+    @property
+    def waiting(self) -> int:
+        """Expansions without a place."""
+        return len(self._waiting)
+
+    @property
+    def held(self) -> int:
+        """Places that were not given back."""
+        return len(self._held)
+
+    @property
+    def profiles(self) -> Profiles:
+        """What is known, for later."""
+        return Profiles(
+            target_token_s=self._target_token_s,
+            devices={name: dict(by_model) for name, by_model in self._earlier.items()},
+        )
+
+    async def plan(self, wanted: PlanRequest) -> SketchPlan:
+        """Whether that answer is sketched."""
+        self._target_token_s = wanted.target_token_s or self._target_token_s
+        wanted = replace(wanted, target_token_s=self._target_token_s)
+        workers = [worker for worker in self._workers() if self._may(worker, wanted)]
+        state = self._state(wanted, workers)
+        choice = self._policy.choose(state)
+        if choice.model is None:
+            assert choice.reason is not None
+            best = replace(state, tokens=LONGEST, queue=(), under_way_s=0.0)
+            hopeless = wanted.target_token_s > 0 and self._policy.choose(best).model is None
+            return SketchPlan(reason=choice.reason.name.lower(), hopeless=hopeless)
+        self._promise(wanted, choice, state)
+        idle = len({worker.endpoint.key for worker in workers} - self.busy())
+        chosen = {worker.endpoint.key for worker in workers if worker.endpoint.model == choice.model}
+        share = max(choice.tokens / wanted.expected, self.settings.models[choice.model].least_share)
+        budget_s = state.full_s - state.llm_s(choice.tokens)
+        return SketchPlan(
+            sketch=choice.tokens,
+            model="" if chosen & self._models.keys() else choice.model,
+            share=share,
+            budget_s=budget_s,
+            within_s=self.settings.within * budget_s,
+            full_s=state.full_s,
+            candidates=max(1, min(self.settings.candidates, idle)),
+        )
+
+    def _promise(self, wanted: PlanRequest, choice: Choice, state: SketchState) -> None:
+        """Its expansion is to come; the sketch may also be of no use. The target writes no more than it needs, and may
+        write as much as was decided."""
+        assert choice.model is not None
+        now_s = asyncio.get_running_loop().time()
+        due_s = state.llm_s(self.settings.models[choice.model].least_share * wanted.expected)
+        until_s = max(PATIENCE * state.llm_s(choice.tokens), self.settings.wait_s)
+        self._promised[wanted.request] = _Promised(wanted.expected, now_s + due_s, now_s + until_s)
+
+    def _coming(self, now_s: float) -> tuple[Coming, ...]:
+        """All expansions that have no place yet."""
+        late = [request for request, promised in self._promised.items() if promised.until_s < now_s]
+        for request in late:
+            del self._promised[request]
+        coming = [Coming(max(0.0, job.due_s - now_s), job.tokens) for job in self._promised.values()]
+        waiting = (Coming(0.0, waiting.job.tokens) for waiting in self._waiting.values())
+        return (*waiting, *sorted(coming))
+
+    def _state(self, wanted: PlanRequest, workers: Sequence[Worker]) -> SketchState:
+        token_s = wanted.target_token_s
+        now_s = asyncio.get_running_loop().time()
+        speeds: dict[str, float] = {}
+        for worker in workers:
+            model = worker.endpoint.model
+            speeds[model] = min(speeds.get(model, inf), worker.answer_token_s)
+        return SketchState(
+            tokens=wanted.expected,
+            llm_s=lambda tokens: tokens * token_s,
+            network_s=lambda _: max((worker.endpoint.rtt_s for worker in workers), default=0.0),
+            models=tuple(
+                SmallModel(name, speed_s / token_s if token_s else inf, known.capability, known.least_share)
+                for name, known in self.settings.models.items()
+                if (speed_s := speeds.get(name)) is not None
+            ),
+            devices=len({worker.endpoint.key for worker in workers}),
+            queue=self._coming(now_s),
+            room=self._queue.capacity,
+            under_way_s=sum(held.left_s(now_s) for held in self._held.values()),
+        )
+
+    async def place(self, wanted: PlaceRequest) -> Place | None:
+        """A place for an expansion, in its turn. None where nobody there could ever take it, or none has come in
+        time."""
+        if not any(self._may(worker, wanted) for worker in self._workers()):
+            return None
+        loop = asyncio.get_running_loop()
+        number = wanted.id
+        job = Job(number, max(1, wanted.tokens), loop.time(), loop.time() + wanted.dry_s)
+        if self._promised.pop(wanted.request, None) is None and len(self._queue) >= self._queue.capacity:
+            return None
+        self._queue.add(job)
+        waiting = self._waiting[number] = _Waiting(wanted, job, loop.create_future())
+        self.see()
+        try:
+            async with asyncio.timeout(max(self.settings.wait_s, wanted.wait_s)):
+                return await waiting.placed
+        except (TimeoutError, asyncio.CancelledError) as error:
+            if self._waiting.pop(number, None) is not None:
+                self._queue.remove(job)
+            else:  # it has just been placed
+                self.free(PlaceReport(number))
+            if isinstance(error, TimeoutError):
+                return None
+            raise
+
+    def free(self, report: PlaceReport) -> None:
+        """It is over, wherever it was."""
+        waiting = self._waiting.pop(report.id, None)
+        if waiting is not None:
+            self._queue.remove(waiting.job)
+            waiting.placed.set_result(None)
+        held = self._held.pop(report.id, None)
+        if held is None:
+            return
+        endpoint = held.worker.endpoint
+        if endpoint.key in self._models:
+            self._models[endpoint.key].freed_s = asyncio.get_running_loop().time()
+        if (
+            report.longest and not report.lost and held.worker.loaded
+        ):  # otherwise its seconds are loading's, too
+            speed = self._seen.of((endpoint.key, endpoint.model), _Speed)
+            speed.token_s.note(report.seconds / report.longest)
+            speed.answer_token_s.note(report.seconds / report.tokens)
+            if endpoint.device:
+                self._earlier.of(endpoint.name, dict)[endpoint.model] = speed.answer_token_s.value
+        self.see()
+
+    def see(self) -> None:
+        """Something has changed: hand out what is idle."""
+        if not self._waiting:
+            return
+        busy, now_s = self.busy(), asyncio.get_running_loop().time()
+        by_key: dict[str, list[Worker]] = defaultdict(list)
+        for worker in self._workers():
+            if worker.endpoint.key not in busy:
+                by_key[worker.endpoint.key].append(worker)
+        idle = sorted(by_key.values(), key=lambda workers: min((not w.loaded, w.token_s) for w in workers))
+        left = [
+            workers for workers in idle if not self._give(workers, [w for w in workers if w.loaded], now_s)
+        ]
+        for workers in left:  # what nobody idle takes with what is loaded
+            if len(workers) > 1 and self._may_switch(workers[0].endpoint, now_s):
+                self._give(workers, workers, now_s)
+
+    def _give(self, workers: Sequence[Worker], willing: Sequence[Worker], now_s: float) -> bool:
+        """An idle one takes its share of what one of the willing may do; whether there is any. workers: what it is with
+        each of its models."""
+        full, several = len(self._queue) >= self._queue.capacity, len(workers) > 1
+        most = min(self.settings.batch, workers[0].sequences)
+        jobs = self._queue.take(1 if several else most, now_s, lambda job: self._any_may(willing, job))
+        if not jobs:
+            return False
+        worker = (
+            self._choose(workers, self._waiting[jobs[0].key].wanted, full, now_s) if several else workers[0]
+        )
+        if several and most > 1:
+            jobs += self._queue.take(most - 1, now_s, lambda job: self._any_may([worker], job))
+        for job in jobs:
+            waiting = self._waiting.pop(job.key)
+            place = Place(worker.endpoint, worker.sequences // len(jobs), worker.token_s)
+            self._held[job.key] = _Held(worker, waiting.wanted.tokens, now_s)
+            waiting.placed.set_result(place)
+        return True
+
+    def _any_may(self, workers: Sequence[Worker], job: Job) -> bool:
+        return any(self._may(worker, self._waiting[job.key].wanted) for worker in workers)
+
+    def _choose(self, workers: Sequence[Worker], wanted: PlaceRequest, full: bool, now_s: float) -> Worker:
+        """With which of its models a device takes a job (PICE, Algorithm 2)."""
+        by_model = {worker.endpoint.model: worker for worker in workers}
+        able = [model for model, worker in by_model.items() if self._may(worker, wanted)]
+        if not self._may_switch(workers[0].endpoint, now_s):
+            able = [model for model in able if by_model[model].loaded]
+        remaining_s = {model: worker.takes_s(wanted.tokens) for model, worker in by_model.items()}
+        models = self._models[workers[0].endpoint.key]
+        return by_model[models.choose(able, remaining_s, wanted.budget_s, full)]
+
+    def _may_switch(self, endpoint: EndpointInfo, now_s: float) -> bool:
+        """Whether nobody else works with the model that the device has loaded."""
+        return not self._models[endpoint.key].busy_otherwise(now_s)
+
+    def busy(self) -> set[str]:
+        """The keys of those who expand now."""
+        forgotten_s = asyncio.get_running_loop().time() - FORGOTTEN_S
+        for number in [n for n, held in self._held.items() if held.since_s < forgotten_s]:
+            del self._held[number]
+        return {held.worker.endpoint.key for held in self._held.values()}
+
+    def _workers(self) -> Iterator[Worker]:
+        """All that are up and whose model is one that expands."""
+        for pool in self._assigner.replicas(EXPANDER):
+            if pool.model in self.settings.models:
+                yield self._worker(pool, self.settings.sequences, 0.0)
+        for record in self._assigner.devices.values():
+            if record.models:
+                yield from self._with_each(record)
+            elif record.model in self.settings.models:
+                endpoint = EndpointInfo.of(record)
+                yield self._worker(endpoint, record.capacity, record.decode_token_s)
+
+    def _worker(self, endpoint: EndpointInfo, sequences: int, said_s: float, loaded: bool = True) -> Worker:
+        """As quick as it was seen to be, else as an earlier router saw it, else as the device itself says, seconds a
+        token."""
+        seen = self._seen.get((endpoint.key, endpoint.model))
+        if seen is not None:
+            return Worker(endpoint, sequences, seen.token_s.value, seen.answer_token_s.value, loaded)
+        earlier = self._earlier.get(endpoint.name, {}).get(endpoint.model)
+        if earlier is None:
+            return Worker(endpoint, sequences, said_s, said_s / self.settings.parallelism, loaded)
+        return Worker(endpoint, sequences, said_s or earlier, earlier, loaded)
+
+    def _with_each(self, record: DeviceRecord) -> Iterator[Worker]:
+        """A device with each of its models that expand, the smallest first."""
+        known = self.settings.models
+        models = sorted(
+            (model for model in record.models if model.name in known),
+            key=lambda model: (known[model.name].capability, model.decode_token_s),
+        )
+        endpoint, names = EndpointInfo.of(record), tuple(model.name for model in models)
+        its = self._models.get(endpoint.key)
+        if its is None or its.names != names:
+            if not models:
+                return
+            its = self._models[endpoint.key] = DeviceModels(record, models)
+        its.see(record, models)
+        for model in models:
+            loaded = model.name == its.loaded
+            there = endpoint.having(model, 0.0 if loaded else model.load_s)
+            yield self._worker(there, record.capacity, model.decode_token_s, loaded)
+
+    def _may(self, worker: Worker, wanted: PlanRequest | PlaceRequest) -> bool:
+        """Whether it is good enough, allowed, and has not failed that expansion."""
+        endpoint = worker.endpoint
+        model = self.settings.models[endpoint.model]
+        if model.capability < wanted.min_quality:
+            return False
+        if endpoint.device and wanted.devices is not None and endpoint.name not in wanted.devices:
+            return False
+        if isinstance(wanted, PlanRequest):
+            return True
+        if model.least_share > wanted.share:
+            return False
+        return wanted.model in (None, endpoint.model) and endpoint.key not in (*wanted.lost, *wanted.beside)

@@ -1,0 +1,1 @@
+"""Pools of replicas and device hosts: their engines, their scale."""

@@ -1,0 +1,179 @@
+"""From settings to a running engine."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from tandem.cluster.link.delayed_engine import Delayed
+from tandem.cluster.link.latency import LogNormal
+from tandem.deployments.config.settings import LatencySettings
+from tandem.engine.base import Engine
+from tandem.engine.config import EngineConfig, Strict
+from tandem.engine.vllm.config import VllmConfig
+
+logger = logging.getLogger("ray.serve")
+
+
+class TorchSettings(EngineConfig):
+    """The batched torch engine.
+
+    kind: which engine.
+    model: a model of the embedded family ("target", "small" ...) or a local Hugging Face folder.
+    grow: repeat the network's depth this many times without changing its outputs (for experiments).
+    threads: of torch, null for torch's own choice.
+    latency: emulated, of the first token of every session.
+    The rest: see `engine.config.EngineConfig`.
+    """
+
+    kind: Literal["torch"] = "torch"
+    model: str = "target"
+    grow: int = Field(1, ge=1, le=64)
+    threads: int | None = Field(1, ge=1)
+    latency: LatencySettings | None = None
+
+
+class MiddleSettings(EngineConfig):
+    """The layers between of a split model, on the torch engine.
+
+    kind: which engine.
+    model: the whole one, as of any torch engine.
+    first: m, how many layers the devices hold; with the next one it begins.
+    stages: P, that its layers are spread over; each computes a batch of its own, with threads of its own.
+    threads: of torch in a stage, null for torch's own choice.
+    The rest: see `engine.config.EngineConfig`.
+    """
+
+    kind: Literal["torch"] = "torch"
+    model: str = "target"
+    first: int = Field(2, ge=1)
+    stages: int = Field(1, ge=1, le=64)
+    threads: int | None = Field(1, ge=1)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _not_vllm(cls, said: Any) -> Any:
+        if isinstance(said, dict) and said.get("kind") == "vllm":
+            raise ValueError("vLLM cannot be a middle: hidden states do not pass through it; kind torch does")
+        return said
+
+
+class VllmSettings(VllmConfig):
+    """vLLM, for models of one's own and for GPUs.
+
+    kind: which engine.
+    model: a local Hugging Face folder, or a model of the embedded family.
+    threads: of torch on a CPU, null for torch's own choice.
+    The rest: see `engine.vllm.config.VllmConfig`.
+    """
+
+    kind: Literal["vllm"]
+    model: str
+    threads: int | None = Field(1, ge=1)
+
+
+class NullSettings(Strict):
+    """The engine without a model, for tests and benchmarks of everything around an engine.
+
+    kind: which engine.
+    tokens_per_s: pace of a session, null for as fast as it goes.
+    mistake_every: every n-th draft is wrong; 0: none.
+    vocab_size, context: tokens.
+    capacity: sessions.
+    """
+
+    kind: Literal["null"]
+    tokens_per_s: float | None = Field(None, gt=0)
+    mistake_every: int = Field(0, ge=0)
+    vocab_size: int = Field(2048, ge=32)
+    context: int = Field(512, ge=16)
+    capacity: int = Field(1024, ge=1)
+
+    @property
+    def places(self) -> int:
+        """Sessions that it holds at once."""
+        return self.capacity
+
+    @property
+    def batch_limit(self) -> int:
+        """Sessions that a step takes at most."""
+        return self.capacity
+
+
+ModelSettings = TorchSettings | VllmSettings
+"""Of engines that have a model in a folder."""
+AnySettings = ModelSettings | NullSettings
+EngineSettings = Annotated[AnySettings, Field(discriminator="kind")]
+
+
+def build_engine(settings: AnySettings | MiddleSettings) -> Engine:
+    """Load and start the engine; takes seconds for a torch engine, half a minute for vLLM. Raises FileNotFoundError,
+    ValueError."""
+    if isinstance(settings, NullSettings):
+        from tandem.engine.null_engine import NullEngine
+
+        return NullEngine(**settings.model_dump(exclude={"kind"}))
+
+    if isinstance(settings, VllmSettings):
+        from tandem.engine.vllm.engine import load as load_vllm
+
+        folder = model_folder(settings.model)
+        return load_vllm(folder, settings, threads=settings.threads, report=_log_loaded)
+
+    if isinstance(settings, MiddleSettings):
+        from tandem.engine.torch.split.runner import load_middle, load_pipeline
+
+        folder, threads = model_folder(settings.model), settings.threads
+        if settings.stages == 1:
+            return load_middle(folder, settings.first, settings, threads=threads, report=_log_loaded)
+        return load_pipeline(
+            folder, settings.first, settings.stages, settings, threads=threads, report=_log_loaded
+        )
+
+    from tandem.engine.torch.engine import load  # imports torch: only where a model runs
+    from tandem.engine.torch.linear import choices
+
+    engine: Engine = load(
+        model_folder(settings.model),
+        settings,
+        grow=settings.grow,
+        threads=settings.threads,
+        report=_log_loaded,
+    )
+    for choice in choices:
+        logger.info("%s", choice)
+    if (latency := settings.latency) is not None:
+        engine = Delayed(engine, LogNormal(median_s=latency.median_s, sigma=latency.sigma), latency.seed)
+    return engine
+
+
+def _log_loaded(said: dict[str, object]) -> None:
+    logger.info("loaded %s", " ".join(f"{name}={value}" for name, value in said.items()), extra=said)
+
+
+def model_folder(model: str) -> Path:
+    """Where a model lies: a folder that exists, or a name of the embedded family. Raises FileNotFoundError where a path
+    leads nowhere, ValueError for an unknown name."""
+    folder = Path(model)
+    if folder.is_dir():
+        return folder
+    if len(folder.parts) > 1:
+        raise FileNotFoundError(f"there is no folder {model}")
+    from tandem.engine import family
+
+    return family.path(model)
+
+
+def context_of(settings: AnySettings) -> int:
+    """Tokens of prompt and output that model and KV cache can hold, without loading the model."""
+    if isinstance(settings, NullSettings):
+        return settings.context
+    config = json.loads((model_folder(settings.model) / "config.json").read_text(encoding="utf-8"))
+    most = int(config["max_position_embeddings"])
+    if isinstance(settings, TorchSettings):
+        return min(most, settings.kv_tokens)
+    return min(limit for limit in (most, settings.longest, settings.kv_tokens) if limit is not None)

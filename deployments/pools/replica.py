@@ -1,0 +1,127 @@
+"""What every replica on the wire shares: an engine, a server for it, its address, its backlog, its drain."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+from pydantic import Field
+
+from tandem.cluster.wire.address import reachable
+from tandem.cluster.wire.listener import serve_engines
+from tandem.cluster.wire.tls import contexts
+from tandem.deployments.config.settings import Strict
+from tandem.deployments.pools.autoscaling import as_numbers, replica_state
+from tandem.deployments.pools.engines import AnySettings, MiddleSettings, build_engine
+from tandem.deployments.request.assignment import EndpointInfo, Load
+from tandem.engine.base import EngineStopped
+
+logger = logging.getLogger("ray.serve")
+
+
+class TlsSettings(Strict):
+    """PEM files, on every machine of the application.
+
+    certificate, key: what every process shows, and proves.
+    authority: who must have signed what others show.
+    """
+
+    certificate: Path
+    key: Path
+    authority: Path
+
+    def contexts(self) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+        """As `cluster.wire.tls.contexts`."""
+        return contexts(self.certificate, self.key, self.authority)
+
+
+class EndpointSettings(Strict):
+    """host: where endpoints listen; loopback unless devices or replicas are on other machines.
+    token: shared secret that a connection must present; nothing prints it.
+    tls: between the API, replicas and devices; null: in clear.
+    drain_s: how long a replica that is going down lets its sessions finish before they move elsewhere.
+    """
+
+    host: str = "127.0.0.1"
+    token: str | None = Field(None, repr=False)
+    tls: TlsSettings | None = None
+    drain_s: float = 10.0
+
+    def listening(self) -> ssl.SSLContext | None:
+        """For whoever listens."""
+        return None if self.tls is None else self.tls.contexts()[0]
+
+    def dialling(self) -> ssl.SSLContext | None:
+        """For whoever dials."""
+        return None if self.tls is None else self.tls.contexts()[1]
+
+
+class EngineEndpoint:
+    """A Serve replica whose engine is driven over the wire, past Serve's own request path.
+
+    Serve therefore sees none of this work: the replica itself reports its backlog, is not listed while it drains, and
+    outlives its last session.
+    """
+
+    async def __init__(  # type: ignore[misc]  # Ray Serve awaits it
+        self, pool: str, engine: AnySettings | MiddleSettings, settings: EndpointSettings
+    ) -> None:
+        self.pool, self._settings = pool, settings
+        self._exit = AsyncExitStack()
+        self._engine = await asyncio.to_thread(build_engine, engine)
+        self._exit.push_async_callback(self._engine.close)
+        server = await self._exit.enter_async_context(
+            serve_engines({pool: self._engine}, settings.host, token=settings.token, tls=settings.listening())
+        )
+        self._address = reachable(server.address)
+        self._draining, self._waiting, self._places = False, 0.0, engine.batch_limit
+        logger.info("%s serves %s at %s", pool, self._engine.info.model, self._address)
+
+    async def state(self, waiting: float = 0.0) -> EndpointInfo | None:
+        """Address and load for the scheduler; None while draining, so that nothing new is sent here.
+
+        waiting: its share of the requests that no replica has yet, which it passes on to whoever scales the pool.
+        """
+        self._waiting = waiting
+        if self._draining:
+            return None
+        stats, info = await self._engine.stats(), self._engine.info
+        return EndpointInfo(
+            name=f"{self.pool} {self._address}",
+            address=self._address,
+            engine=self.pool,
+            model=info.model,
+            vocabulary=info.vocabulary,
+            sessions=stats.sessions,
+            load=Load(stats.waiting, stats.blocks_free, stats.blocks_total),
+            split=info.split,
+        )
+
+    async def record_autoscaling_stats(self) -> dict[str, float]:
+        """What Serve passes on to `deployments.pools.autoscaling.ServePolicy`."""
+        return as_numbers(replica_state("", await self._engine.stats(), self._places), self._waiting)
+
+    async def wake(self) -> None:
+        """Returns when a replica is there: Serve starts one for whoever waits for this."""
+
+    async def check_health(self) -> None:
+        """Serve replaces the replica when its engine no longer answers."""
+        async with asyncio.timeout(10.0):
+            await self._engine.stats()
+
+    async def __del__(self) -> None:
+        """Drain: Serve calls this before it stops the replica. What is left after drain_s moves elsewhere."""
+        self._draining = True
+        try:
+            async with asyncio.timeout(self._settings.drain_s):
+                while (await self._engine.stats()).sessions:  # noqa: ASYNC110 (engines have no such event)
+                    await asyncio.sleep(0.05)
+        except TimeoutError:
+            logger.warning("%s stops with sessions still open", self.pool)
+        except EngineStopped:
+            pass  # it has broken down: there is nothing to wait for
+        finally:
+            await self._exit.aclose()

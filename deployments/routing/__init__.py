@@ -1,0 +1,1 @@
+"""From a request and what is up to an assignment of endpoints."""

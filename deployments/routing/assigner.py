@@ -1,0 +1,322 @@
+"""From a request and what is up to an assignment: asks the policies, and insists on what they cannot know."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import NoReturn
+
+from tandem.cluster.devices.record import DeviceRecord
+from tandem.deployments.learning.experience import Experience
+from tandem.deployments.modes import MODES
+from tandem.deployments.modes.base import DEVICE, MIDDLE, POOLS, VERIFIER, Mode, Role, Situation
+from tandem.deployments.reports import Report
+from tandem.deployments.request.assignment import (
+    Assignment,
+    EndpointInfo,
+    Endpoints,
+    NoEndpoint,
+    RoutingRequest,
+)
+from tandem.deployments.request.job import NoSuchDevice, UnknownMode
+from tandem.deployments.routing.device_index import DeviceIndex
+from tandem.deployments.routing.directory import Snapshot
+from tandem.engine.base import InvalidRequest, NoCapacity, SplitInfo
+from tandem.engine.split.base import SplitMismatch, misfit
+from tandem.policies.routing.collaboration import (
+    ANY_DEVICE,
+    Collaboration,
+    CollaborationPolicy,
+    CollaborationState,
+    DevicePart,
+)
+from tandem.policies.routing.replica import RoutingPolicy
+
+FIRST_S = 2.0
+"""How long an endpoint that turned away a half-finished answer stays reserved for such answers, which retry every
+second."""
+
+
+ASSIGNED_S = 2.0
+"""By now a device has told of a session that was opened there: it registers every second."""
+
+
+class Assigner:
+    """One router's view.
+
+    routing: makes a policy for a pool.
+    batch_limit: sessions that a verifier's step takes.
+    experience: what earlier requests have taught.
+    missed: by pool, how many requests went on without it as it was empty.
+
+    Every pool has a routing policy of its own: one that takes turns would otherwise give a request's
+    verifier and its drafter alternate turns, and all requests the same verifier.
+    A snapshot's loads are old by the time a burst arrives, so what was assigned since counts as well.
+    An assignment takes no longer where there are many devices.
+    """
+
+    def __init__(
+        self,
+        collaboration: CollaborationPolicy,
+        routing: Callable[[], RoutingPolicy],
+        batch_limit: int,
+        experience: Experience | None = None,
+    ) -> None:
+        self._collaboration, self._batch_limit = collaboration, batch_limit
+        self._new_routing, self._routing = routing, dict[str, RoutingPolicy]()
+        self.experience = experience or Experience()
+        self.missed = Counter[str]()
+        self._version = 0
+        self._pools: dict[str, tuple[EndpointInfo, ...]] = {}
+        self._devices = DeviceIndex(collaboration.preference)
+        self._awaited: frozenset[str] = frozenset()  # devices that should be there and are not
+        self._assigned: Counter[str] = Counter()  # sessions at replicas, by key, since they were last listed
+        self._kept_until_s: dict[str, float] = {}  # endpoints that begun answers found full, by key
+
+    @property
+    def version(self) -> int:
+        """Of the last snapshot."""
+        return self._version
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """All that is up."""
+        return Snapshot(self._version, dict(self._pools), dict(self._devices.records), awaited=self._awaited)
+
+    @property
+    def devices(self) -> Mapping[str, DeviceRecord]:
+        """Those that are up, by name."""
+        return self._devices.records
+
+    def replicas(self, pool: str) -> Sequence[EndpointInfo]:
+        """Those of a pool that are up."""
+        return self._pools.get(pool, ())
+
+    @property
+    def splits(self) -> tuple[SplitInfo, ...]:
+        """Which kinds of middles are up."""
+        return tuple(dict.fromkeys(e.split for e in self._pools.get(MIDDLE, ()) if e.split is not None))
+
+    def count(self, pool: str) -> int:
+        """Replicas that are up."""
+        return len(self._pools.get(pool, ()))
+
+    def follow(self, collaboration: CollaborationPolicy, routing: Callable[[], RoutingPolicy]) -> None:
+        """Other policies, from now on."""
+        devices = DeviceIndex(collaboration.preference)
+        devices.replace(self._devices.records)
+        self._collaboration, self._devices = collaboration, devices
+        self._new_routing, self._routing = routing, {}
+
+    def see(self, snapshot: Snapshot) -> None:
+        """Take over a new snapshot, or the difference to the last one."""
+        # A pool that is listed anew knows of what was assigned before.
+        old = [listed for pool, listed in snapshot.pools.items() if listed == self._pools.get(pool)]
+        unchanged = {endpoint.key for listed in old for endpoint in listed}
+        self._assigned = Counter({key: n for key, n in self._assigned.items() if key in unchanged})
+        self._version, self._pools = snapshot.version, dict(snapshot.pools)
+        self._awaited = snapshot.awaited
+        if snapshot.since is None:
+            self._devices.replace(snapshot.devices)
+        else:
+            self._devices.change(snapshot.devices, snapshot.gone)
+
+    def assign(self, wanted: RoutingRequest, retry_lost: bool = False, now_s: float = 0.0) -> Assignment:
+        """Choose mode and endpoints, and tell what they should know.
+
+        retry_lost: endpoints that failed the request may be tried again.
+        now_s: of any one clock, seconds.
+
+        Raises UnknownMode, NoSuchDevice, InvalidRequest, NoCapacity, SplitMismatch, and NoEndpoint where what is needed
+        is not up (it may come: ask again with the next snapshot).
+        """
+        self._devices.forget_assigned(now_s - ASSIGNED_S)
+        for key in wanted.full:
+            self._kept_until_s[key] = now_s + FIRST_S
+        chosen = self._choose(wanted)
+        name = chosen.mode
+        while True:
+            mode = MODES[name]
+            cast = self._cast(mode, chosen.device, wanted, retry_lost, now_s)
+            if not isinstance(cast, str):
+                break
+            name = cast
+        device = cast.get(role.name) if (role := mode.device_role()) else None
+        prices = self.experience.prices(wanted)
+        made = Assignment(
+            mode=name,
+            endpoints=cast,
+            device=device[0].name if device else None,
+            prices=prices,
+            briefing=mode.brief(
+                Situation(self.experience, wanted, cast, prices, self._queue, self._batch_limit)
+            ),
+            replaceable=frozenset(
+                r.name for r in mode.roles if r.name in cast and self._spare(r, cast, wanted)
+            ),
+        )
+        for there in cast.values():
+            for endpoint in there:
+                if endpoint.device:
+                    self._devices.assigned(endpoint.name, now_s)
+                else:
+                    self._assigned[endpoint.key] += 1
+        return made
+
+    def take_in(self, report: Report) -> None:
+        """What an answer has taught and cost."""
+        self.experience.take_in(report)
+        for mode, taught in report.taught.items():
+            if mode in MODES:  # the replica of the API may be newer than this router
+                MODES[mode].learn(self.experience, taught, report.bill.used)
+
+    def _choose(self, wanted: RoutingRequest) -> Collaboration:
+        if wanted.mode is not None and wanted.mode not in MODES:
+            raise UnknownMode(f"mode {wanted.mode!r} is not one of {', '.join(MODES)}")
+        named = (wanted.device,) if isinstance(wanted.device, str) else wanted.device
+        known = self._devices.records
+        if named and not any(name == ANY_DEVICE or name in known for name in named) and not _begun(wanted):
+            self._refuse(*named)
+        return self._collaboration.choose(
+            CollaborationState(
+                mode=wanted.mode,
+                device=wanted.device,
+                modes={
+                    name: device_part(mode)
+                    for name, mode in MODES.items()
+                    if wanted.modes is None or name in wanted.modes
+                },
+                best_device=lambda among: self._devices.best(wanted.devices if among is None else among),
+                prompt_tokens=wanted.prompt_tokens,
+                max_tokens=wanted.max_tokens,
+                reader_rate=wanted.reader_rate,
+                budget=wanted.budget,
+            )
+        )
+
+    def _cast(
+        self, mode: type[Mode], device: str | None, wanted: RoutingRequest, retry_lost: bool, now_s: float
+    ) -> Endpoints | str:
+        """Endpoints by role, or the mode that serves the request in place of this one."""
+        cast: dict[str, tuple[EndpointInfo, ...]] = {}
+        for role in mode.roles:
+            needed = role.needed and role.unless not in cast
+            forgotten = role.pool == DEVICE and _begun(wanted) and self._is_forgotten(device)
+            if role.if_lost and role.unless not in cast and (forgotten or _has_lost(role, wanted)):
+                return role.if_lost
+            if role.pool == DEVICE:
+                there = self._device(role, device) if (needed or device is not None) and not forgotten else ()
+            else:
+                there = self._replicas(role, wanted, retry_lost, now_s)
+            if there:
+                cast[role.name] = there
+            elif needed:
+                empty = None if self._pools.get(role.pool) else role.pool
+                if not role.if_absent:
+                    raise NoEndpoint(f"no {role.pool} is up", empty)
+                if empty:
+                    self.missed[empty] += 1
+                return role.if_absent
+        return cast
+
+    def _refuse(self, *devices: str) -> NoReturn:
+        """None of these is there: one that is to come back is worth waiting for."""
+        if self._awaited and (ANY_DEVICE in devices or not self._awaited.isdisjoint(devices)):
+            raise NoEndpoint("a device that should be there is not up")
+        if ANY_DEVICE in devices:
+            raise NoSuchDevice("no device is registered")
+        raise NoSuchDevice(f"no device {' or '.join(map(repr, devices))} is registered")
+
+    def _is_forgotten(self, device: str | None) -> bool:
+        """Whether it was there and is not now: answers under way do without it."""
+        return device is not None and device not in self._devices.records
+
+    def _device(self, role: Role, name: str | None) -> tuple[EndpointInfo, ...]:
+        device = self._devices.records.get(name or "")
+        if device is None:
+            self._refuse(name or ANY_DEVICE)
+        for verifier in self._pools.get(VERIFIER, ()):
+            if device.vocabulary != verifier.vocabulary and not role.translated:
+                raise InvalidRequest(f"device {name!r} has another vocabulary than {verifier.model!r}")
+        return (EndpointInfo.of(device),)
+
+    def _replicas(
+        self, role: Role, wanted: RoutingRequest, retry_lost: bool, now_s: float
+    ) -> tuple[EndpointInfo, ...]:
+        """As many as the role takes, of those that are up and have not failed the request."""
+        up = self._fitting(role.pool, wanted)
+        if wanted.lost and (role.expendable or not retry_lost):
+            up = [e for e in up if e.key not in wanted.lost]
+        elif wanted.lost and up:  # those that failed it least often
+            fewest = min(wanted.lost.count(e.key) for e in up)
+            up = [e for e in up if wanted.lost.count(e.key) == fewest]
+        if wanted.full:
+            up = [e for e in up if e.key not in wanted.full] or up
+        elif self._kept_until_s and not wanted.sent and not role.expendable:
+            up = self._not_kept(up, now_s)
+        chosen: list[EndpointInfo] = []
+        while up and len(chosen) < role.count:
+            policy = self._routing.get(role.pool)
+            if policy is None:
+                policy = self._routing[role.pool] = self._new_routing()
+            chosen.append(up[policy.choose([self._load(e) for e in up])])
+            up = [e for e in up if e is not chosen[-1]] if role.count > 1 else ()
+        return tuple(chosen)
+
+    def _fitting(self, pool: str, wanted: RoutingRequest) -> Sequence[EndpointInfo]:
+        """Those that are up; of parts of a split model, those that fit the one that the request's driver has."""
+        up, ours = self._pools.get(pool, ()), wanted.split
+        if ours is None or not any(e.split for e in up):
+            return up
+        whys = [misfit(ours, e.split) if e.split else None for e in up]
+        if None not in whys and not _begun(wanted):
+            raise SplitMismatch(f"no {pool} fits this device: {'; '.join(sorted(filter(None, set(whys))))}")
+        return [e for e, why in zip(up, whys, strict=True) if why is None]
+
+    def _not_kept(self, up: Sequence[EndpointInfo], now_s: float) -> Sequence[EndpointInfo]:
+        """Those at which no begun answer waits for room: it goes before new ones."""
+        kept = self._kept_until_s = {
+            k: until_s for k, until_s in self._kept_until_s.items() if until_s > now_s
+        }
+        free = [e for e in up if e.key not in kept]
+        if up and not free:
+            raise NoCapacity("room is reserved for answers already under way", min(kept.values()) - now_s)
+        return free
+
+    def _spare(self, role: Role, cast: Endpoints, wanted: RoutingRequest) -> bool:
+        """Whether the answer could go on without those who have this role now."""
+        if role.if_absent or not role.needed or role.unless in cast:
+            return True
+        pools = [r.pool for r in MODES[role.if_lost].roles if r.needed] if role.if_lost else [role.pool]
+        taken = {e.key for e in cast[role.name]}.union(wanted.lost)
+        return all(any(e.key not in taken for e in self._fitting(pool, wanted)) for pool in pools)
+
+    def _load(self, endpoint: EndpointInfo) -> int:
+        return endpoint.sessions + self._assigned[endpoint.key]
+
+    def _queue(self, target: EndpointInfo) -> float:
+        return self._load(target) / self._batch_limit
+
+
+def device_part(mode: type[Mode]) -> DevicePart:
+    """Whether a device takes part in a mode."""
+    role = mode.device_role()
+    if role is None:
+        return DevicePart.NEVER
+    return DevicePart.MUST if role.needed else DevicePart.MAY
+
+
+def _begun(wanted: RoutingRequest) -> bool:
+    """Whether the request has been assigned before."""
+    return bool(wanted.sent or wanted.lost)
+
+
+def _lost_device(wanted: RoutingRequest) -> bool:
+    return any(key.partition("@")[0] not in POOLS for key in wanted.lost)
+
+
+def _has_lost(role: Role, wanted: RoutingRequest) -> bool:
+    """Whether somebody with this role may have failed the request."""
+    if role.pool == DEVICE:
+        return _lost_device(wanted)
+    return any(key.partition("@")[0] == role.pool for key in wanted.lost)

@@ -1,0 +1,64 @@
+"""The router without Ray: it assigns endpoints to requests, and waits for those that are not up."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from contextlib import suppress
+
+from tandem.deployments.config.settings import RouterSettings
+from tandem.deployments.request.assignment import Assignment, NoEndpoint, RoutingRequest
+from tandem.deployments.routing.assigner import Assigner
+from tandem.deployments.routing.directory import Snapshot
+
+LOOK_AGAIN_S = 0.5  # at the latest: an endpoint that failed a request may be tried again after a while
+
+
+class Routing:
+    """Requests on their way to an assigner. settings: how long they wait."""
+
+    def __init__(self, assigner: Assigner, settings: RouterSettings) -> None:
+        self.assigner = assigner
+        self.settings = settings
+        self._news = asyncio.Event()
+        self._informed = False
+        self._waiting = Counter[str]()
+
+    def see(self, snapshot: Snapshot) -> None:
+        """Take over what is up, or what has changed."""
+        self.assigner.see(snapshot)
+        self._informed = True
+        self._news.set()
+        self._news = asyncio.Event()
+
+    async def assign(self, wanted: RoutingRequest) -> Assignment:
+        """Mode and endpoints for a request; raises as Assigner.assign, NoEndpoint after `wait_s`."""
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        while True:
+            news, now_s = self._news, loop.time()
+            try:
+                if not self._informed:  # a new router: what it has not heard of may well be there
+                    raise NoEndpoint("the router does not know yet what is up")
+                retry_lost = now_s - began_s >= self.settings.retry_lost_s
+                return self.assigner.assign(wanted, retry_lost, now_s)
+            except NoEndpoint as error:
+                left_s = began_s + self.settings.wait_s - now_s
+                if left_s <= 0:
+                    raise
+                waits_for = error.pool
+            if waits_for is not None:
+                self._waiting[waits_for] += 1
+            try:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(min(left_s, LOOK_AGAIN_S)):
+                        await news.wait()
+            finally:
+                if waits_for is not None:
+                    self._waiting[waits_for] -= 1
+
+    def take_waiting(self) -> Counter[str]:
+        """By pool that is empty, requests that wait for its first replica, and those that have gone on without it since
+        this was asked last."""
+        missed, self.assigner.missed = self.assigner.missed, Counter()
+        return self._waiting + missed

@@ -1,0 +1,223 @@
+"""The treasury: what is told holds after a restart, bills are written soon, and a failed write changes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import pytest
+
+from tandem.deployments.access.accounts import ANONYMOUS, Bill, Terms
+from tandem.deployments.access.key_service import Treasury, changed
+from tandem.deployments.access.keys import KeyRefused, NoSuchKey, Role, digest
+from tandem.deployments.access.store import Charge, Ledger, LedgerError
+from tandem.deployments.config.settings import LedgerSettings
+from tandem.deployments.learning.experience import Experience
+from tandem.policies.cost import Used
+
+
+async def opened(path: Path | None) -> Treasury:
+    treasury = Treasury(LedgerSettings(path=path), Experience().accounts, now_s=lambda: 1000.0)
+    await treasury.open()
+    return treasury
+
+
+def _names(treasury: Treasury) -> list[str]:
+    return [key.name for key in treasury.keys()]  # noqa: SIM118
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "ledger.sqlite"
+
+
+async def test_without_keys_anybody_is_an_operator(path: Path) -> None:
+    treasury = await opened(path)
+    for hashed in (None, digest("anything")):
+        caller = treasury.caller(hashed)
+        assert caller is not None
+        assert (caller.account, caller.role, caller.keyed) == (ANONYMOUS, Role.OPERATOR, False)
+        assert not caller.name
+        assert caller.at("phone").account == "device-phone"
+    await treasury.close()
+
+
+async def test_a_device_is_known_by_its_key_and_nobody_needs_one_for_it(path: Path) -> None:
+    treasury = await opened(path)
+    key, secret = await treasury.make("phone", Role.DEVICE, {"concurrent": 2, "expires_s": 1001.0})
+    device = treasury.caller(digest(secret))
+    assert device is not None
+    assert (device.account, device.role, device.keyed, device.name) == (key.id, Role.DEVICE, True, "phone")
+    assert (device.terms, device.terms.concurrent) == (treasury.terms(key.id), 2)
+    for hashed in (None, digest("anything")):
+        anybody = treasury.caller(hashed)
+        assert anybody is not None
+        assert (anybody.role, anybody.keyed) == (Role.OPERATOR, False)
+    boss, _ = await treasury.make("boss", Role.OPERATOR, {})
+    assert treasury.caller(None) is None
+    assert treasury.caller(digest(secret)) == device
+    await treasury.revoke(boss.id)
+    assert treasury.caller(None) is not None
+    await treasury.close()
+
+    again = await opened(path)
+    assert again.caller(digest(secret)) == device
+    await again.close()
+
+
+async def test_a_device_may_use_itself_whatever_its_terms_were(path: Path) -> None:
+    treasury = await opened(path)
+    key, _ = await treasury.make("phone", Role.DEVICE, {})
+    for lifted in ((), ("phone",)):
+        statement = await treasury.settle(key.id, {"devices": lifted})
+        assert statement.terms.devices == treasury.terms(key.id).devices == ("phone",)
+    with pytest.raises(KeyRefused):
+        await treasury.settle(key.id, {"devices": ("laptop",)})
+    await treasury.close()
+
+
+async def test_keys_terms_and_bills_survive_a_restart(path: Path) -> None:
+    first = await opened(path)
+    _, operator = await first.make("boss", Role.OPERATOR, {})
+    key, secret = await first.make("app", Role.USER, {"budget": 0.1, "concurrent": 3})
+    await first.settle("device-phone", {"exchange_rate": 1e-6})
+    first._accounts.of(key.id).charge("phone", bill := Bill(1, Used(5, 6, 0, 0), 0.5, 0.25))
+    first.charge([(key.id, "phone", bill)])
+    await first.close()
+
+    second = await opened(path)
+    assert _names(second) == ["boss", "app"]
+    caller = second.caller(digest(secret))
+    assert caller is not None
+    assert (caller.account, caller.role, caller.keyed, caller.name) == (key.id, Role.USER, True, "app")
+    assert caller.at("phone") == caller, "a key pays for itself"
+    assert (caller.terms.budget, caller.terms.concurrent) == (0.1, 3)
+    assert second.statement("device-phone").terms.exchange_rate == 1e-6
+    statement = second.statement(key.id)
+    assert statement.devices == {"phone": bill}
+    assert statement.total == bill
+    assert {budget.share for budget in second._accounts.of(key.id).payer.budgets.values()} == {0.1}
+    assert second.caller(None) is None
+    assert second.caller(digest("invented")) is None
+    assert second.caller(digest(operator)) is not None
+    await second.close()
+
+
+async def test_a_bill_is_written_though_nobody_closes(path: Path) -> None:
+    treasury = await opened(path)
+    treasury.charge([(ANONYMOUS, "", Bill(requests=1))])
+    assert treasury._writing is not None
+    await treasury._writing
+    beside = Ledger(path)
+    assert [bill.requests for *_, bill in beside.bills()] == [1]
+    beside.close()
+    await treasury.close()
+
+
+async def test_what_is_being_written_when_it_closes_is_written_once(path: Path) -> None:
+    treasury = await opened(path)
+    write, begun, go = treasury._ledger.charge, threading.Event(), threading.Event()
+
+    def slow(charges: Iterable[Charge]) -> None:
+        begun.set()
+        assert go.wait(10)
+        write(charges)
+
+    treasury._ledger.charge = slow  # type: ignore[method-assign]
+    treasury.charge([(ANONYMOUS, "", Bill(requests=1))])
+    await asyncio.to_thread(begun.wait, 10)
+    treasury.charge([(ANONYMOUS, "", Bill(requests=10))])
+    closing = asyncio.create_task(treasury.close())
+    await asyncio.sleep(0)
+    go.set()
+    await closing
+    beside = Ledger(path)
+    assert [bill.requests for *_, bill in beside.bills()] == [11]
+    beside.close()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110 (one treasury is not told of the other)
+            await asyncio.sleep(0.01)
+
+
+async def test_a_router_and_its_successor_know_the_same(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While one replaces the other, both are there, and either may be told."""
+    monkeypatch.setattr("tandem.deployments.access.key_service.WATCH_S", 0.01)
+    old = await opened(path)
+    _, operator = await old.make("boss", Role.OPERATOR, {})
+    new = await opened(path)
+    key, secret = await old.make("app", Role.USER, {"budget": 0.1})
+    for treasury, cost in ((old, Bill(requests=1)), (new, Bill(requests=10)), (old, Bill(requests=100))):
+        treasury._accounts.of(key.id).charge("", cost)
+        treasury.charge([(key.id, "", cost)])
+    await new.settle("device-phone", {"budget": 0.25})
+    await until(lambda: new.caller(digest(secret)) is not None)
+    for treasury in (old, new):
+        await until(lambda treasury=treasury: treasury.statement(key.id).total.requests == 111)
+    assert old.statement("device-phone").terms.budget == 0.25
+    await new.revoke(key.id)
+    await until(lambda: old.caller(digest(secret)) is None)
+    assert old.statement(key.id).total.requests == 0, "nor has it an account"
+    assert old.caller(digest(operator)) is not None
+    await old.close()
+    assert [bill.requests for account, _, bill in new._ledger.bills() if account == key.id] == [111]
+    await new.close()
+
+
+async def test_an_invented_account_is_not_opened(path: Path) -> None:
+    treasury = await opened(path)
+    with pytest.raises(NoSuchKey, match="nobody"):
+        await treasury.settle("nobody", {"budget": 0.1})
+    assert not treasury._accounts._accounts
+    await treasury.close()
+
+
+async def test_what_cannot_be_written_is_not_told(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    treasury = await opened(path)
+    await treasury.make("boss", Role.OPERATOR, {})
+
+    def full(*_: object) -> None:
+        raise LedgerError("the disk is full")
+
+    monkeypatch.setattr(treasury._ledger, "keep_key", full)
+    with pytest.raises(LedgerError):
+        await treasury.make("app", Role.USER, {})
+    assert _names(treasury) == ["boss"]
+    await treasury.close()
+
+
+async def test_keys_need_a_file() -> None:
+    treasury = await opened(None)
+    with pytest.raises(KeyRefused, match=r"ledger\.path"):
+        await treasury.make("boss", Role.OPERATOR, {})
+    await treasury.close()
+
+
+async def test_a_revoked_key_has_no_account(path: Path) -> None:
+    treasury = await opened(path)
+    await treasury.make("boss", Role.OPERATOR, {})
+    key, secret = await treasury.make("app", Role.USER, {})
+    await treasury.revoke(key.id)
+    assert treasury.caller(digest(secret)) is None
+    assert key.id not in treasury._accounts._accounts
+    await treasury.close()
+
+
+async def test_a_keys_terms_change_with_its_account(path: Path) -> None:
+    treasury = await opened(path)
+    await treasury.make("boss", Role.OPERATOR, {})
+    key, _ = await treasury.make("app", Role.USER, {"concurrent": 2})
+    statement = await treasury.settle(key.id, {"budget": 0.125, "concurrent": 0})
+    assert statement.terms == treasury.terms(key.id)
+    assert (statement.terms.budget, statement.terms.concurrent) == (0.125, None)
+    await treasury.close()
+
+
+def test_nothing_lifts_a_limit_but_no_price() -> None:
+    terms = Terms(0.5, 1e-7, requests_per_minute=5, modes=("cloud",), expires_s=9.0)
+    lifted = changed(terms, {"requests_per_minute": 0, "modes": (), "expires_s": 0, "budget": 0.0})
+    assert lifted == Terms(0.0, 1e-7)

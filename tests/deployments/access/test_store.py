@@ -1,0 +1,149 @@
+"""The ledger: what was written is there, whoever dies; amounts add up; a strange file is refused."""
+
+from __future__ import annotations
+
+import signal
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tandem.deployments.access.accounts import Bill, Terms
+from tandem.deployments.access.keys import Key, Role, Secret
+from tandem.deployments.access.store import Ledger, LedgerError
+from tandem.policies.cost import Used
+
+TERMS = Terms(0.25, 1e-7, requests_per_minute=60, modes=("cloud",), expires_s=12.5)
+KEY = Key("key-1", "app", Role.USER, TERMS, "abcd", 1.0)
+counts = st.integers(0, 10**9)
+bills = st.builds(
+    Bill, counts, st.builds(Used, counts, counts, counts, counts), *[st.floats(0, 1e6) for _ in range(4)]
+)
+charges = st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from(["", "phone"]), bills), max_size=20)
+
+
+def test_everything_is_read_as_it_was_written(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "ledger.sqlite"
+    ledger = Ledger(path)
+    secrets = [Secret("d1", "key-1"), Secret("d2", "key-1", 5.0)]
+    ledger.keep_key(KEY, secrets)
+    ledger.keep_terms("device-phone", TERMS)
+    ledger.charge([("key-1", "phone", Bill(1, Used(1, 2, 3, 4), 0.5, 0.25, 6.0, 0.125))])
+    ledger.close()
+    again = Ledger(path)
+    assert again.keys() == [KEY]
+    assert again.secrets() == secrets
+    assert again.terms() == {"device-phone": TERMS}
+    assert again.bills() == [("key-1", "phone", Bill(1, Used(1, 2, 3, 4), 0.5, 0.25, 6.0, 0.125))]
+    again.drop_key("key-1")
+    assert again.keys() == again.secrets() == []
+    assert again.bills(), "what it has cost stays"
+    again.close()
+    assert path.stat().st_mode & 0o077 == 0, "for its owner alone"
+
+
+BEFORE = """
+PRAGMA journal_mode = WAL;
+CREATE TABLE keys (id TEXT PRIMARY KEY, name TEXT, role TEXT, hint TEXT, made_s REAL, terms BLOB) STRICT;
+CREATE TABLE secrets (digest TEXT PRIMARY KEY, key TEXT, until_s REAL) STRICT;
+CREATE TABLE terms (account TEXT PRIMARY KEY, terms BLOB) STRICT;
+CREATE TABLE bills (
+    account TEXT, device TEXT, requests INTEGER,
+    server_in INTEGER, server_out INTEGER, device_in INTEGER, device_out INTEGER,
+    server_usd_in REAL, server_usd_out REAL, joules REAL, device_usd REAL,
+    PRIMARY KEY (account, device)
+) STRICT;
+INSERT INTO keys VALUES ('key-1', 'app', 'user', 'abcd', 1.0, X'%s');
+INSERT INTO secrets VALUES ('d1', 'key-1', NULL);
+PRAGMA user_version = 1;
+"""
+"""As it was written before devices had keys."""
+
+
+def test_a_ledger_from_before_devices_had_keys_takes_them(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    terms = {
+        "budget": 0.25,
+        "exchange_rate": 1e-7,
+        "requests_per_minute": 60,
+        "tokens_per_minute": None,
+        "concurrent": None,
+        "modes": ["cloud"],
+        "devices": None,
+        "expires_s": 12.5,
+    }
+    with sqlite3.connect(path) as file:
+        file.executescript(BEFORE % msgspec.msgpack.encode(terms).hex())
+    file.close()
+    ledger = Ledger(path)
+    assert ledger.keys() == [KEY]
+    assert ledger.secrets() == [Secret("d1", "key-1")]
+    device = Key("key-2", "phone", Role.DEVICE, TERMS, "efgh", 2.0)
+    ledger.keep_key(device, [Secret("d2", "key-2")])
+    ledger.close()
+    again = Ledger(path)
+    assert again.keys() == [KEY, device]
+    again.close()
+
+
+@given(charges=charges)
+def test_amounts_add_up(charges: list[tuple[str, str, Bill]]) -> None:
+    ledger = Ledger()
+    expected: dict[tuple[str, str], Bill] = {}
+    for account, device, bill in charges:
+        ledger.charge([(account, device, bill)])
+        expected.setdefault((account, device), Bill()).add(bill)
+    read = {(account, device): bill for account, device, bill in ledger.bills()}
+    assert read.keys() == expected.keys()
+    for place, bill in expected.items():
+        assert (read[place].requests, read[place].used) == (bill.requests, bill.used)
+        assert read[place].server_usd == pytest.approx(bill.server_usd)
+        assert read[place].joules == pytest.approx(bill.joules)
+    ledger.close()
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from tandem.deployments.access.accounts import Bill
+from tandem.deployments.access.store import Ledger
+ledger = Ledger(Path(sys.argv[1]))
+for _ in range(100):
+    ledger.charge([("key-1", "", Bill(requests=1))])
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_what_was_written_survives_a_kill(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    done = subprocess.run([sys.executable, "-c", KILLED, str(path)], check=False, timeout=60)
+    assert done.returncode == -signal.SIGKILL
+    ledger = Ledger(path)
+    assert [bill.requests for _, _, bill in ledger.bills()] == [100]
+    ledger.close()
+
+
+def test_a_file_that_is_none_is_refused_and_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("no database, but long enough to be read as one " * 30)
+    with pytest.raises(LedgerError, match=r"notes\.txt"):
+        Ledger(path)
+    assert path.read_text().startswith("no database")
+
+
+def test_another_version_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    with sqlite3.connect(path) as file:
+        file.execute("PRAGMA user_version = 99")
+    with pytest.raises(LedgerError, match="version 99"):
+        Ledger(path)
+
+
+def test_a_place_that_cannot_be_written_is_named() -> None:
+    with pytest.raises(LedgerError, match=r"/dev/null/ledger\.sqlite"):
+        Ledger(Path("/dev/null/ledger.sqlite"))

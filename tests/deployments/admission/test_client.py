@@ -1,0 +1,89 @@
+"""The gate as a replica of the API sees it: what it has begun it says, and that it has ended."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tandem.deployments.admission.client import CLOSING_S, SIGN_S, Entrance
+from tandem.deployments.admission.controller import Entry, LimitReached, Passage
+from tests.virtual import in_virtual_time
+
+
+class Router:
+    """told: (method, requests) that it was told of."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, list[int]]] = []
+        self.full = False
+
+    async def ask(self, method: str, replica: str, entry: Entry) -> Passage:
+        assert method == "enter"
+        if self.full:
+            raise LimitReached("full", 1.0)
+        return Passage()
+
+    def tell(self, method: str, replica: str, what: list[Any]) -> None:
+        self.told.append((method, [e.request if isinstance(e, Entry) else e for e in what]))
+
+
+def entry(number: int) -> Entry:
+    return Entry(number, "a", 1, 10)
+
+
+@in_virtual_time
+async def test_what_ends_is_told_together() -> None:
+    router = Router()
+    entrance = Entrance(router.ask, router.tell)
+    for number in (1, 2):
+        async with entrance.pass_through(entry(number)):
+            assert not router.told
+    await asyncio.sleep(0.5)
+    assert router.told == [("left", [1, 2])]
+    entrance.close()
+
+
+@in_virtual_time
+@pytest.mark.parametrize("closes", [True, False])
+async def test_a_place_is_taken_until_its_sessions_are_closed(closes: bool) -> None:
+    """Whoever came next might find the engine full. Where they do not close in time, nobody is there any more."""
+    router, closed = Router(), asyncio.Event()
+    closing = asyncio.ensure_future(closed.wait())
+    entrance = Entrance(router.ask, router.tell, lambda: {closing})
+    async with entrance.pass_through(entry(1)):
+        pass
+    await asyncio.sleep(CLOSING_S / 2)
+    assert not router.told
+    if closes:
+        closed.set()
+    await asyncio.sleep(CLOSING_S / 2 + (0.5 if not closes else 0.0))
+    assert router.told == [("left", [1])]
+    closing.cancel()
+    entrance.close()
+
+
+@in_virtual_time
+async def test_what_is_under_way_is_told_again_and_again() -> None:
+    router = Router()
+    entrance = Entrance(router.ask, router.tell)
+    async with entrance.pass_through(entry(1)), entrance.pass_through(entry(2)):
+        await asyncio.sleep(2.5 * SIGN_S)
+    assert router.told == [("under_way", [1, 2])] * 2
+    await asyncio.sleep(5 * SIGN_S)
+    assert router.told[2:] == [("left", [2, 1])]
+    entrance.close()
+
+
+@in_virtual_time
+async def test_whoever_is_turned_away_leaves_as_well() -> None:
+    """It may have been waiting when it gave up."""
+    router = Router()
+    router.full = True
+    entrance = Entrance(router.ask, router.tell)
+    with pytest.raises(LimitReached):
+        async with entrance.pass_through(entry(1)):
+            pass
+    entrance.close()
+    assert router.told == [("left", [1])]

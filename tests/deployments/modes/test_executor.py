@@ -1,0 +1,240 @@
+"""The executor: exactly once and in order, through every loss of an endpoint, and nothing left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import aclosing
+
+import pytest
+
+from tandem.deployments.modes.executor import Executor
+from tandem.deployments.request.assignment import Assignment, RoutingRequest
+from tandem.deployments.request.job import Job, JobStats, NoSuchDevice, UnknownMode
+from tandem.deployments.request.timeouts import Limits, Timeouts
+from tandem.engine.base import (
+    ContextOverflow,
+    EngineError,
+    EngineStopped,
+    NoCapacity,
+    Sampling,
+    UnknownSession,
+)
+from tandem.engine.null_engine import NullEngine
+from tests.deployments.faults import PROMPT, Failing, World, reference
+
+EXPECTED = reference(PROMPT, 24)
+
+
+def job(mode: str | None = None, device: str | None = None, max_tokens: int = 24) -> Job:
+    return Job(11, PROMPT, Sampling(max_tokens=max_tokens), mode=mode, device=device)
+
+
+async def answer(world: World, wanted: Job) -> tuple[list[int], JobStats]:
+    ids: list[int] = []
+    stats = finish = None
+    async for delta in world.executor.run(wanted):
+        assert len(delta.ids) == len(delta.origins)
+        assert finish is None, "nothing follows the last delta"
+        ids += delta.ids
+        stats, finish = delta.stats, delta.finish
+    assert stats is not None
+    return ids, stats
+
+
+async def left_open(world: World) -> int:
+    await world.executor.settled()
+    return sum([(await engine.stats()).sessions for engine in world.engines.values()])
+
+
+@pytest.mark.parametrize(
+    ("mode", "device", "served"),
+    [
+        ("cloud", None, ("cloud", None)),
+        ("device", "phone", ("device", "phone")),
+        ("device", None, ("device", "phone")),
+        ("speculative", "phone", ("speculative", "phone")),
+        ("speculative", None, ("speculative", None)),
+        (None, "any", ("speculative", "phone")),
+        (None, None, ("cloud", None)),
+    ],
+)
+async def test_every_mode_gives_the_same_tokens(
+    mode: str | None, device: str | None, served: tuple[str, str | None]
+) -> None:
+    world = World([NullEngine()], [NullEngine(mistake_every=5)], {"phone": NullEngine(mistake_every=3)})
+    ids, stats = await answer(world, job(mode, device))
+    assert ids == EXPECTED
+    assert (stats.mode, stats.device) == served
+    assert stats.tokens == sum(stats.by_origin.values()) == 24
+    assert 0 < stats.ttft_s <= stats.total_s
+    assert {"assign", "open"} < set(stats.stages_s)
+    assert await left_open(world) == 0
+
+
+FAULTS = [
+    pytest.param(lambda: EngineStopped("gone"), id="stopped"),
+    pytest.param(lambda: UnknownSession("restarted"), id="restarted"),
+    pytest.param(lambda: ConnectionResetError("reset"), id="reset"),
+]
+
+
+@pytest.mark.parametrize("error", FAULTS)
+@pytest.mark.parametrize("after", [0, 1, 9, 23])
+async def test_a_device_dies_and_the_cloud_goes_on(after: int, error: type[Exception]) -> None:
+    phone = Failing(NullEngine(), "generate", after, error)
+    world = World([NullEngine()], devices={"phone": phone})
+    ids, stats = await answer(world, job("device", "phone"))
+    assert phone.fired == 1
+    assert ids == EXPECTED
+    assert (stats.replans, stats.mode) == (1, "cloud")
+    assert stats.by_origin == {o: n for o, n in (("device", after), ("cloud", 24 - after)) if n}
+    assert await left_open(world) == 0
+
+
+@pytest.mark.parametrize("operation", ["open", "draft"])
+@pytest.mark.parametrize("device", ["phone", None])
+async def test_a_drafter_dies_and_the_cloud_goes_on(device: str | None, operation: str) -> None:
+    failing = Failing(NullEngine(), operation, 2 if operation == "draft" else 0)
+    world = World([NullEngine()], [failing], {"phone": failing})
+    ids, stats = await answer(world, job("speculative", device))
+    assert failing.fired == 1
+    assert ids == EXPECTED
+    assert (stats.replans, stats.mode) == (1, "cloud")
+    assert await left_open(world) == 0
+
+
+@pytest.mark.parametrize("refusal", [NoCapacity("full"), ContextOverflow("small"), EngineError("odd")])
+async def test_a_drafter_that_refuses_is_done_without(refusal: Exception) -> None:
+    failing = Failing(NullEngine(), "open", 0, lambda: refusal)
+    ids, stats = await answer(World([NullEngine()], [failing]), job("speculative"))
+    assert (failing.fired, ids, stats.mode) == (1, EXPECTED, "cloud")
+
+
+@pytest.mark.parametrize("operation", ["open", "verify", "generate"])
+@pytest.mark.parametrize("after", [0, 3])
+async def test_a_verifier_dies_and_another_goes_on(operation: str, after: int) -> None:
+    mode = "speculative" if operation == "verify" else "cloud"
+    after = 0 if operation == "open" else after
+    failing = Failing(NullEngine(), operation, after)
+    world = World([failing, NullEngine()], [NullEngine(mistake_every=4)])
+    ids, stats = await answer(world, job(mode))
+    assert failing.fired == 1
+    assert ids == EXPECTED
+    assert (stats.replans, stats.mode) == (1, mode)
+    assert await left_open(world) == 0
+
+
+async def test_a_silent_device_counts_as_lost() -> None:
+    phone = NullEngine(tokens_per_s=0.1)
+    limits = Limits(timeouts=Timeouts(connect_s=1, open_s=1, first_s=0.05, step_s=0.05))
+    world = World([NullEngine()], devices={"phone": phone}, limits=limits)
+    ids, stats = await answer(world, job("device", "phone"))
+    assert (ids, stats.replans) == (EXPECTED, 1)
+    assert await left_open(world) == 0
+
+
+async def test_when_all_fail_it_gives_up() -> None:
+    failing = [Failing(NullEngine(), "generate") for _ in range(4)]
+    world = World(failing, limits=Limits(replans=2))
+    with pytest.raises(EngineStopped, match="given up after 2 attempts"):
+        await answer(world, job("cloud"))
+    assert sum(f.fired for f in failing) == 3
+    assert await left_open(world) == 0
+
+
+async def test_losses_count_from_the_last_token_on() -> None:
+    failing = [Failing(NullEngine(), "generate", 2) for _ in range(5)]
+    world = World([*failing, NullEngine()], limits=Limits(replans=1))
+    ids, stats = await answer(world, job("cloud"))
+    assert ids == EXPECTED
+    assert stats.replans == sum(f.fired for f in failing) >= 1
+
+
+async def test_half_an_answer_is_not_given_up_while_somebody_may_come_back() -> None:
+    """As when the caller's own link is cut for a while, and with it the way to all of them."""
+    world = World([Failing(NullEngine(), "generate", 3) for _ in range(3)])
+    asked = 0
+
+    async def assign(wanted: RoutingRequest) -> Assignment:
+        nonlocal asked
+        asked += 1
+        if asked > 6:
+            world.engines = dict.fromkeys(world.engines, NullEngine())
+        return world.assigner.assign(wanted, retry_lost=True)
+
+    executor = Executor(assign, world._dial, limits=Limits(replans=0))
+    ids = [i async for delta in executor.run(job("cloud")) for i in delta.ids]
+    assert ids == EXPECTED
+    assert asked > 6
+    await executor.settled()
+
+
+async def test_refusals_reach_the_client_as_they_are() -> None:
+    world = World([NullEngine(capacity=1)], devices={"phone": NullEngine(context=16)})
+    for wanted, error in [
+        (job("cloud", max_tokens=600), ContextOverflow),
+        (job("device", "phone"), ContextOverflow),
+        (job("device", "tablet"), NoSuchDevice),
+        (job("telepathy"), UnknownMode),
+    ]:
+        with pytest.raises(error):
+            await answer(world, wanted)
+        await world.executor.settled()
+    first = world.executor.run(job("cloud"))
+    await anext(first)
+    with pytest.raises(NoCapacity):
+        await answer(world, Job(12, PROMPT, Sampling()))
+    await first.aclose()
+    assert await left_open(world) == 0
+
+
+async def test_half_an_answer_waits_for_room() -> None:
+    full = Failing(NullEngine(), "open", 0, lambda: NoCapacity("full", retry_after_s=0.01))
+    phone = Failing(NullEngine(), "generate", 5)
+    world = World([full, NullEngine()], devices={"phone": phone})
+    ids, stats = await answer(world, job("device", "phone"))
+    assert (full.fired, ids, stats.replans) == (1, EXPECTED, 2)
+
+
+@pytest.mark.parametrize("mode", ["cloud", "device", "speculative"])
+async def test_a_client_that_leaves_stops_the_work_everywhere(mode: str) -> None:
+    world = World([NullEngine(tokens_per_s=500)], [NullEngine()], {"phone": NullEngine(tokens_per_s=500)})
+    for device in (None, "phone"):
+        async with aclosing(world.executor.run(job(mode, device))) as deltas:
+            await anext(deltas)
+        assert await left_open(world) == 0
+    stats = [await engine.stats() for engine in world.engines.values()]
+    assert sum(s.opened for s in stats) == sum(s.cancelled for s in stats) >= 2
+
+
+async def test_a_cancelled_task_stops_the_work_everywhere() -> None:
+    world = World([NullEngine(tokens_per_s=5)], [NullEngine()])
+    task = asyncio.ensure_future(answer(world, job("speculative")))
+    while not (await world.engines["verifier@verifier:0"].stats()).opened:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert await left_open(world) == 0
+
+
+async def test_leaving_a_dead_endpoint_harms_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    dead = Failing(NullEngine(), "cancel", 0)
+    with caplog.at_level(logging.INFO):
+        ids, _ = await answer(world := World([dead]), job("cloud"))
+        await world.executor.settled()
+    assert (ids, dead.fired) == (EXPECTED, 1)
+    assert "pulled the plug" in caplog.text
+
+
+async def test_many_modes_at_once() -> None:
+    world = World([NullEngine(), NullEngine()], [NullEngine(mistake_every=7)], {"phone": NullEngine()})
+    modes = [("cloud", None), ("device", "phone"), ("speculative", "phone"), ("speculative", None)]
+    jobs = [
+        Job(n, (n + 1, 9), Sampling(max_tokens=40), mode=modes[n % 4][0], device=modes[n % 4][1])
+        for n in range(64)
+    ]
+    answers = await asyncio.gather(*(answer(world, wanted) for wanted in jobs))
+    assert [ids for ids, _ in answers] == [reference(wanted.prompt, 40) for wanted in jobs]
+    assert await left_open(world) == 0

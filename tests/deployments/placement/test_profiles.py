@@ -1,0 +1,74 @@
+"""What was measured outlives a router; what cannot be read is no reason to fail."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tandem.deployments.placement.profiles import VERSION, Profiles, read, write
+from tandem.deployments.request.placement import PlaceReport, PlanRequest
+from tests.deployments.placement.test_expansion_scheduler import device, made, placed
+from tests.virtual import in_virtual_time
+
+KNOWN = Profiles(target_token_s=0.05, devices={"laptop": {"tiny": 0.001, "small": 0.002}})
+
+
+def test_what_is_written_is_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file = tmp_path / "state" / "profiles.json"
+    assert read(file) == Profiles(), "the first time"
+    write(file, Profiles())
+    write(file, KNOWN)
+    assert read(file) == KNOWN
+    assert [path.name for path in file.parent.iterdir()] == ["profiles.json"]
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (msgspec.json.encode(Profiles(version=VERSION + 1)), f"version {VERSION + 1}, not {VERSION}"),
+        (msgspec.json.encode(KNOWN)[:-5], "truncated"),
+        (b'{"version": 1, "devices": {"laptop": {"tiny": -1.0}}}', "devices"),
+        (b'{"version": 1, "more": 2}', "more"),
+        (b"\xff\xfe", ""),
+        (b"", ""),
+    ],
+)
+def test_what_is_broken_or_of_another_version_is_ignored(
+    content: bytes, why: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "profiles.json"
+    file.write_bytes(content)
+    assert read(file) == Profiles()
+    (record,) = caplog.records
+    assert str(file) in record.getMessage()
+    assert why in record.getMessage()
+
+
+def test_what_cannot_be_read_or_written_is_said_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    assert read(folder) == Profiles()
+    write(folder, KNOWN)
+    assert len(caplog.records) == 2
+    assert [path.name for path in tmp_path.rglob("*")] == ["folder"], "nothing is left beside it"
+
+
+@in_virtual_time
+async def test_the_first_decisions_of_a_new_router_are_not_blind() -> None:
+    unsaid = device("laptop", token_s=0.0)  # at its machine's own speed
+    first, _ = made([unsaid])
+    await first.plan(PlanRequest(1, 400, 0.05))
+    place = await placed(first)
+    first.free(PlaceReport(place.id, tokens=100, longest=100, seconds=3.0))
+    second, _ = made([unsaid], profiles=first.profiles)
+    assert (await placed(second)).place.token_s == pytest.approx(0.03)
+    plan = await second.plan(PlanRequest(1, 400))
+    assert plan.sketch
+    assert plan.budget_s == pytest.approx(0.05 * (400 - plan.sketch))
+    blind, _ = made([unsaid])
+    assert not (await blind.plan(PlanRequest(1, 400))).sketch

@@ -1,0 +1,88 @@
+"""A device's uplink: chunks of prompts wait where rounds go on, and never longer than what is ahead of them takes."""
+
+from __future__ import annotations
+
+import asyncio
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tandem.deployments.request.uplink_queue import LOOK_S, SOON_S, Lane
+from tandem.policies.split import DeviceMonitor
+from tests.virtual import in_virtual_time, run
+
+BYTES_S = 1e6
+
+
+def lane() -> Lane:
+    return Lane(DeviceMonitor(up_bytes_s=BYTES_S))
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+@in_virtual_time
+async def test_alone_a_prompt_goes_up_as_fast_as_it_may() -> None:
+    uplink = lane()
+    uplink.sent(1, 10**9)
+    await uplink.turn()
+    assert now() == 0.0
+
+
+@given(st.lists(st.integers(1, 10**6), min_size=1, max_size=5))
+def test_while_rounds_go_on_each_chunk_waits_for_those_before_it(sizes: list[int]) -> None:
+    """Also where they are of several prompts, which ask at the same time."""
+
+    async def main() -> None:
+        uplink, ahead_s = lane(), list[float]()
+
+        async def chunk(size: int) -> None:
+            await uplink.turn()
+            ahead_s.append(uplink._free_s - now())
+            uplink.sent(size, size)
+
+        with uplink.rounds():
+            await asyncio.gather(*map(chunk, sizes))
+        assert max(ahead_s) <= SOON_S
+        assert now() >= sum(sizes[:-1]) / BYTES_S - len(sizes) * SOON_S
+
+    run(main())
+
+
+@in_virtual_time
+async def test_what_was_answered_has_left_whatever_was_reckoned() -> None:
+    uplink = lane()
+    first, last = uplink.sent(1, 10**6), uplink.sent(1, 10**9)
+    with uplink.rounds():
+        waiting = asyncio.create_task(uplink.turn())
+        await asyncio.sleep(1.0)
+        uplink.arrived(first)
+        await asyncio.sleep(2 * LOOK_S)
+        assert not waiting.done()
+        uplink.arrived(last)
+        await waiting
+        assert now() <= 1.0 + 3 * LOOK_S + SOON_S
+
+
+@in_virtual_time
+async def test_who_waits_for_rounds_that_are_over_goes() -> None:
+    uplink = lane()
+    uplink.sent(1, 10**9)
+    with uplink.rounds():
+        waiting = asyncio.create_task(uplink.turn())
+        await asyncio.sleep(1.0)
+        assert not waiting.done()
+    await waiting
+    assert now() <= 1.0 + LOOK_S
+
+
+@in_virtual_time
+async def test_who_follows_somebody_else_is_not_measured() -> None:
+    uplink = lane()
+    assert uplink.sent("a", 10**6).clear
+    assert uplink.sent("a", 10**6).clear, "what went before was its own"
+    assert not uplink.sent("b", 10).clear
+    assert not uplink.sent("a", 10).clear
+    await asyncio.sleep(3.0)
+    assert uplink.sent("b", 10).clear

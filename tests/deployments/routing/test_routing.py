@@ -1,0 +1,56 @@
+"""How long the router waits for what is not up, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from tandem.deployments.config.settings import RouterSettings
+from tandem.deployments.request.assignment import EndpointInfo, NoEndpoint, RoutingRequest
+from tandem.deployments.routing.assigner import Assigner
+from tandem.deployments.routing.directory import Snapshot
+from tandem.deployments.routing.routing import Routing
+from tandem.policies.routing.collaboration import collaboration
+from tandem.policies.routing.replica import routing
+from tests.virtual import in_virtual_time, now_s
+
+UP = Snapshot(1, {"verifier": (EndpointInfo("verifier 0", "v:0", "verifier"),)}, {})
+CLOUD = RoutingRequest(mode="cloud")
+
+
+def router(**settings: float) -> Routing:
+    assigner = Assigner(collaboration.create("explicit"), lambda: routing.create("jsq"), 8)
+    return Routing(assigner, RouterSettings(**settings))
+
+
+@in_virtual_time
+async def test_a_new_router_refuses_nothing_before_it_knows_what_is_up() -> None:
+    """A device that it has not heard of yet may well be there, and so may every replica."""
+    made = router(wait_s=10.0)
+    asking = asyncio.ensure_future(made.assign(CLOUD))
+    await asyncio.sleep(3.0)
+    assert not asking.done()
+    made.see(UP)
+    assert (await asking).endpoints["target"][0].address == "v:0"
+    assert now_s() == 3.0, "at once, when it hears"
+
+
+@in_virtual_time
+async def test_what_does_not_come_is_not_waited_for_longer_than_the_settings_say() -> None:
+    made = router(wait_s=2.0)
+    made.see(Snapshot(1, {"verifier": ()}, {}))
+    with pytest.raises(NoEndpoint):
+        await made.assign(CLOUD)
+    assert now_s() == pytest.approx(2.0)
+
+
+@in_virtual_time
+async def test_an_endpoint_that_failed_the_request_is_tried_again_after_a_while() -> None:
+    made = router(wait_s=10.0, retry_lost_s=1.0)
+    made.see(UP)
+    key = UP.pools["verifier"][0].key
+    again = await made.assign(replace(CLOUD, lost=(key,)))
+    assert again.endpoints["target"][0].key == key
+    assert now_s() == pytest.approx(1.0, abs=0.5)
