@@ -39,7 +39,7 @@ LIGHT = ("policies", "engine.core", "deployments.request", "deployments.modes", 
 HEAVY = ("ray", "torch")
 APART = ("simulator.vllm",)
 """Modules of LIGHT that may: vLLM's own scheduler, which brings torch along, and only simulations of vLLM import it."""
-LATE = {("simulator/tasks.py", "ray")}
+LATE = {("simulator/runs/tasks.py", "ray")}
 """What of HEAVY a file of LIGHT may import after all, inside a function."""
 
 

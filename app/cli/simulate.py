@@ -11,12 +11,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from tandem.app.cli.render import show_table
-from tandem.simulator.analysis import Result
-from tandem.simulator.config import load, read
-from tandem.simulator.plot import plot
-from tandem.simulator.run import simulate
-from tandem.simulator.sweep import grid, sweep
-from tandem.simulator.sweep_plot import plot_sweep
+from tandem.simulator.config.config import load, read
+from tandem.simulator.results.analysis import Result
+from tandem.simulator.results.plot import plot
+from tandem.simulator.results.sweep_plot import plot_sweep
+from tandem.simulator.runs.run import simulate
+from tandem.simulator.runs.sweep import grid, sweep
 
 
 def run_simulation(path: Path, overrides: Sequence[str], out: Path | None, picture: Path | None) -> None:

@@ -24,9 +24,9 @@ from typing import Any, NamedTuple
 
 from tandem.benchmarks import report
 from tandem.benchmarks.paths import DATA
-from tandem.simulator.config import parse
-from tandem.simulator.run import simulate
-from tandem.simulator.tasks import ray_map
+from tandem.simulator.config.config import parse
+from tandem.simulator.runs.run import simulate
+from tandem.simulator.runs.tasks import ray_map
 from tandem.simulator.workload import Request
 
 HARDWARE, MODEL = "4xA100", "Llama-3-70B"

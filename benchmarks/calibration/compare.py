@@ -59,10 +59,10 @@ from tandem.engine.config import EngineConfig
 from tandem.engine.family.grow import grow as write_grown
 from tandem.engine.tokenizer import Tokenizer
 from tandem.engine.vllm.config import VllmConfig
-from tandem.simulator.analysis import Result
-from tandem.simulator.config import parse
+from tandem.simulator.config.config import parse
 from tandem.simulator.hardware import MeasuredEnds
-from tandem.simulator.run import simulate
+from tandem.simulator.results.analysis import Result
+from tandem.simulator.runs.run import simulate
 from tandem.training.family.prompts import heldout_questions
 
 RTTS_S = (0.010, 0.030)

@@ -17,9 +17,9 @@ from typing import NamedTuple
 
 from tandem.benchmarks import report
 from tandem.benchmarks.calibration.validate import HeldOut, as_without_a_table, combinations, rows
-from tandem.simulator.config import parse
+from tandem.simulator.config.config import parse
 from tandem.simulator.hardware import data_folder
-from tandem.simulator.run import simulate
+from tandem.simulator.runs.run import simulate
 
 RUNS = {"RTX4090": 256, "RTXPRO6000": 128}  # max_num_seqs
 

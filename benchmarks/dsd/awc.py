@@ -23,7 +23,7 @@ import numpy as np
 
 from tandem.benchmarks import report
 from tandem.policies.speculation.window import StaticWindow, window
-from tandem.simulator.tasks import ray_map
+from tandem.simulator.runs.tasks import ray_map
 from tandem.training.awc.scenarios import WINDOWS, cost, draw
 
 FIRST = (

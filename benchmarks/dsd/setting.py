@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 
 from tandem.benchmarks.paths import DATA
 from tandem.policies.speculation.window import WindowPolicy
-from tandem.simulator.answer import Answer
-from tandem.simulator.config import Config, parse
-from tandem.simulator.devices import Speed
-from tandem.simulator.run import simulate
+from tandem.simulator.config.config import Config, parse
+from tandem.simulator.results.answer import Answer
+from tandem.simulator.runs.run import simulate
+from tandem.simulator.world.devices import Speed
 
 DATASETS = ("GSM8K", "HumanEval", "CNN/DM")
 POOLS = ((600, 10), (1000, 10), (600, 30), (1000, 30))  # drafters, RTT in milliseconds

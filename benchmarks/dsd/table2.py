@@ -40,7 +40,7 @@ from tandem.benchmarks.dsd.setting import (
 )
 from tandem.policies.speculation.arithmetic import MAX_WINDOW
 from tandem.policies.speculation.window import StaticWindow
-from tandem.simulator.tasks import ray_map
+from tandem.simulator.runs.tasks import ray_map
 
 FIT = (600, 10, "static")
 METRICS = ("throughput", "ttft_s", "tpot_s")

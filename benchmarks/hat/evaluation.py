@@ -43,7 +43,7 @@ from tandem.benchmarks.hat.setting import (
     measure,
 )
 from tandem.benchmarks.paths import DATA
-from tandem.simulator.tasks import ray_map
+from tandem.simulator.runs.tasks import ray_map
 
 _SOURCES = (setting.__doc__ or "").partition("\n\n")[2]
 CHOOSING = 1000  # the seed that settings are chosen on

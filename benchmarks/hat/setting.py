@@ -15,7 +15,7 @@ lognormal of the paper's mean and deviation. Answers: at most 128 tokens; the me
 (lognormal, deviation 90).
 Requests: Poisson arrivals, each at a device drawn by lot.
 Acceptance: every draft independently, so that with η = 0.6 a round gives the paper's 2.06 and 1.98 tokens, and a draft
-of 8 by Medusa's heads 1.89 and 1.75. These are inputs. How sure the drafter is of each: `simulator.guesses`.
+of 8 by Medusa's heads 1.89 and 1.75. These are inputs. How sure the drafter is of each: `simulator.engines.guesses`.
 Hidden states: 16 bits a number, 4096 and 5120 numbers; weights too.
 """
 
@@ -35,11 +35,11 @@ from tandem.benchmarks.hat.published import Everything
 from tandem.benchmarks.paths import DATA
 from tandem.deployments.modes.split import Splitting
 from tandem.engine.base import Engine
-from tandem.simulator.answer import Answer
-from tandem.simulator.config import Config, parse
-from tandem.simulator.run import simulate
+from tandem.simulator.config.config import Config, parse
+from tandem.simulator.results.answer import Answer
+from tandem.simulator.runs.run import simulate
 from tandem.simulator.workload import Request
-from tandem.simulator.world import as_it_is
+from tandem.simulator.world.world import as_it_is
 
 BYTES_PER_MBIT = 125_000
 GPUS = 4

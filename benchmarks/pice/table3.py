@@ -34,9 +34,9 @@ from typing import Any, NamedTuple
 from tandem.benchmarks import report
 from tandem.benchmarks.pice.live import DEVICES, MORE_PLACES, PLACES
 from tandem.cluster.devices.profile import load_profile
-from tandem.simulator.config import Config, parse
-from tandem.simulator.run import simulate
-from tandem.simulator.tasks import ray_map
+from tandem.simulator.config.config import Config, parse
+from tandem.simulator.runs.run import simulate
+from tandem.simulator.runs.tasks import ray_map
 from tandem.simulator.workload import build
 
 PROFILE = "jetson-orin-qwen15b"

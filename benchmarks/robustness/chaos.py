@@ -25,7 +25,7 @@ import msgspec
 from tandem.benchmarks import report
 from tandem.benchmarks.paths import ROOT
 from tandem.simulator.chaos import Outcome, play
-from tandem.simulator.tasks import resumable_map
+from tandem.simulator.runs.tasks import resumable_map
 
 PACKAGES = ("policies", "engine", "cluster", "deployments", "simulator")
 SOURCES = {".py", ".npz", ".yaml"}

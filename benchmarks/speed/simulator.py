@@ -56,8 +56,8 @@ def config(requests: int, targets: int, drafters: int, rate_per_s: float) -> dic
 
 def child(requests: int, targets: int, drafters: int, rate_per_s: float) -> None:
     """What a process of its own does: simulate, and print what it took."""
-    from tandem.simulator.config import parse
-    from tandem.simulator.run import simulate
+    from tandem.simulator.config.config import parse
+    from tandem.simulator.runs.run import simulate
 
     result = simulate(parse(config(requests, targets, drafters, rate_per_s)))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

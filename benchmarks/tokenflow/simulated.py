@@ -29,9 +29,9 @@ from typing import Any, NamedTuple
 from tandem.benchmarks import report
 from tandem.benchmarks.paths import DATA
 from tandem.policies.reader.quality import Quality, Stream, assess
-from tandem.simulator.config import parse
-from tandem.simulator.run import simulate
-from tandem.simulator.tasks import ray_map
+from tandem.simulator.config.config import parse
+from tandem.simulator.runs.run import simulate
+from tandem.simulator.runs.tasks import ray_map
 from tandem.simulator.workload import Request, build
 
 READERS = [[0.4, 15.0], [0.6, 20.0]]

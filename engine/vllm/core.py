@@ -1,6 +1,6 @@
 """vLLM's scheduler and model as an engine reaches them: in a process of their own.
 
-A simulation has them in virtual time (`simulator.vllm`).
+A simulation has them in virtual time (`simulator.engines.vllm`).
 """
 
 from __future__ import annotations

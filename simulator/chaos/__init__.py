@@ -20,8 +20,8 @@ from tandem.simulator.chaos.promises import Outcome, check
 from tandem.simulator.chaos.saboteur import FragileWorld, Saboteur
 from tandem.simulator.chaos.scenario import Fault, scenario
 from tandem.simulator.clock import Deadlock
-from tandem.simulator.network import SILENCE_S
-from tandem.simulator.run import Clients
+from tandem.simulator.runs.run import Clients
+from tandem.simulator.world.network import SILENCE_S
 
 __all__ = ["Fault", "Outcome", "play", "scenario"]
 

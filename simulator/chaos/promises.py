@@ -9,11 +9,11 @@ from typing import Any
 
 from tandem.deployments.request.timeouts import Limits
 from tandem.policies.race.budget import CORRECTION
-from tandem.simulator.answer import Answer
 from tandem.simulator.chaos.saboteur import FragileWorld
 from tandem.simulator.chaos.scenario import DEAR_JOULE, DEVICE_FAULTS, FATAL_FAULTS, Fault
-from tandem.simulator.run import Unreachable
-from tandem.simulator.world import World
+from tandem.simulator.results.answer import Answer
+from tandem.simulator.runs.run import Unreachable
+from tandem.simulator.world.world import World
 
 BUDGETED = ("disco", "stochastic")
 """Dispatch policies that keep to a budget."""

@@ -13,9 +13,9 @@ from tandem.deployments.request.assignment import Assignment, RoutingRequest
 from tandem.deployments.request.placement import Place, PlaceReport, PlaceRequest, PlanRequest, SketchPlan
 from tandem.policies.race.dispatch import NEVER, Side
 from tandem.simulator.chaos.scenario import Fault
-from tandem.simulator.config import Config
-from tandem.simulator.server import Server
-from tandem.simulator.world import World
+from tandem.simulator.config.config import Config
+from tandem.simulator.world.server import Server
+from tandem.simulator.world.world import World
 
 T = TypeVar("T")
 

@@ -9,9 +9,9 @@ from random import Random
 from tandem.deployments.modes import AT_FRONT_DOORS
 from tandem.deployments.modes.sketch import SketchMode
 from tandem.policies.cost import MAINS_USD_PER_J
-from tandem.simulator.config import Config, parse
-from tandem.simulator.network import RESUME_S, SILENCE_S
+from tandem.simulator.config.config import Config, parse
 from tandem.simulator.workload import Request
+from tandem.simulator.world.network import RESUME_S, SILENCE_S
 
 LAST_FAULT_S = 60.0
 HURRY = 10.0  # times as fast requests and faults come where room is tight

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tandem.simulator.config import Config, parse
+from tandem.simulator.config.config import Config, parse
 
 TARGET = {"model": "t", "measured": {"base_s": 0.02, "token_s": 0.0002, "context_s": 1e-7}}
 MIDDLE = {"model": "m", "first": 2, "measured": {"base_s": 0.02, "token_s": 0.0002}}

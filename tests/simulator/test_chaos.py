@@ -17,13 +17,13 @@ from tandem.deployments.request.session import EndpointSession
 from tandem.deployments.request.timeouts import Limits, Timeouts
 from tandem.engine.core.kvcache import BlockPool
 from tandem.policies.race.budget import Budget
-from tandem.simulator.answer import Answer
 from tandem.simulator.chaos import Fault, Outcome, play, promises
 from tandem.simulator.chaos.promises import promised_s
 from tandem.simulator.chaos.saboteur import FragileWorld, Saboteur
-from tandem.simulator.network import RESUME_S, LinkedSession, Path
-from tandem.simulator.run import Clients
+from tandem.simulator.results.answer import Answer
+from tandem.simulator.runs.run import Clients
 from tandem.simulator.workload import Request
+from tandem.simulator.world.network import RESUME_S, LinkedSession, Path
 from tests.simulator.configurations import TARGET, config, split
 
 SEEDS = [

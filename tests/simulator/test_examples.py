@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tandem.simulator.config import load
-from tandem.simulator.run import simulate
+from tandem.simulator.config.config import load
+from tandem.simulator.runs.run import simulate
 
 EXAMPLES = Path(__file__).parents[2] / "simulator" / "examples"
 

@@ -29,9 +29,9 @@ from tandem.policies.routing.replica import routing
 from tandem.policies.scheduling import scheduling
 from tandem.policies.scheduling.batching import batching
 from tandem.policies.speculation.window import window
-from tandem.simulator.config import Config
-from tandem.simulator.run import Clients
-from tandem.simulator.script import Script
+from tandem.simulator.config.config import Config
+from tandem.simulator.engines.script import Script
+from tandem.simulator.runs.run import Clients
 from tandem.simulator.workload import Request, build
 from tests.simulator.configurations import DEVICE, TARGET, config
 from tests.simulator.worlds import run

@@ -23,11 +23,11 @@ from tandem.deployments.modes.split import Splitting
 from tandem.deployments.request.tokenlog import Origin
 from tandem.engine.base import EngineStats
 from tandem.policies.speculation.window import StaticWindow
-from tandem.simulator.network import LinkedEngine, frame_bytes
-from tandem.simulator.run import simulate
-from tandem.simulator.script import EOS, TOKEN
+from tandem.simulator.engines.script import EOS, TOKEN
+from tandem.simulator.runs.run import simulate
 from tandem.simulator.workload import Request
-from tandem.simulator.world import World
+from tandem.simulator.world.network import LinkedEngine, frame_bytes
+from tandem.simulator.world.world import World
 from tests.simulator.configurations import DEVICE, ENDS, MIDDLE, TARGET, config, split
 from tests.simulator.worlds import requests, run, worlds
 

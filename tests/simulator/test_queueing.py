@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from tandem.policies.speculation.window import StaticWindow
-from tandem.simulator.analysis import Result
-from tandem.simulator.run import simulate
+from tandem.simulator.results.analysis import Result
+from tandem.simulator.runs.run import simulate
 from tandem.simulator.workload import Request
 from tests.simulator.configurations import config
 

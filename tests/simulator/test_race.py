@@ -10,8 +10,8 @@ import pytest
 from tandem.deployments.request.tokenlog import Origin
 from tandem.policies.cost import Used
 from tandem.policies.race.dispatch import Side
-from tandem.simulator.analysis import Result
-from tandem.simulator.run import simulate
+from tandem.simulator.results.analysis import Result
+from tandem.simulator.runs.run import simulate
 from tandem.simulator.workload import Request
 from tests.simulator.configurations import config
 

@@ -19,11 +19,11 @@ from tandem.policies.speculation.window import window
 from tandem.policies.split.chunking import chunking
 from tandem.policies.split.drafting import drafting
 from tandem.policies.split.parallel_drafting import parallel_drafting
-from tandem.simulator.answer import Answer
-from tandem.simulator.config import Config
-from tandem.simulator.run import Clients
+from tandem.simulator.config.config import Config
+from tandem.simulator.results.answer import Answer
+from tandem.simulator.runs.run import Clients
 from tandem.simulator.workload import Request
-from tandem.simulator.world import World
+from tandem.simulator.world.world import World
 from tests.simulator.configurations import DEVICE, ENDS, MIDDLE, TARGET
 
 HOSTS = [

@@ -11,8 +11,8 @@ import numpy as np
 from tandem.policies.speculation.arithmetic import MAX_WINDOW
 from tandem.policies.speculation.awc.exploration import Exploration
 from tandem.policies.speculation.window import StaticWindow, WindowPolicy, WindowState
-from tandem.simulator.config import Config, parse
-from tandem.simulator.run import simulate
+from tandem.simulator.config.config import Config, parse
+from tandem.simulator.runs.run import simulate
 
 WINDOWS = (1, *range(2, MAX_WINDOW + 1))  # 1 is fused
 SAMPLES = 8  # states kept of a run

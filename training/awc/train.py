@@ -24,7 +24,7 @@ from tandem.policies.speculation.arithmetic import MAX_WINDOW
 from tandem.policies.speculation.awc.features import CANDIDATE, STATE, features
 from tandem.policies.speculation.awc.network import LAYERS, WEIGHTS
 from tandem.policies.speculation.window import WindowState
-from tandem.simulator.tasks import resumable_map
+from tandem.simulator.runs.tasks import resumable_map
 from tandem.training.awc.scenarios import Outcome, outcome
 
 WIDTH = 24

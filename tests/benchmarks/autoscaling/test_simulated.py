@@ -17,7 +17,7 @@ from tandem.benchmarks.autoscaling.simulated import (
     said,
 )
 from tandem.benchmarks.paths import DATA
-from tandem.simulator.config import parse
+from tandem.simulator.config.config import parse
 from tests.simulator.configurations import TARGET, raw
 
 needs_data = pytest.mark.skipif(not (DATA / "azure_llm_2023").is_dir(), reason="no traces here")

@@ -17,9 +17,9 @@ from tandem.engine.base import Sampling
 from tandem.engine.config import EngineConfig
 from tandem.engine.sketch.base import Question
 from tandem.engine.torch.engine import load
+from tandem.simulator.engines.script import EOS, Script
+from tandem.simulator.engines.sketch import ScriptedFormat, SketchShape
 from tandem.simulator.hardware import MeasuredTimer
-from tandem.simulator.script import EOS, Script
-from tandem.simulator.sketch import ScriptedFormat, SketchShape
 from tandem.simulator.workload import Outline, Request
 
 WRITTEN = TEXT.encode(" 130<|;|> Marworth lies by the sea<|;|> founded in 1203<|;|> has a harbour<eos>")

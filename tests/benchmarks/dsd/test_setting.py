@@ -16,7 +16,7 @@ from tandem.benchmarks.dsd.setting import (
     under_way,
 )
 from tandem.policies.speculation.window import StaticWindow
-from tandem.simulator.run import simulate
+from tandem.simulator.runs.run import simulate
 
 USERS = 8
 

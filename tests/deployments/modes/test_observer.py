@@ -16,7 +16,7 @@ from tandem.deployments.request.job import Job, JobStats
 from tandem.engine.base import Draft, DraftProbs, Engine, EngineStats, EngineStopped, Sampling, Verdict
 from tandem.engine.null_engine import NullEngine, NullSession
 from tandem.policies.speculation.history import PairHistory
-from tandem.simulator.network import LinkedEngine, Path
+from tandem.simulator.world.network import LinkedEngine, Path
 from tests.deployments.faults import PROMPT, Failing, Script, reference
 from tests.deployments.modes import test_modes
 from tests.virtual import in_virtual_time

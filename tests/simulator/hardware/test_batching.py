@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from tandem.simulator import hardware
-from tandem.simulator.config import parse
+from tandem.simulator.config.config import parse
 from tandem.simulator.hardware import MeasuredTimer, derive_batching
 from tandem.simulator.hardware.batching import NEVER, Batching
-from tandem.simulator.run import simulate
+from tandem.simulator.runs.run import simulate
 
 
 def test_a_chunk_makes_a_step_at_most_sixteen_times_as_long() -> None:

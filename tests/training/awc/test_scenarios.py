@@ -35,7 +35,9 @@ def test_an_interrupted_training_goes_on(tmp_path, monkeypatch, cluster) -> None
         return outcome(index)
 
     monkeypatch.setattr("tandem.training.awc.train.outcome", counted)
-    monkeypatch.setattr("tandem.simulator.tasks.ray_map", lambda function, items, chunk: map(function, items))
+    monkeypatch.setattr(
+        "tandem.simulator.runs.tasks.ray_map", lambda function, items, chunk: map(function, items)
+    )
     again = sweep(2, tmp_path)
     assert simulated == [1]
     assert first == again

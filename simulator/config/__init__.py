@@ -1,0 +1,1 @@
+"""Configurations of simulations, and what is said about wrong ones."""

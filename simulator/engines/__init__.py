@@ -1,0 +1,1 @@
+"""Engines in virtual time: what a step takes, and which tokens come."""

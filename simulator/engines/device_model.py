@@ -1,0 +1,62 @@
+"""A device's model in a simulation: what a script says, in no time. The live `cluster.devices.device.Device` around
+it takes the time."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+
+from tandem.engine.base import Draft, EngineInfo, EngineStats, Sampling, Tokens
+from tandem.engine.session import BaseSession
+from tandem.simulator.engines.script import EOS, Script
+
+
+class ScriptedEngine:
+    """Generates and drafts; shared by all devices that run this model."""
+
+    def __init__(self, script: Script, info: EngineInfo) -> None:
+        self.info, self.script = info, script
+
+    async def open(
+        self, prompt: Sequence[int], sampling: Sampling, log: Sequence[int] = ()
+    ) -> ScriptedSession:
+        return ScriptedSession(self, self.script.number(prompt), sampling.max_tokens, len(log))
+
+    async def stats(self) -> EngineStats:
+        return EngineStats()
+
+    async def close(self) -> None:
+        """Nothing runs here."""
+
+
+class ScriptedSession(BaseSession):
+    """number: of the request; length: tokens of its output so far, drafts included."""
+
+    def __init__(self, engine: ScriptedEngine, number: int, most: int, length: int) -> None:
+        super().__init__(engine.info)
+        self._script, self._number, self._most, self._length = engine.script, number, most, length
+
+    async def generate(self) -> AsyncGenerator[Tokens, None]:
+        self._begin("generate")
+        try:
+            while True:
+                token = self._script.own(self._number, self._length)
+                self._length += 1
+                finish = "stop" if token == EOS else "length" if self._length >= self._most else None
+                yield Tokens([token], finish)
+                self._check()
+                if finish is not None:
+                    return
+        finally:
+            self._busy = False
+
+    async def draft(self, position: int, tokens: Sequence[int], window: int) -> Draft:
+        position += len(tokens)
+        ids = self._script.draft(self._number, position, min(window, self._most - position))
+        self._length = position + len(ids)
+        return Draft(ids)
+
+    async def extend(self, position: int, tokens: Sequence[int]) -> None:
+        self._length = position + len(tokens)
+
+    async def cancel(self) -> None:
+        self._end()

@@ -1,0 +1,233 @@
+"""The live engine's core in virtual time: a timer stands in for the forward pass, a script for its tokens."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from operator import attrgetter
+from typing import Any
+
+from tandem.engine.base import EngineInfo
+from tandem.engine.config import EngineConfig, HostMemory
+from tandem.engine.core.engine import Command, CoreEngine, Receive
+from tandem.engine.core.host_memory import EmulatedBus, HostCopies
+from tandem.engine.core.runner import Outcome, Work
+from tandem.engine.core.sequence import Sequence as CoreSequence
+from tandem.engine.core.step import Core
+from tandem.engine.core.tasks import DraftTask
+from tandem.simulator.clock import Handle, VirtualLoop
+from tandem.simulator.engines.script import EOS, VOCAB_SIZE, VOCABULARY, Script
+from tandem.simulator.hardware import StepTimer
+
+SHORTEST_WAIT_S = 1e-6  # of an engine that has nothing to do before something is due
+
+
+class Hardware:
+    """What engines compute on. Steps that overlap each get an equal share of it, as processes do on a CPU or a GPU.
+
+    busy_s: seconds in which it computed.
+    """
+
+    __slots__ = ("_loop", "_since_s", "_steps", "_timer", "busy_s")
+
+    def __init__(self, loop: VirtualLoop) -> None:
+        self.busy_s = 0.0
+        self._loop = loop
+        self._steps: list[_Step] = []  # under way
+        self._since_s = 0.0  # when what is left of them was last reckoned
+        self._timer: Handle | None = None  # of the one that ends first
+
+    def compute(self, seconds: float, done: Callable[[], object]) -> None:
+        """Begin a step that would take so long alone."""
+        self._reckon()
+        self._steps.append(_Step(seconds, done))
+        self._arm()
+
+    def _reckon(self) -> None:
+        """Take off what was computed since the last time."""
+        now, steps = self._loop.time(), self._steps
+        if steps:
+            seconds = now - self._since_s
+            self.busy_s += seconds
+            for step in steps:
+                step.left_s -= seconds / len(steps)
+        self._since_s = now
+
+    def _arm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        steps = self._steps
+        first = min(steps, key=_left_s)
+        self._timer = self._loop.call_at(self._since_s + first.left_s * len(steps), self._end, first)
+
+    def _end(self, step: _Step) -> None:
+        self._timer = None
+        self._reckon()
+        self._steps.remove(step)
+        if self._steps:
+            self._arm()
+        step.done()
+
+
+class _Step:
+    """left_s: what it would still take alone."""
+
+    __slots__ = ("done", "left_s")
+
+    def __init__(self, left_s: float, done: Callable[[], object]) -> None:
+        self.left_s, self.done = left_s, done
+
+
+_left_s = attrgetter("left_s")
+
+
+class Alarm:
+    """When an engine takes its next turn, where that is certain."""
+
+    __slots__ = ("_handle", "_loop", "_turn")
+
+    def __init__(self, loop: VirtualLoop, turn: Callable[[], object]) -> None:
+        self._loop, self._turn = loop, turn
+        self._handle: Handle | None = None
+
+    def ring_at(self, when: float) -> None:
+        """Take the turn then, if none is due before."""
+        if self._handle is not None:
+            if self._handle.when() <= when:
+                return
+            self._handle.cancel()
+        loop = self._loop
+        # what comes in at the same moment is seen together: in the loop's next round, not at once
+        self._handle = loop.call_soon(self._ring) if when <= loop.time() else loop.call_at(when, self._ring)
+
+    def _ring(self) -> None:
+        self._handle = None
+        self._turn()
+
+
+Chunk = tuple[int, int, bool]
+"""What a step computes of one session: so many positions, after so many, and whether it is a window rather than a
+prompt."""
+
+
+def step_s(timer: StepTimer, chunks: Iterable[Chunk], padded: bool) -> float:
+    """How long a step takes. padded: a batch costs what its longest sequence and its widest window would cost
+    everybody."""
+    tokens = sequences = context = longest = widest = 0
+    prefills: list[tuple[int, int]] = []
+    for grant, computed, is_window in chunks:
+        tokens += grant
+        if is_window:
+            sequences += 1
+            context += computed
+            longest = max(longest, computed)
+            widest = max(widest, grant)
+        else:
+            prefills.append((grant, computed))
+    if padded:
+        context = sequences * longest
+        tokens = sequences * widest + sum(chunk for chunk, _ in prefills)
+    return timer.step_s(tokens, sequences, context, prefills)
+
+
+def work_s(timer: StepTimer, work: Work, padded: bool = False) -> float:
+    """The same of a core's step."""
+    return step_s(timer, [(grant, s.computed, grant == s.window) for s, grant in work], padded)
+
+
+class TimedRunner:
+    """Steps whose tokens a script knows. block_bytes: of KV cache."""
+
+    def __init__(self, script: Script, block_bytes: float) -> None:
+        self._script, self._block_bytes = script, block_bytes
+
+    def run(self, work: Work, complete: Sequence[CoreSequence]) -> list[Outcome]:
+        script, outcomes = self._script, []
+        for s in complete:
+            task, position, number = s.task, len(s.tokens) - s.prompt_len, script.number(s.tokens)
+            assert task is not None
+            if isinstance(task, DraftTask):
+                outcomes.append(Outcome(0, script.draft(number, position)[0]))
+            else:
+                outcomes.append(Outcome(*script.judge(number, position, task.drafts)))
+        return outcomes
+
+    def copy_block(self, source: int, target: int) -> None:
+        """Nothing: there are no keys and values."""
+
+    def host_copies(self, settings: HostMemory, clock: Callable[[], float]) -> HostCopies:
+        return EmulatedBus(self._block_bytes, settings, clock)
+
+
+class TimedDriver:
+    """Takes a core through its steps on a virtual clock: the counterpart of `engine.core.thread.ThreadDriver`."""
+
+    def __init__(
+        self,
+        core: Core,
+        loop: VirtualLoop,
+        seconds: Callable[[Work], float],
+        hardware: Hardware,
+    ) -> None:
+        """seconds: what a step takes."""
+        self.running = True
+        self._core, self._loop, self._seconds, self._hardware = core, loop, seconds, hardware
+        self._commands: deque[Command] = deque()
+        self._computing = False  # a step is under way
+        self._alarm = Alarm(loop, self._turn)
+
+    def submit(self, command: Command) -> None:
+        self._commands.append(command)
+        if not self._computing:
+            self._alarm.ring_at(self._loop.time())
+
+    def deliver(self, receive: Receive, outcome: Any) -> None:
+        receive(outcome)
+
+    async def stop(self) -> None:
+        self.running = False
+
+    def _turn(self) -> None:
+        if not self.running or self._computing:
+            return
+        core, commands = self._core, self._commands
+        while commands:
+            commands.popleft()()
+        work = core.form()
+        while work is not None and not work:
+            work = core.form()
+        if work is None:
+            if (idle_s := core.idle_s) is not None:
+                self._alarm.ring_at(self._loop.time() + max(idle_s, SHORTEST_WAIT_S))
+            return
+        self._computing = True
+        self._hardware.compute(self._seconds(work), partial(self._end, work))
+
+    def _end(self, work: Work) -> None:
+        self._computing = False
+        if self.running:
+            core = self._core
+            core.conclude(work, core.runner.run(work, core.completed(work)))
+            self._turn()
+
+
+def timed_engine(
+    loop: VirtualLoop,
+    model: str,
+    config: EngineConfig,
+    timer: StepTimer,
+    script: Script,
+    *,
+    hardware: Hardware | None = None,
+    context: int,
+    token_bytes: float = 0.0,
+    padded: bool = False,
+) -> CoreEngine:
+    """An engine in virtual time. hardware: shared with others, None for its own; context: tokens of prompt and output;
+    token_bytes: of KV cache a token; padded: see `step_s`."""
+    runner = TimedRunner(script, token_bytes * config.block_size)
+    core = Core(runner, config, loop.time)
+    driver = TimedDriver(core, loop, partial(work_s, timer, padded=padded), hardware or Hardware(loop))
+    info = EngineInfo(model, VOCABULARY, VOCAB_SIZE, context, EOS)
+    return CoreEngine(core, driver, info)

@@ -1,0 +1,118 @@
+"""Sketches in virtual time: what the target would write of one, and small models from it, as a script has it.
+
+A request may bring its answer's outline. Where it does not, the answer's sentences are about equally long, and so are
+the sketch's notes; the target tells the answer's length as well as models do, not as the trace has it. What somebody
+writes of an answer's sentence are the answer's own tokens, so that one that is lost, said twice or out of its place
+shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import exp
+
+import numpy as np
+
+from tandem.engine.sketch.base import Question, Sketch
+from tandem.simulator.engines.script import EOS, TOKEN, Script
+from tandem.simulator.workload import Outline, Request
+
+HEAD = 4
+"""Tokens of a sketch that say how long the answer will be."""
+SKETCHES = 2**28
+"""The first token of the first sketch; those of the others follow."""
+
+
+@dataclass(frozen=True, slots=True)
+class SketchShape:
+    """Of all sketches.
+
+    share: of the answer's tokens that its sketch has.
+    sentence: tokens of a sentence of the answer.
+    length_error: standard deviation of the logarithm of the length that is told over the true one.
+    asking: tokens that are asked in beside the question.
+    seed: of what is drawn.
+    """
+
+    share: float = 0.3
+    sentence: int = 20
+    length_error: float = 0.1
+    asking: int = 16
+    seed: int = 0
+
+
+class ScriptedFormat:
+    """As `engine.sketch.base.SketchFormat`."""
+
+    end = EOS
+
+    def __init__(self, script: Script, shape: SketchShape) -> None:
+        self._script, self._shape = script, shape
+        self._begun: dict[int, Outline] = {}  # by first token
+        self._of: dict[int, tuple[int, Outline]] = {}  # first token and outline, by the question's number
+        self._next = SKETCHES
+
+    def sketch(self, question: Question) -> list[int]:
+        number = question.prompt[0]
+        if number not in self._of:
+            request = self._script.request(number)
+            outline = request.outline or self._drawn(number, request)
+            self._of[number], self._begun[self._next] = (self._next, outline), outline
+            self._next += outline.tokens + 1
+        first, outline = self._of[number]
+        tokens = len(question.prompt) + self._shape.asking
+        return [*self._script.add(Request(0.0, tokens, outline.tokens + 1), first)]
+
+    def _drawn(self, number: int, request: Request) -> Outline:
+        shape = self._shape
+        tokens = max(1, request.output_tokens - 1)
+        sentences = max(1, round(tokens / shape.sentence))
+        random = np.random.Generator(np.random.PCG64([shape.seed, number]))
+        expected = max(1, round(tokens * exp(random.normal(0.0, shape.length_error))))
+        written = max(2 * sentences, round(shape.share * tokens))
+        notes = tuple((HEAD + begin, HEAD + end) for begin, end in _parts(written, sentences))
+        return Outline(
+            expected, HEAD + written, notes, tuple(end - begin for begin, end in _parts(tokens, sentences))
+        )
+
+    def read(self, written: Sequence[int], ended: bool) -> Sketch:
+        if not written or written[0] == EOS:
+            return Sketch()
+        first, count = written[0], len(written)
+        outline = self._begun[first]
+        if count < (outline.notes[0][0] if outline.notes else outline.tokens):
+            return Sketch()
+        complete = [(begin, end) for begin, end in outline.notes if end < count or (ended and end <= count)]
+        return Sketch(
+            outline.expected, tuple(tuple(range(first + begin, first + end)) for begin, end in complete)
+        )
+
+    def expand(self, question: Question, sketch: Sketch, note: int) -> list[int]:
+        """Its sentence's note comes last: what goes before is the same for all."""
+        first, outline = self._of[question.prompt[0]]
+        written = outline.notes[-1][1] - outline.notes[0][0]
+        shared = len(question.prompt) + self._shape.asking + written
+        wanted = Request(0.0, shared + len(sketch.notes[note]), outline.sentences[note] + 1)
+        begin = sum(outline.sentences[:note])
+        return [*self._script.add(wanted, TOKEN + begin, (first, shared))]
+
+    def sentence(self, written: Sequence[int], first: bool) -> list[int]:
+        return [token for token in written if token != EOS]
+
+    def text(self, note: Sequence[int]) -> str:
+        return " ".join(map(str, note))
+
+    def line(self, note: Sequence[int]) -> list[int]:
+        """Nothing: what is shown before an answer is no part of it, and nobody looks."""
+        return []
+
+    def gap(self) -> list[int]:
+        return []
+
+
+def _parts(tokens: int, parts: int) -> list[tuple[int, int]]:
+    """Where each of so many about equally long ones begins and ends."""
+    ends = [round(tokens * i / parts) for i in range(parts + 1)]
+    return list(pairwise(ends))

@@ -1,0 +1,151 @@
+"""A split model in virtual time: the live outer part and middle over timers, with nothing in their hidden states."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+
+from tandem.engine.base import EngineInfo, SplitInfo, Tensor
+from tandem.engine.config import EngineConfig
+from tandem.engine.core.runner import Outcome, Work
+from tandem.engine.core.sequence import Sequence as CoreSequence
+from tandem.engine.core.split.middle import MiddleEngine
+from tandem.engine.core.split.outer import OuterCore, OuterEngine, OuterSequence, OuterSession
+from tandem.engine.core.step import Core
+from tandem.engine.core.tasks import RoundTask
+from tandem.engine.split.base import Judgement
+from tandem.engine.split.hidden_states import Kind
+from tandem.simulator.clock import VirtualLoop
+from tandem.simulator.engines.engine import Hardware, TimedDriver, TimedRunner, work_s
+from tandem.simulator.engines.guesses import Guesses
+from tandem.simulator.engines.hidden_states import codec, rows
+from tandem.simulator.engines.script import EOS, VOCAB_SIZE, VOCABULARY, Script
+from tandem.simulator.hardware import Ends, StepTimer
+
+SOON_S = 1e-6  # what is there already
+
+
+def _info(model: str, context: int, split: SplitInfo, *capabilities: str) -> EngineInfo:
+    return EngineInfo(model, VOCABULARY, VOCAB_SIZE, context, EOS, capabilities, split)
+
+
+class MiddleRunner(TimedRunner):
+    """Steps that give back as many rows as are wanted."""
+
+    def run(self, work: Work, complete: Sequence[CoreSequence]) -> list[Outcome]:
+        return [Outcome(0, 0, hidden=rows(s.window)) for s in complete]
+
+
+def timed_middle(
+    loop: VirtualLoop,
+    model: str,
+    config: EngineConfig,
+    timer: StepTimer,
+    split: SplitInfo,
+    *,
+    hardware: Hardware,
+    token_bytes: float = 0.0,
+    padded: bool = False,
+) -> MiddleEngine:
+    """As `simulator.engines.engine.timed_engine`."""
+    core = Core(MiddleRunner(Script(), token_bytes * config.block_size), config, loop.time)
+    driver = TimedDriver(core, loop, partial(work_s, timer, padded=padded), hardware)
+    info = _info(model, config.kv_tokens, split, "forward")
+    return MiddleEngine(core, driver, info, codec(split.hidden))
+
+
+class OuterRunner(TimedRunner):
+    """Drafts what guesses say, and judges as the script does. drafts: whether anything does."""
+
+    def __init__(self, script: Script, guesses: Guesses, ends: Ends, drafts: bool) -> None:
+        super().__init__(script, 0.0)
+        self.drafts = drafts
+        self._guesses, self._ends = guesses, ends
+
+    def run(self, work: Work, complete: Sequence[CoreSequence]) -> list[Outcome]:
+        for s, grant in work:
+            assert isinstance(s, OuterSequence)
+            s.shallow.put(s.computed, rows(grant))
+        return [self._drafted(s) if _drafting(s) else Outcome(0, 0) for s in complete]
+
+    def judge(self, s: OuterSequence, deep: object) -> Outcome:
+        """What the whole model says of the session's task."""
+        (outcome,) = super().run([], [s])
+        return outcome
+
+    def _drafted(self, s: CoreSequence) -> Outcome:
+        guess = self._guesses.after(s.tokens[0], s.tokens[s.prompt_len :])
+        return Outcome(0, int(guess.ids[0]), q=guess)
+
+    def seconds(self, work: Work) -> float:
+        """What a step takes."""
+        ends = self._ends
+        drafting = sum(_drafting(s) and s.computed + grant == s.goal for s, grant in work)
+        if ends.heads is None:
+            return work_s(ends.shallow, work) + (ends.head(drafting) if drafting else 0.0)
+        return self._with_heads(work, ends.heads)
+
+    def _with_heads(self, work: Work, heads_s: float) -> float:
+        """Heads give a draft at once, from what the model has said last; all of its tokens then pass the first layers
+        together."""
+        began = False
+        passing: Work = []
+        for s, grant in work:
+            assert isinstance(s, OuterSequence)
+            if _drafting(s):
+                began = began or not s.choices
+                grant -= 1
+            elif isinstance(s.task, RoundTask):
+                grant += len(s.choices)
+            if grant:
+                passing.append((s, grant))
+        chunks_s = work_s(self._ends.shallow, passing) if passing else 0.0
+        return max(SOON_S, chunks_s + began * heads_s)
+
+
+def _drafting(s: CoreSequence) -> bool:
+    return isinstance(s.task, RoundTask) and not s.task.closing
+
+
+class TimedOuterEngine(OuterEngine):
+    """Judging takes its time here: the live one does it between two steps."""
+
+    def __init__(
+        self,
+        loop: VirtualLoop,
+        model: str,
+        config: EngineConfig,
+        split: SplitInfo,
+        kind: Kind,
+        runner: OuterRunner,
+        ends: Ends,
+    ) -> None:
+        self._loop, self._hardware, self._ends = loop, Hardware(loop), ends
+        core = OuterCore(runner, config, loop.time)
+        driver = TimedDriver(core, loop, runner.seconds, self._hardware)
+        info = _info(model, config.kv_tokens, split)
+        super().__init__(core, driver, info, kind=kind, codec=codec(split.hidden))
+        self._session = TimedOuterSession
+
+    async def take(self, rows: int) -> None:
+        """Return when the head has made logits of so many rows."""
+        done: asyncio.Future[None] = asyncio.Future(loop=self._loop)
+        self._hardware.compute(self._ends.head(rows), partial(_set, done))
+        await done
+
+
+def _set(done: asyncio.Future[None]) -> None:
+    if not done.done():  # whoever waited may have left
+        done.set_result(None)
+
+
+class TimedOuterSession(OuterSession):
+    """A session of a TimedOuterEngine."""
+
+    _engine: TimedOuterEngine
+
+    async def judge(self, deep: Tensor) -> Judgement:
+        judgement = await super().judge(deep)
+        await self._engine.take(deep.shape[0])
+        return judgement

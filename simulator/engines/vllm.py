@@ -1,0 +1,245 @@
+"""vLLM in virtual time: its own scheduler with our subclass, its own KV cache and outputs, below the live sessions.
+
+A timer stands in for the forward pass, a script for its tokens. Only simulations of vLLM import this: with vLLM comes
+torch, which no other simulation needs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Iterator, Sequence
+from copy import copy
+from functools import partial
+from itertools import count
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from vllm.sampling_params import SamplingParams
+from vllm.utils.hashing import get_hash_fn_by_name
+from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
+from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.engine import EngineCoreRequest
+from vllm.v1.engine.output_processor import OutputProcessor, RequestOutputCollector
+from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+from vllm.v1.outputs import EMPTY_MODEL_RUNNER_OUTPUT, ModelRunnerOutput
+from vllm.v1.request import Request, RequestStatus
+from vllm.v1.structured_output import StructuredOutputManager
+
+from tandem.engine.base import EngineInfo, EngineStats
+from tandem.engine.core.engine import Command
+from tandem.engine.vllm.config import VllmConfig, arguments
+from tandem.engine.vllm.engine import VllmEngine
+from tandem.engine.vllm.scheduler import TandemScheduler
+from tandem.engine.vllm.views import Ask
+from tandem.simulator.clock import VirtualLoop
+from tandem.simulator.engines.engine import SHORTEST_WAIT_S, Alarm, Chunk, Hardware, step_s
+from tandem.simulator.engines.script import EOS, VOCAB_SIZE, VOCABULARY, Script
+from tandem.simulator.hardware import StepTimer
+
+NO_MODEL = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "vocab_size": VOCAB_SIZE,
+    "max_position_embeddings": VOCAB_SIZE,  # no limit
+    "hidden_size": 64,
+    "intermediate_size": 64,
+    "num_attention_heads": 1,
+    "num_hidden_layers": 1,
+}
+"""A model of which only the shape is ever asked for, and no limit comes from that."""
+
+
+class TimedCore:
+    """vLLM's engine core in virtual time (`engine.vllm.core.Core`), with the steps of vLLM's own `EngineCoreProc`."""
+
+    errored = False
+
+    def __init__(
+        self,
+        loop: VirtualLoop,
+        config: VllmConfig,
+        timer: StepTimer,
+        script: Script,
+        hardware: Hardware,
+        *,
+        drafts: bool,
+        padded: bool,
+    ) -> None:
+        """drafts: it is a drafter, which says what devices' models say; padded: see
+        `simulator.engines.engine.step_s`.
+        """
+        settings = vllm_settings(config)
+        cache = settings.cache_config
+        layers = FullAttentionSpec(
+            block_size=cache.block_size, num_kv_heads=1, head_size=1, dtype=torch.float32
+        )
+        memory = KVCacheConfig(cache.num_gpu_blocks, [], [KVCacheGroupSpec(["all"], layers)])
+        self.scheduler = TandemScheduler(
+            settings, memory, StructuredOutputManager(settings), cache.block_size, clock=loop.time
+        )
+        self._hash_blocks = None
+        if cache.enable_prefix_caching:
+            hashing = get_hash_fn_by_name(cache.prefix_caching_hash_algo)
+            init_none_hash(hashing)
+            self._hash_blocks = get_request_block_hasher(cache.block_size, hashing)
+        self._outputs = OutputProcessor(None, log_stats=False)
+        self._loop, self._timer, self._hardware, self._script = loop, timer, hardware, script
+        self._drafts, self._padded = drafts, padded
+        self._requests = count()
+        self._commands: deque[Command] = deque()
+        self._aborts: list[str] = []  # those that are to be seen at the end of the step under way
+        self._computing = self._closed = False
+        self._alarm = Alarm(loop, self._turn)
+
+    # -- what the engine asks of it ---------------------------------------------------------------------
+
+    async def add(self, number: int, tokens: list[int], params: SamplingParams) -> RequestOutputCollector:
+        name = f"{number}-{next(self._requests)}"
+        request = EngineCoreRequest(
+            request_id=name,
+            external_req_id=name,
+            prompt_token_ids=tokens.copy(),  # vLLM changes it
+            mm_features=None,
+            sampling_params=params,
+            pooling_params=None,
+            arrival_time=self._loop.time(),
+            lora_request=None,
+            cache_salt=None,
+            data_parallel_rank=None,
+        )
+        outputs = RequestOutputCollector(params.output_kind, name)
+        self._outputs.add_request(request, None, queue=outputs)
+        begun = Request.from_engine_core_request(request, self._hash_blocks)
+        self._submit(partial(self.scheduler.add_request, begun))
+        return outputs
+
+    async def ask(self, asks: Sequence[Ask]) -> None:
+        self._submit(partial(self.scheduler.ask, asks))
+
+    async def abort(self, request_id: str) -> None:
+        for name in self._outputs.abort_requests([request_id], internal=True):
+            self._aborts.append(name)
+            self._submit(partial(self._finish, name))
+
+    async def stats(self) -> EngineStats:
+        return copy(self.scheduler.stats())
+
+    async def close(self) -> None:
+        self._closed = True
+
+    # -- the steps --------------------------------------------------------------------------------------
+
+    def _submit(self, command: Command) -> None:
+        self._commands.append(command)
+        if not self._computing:
+            self._alarm.ring_at(self._loop.time())
+
+    def _finish(self, name: str) -> None:
+        """One by one: of several at once, vLLM would free the blocks in the order of a set."""
+        self.scheduler.finish_requests(name, RequestStatus.FINISHED_ABORTED)
+
+    def _turn(self) -> None:
+        if self._closed or self._computing:
+            return
+        commands, scheduler = self._commands, self.scheduler
+        while commands:
+            commands.popleft()()
+        self._aborts.clear()
+        if not scheduler.has_requests():
+            return
+        work = scheduler.schedule()
+        if not work.total_num_scheduled_tokens:
+            scheduler.update_from_output(work, EMPTY_MODEL_RUNNER_OUTPUT)
+            if (idle_s := scheduler.idle_s) is not None:
+                self._alarm.ring_at(self._loop.time() + max(idle_s, SHORTEST_WAIT_S))
+            return
+        self._computing = True
+        seconds = step_s(self._timer, self._chunks(work), self._padded)
+        self._hardware.compute(seconds, partial(self._end, work, self._say(work)))
+
+    def _end(self, work: SchedulerOutput, said: ModelRunnerOutput) -> None:
+        self._computing = False
+        if self._closed:
+            return
+        for name in self._aborts:
+            self._finish(name)
+        for outputs in self.scheduler.update_from_output(work, said).values():
+            self._outputs.process_outputs(outputs.outputs)
+        self._turn()
+
+    def _chunks(self, work: SchedulerOutput) -> Iterator[Chunk]:
+        requests, drafts = self.scheduler.requests, work.scheduled_spec_decode_tokens
+        for name, grant in work.num_scheduled_tokens.items():
+            request = requests[name]
+            is_window = not request.is_prefill_chunk and grant == 1 + len(drafts.get(name, ()))
+            yield grant, request.num_computed_tokens - grant, is_window  # vLLM has counted the grant already
+
+    def _say(self, work: SchedulerOutput) -> ModelRunnerOutput:
+        """What the model samples, for all that are not in the midst of a prompt."""
+        requests, drafts = self.scheduler.requests, work.scheduled_spec_decode_tokens
+        names = list(work.num_scheduled_tokens)
+        said = [
+            [] if requests[name].is_prefill_chunk else self._tokens(requests[name], drafts.get(name, []))
+            for name in names
+        ]
+        return ModelRunnerOutput(names, {name: i for i, name in enumerate(names)}, said)
+
+    def _tokens(self, request: Request, drafts: list[int]) -> list[int]:
+        script = self._script
+        number = script.number(request.all_token_ids)
+        position = request.num_tokens - script.request(number).prompt_tokens
+        if self._drafts:
+            return script.draft(number, position)
+        right, own = script.judge(number, position, drafts)
+        return [*drafts[:right], own]
+
+
+class TimedVllm(VllmEngine):
+    """The live engine over a core in virtual time."""
+
+    def __init__(self, core: TimedCore, info: EngineInfo, config: VllmConfig) -> None:
+        super().__init__(core, info, config)
+        self._scheduler = core.scheduler
+
+    def gauges(self) -> EngineStats:
+        """As `engine.core.engine.CoreEngine.gauges`."""
+        return self.counted(copy(self._scheduler.stats()))
+
+    @property
+    def blocks_used(self) -> int:
+        """Blocks that sessions hold."""
+        stats = self._scheduler.stats()
+        return stats.blocks_total - stats.blocks_free
+
+
+def vllm_settings(config: VllmConfig) -> Any:
+    """vLLM's own (`vllm.config.VllmConfig`), made as for a live engine."""
+    with TemporaryDirectory() as folder:
+        (Path(folder) / "config.json").write_text(json.dumps(NO_MODEL), encoding="utf-8")
+        settings = arguments(Path(folder), config).create_engine_config()
+    settings.cache_config.num_gpu_blocks = (
+        config.kv_blocks
+    )  # a live core writes here what it found memory for
+    return settings
+
+
+def timed_vllm(
+    loop: VirtualLoop,
+    model: str,
+    config: VllmConfig,
+    timer: StepTimer,
+    script: Script,
+    *,
+    hardware: Hardware | None = None,
+    drafts: bool = False,
+    padded: bool = False,
+) -> TimedVllm:
+    """An engine in virtual time. config: with kv_blocks; hardware: shared with others, None for its own; drafts,
+    padded: see TimedCore."""
+    core = TimedCore(loop, config, timer, script, hardware or Hardware(loop), drafts=drafts, padded=padded)
+    assert config.kv_tokens is not None
+    context = min(core.scheduler.max_model_len, config.kv_tokens)
+    return TimedVllm(core, EngineInfo(model, VOCABULARY, VOCAB_SIZE, context, EOS), config)

@@ -1,0 +1,1 @@
+"""What a simulation answers: requests' figures, their analysis and plots."""

@@ -1,0 +1,239 @@
+"""What a simulation says: a row per request, figures of the whole system, as JSON and as a pandas frame."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from tandem.deployments.modes import MODES
+from tandem.deployments.modes.speculative import Speculation
+from tandem.policies.race.dispatch import Side
+from tandem.policies.reader.quality import Stream, assess, effective_tokens, stall_s
+from tandem.simulator.config.config import Config
+from tandem.simulator.results.answer import Answer
+from tandem.simulator.world.world import Load
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class Service(NamedTuple):
+    """What a server did.
+
+    busy_s: seconds in which its hardware computed.
+    steps: forward passes.
+    preempted: how often a session lost its memory.
+    open_sessions: left at the end.
+    """
+
+    busy_s: float
+    steps: int
+    preempted: int
+    open_sessions: int
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One simulation's outcome; it holds on to nothing of the world.
+
+    answers: one a request, in order of arrival.
+    servers: of the verifiers' pool.
+    loads: by pool (or "device"), how many sessions were open when.
+    budgets: by side that was the constrained one, the prompt tokens of the latest races, and those that it took in.
+    events: callbacks that the loop has run.
+    link_waits_s: what frames waited for bandwidth or each other, in sum.
+    sent_bytes: handed to links.
+    replica_s: seconds that there were servers, in sum.
+    estimates: where the hardware model's times come from.
+    setup_s, run_s: real seconds that it took.
+    """
+
+    config: Config
+    answers: Sequence[Answer]
+    servers: Sequence[Service]
+    loads: Mapping[str, Sequence[Load]]
+    budgets: Mapping[Side, tuple[float, float]]
+    events: int
+    link_waits_s: float
+    sent_bytes: int
+    replica_s: float
+    estimates: Mapping[str, Mapping[str, str]]
+    setup_s: float
+    run_s: float
+
+    def frame(self) -> pd.DataFrame:
+        """One row a request, see `row`."""
+        import pandas as pd
+
+        return pd.DataFrame([row(answer) for answer in self.answers])
+
+    def summary(self) -> dict[str, Any]:
+        """Figures of the whole system; seconds, tokens/s, requests/s. Equal for equal configurations.
+
+        failures: by the code of the error.
+        cut: answers that ended at a limit before the trace has them end.
+        replans: how often requests went on elsewhere.
+        usd, device_joules: what tokens cost altogether, and what devices spent.
+        budgets: of races, see `Result`.
+        """
+        answers = self.answers
+        begun = [answer for answer in answers if answer.tokens]
+        span_s = max(max((a.last_s for a in begun), default=0.0) - answers[0].arrival_s, 1e-12)
+        rounds, origins, failures = Speculation(), Counter[str](), Counter[str]()
+        for answer in answers:
+            rounds.add(answer.rounds)
+            origins.update(answer.origins)
+            if answer.failure is not None:
+                failures[answer.failure] += 1
+        return {
+            "requests": len(answers),
+            "finished": sum(answer.finished for answer in answers),
+            "failed": failures.total(),
+            "failures": dict(sorted(failures.items())),
+            "cut": sum(answer.cut for answer in answers),
+            "replans": sum(a.stats.replans for a in answers if a.stats is not None),
+            "span_s": span_s,
+            "requests_per_s": sum(answer.finished for answer in answers) / span_s,
+            "tokens_per_s": sum(answer.tokens for answer in answers) / span_s,
+            "ttft_s": _spread([a.ttft_s for a in begun]),
+            "tpot_s": _spread([a.tpot_s for a in begun if a.tokens > 1]),
+            "e2e_s": _spread([a.e2e_s for a in begun]),
+            **_speculation(rounds),
+            **_modes(answers),
+            "tokens_by_origin": dict(sorted(origins.items())),
+            "reading": self.reading(),
+            "usd": sum(a.stats.usd for a in answers if a.stats is not None),
+            "device_joules": sum(a.stats.joules for a in answers if a.stats is not None),
+            "budgets": {
+                str(side): {"prompt_tokens": tokens, "taken_in": spent, "share": spent / tokens}
+                for side, (tokens, spent) in sorted(self.budgets.items())
+                if tokens
+            },
+            "network_wait_s": self.link_waits_s / len(answers),
+            "sent_bytes": self.sent_bytes,
+            "replica_s": self.replica_s,
+            "utilisation": [round(server.busy_s / span_s, 6) for server in self.servers],
+            "steps": sum(server.steps for server in self.servers),
+            "preempted": sum(server.preempted for server in self.servers),
+            "events": self.events,
+        }
+
+    def reading(self) -> dict[str, Any] | None:
+        """What readers made of it (`policies.reader.quality.Quality`); None where nobody reads along."""
+        streams = [
+            Stream(answer.arrival_s, answer.times_s, answer.rate)
+            for answer in self.answers
+            if answer.rate and answer.times_s is not None
+        ]
+        return asdict(assess(streams)) if streams else None
+
+    def json(self, requests: bool = True) -> bytes:
+        """Configuration, summary, where the times come from, and (with `requests`) a row per request and the pools'
+        loads; the same bytes for the same configuration in any process."""
+        document: dict[str, Any] = {
+            "config": self.config.model_dump(mode="json"),
+            "times": "simulated",
+            "sources": self.estimates,
+            "summary": self.summary(),
+        }
+        if requests:
+            document["requests"] = [row(answer) for answer in self.answers]
+            document["loads"] = self.loads
+        return msgspec.json.format(msgspec.json.encode(document), indent=1)
+
+    def write(self, path: str | Path) -> None:
+        """Write `json()` to a file."""
+        Path(path).write_bytes(self.json())
+
+
+def row(answer: Answer) -> dict[str, Any]:
+    """A request's figures. Times in seconds; None where there is no such thing.
+
+    window: mean γ of the rounds that a device drafted.
+    stall_s, effective_tokens: of a reader, see `policies.reader.quality`.
+    usd, joules: what it cost altogether, and what devices spent.
+    finish: "stop", "length", or None with a failure, the code of the error that ended it.
+    """
+    rounds, stats = answer.rounds, answer.stats
+    read = answer.times_s if answer.rate and answer.times_s else None
+    return {
+        "arrival_s": answer.arrival_s,
+        "mode": answer.mode,
+        "prompt_tokens": answer.prompt_tokens,
+        "output_tokens": answer.tokens,
+        "ttft_s": answer.ttft_s if answer.tokens else None,
+        "tpot_s": answer.tpot_s if answer.tokens > 1 else None,
+        "e2e_s": answer.e2e_s if answer.tokens else None,
+        "rounds": rounds.rounds,
+        "drafted": rounds.drafted,
+        "accepted": rounds.accepted,
+        **_rates(rounds),
+        "switches": rounds.switches,
+        **{key: value for key, value in _figures(answer).items() if key not in _SPECULATION},
+        "stall_s": None if read is None else stall_s(read, answer.rate),
+        "effective_tokens": None if read is None else effective_tokens(read, answer.rate),
+        "usd": 0.0 if stats is None else stats.usd,
+        "joules": 0.0 if stats is None else stats.joules,
+        "replans": 0 if stats is None else stats.replans,
+        "finish": answer.finish,
+        "failure": answer.failure,
+        "server": answer.server,
+        "device": answer.device,
+    }
+
+
+_SPECULATION = frozenset(Speculation().shown())
+
+
+def _figures(answer: Answer) -> dict[str, Any]:
+    """What every mode counts, zeros for those in which the request was not served."""
+    found: dict[str, Any] = {}
+    for mode in MODES.values():
+        figures = mode.figures() if answer.stats is None else mode.figures.of(answer.stats)
+        found.update(figures.shown())
+    return found
+
+
+def _modes(answers: Sequence[Answer]) -> dict[str, Any]:
+    """The same of all requests together, but what `_speculation` says."""
+    found: dict[str, Any] = {}
+    for mode in MODES.values():
+        total = mode.figures()
+        for answer in answers:
+            if answer.stats is not None:
+                total.add(mode.figures.of(answer.stats))
+        found.update({key: value for key, value in total.shown().items() if key not in _SPECULATION})
+    return found
+
+
+def _speculation(rounds: Speculation) -> dict[str, Any]:
+    return {
+        "rounds": rounds.rounds,
+        "drafted": rounds.drafted,
+        **_rates(rounds),
+        "switches": rounds.switches,
+    }
+
+
+def _rates(rounds: Speculation) -> dict[str, float | None]:
+    """Rounds in which the target was alone, since one token was left, play no part in the latter two."""
+    distributed, fused = rounds.distributed_rounds, rounds.fused_rounds
+    return {
+        "acceptance": rounds.accepted / rounds.drafted if rounds.drafted else None,
+        "window": (rounds.drafted - rounds.fused_drafted) / distributed if distributed else None,
+        "fused_share": fused / (fused + distributed) if fused + distributed else None,
+    }
+
+
+def _spread(values: Sequence[float]) -> dict[str, float] | None:
+    if not values:
+        return None
+    ordered = np.asarray(values)
+    p50, p90, p99 = np.percentile(ordered, (50, 90, 99)).tolist()
+    return {"mean": float(ordered.mean()), "p50": p50, "p90": p90, "p99": p99, "max": float(ordered.max())}

@@ -1,0 +1,1 @@
+"""Running one simulation, a sweep of them, or many as Ray tasks."""

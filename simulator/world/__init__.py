@@ -1,0 +1,1 @@
+"""A simulated deployment: servers, pools, devices and the network between them."""

@@ -1,0 +1,427 @@
+"""The live system in virtual time: its router's assigner, its executor and modes, its engines' core, devices and links.
+
+Simulated are how long a step takes (`hardware`), which tokens come (`script`), and the network's delays (`network`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from functools import partial
+from random import Random
+from typing import TYPE_CHECKING, NamedTuple
+
+from tandem.cluster.link.delayed_engine import Delayed
+from tandem.cluster.link.latency import LogNormal
+from tandem.cluster.link.link import Link, LinkProfile
+from tandem.deployments.learning.experience import Experience
+from tandem.deployments.modes import MODES
+from tandem.deployments.modes.base import DEVICE, DRAFTER, MIDDLE, VERIFIER, Tools
+from tandem.deployments.modes.executor import Executor
+from tandem.deployments.modes.expansion import Sketching
+from tandem.deployments.placement.expansion_scheduler import Expansions
+from tandem.deployments.reports import Outbox, Report
+from tandem.deployments.request.assignment import Assignment, EndpointInfo, RoutingRequest
+from tandem.deployments.request.placement import Place, PlaceReport, PlaceRequest, PlanRequest, SketchPlan
+from tandem.deployments.request.session import Dial
+from tandem.deployments.routing.assigner import Assigner
+from tandem.deployments.routing.directory import Directory
+from tandem.deployments.routing.routing import Routing
+from tandem.engine import vllm
+from tandem.engine.base import Engine, EngineInfo, EngineStopped
+from tandem.engine.core.engine import CoreEngine
+from tandem.engine.core.split.pipeline import Pipeline
+from tandem.engine.split.base import OuterEngine
+from tandem.policies.routing.collaboration import collaboration
+from tandem.policies.routing.replica import routing
+from tandem.policies.speculation.window import WindowPolicy, window
+from tandem.policies.split.chunking import chunking
+from tandem.policies.split.drafting import drafting
+from tandem.policies.split.parallel_drafting import parallel_drafting
+from tandem.simulator.clock import Handle, VirtualLoop
+from tandem.simulator.config.config import AnyEngine, Config, TargetGroup, Vllm
+from tandem.simulator.engines.engine import Hardware, timed_engine
+from tandem.simulator.engines.script import Script
+from tandem.simulator.engines.sketch import ScriptedFormat
+from tandem.simulator.engines.split import timed_middle
+from tandem.simulator.hardware import StepTimer
+from tandem.simulator.world.devices import Devices, MakeSpeed, SimulatedDevice, Speed
+from tandem.simulator.world.network import LinkedEngine, Path
+from tandem.simulator.world.pool import Pool
+from tandem.simulator.world.server import Server
+
+if TYPE_CHECKING:
+    from tandem.simulator.engines.vllm import TimedVllm
+
+HEARTBEAT_S = 1.0  # how often devices register
+REFRESH_S = 0.5  # how often the directory learns of loads, as the scheduler's settings have it
+NO_EXPIRY_S = float("inf")
+
+
+MakeService = Callable[[Engine], Engine]
+
+
+def as_it_is(engine: Engine) -> Engine:
+    """The engine itself."""
+    return engine
+
+
+class Load(NamedTuple):
+    """How many sessions a pool has open at a moment."""
+
+    time_s: float
+    sessions: int
+
+
+class World:
+    """Everything of one configuration, before anything is asked.
+
+    engines: of the groups of targets, complete.
+    servers: of the groups of targets, those that have gone included.
+    pools: the groups that grow and shrink.
+    drafters: of the cloud's own.
+    loads: by pool (or DEVICE), how many sessions were open at each refresh.
+    served: by request, the index of the server that was assigned last; −1 for none.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        windows: Callable[[], WindowPolicy] | None = None,
+        speed: MakeSpeed = Speed,
+        service: MakeService = as_it_is,
+    ) -> None:
+        """windows: makes a window policy per draft–target pair, in place of the configured one.
+        speed: makes a group of devices' speed, in place of the plain one.
+        service: what is reached of a server's engine, in place of all of it."""
+        self.config, self.script, self._service = config, Script(), service
+        self.loop = VirtualLoop()  # type: ignore[abstract]  # it has no sockets, threads or signals
+        self._data = config.data_folder
+        self.targets, groups = config.topology()
+        self.engines = [group.complete_engine(self._data) for group in self.targets]
+        self.servers: list[Server] = []
+        self.drafters: list[Server] = []
+        self._replicas: dict[str, Server] = {}
+        self._numbers: dict[str, int] = {}
+        for g, group in enumerate(self.targets):
+            for _ in range(group.initial):
+                self.add_server(g)
+        self.devices = Devices(self.loop, self.script, config, groups, speed)
+        self.context = min(_context(engine) for engine in self.engines)
+        if config.split_info is not None:
+            self.context = min(self.context, config.split.engine.kv_tokens)
+        self.served: dict[int, int] = {}
+        self.loads: dict[str, list[Load]] = {VERIFIER: [], MIDDLE: [], DRAFTER: [], DEVICE: []}
+        self._windows = windows or partial(config.window.create, window)
+        self._directory = Directory(NO_EXPIRY_S)
+        self._refreshing: Handle | None = None
+        self.restart_router()
+        self._sketching = Sketching(
+            ScriptedFormat(self.script, config.sketch.shape(config.workload.seed)), self, lambda _: True
+        )
+        self._outbox = Outbox(self.report)
+        self._executors: dict[int, Executor] = {}
+        self._reader_at_device = config.reader_at_device
+        self._cloud = self._executor(self._dial_from_cloud)
+        self.pools = [
+            Pool(self, g, group, self.engines[g].batch_limit)
+            for g, group in enumerate(self.targets)
+            if group.autoscaling is not None
+        ]
+        self.refresh()
+
+    # -- requests ---------------------------------------------------------------------------------------
+
+    def executor(self, mode: str | None, device: int) -> Executor:
+        """Who carries a request in a mode, from a device (−1: from nowhere in particular)."""
+        if device < 0 or mode is None or not MODES[mode].local or not self._reader_at_device:
+            return self._cloud
+        executor = self._executors.get(device)
+        if executor is None:
+            dial, here = partial(self._dial_from_device, device), self.devices[device]
+            executor = self._executor(dial, here.outer, lambda: here.uplink.is_parted)
+            self._executors[device] = executor
+        return executor
+
+    def forwarded(self, mode: str | None) -> bool:
+        """Whether a request in that mode, whose reader is at a device, travels to the cloud first."""
+        return self._reader_at_device and (mode is None or not MODES[mode].local)
+
+    async def settled(self) -> None:
+        """Return when no session is left behind."""
+        for executor in (self._cloud, *self._executors.values()):
+            await executor.settled()
+
+    def _executor(
+        self, dial: Dial, outer: OuterEngine | None = None, away: Callable[[], bool] = lambda: False
+    ) -> Executor:
+        split = self.config.split
+        return Executor(
+            self.assign,
+            dial,
+            Tools(
+                self._windows,
+                sketching=self._sketching,
+                fused_window=self.config.fused_window,
+                outer=outer,
+                chunking=partial(split.chunking.create, chunking),
+                drafting=partial(split.drafting.create, drafting),
+                parallel_drafting=partial(split.parallel_drafting.create, parallel_drafting),
+            ),
+            self.config.limits.limits(),
+            report=self._outbox.add,
+            lost=self._lost,
+            away=away,
+        )
+
+    # -- the router and the scheduler ---------------------------------------------------------------------
+
+    def restart_router(self) -> None:
+        """From now on, one that knows nothing yet."""
+        config = self.config
+        assigner = Assigner(
+            config.router.collaboration.create(collaboration),
+            partial(config.router.routing.create, routing),
+            max(engine.batch_limit for engine in self.engines),
+            Experience(config.racing, Random(config.seed)),
+        )
+        self.routing = Routing(assigner, config.router)
+        self.expansions = Expansions(assigner, config.sketch.settings(self.devices.models))
+
+    @property
+    def experience(self) -> Experience:
+        """What requests have taught the router."""
+        return self.routing.assigner.experience
+
+    async def assign(self, wanted: RoutingRequest) -> Assignment:
+        """Ask the router."""
+        for pool in self.pools:
+            pool.wake()
+        assignment = await self.routing.assign(wanted)
+        self.served[wanted.request] = self._server(assignment)
+        self.refresh_soon()
+        return assignment
+
+    async def plan(self, wanted: PlanRequest) -> SketchPlan:
+        """As Expansions.plan."""
+        return await self.expansions.plan(wanted)
+
+    async def place(self, wanted: PlaceRequest) -> Place | None:
+        """As Expansions.place."""
+        return await self.expansions.place(wanted)
+
+    def free(self, report: PlaceReport) -> None:
+        """As Expansions.free."""
+        self.expansions.free(report)
+
+    async def end(self, server: Server) -> None:
+        """It is not needed any more, and goes, with the drafter beside it."""
+        await server.kill()
+        for drafter in self.drafters:
+            if drafter.hardware is server.hardware:
+                await drafter.kill()
+
+    def waiting(self, pool: str) -> float:
+        """Requests that no server of the pool has yet."""
+        return self.routing.take_waiting()[pool]
+
+    def replica_s(self) -> float:
+        """Seconds that there have been servers, drafters apart, in sum."""
+        fixed = sum(group.count for group in self.targets if group.autoscaling is None)
+        return fixed * self.loop.time() + sum(pool.replica_s() for pool in self.pools)
+
+    def report(self, reports: Sequence[Report]) -> None:
+        """Tell the router what answers have taught."""
+        for report in reports:
+            self.routing.assigner.take_in(report)
+
+    def refresh_soon(self) -> None:
+        """Loads are changing: the router hears of them before long, as from the scheduler."""
+        if self._refreshing is None:
+            self._refreshing = self.loop.call_later(REFRESH_S, self._refresh_is_due)
+
+    def _refresh_is_due(self) -> None:
+        self._refreshing = None
+        self.refresh()
+
+    def refresh(self) -> None:
+        """What the scheduler does every now and then: list what is up, and tell the router what has changed."""
+        if self._refreshing is not None:
+            self._refreshing.cancel()
+            self._refreshing = None
+        directory = self._directory
+        for pool, servers in self._members().items():
+            directory.list_pool(pool, [_with_load(s) for s in servers if s.up])
+        directory.register(self.devices.news(), self.loop.time())
+        self.routing.see(directory.since(self.routing.assigner.version))
+        self.expansions.see()
+        if self._sample():
+            self.refresh_soon()
+
+    def _sample(self) -> bool:
+        """Note how many sessions are open; whether any is."""
+        now_s, busy = self.loop.time(), False
+        pools: dict[str, Collection[Server | SimulatedDevice]] = {
+            **self._members(),
+            DEVICE: self.devices.busy,
+        }
+        for pool, members in pools.items():
+            if members:
+                sessions = sum(member.open_sessions for member in members)
+                self.loads[pool].append(Load(now_s, sessions))
+                busy = busy or sessions > 0
+        return busy
+
+    def _members(self) -> dict[str, Sequence[Server]]:
+        """Servers by pool."""
+        pools = {VERIFIER: list[Server](), MIDDLE: list[Server]()}
+        for server in self.servers:
+            pools[self.targets[server.group].pool].append(server)
+        return {**pools, DRAFTER: self.drafters}
+
+    def _lost(self, gone: EndpointInfo) -> None:
+        if gone.device and self._directory.lost(gone.name, gone.address, self.loop.time()):
+            self.devices.forget(gone.name)
+            self.loop.call_later(HEARTBEAT_S, self.refresh)
+            self.refresh_soon()
+
+    def _server(self, assignment: Assignment) -> int:
+        for there in assignment.endpoints.values():
+            for endpoint in there:
+                if (number := self._numbers.get(endpoint.key)) is not None:
+                    return number
+        return -1
+
+    # -- the way to engines -------------------------------------------------------------------------------
+
+    async def _dial_from_cloud(self, endpoint: EndpointInfo) -> Engine:
+        if endpoint.device:
+            return LinkedEngine(self.devices.engine(endpoint), self.devices.at(endpoint).path)
+        return self._replica(endpoint).engine
+
+    async def _dial_from_device(self, device: int, endpoint: EndpointInfo) -> Engine:
+        if endpoint.device:
+            return self.devices.engine(endpoint)
+        return LinkedEngine(self._replica(endpoint).engine, self.devices[device].uplink)
+
+    def _replica(self, endpoint: EndpointInfo) -> Server:
+        server = self._replicas[endpoint.address]
+        if not server.alive:
+            raise EngineStopped(f"nobody answers at {endpoint.address}")
+        return server
+
+    # -- what there is -----------------------------------------------------------------------------------
+
+    def add_server(self, g: int) -> Server:
+        """One more server of that group, with the drafter beside it if it has one."""
+        group, config, hardware = self.targets[g], self.engines[g], Hardware(self.loop)
+        number = len(self.servers)
+        core: CoreEngine | Pipeline | TimedVllm
+        if group.first is None:
+            core = self._timed(group, config, group.model, group.timer(self._data), hardware)
+        else:
+            core = self._middle(group, config, hardware)
+        engine = self._service(core)
+        path: Path | None = None
+        if (latency := config.latency) is not None:
+            law = LogNormal(median_s=latency.median_s, sigma=latency.sigma)
+            engine = Delayed(engine, law, latency.seed * 1_000_003 + self.config.seed * 1009 + number)
+        if group.call_s:
+            path = Path.to_device(self.loop, Link(LinkProfile(rtt_s=group.call_s)))
+            engine = LinkedEngine(engine, path)
+        endpoint = _endpoint(group.pool, number, core.info)
+        self._numbers[endpoint.key] = number
+        server = Server(g, endpoint, core, engine, hardware, path)
+        self._add(self.servers, server)
+        self.add_drafter(g, hardware)
+        return server
+
+    def add_drafter(self, g: int, hardware: Hardware) -> None:
+        """A drafter beside a server of that group, if it has one."""
+        group, config = self.targets[g], self.engines[g]
+        timer = group.draft_timer(self._data)
+        if timer is None:
+            return
+        alone = {"scheduling", "host_memory"} & set(type(config).model_fields)
+        config = config.model_copy(update=dict.fromkeys(alone))
+        core = self._timed(group, config, group.draft_model or "drafter", timer, hardware, drafts=True)
+        endpoint = _endpoint(DRAFTER, len(self.drafters), core.info)
+        self._add(self.drafters, Server(g, endpoint, core, core, hardware))
+
+    def _timed(
+        self,
+        group: TargetGroup,
+        config: AnyEngine,
+        model: str,
+        timer: StepTimer,
+        hardware: Hardware,
+        drafts: bool = False,
+    ) -> CoreEngine | TimedVllm:
+        """An engine of the kind that is configured. drafts: a drafter's."""
+        if isinstance(config, Vllm):
+            vllm.set_environment()
+            from tandem.simulator.engines.vllm import timed_vllm  # imports vLLM: only where it is simulated
+
+            return timed_vllm(
+                self.loop,
+                model,
+                config,
+                timer,
+                self.script,
+                hardware=hardware,
+                drafts=drafts,
+                padded=group.padded,
+            )
+        token_bytes = float(group.kv_token_bytes or 0)
+        return timed_engine(
+            self.loop,
+            model,
+            config,
+            timer,
+            self.script,
+            hardware=hardware,
+            context=config.kv_tokens,
+            token_bytes=token_bytes,
+            padded=group.padded,
+        )
+
+    def _middle(self, group: TargetGroup, config: AnyEngine, hardware: Hardware) -> CoreEngine | Pipeline:
+        """In one stage or more, the first of which is on that hardware."""
+        split = self.config.split_info
+        assert split is not None
+        assert not isinstance(config, Vllm)
+        timers = group.stage_timers(self._data)
+        stages = [
+            timed_middle(
+                self.loop,
+                group.model,
+                config,
+                timer,
+                split,
+                hardware=Hardware(self.loop) if number else hardware,
+                token_bytes=float(group.kv_token_bytes or 0) / len(timers),
+                padded=group.padded,
+            )
+            for number, timer in enumerate(timers)
+        ]
+        return stages[0] if len(stages) == 1 else Pipeline(stages)
+
+    def _add(self, pool: list[Server], server: Server) -> None:
+        pool.append(server)
+        self._replicas[server.endpoint.address] = server
+
+
+def _context(engine: AnyEngine) -> int:
+    """Tokens of prompt and output."""
+    limits = (engine.kv_tokens, engine.longest if isinstance(engine, Vllm) else None)
+    return min(limit for limit in limits if limit is not None)
+
+
+def _endpoint(pool: str, number: int, info: EngineInfo) -> EndpointInfo:
+    return EndpointInfo(
+        f"{pool} {number}", f"{pool}-{number}", pool, info.model, info.vocabulary, split=info.split
+    )
+
+
+def _with_load(server: Server) -> EndpointInfo:
+    return replace(server.endpoint, sessions=server.open_sessions)
