@@ -17,10 +17,10 @@ from ray.exceptions import RayError
 from ray.serve.handle import DeploymentHandle
 from starlette.types import ASGIApp
 
-from tandem.app.api.backend import ModelCard
-from tandem.app.api.errors import NotReady
+from tandem.app.api.http.backend import ModelCard
+from tandem.app.api.http.errors import NotReady
+from tandem.app.api.http.settings import ApiSettings
 from tandem.app.api.routes import create_api
-from tandem.app.api.settings import ApiSettings
 from tandem.app.settings import Settings
 from tandem.app.vocabularies import Vocabularies
 from tandem.cluster.devices.record import DeviceRecord
@@ -75,7 +75,7 @@ class IngressChanges(Strict):
 @serve.deployment
 @serve.ingress()
 class Ingress:
-    """The API's backend (`app.api.backend.Backend`), and the hub of the data plane."""
+    """The API's backend (`app.api.http.backend.Backend`), and the hub of the data plane."""
 
     async def __init__(  # type: ignore[misc]  # Serve awaits it
         self, router: DeploymentHandle, settings: Settings, gateway: DeploymentHandle | None = None

@@ -6,7 +6,7 @@ from typing import Self
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
-from tandem.app.api.settings import ApiSettings
+from tandem.app.api.http.settings import ApiSettings
 from tandem.deployments.config.settings import (
     GateSettings,
     LedgerSettings,

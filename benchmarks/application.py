@@ -19,8 +19,8 @@ from typing import Any
 import httpx
 import yaml
 
-from tandem.app.cli.local_ray import free_port
-from tandem.app.cli.up import CONFIG
+from tandem.app.cli.server.local_ray import free_port
+from tandem.app.cli.server.up import CONFIG
 from tandem.benchmarks.paths import ROOT
 
 READY_WITHIN_S = 120.0

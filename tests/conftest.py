@@ -11,7 +11,7 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, settings
 
-from tandem.app.cli.local_ray import ENVIRONMENT, LocalRay, free_port, local_ray
+from tandem.app.cli.server.local_ray import ENVIRONMENT, LocalRay, free_port, local_ray
 from tandem.engine.vllm import installed
 
 os.environ.update(ENVIRONMENT)  # before any test module imports Ray
@@ -92,7 +92,7 @@ def cluster() -> Iterator[LocalRay]:
 def application(cluster: LocalRay, tmp_path_factory: pytest.TempPathFactory) -> Running:
     """The application as `make up` deploys it, on a free port, with the embedded models and a second replica of the
     API."""
-    from tandem.app.cli.up import CONFIG, deploy, wait_until_ready
+    from tandem.app.cli.server.up import CONFIG, deploy, wait_until_ready
 
     deployment = yaml.safe_load(CONFIG.read_text())
     deployment["http_options"]["port"] = port = free_port()

@@ -16,19 +16,19 @@ from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 
-from tandem.app.api.access import authenticate, operator
-from tandem.app.api.account import AccountChange, AccountView
-from tandem.app.api.admission import admit
-from tandem.app.api.answer import StreamedAnswer, WholeAnswer
-from tandem.app.api.backend import Backend
-from tandem.app.api.bodies import REFERENCE, body_of, described
-from tandem.app.api.errors import FAILURES, ApiError, ErrorReply, NotReady, api_error, model_not_found
-from tandem.app.api.front_page import front_page
-from tandem.app.api.gather import ChunkCoalescer
-from tandem.app.api.keys import KeyChange, KeyForm, Rotation, add_keys
-from tandem.app.api.record import REQUEST_ID, Record
-from tandem.app.api.responses import ChatCompletion, Completion, Model, ModelList
-from tandem.app.api.schema import ChatRequest, CompletionRequest, DeviceName
+from tandem.app.api.admin.account import AccountChange, AccountView
+from tandem.app.api.admin.keys import KeyChange, KeyForm, Rotation, add_keys
+from tandem.app.api.completions.admission import admit
+from tandem.app.api.completions.answer import StreamedAnswer, WholeAnswer
+from tandem.app.api.completions.gather import ChunkCoalescer
+from tandem.app.api.completions.request_log import REQUEST_ID, Record
+from tandem.app.api.completions.responses import ChatCompletion, Completion, Model, ModelList
+from tandem.app.api.completions.schema import ChatRequest, CompletionRequest, DeviceName
+from tandem.app.api.http.auth import authenticate, operator
+from tandem.app.api.http.backend import Backend
+from tandem.app.api.http.bodies import REFERENCE, body_of, described
+from tandem.app.api.http.errors import FAILURES, ApiError, ErrorReply, NotReady, api_error, model_not_found
+from tandem.app.api.http.front_page import front_page
 from tandem.deployments.access.keys import KeyRefused
 from tandem.deployments.access.store import LedgerError
 from tandem.engine.base import EngineError

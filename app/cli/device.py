@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from rich.console import Console
 from rich.logging import RichHandler
 
-from tandem.app.cli.client import ClientError
+from tandem.app.cli.terminal.client import ClientError
 from tandem.app.device.program import Running, running
 from tandem.app.device.settings import DeviceProgram
 from tandem.cluster.wire.frames import AlreadyConnected, Unauthorized

@@ -11,10 +11,10 @@ from urllib.parse import urlencode
 import typer
 from rich.console import Console
 
-from tandem.app.cli import keys
-from tandem.app.cli.client import Client, ClientError
-from tandem.app.cli.common import Url, failures, server
-from tandem.app.cli.render import DEVICE_COLUMNS, device_row, show_table
+from tandem.app.cli.keys import keys
+from tandem.app.cli.server.target import Url, failures, server
+from tandem.app.cli.terminal.client import Client, ClientError
+from tandem.app.cli.terminal.render import DEVICE_COLUMNS, device_row, show_table
 from tandem.deployments.modes import MODES
 
 HELP = """Language models served from the edge and the cloud together.
@@ -81,7 +81,7 @@ def chat(
 
     Ctrl-C ends an answer. In a conversation, /new forgets what was said, and /quit or Ctrl-D leaves.
     """
-    from tandem.app.cli.conversation import Conversation
+    from tandem.app.cli.terminal.conversation import Conversation
 
     with failures(), Client(server(url)) as client:
         request = _request(mode, device, window, max_tokens, temperature, seed)
@@ -191,7 +191,7 @@ def bench(
     as_json: Annotated[bool, typer.Option("--json", help="As JSON, for programs.")] = False,
 ) -> None:
     """Load a server with streams, and report TTFT, TPOT and throughput."""
-    from tandem.app.cli.bench import run_bench
+    from tandem.app.cli.bench.bench import run_bench
 
     with failures(), Client(server(url)) as client:
         request = _request(mode, device, window, max_tokens, temperature, seed)
@@ -282,7 +282,7 @@ def up(
 ) -> None:
     """Start the application on this machine, and stay until Ctrl-C."""
     with failures():
-        from tandem.app.cli import up as local
+        from tandem.app.cli.server import up as local
 
         try:
             local.up(port, config or local.CONFIG)
@@ -296,7 +296,7 @@ def deploy(
 ) -> None:
     """Change what `tandem up` has started in this folder to what a Serve YAML says; no request fails over it."""
     with failures():
-        from tandem.app.cli import up as local
+        from tandem.app.cli.server import up as local
 
         try:
             local.change(config or local.CONFIG)
@@ -308,7 +308,7 @@ def deploy(
 def down() -> None:
     """Stop what `tandem up` has started in this folder."""
     with failures():
-        from tandem.app.cli import up as local
+        from tandem.app.cli.server import up as local
 
         try:
             print("Stopped." if local.down() else "Nothing was running.")

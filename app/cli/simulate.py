@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from tandem.app.cli.render import show_table
+from tandem.app.cli.terminal.render import show_table
 from tandem.simulator.config.config import load, read
 from tandem.simulator.results.analysis import Result
 from tandem.simulator.results.plot import plot

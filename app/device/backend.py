@@ -13,10 +13,10 @@ from typing import Any
 
 import msgspec
 
-from tandem.app.api.backend import ModelCard
-from tandem.app.api.errors import NotReady
-from tandem.app.api.settings import ApiSettings
-from tandem.app.device.races import Races
+from tandem.app.api.http.backend import ModelCard
+from tandem.app.api.http.errors import NotReady
+from tandem.app.api.http.settings import ApiSettings
+from tandem.app.device.race_planner import Races
 from tandem.app.device.settings import DeviceProgram
 from tandem.cluster.devices.device import Device
 from tandem.cluster.devices.record import DeviceRecord
@@ -51,7 +51,7 @@ DRIVEN = tuple(name for name, mode in MODES.items() if mode.afar or mode is Race
 
 
 class DeviceBackend:
-    """As `app.api.backend.Backend`.
+    """As `app.api.http.backend.Backend`.
 
     device: its own engine; speaks: the tokenizer of that.
     record: what is known of it, but for its name and its link.

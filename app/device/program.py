@@ -26,7 +26,7 @@ from tandem.engine.split.base import OuterEngine
 from tandem.engine.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from tandem.app.device.choice import Candidate
+    from tandem.app.device.bundle_selection import Candidate
 
 STOP_S = 5
 """Answers under way have so long when the program ends."""
@@ -133,7 +133,9 @@ async def _cancel(tasks: list[asyncio.Task[None]]) -> None:
 def _bundles(settings: DeviceProgram) -> list[Candidate]:
     if settings.bundle is None:
         return []
-    from tandem.app.device.choice import candidates  # imports torch: only where there is such a model
+    from tandem.app.device.bundle_selection import (
+        candidates,  # imports torch: only where there is such a model
+    )
 
     return candidates(settings.bundle)
 
@@ -142,7 +144,7 @@ async def _outer(
     bundles: list[Candidate], settings: DeviceProgram, uplink: Uplink
 ) -> tuple[OuterEngine, Tokenizer]:
     """Of the bundle that is chosen."""
-    from tandem.app.device.choice import choose
+    from tandem.app.device.bundle_selection import choose
 
     chosen = await choose(bundles, settings, uplink)
     outer = await asyncio.to_thread(chosen.load, settings)

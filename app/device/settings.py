@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pydantic import Field, field_validator, model_validator
 
-from tandem.app.api.settings import ApiSettings
+from tandem.app.api.http.settings import ApiSettings
 from tandem.cluster.devices.profile import load_profile
 from tandem.cluster.wire.address import is_loopback
 from tandem.cluster.wire.tls import trusting

@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 import httpx
 import numpy as np
 
-from tandem.app.cli.local_ray import free_port
+from tandem.app.cli.server.local_ray import free_port
 from tandem.benchmarks import report
 from tandem.benchmarks.application import application
 from tandem.engine import family

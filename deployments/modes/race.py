@@ -103,9 +103,7 @@ class RaceMode(Mode):
     )
     figures = Racing
     local = True
-    afar = (
-        False  # a device plans its own: what it has seen and spent is its own affair (see `app.device.races`)
-    )
+    afar = False  # a device plans its own: what it has seen and spent is its own affair (see `app.device.race_planner`)
 
     def __init__(self, tools: Tools) -> None:
         self._rivals = Rivals()

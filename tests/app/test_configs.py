@@ -16,8 +16,8 @@ import torch
 import yaml
 from openai import OpenAI
 
-from tandem.app.cli.local_ray import TOKEN, LocalRay, free_port, logs_of
-from tandem.app.cli.up import CONFIG, RECORD, UpError, read
+from tandem.app.cli.server.local_ray import TOKEN, LocalRay, free_port, logs_of
+from tandem.app.cli.server.up import CONFIG, RECORD, UpError, read
 from tandem.app.settings import PoolSettings, Settings
 from tandem.deployments.pools.engines import VllmSettings
 from tandem.engine import family

@@ -15,7 +15,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families
 from ray import serve
 
-from tandem.app.cli.local_ray import LocalRay
+from tandem.app.cli.server.local_ray import LocalRay
 from tandem.app.main import build
 from tandem.app.settings import Settings
 from tandem.deployments.access.caller_cache import KNOWN_S

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from ray.serve.schema import ServeDeploySchema
 from safetensors import safe_open
 
-from tandem.app.cli.up import CONFIG
+from tandem.app.cli.server.up import CONFIG
 from tandem.app.main import build
 from tandem.app.settings import Settings
 from tandem.deployments.pools.engines import (

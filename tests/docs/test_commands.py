@@ -12,8 +12,8 @@ import pytest
 import typer
 from ray.scripts.scripts import cli as ray
 
+from tandem.app.api.completions.schema import ChatRequest
 from tandem.app.api.routes import create_api
-from tandem.app.api.schema import ChatRequest
 from tandem.app.cli.main import cli
 from tandem.benchmarks.__main__ import main as run_benchmark
 from tandem.benchmarks.catalogue import BENCHMARKS
@@ -97,7 +97,9 @@ def check(line: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=name)
 def test_every_command_is_one(document: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    lines = [line for line in shell(document) if not line.startswith("of_up()")]  # tests/app/cli/test_up.py
+    lines = [
+        line for line in shell(document) if not line.startswith("of_up()")
+    ]  # tests/app/cli/server/test_up.py
     quoted = [
         line
         for first in ("tandem ", "python -m ", "make ", "serve deploy ", "jupyter ")

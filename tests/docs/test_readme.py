@@ -8,7 +8,7 @@ import sys
 import pytest
 from rich.console import Console
 
-from tandem.app.cli.up import CONFIG, explain, read, tries
+from tandem.app.cli.server.up import CONFIG, explain, read, tries
 from tandem.deployments.modes import MODES
 from tests.docs.documents import ROOT, text
 

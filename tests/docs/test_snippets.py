@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from tandem.app.api.schema import ChatRequest
-from tandem.app.cli.up import IMPORT_PATH, read
+from tandem.app.api.completions.schema import ChatRequest
+from tandem.app.cli.server.up import IMPORT_PATH, read
 from tandem.app.device.settings import DeviceProgram
 from tandem.app.settings import Settings
 from tandem.deployments.config.settings import Strict

@@ -15,9 +15,9 @@ import uvicorn
 from tokenizers import Tokenizer as RustTokenizer
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from tandem.app.api.backend import ModelCard
-from tandem.app.api.errors import NotReady
-from tandem.app.api.settings import ApiSettings
+from tandem.app.api.http.backend import ModelCard
+from tandem.app.api.http.errors import NotReady
+from tandem.app.api.http.settings import ApiSettings
 from tandem.cluster.devices.record import DeviceRecord
 from tandem.deployments.access.accounts import Statement
 from tandem.deployments.access.key_service import Treasury

@@ -12,7 +12,7 @@ import pytest
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_openai import ChatOpenAI
 
-from tandem.app.api.sse import PADDED
+from tandem.app.api.completions.sse import PADDED
 from tests.app.api.null_backend import TOKENIZER, NullBackend
 
 SAYS = "Zürich has three bridges, and a lake."

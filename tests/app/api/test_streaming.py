@@ -7,7 +7,7 @@ import httpx
 import pytest
 from openai import APIError, AsyncOpenAI
 
-from tandem.app.api.gather import ChunkCoalescer
+from tandem.app.api.completions.gather import ChunkCoalescer
 from tandem.app.api.routes import create_api
 from tandem.engine.base import EngineStopped
 from tests.app.api.null_backend import NullBackend, served, times

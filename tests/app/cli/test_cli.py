@@ -14,11 +14,11 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from tandem.app.api.routes import create_api
-from tandem.app.cli import render as live
-from tandem.app.cli.client import Client
-from tandem.app.cli.conversation import Conversation
 from tandem.app.cli.main import cli
-from tandem.app.cli.up import CONFIG
+from tandem.app.cli.server.up import CONFIG
+from tandem.app.cli.terminal import render as live
+from tandem.app.cli.terminal.client import Client
+from tandem.app.cli.terminal.conversation import Conversation
 from tests.app.api.null_backend import NullBackend, served
 
 SAYS = "Zürich 🗼 [bold]has[/] three bridges."

@@ -10,8 +10,8 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from tandem.app.cli.local_ray import LocalRay
 from tandem.app.cli.main import cli
+from tandem.app.cli.server.local_ray import LocalRay
 from tests.simulator.configurations import raw
 
 EXAMPLES = sorted((Path(__file__).parents[3] / "simulator" / "examples").glob("*.yaml"))

@@ -13,7 +13,7 @@ import pytest
 from openai import BadRequestError
 from ray import serve
 
-from tandem.app.cli.local_ray import LocalRay, free_port
+from tandem.app.cli.server.local_ray import LocalRay, free_port
 from tandem.app.device.program import Running as Device
 from tandem.app.device.program import running
 from tandem.app.device.settings import DeviceProgram

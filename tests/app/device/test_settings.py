@@ -11,8 +11,8 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from tandem.app.cli.client import ClientError
 from tandem.app.cli.device import run, settings_of
+from tandem.app.cli.terminal.client import ClientError
 from tandem.app.device.settings import DeviceProgram
 from tandem.cluster.wire.frames import AlreadyConnected, Unauthorized
 from tandem.engine.base import EngineError

@@ -7,7 +7,7 @@ import math
 import httpx
 import pytest
 
-from tandem.app.api.keys import KeyForm
+from tandem.app.api.admin.keys import KeyForm
 from tandem.app.settings import Settings
 from tandem.benchmarks.disco.data import sigma_of
 from tandem.benchmarks.disco.race_live import BUDGETS, POLICIES, SERVICES, Case, cases, settings, spent

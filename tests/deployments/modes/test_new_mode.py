@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import pytest
 
-from tandem.app.api.responses import stats as shown
+from tandem.app.api.completions.responses import stats as shown
 from tandem.deployments.control.metrics import Metrics, Observation
 from tandem.deployments.learning.experience import Experience
 from tandem.deployments.modes import MODES

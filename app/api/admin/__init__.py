@@ -1,0 +1,1 @@
+"""Operators' routes: keys and accounts."""

@@ -1,0 +1,82 @@
+"""Accounts over HTTP: what requests have cost so far, and the terms."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel
+
+from tandem.app.api.admin.keys import TermsForm, TermsView
+from tandem.deployments.access.accounts import Bill, Statement
+
+
+class AccountChange(TermsForm):
+    """What is left out stays as it is."""
+
+
+class BillView(BaseModel):
+    """Tokens, dollars and joules."""
+
+    requests: int
+    server_tokens_in: int
+    server_tokens_out: int
+    device_tokens_in: int
+    device_tokens_out: int
+    server_usd: float
+    server_usd_in: float
+    server_usd_out: float
+    device_joules: float
+    device_usd: float
+
+    @classmethod
+    def of(cls, bill: Bill) -> BillView:
+        return cls(**cls.shown(bill))
+
+    @staticmethod
+    def shown(bill: Bill) -> dict[str, float]:
+        """The fields of it."""
+        used = bill.used
+        return {
+            "requests": bill.requests,
+            "server_tokens_in": used.server_in,
+            "server_tokens_out": used.server_out,
+            "device_tokens_in": used.device_in,
+            "device_tokens_out": used.device_out,
+            "server_usd": bill.server_usd,
+            "server_usd_in": bill.server_usd_in,
+            "server_usd_out": bill.server_usd_out,
+            "device_joules": bill.joules,
+            "device_usd": bill.device_usd,
+        }
+
+
+class AccountView(BillView):
+    """Of all requests so far.
+
+    terms: that hold for the next one; budget and exchange_rate are among them.
+    budget_used: of the last 1000 races in which the server, or the device, was the constrained endpoint, its share of
+        prompt tokens.
+    devices: of the requests with each device.
+    """
+
+    account: str
+    budget: float
+    exchange_rate: float
+    terms: TermsView
+    budget_used: dict[str, float]
+    devices: dict[str, BillView]
+
+    @classmethod
+    def about(cls, key: str, statement: Statement) -> AccountView:
+        """The account of that key."""
+        terms = TermsView.of(statement.terms)
+        return cls(
+            account=key,
+            budget=terms.budget,
+            exchange_rate=terms.exchange_rate,
+            terms=terms,
+            **cls.shown(statement.total),
+            budget_used={
+                str(side): round(spent / max(1, tokens), 6)
+                for side, (tokens, spent) in statement.raced.items()
+            },
+            devices={name: BillView.of(bill) for name, bill in statement.devices.items()},
+        )

@@ -1,0 +1,154 @@
+"""Keys over HTTP, for operators: made, listed, changed, rotated and revoked."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import FastAPI, Request, Response
+from pydantic import AfterValidator, BaseModel, Field
+
+from tandem.app.api.completions.schema import DeviceName, Strict
+from tandem.app.api.http.auth import operator
+from tandem.app.api.http.backend import Backend
+from tandem.app.api.http.bodies import body_of, described
+from tandem.deployments.access.accounts import Terms
+from tandem.deployments.access.keys import Key, Role
+from tandem.deployments.modes import MODES
+
+YEAR_S = 366 * 24 * 3600.0
+
+
+def _known_modes(names: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    if unknown := [name for name in names or () if name not in MODES]:
+        raise ValueError(f"there is no mode {unknown[0]!r}, but {', '.join(MODES)}")
+    return names
+
+
+class TermsForm(Strict):
+    """What is left out stays as it is, at first as the settings say; 0, or an empty list, lifts a limit.
+
+    budget: the share of prompt tokens that the constrained endpoint of races may take in; a request cannot raise it.
+    exchange_rate: what a joule of the devices is worth, dollars; a request cannot raise it.
+    requests_per_minute, tokens_per_minute: tokens taken in and given out.
+    concurrent: answers under way at once.
+    modes, devices: that may be asked for, by name.
+    expires_s: when the key expires, seconds since the epoch.
+    """
+
+    budget: float | None = Field(None, ge=0, le=1)
+    exchange_rate: float | None = Field(None, ge=0, le=1e6, allow_inf_nan=False)
+    requests_per_minute: int | None = Field(None, ge=0, le=10**9)
+    tokens_per_minute: int | None = Field(None, ge=0, le=10**12)
+    concurrent: int | None = Field(None, ge=0, le=10**6)
+    modes: Annotated[tuple[str, ...] | None, AfterValidator(_known_modes)] = Field(None, strict=False)
+    devices: tuple[DeviceName, ...] | None = Field(None, max_length=256, strict=False)
+    expires_s: float | None = Field(None, ge=0, allow_inf_nan=False)
+
+    def changes(self) -> dict[str, Any]:
+        """Of an account's terms."""
+        given = self.model_dump(include=set(TermsForm.model_fields))
+        return {name: value for name, value in given.items() if value is not None}
+
+
+class KeyForm(TermsForm):
+    """name: whose it is; a device's: what requests call it."""
+
+    name: str = Field(min_length=1, max_length=128)
+    role: Role = Field(Role.USER, strict=False)
+
+
+class KeyChange(TermsForm):
+    name: str | None = Field(None, min_length=1, max_length=128)
+    role: Role | None = Field(None, strict=False)
+
+
+class Rotation(Strict):
+    """grace_s: how long the old secret holds, seconds."""
+
+    grace_s: float = Field(0.0, ge=0, le=YEAR_S)
+
+
+class TermsView(BaseModel):
+    """null: no limit."""
+
+    budget: float
+    exchange_rate: float
+    requests_per_minute: int | None
+    tokens_per_minute: int | None
+    concurrent: int | None
+    modes: list[str] | None
+    devices: list[str] | None
+    expires_s: float | None
+
+    @classmethod
+    def of(cls, terms: Terms) -> TermsView:
+        return cls(**{name: getattr(terms, name) for name in cls.model_fields})
+
+
+class KeyView(BaseModel):
+    """A key as operators see it.
+
+    hint: the end of its secret.
+    made_s: when, seconds since the epoch.
+    secret: shown once, to whoever made or rotated it.
+    """
+
+    id: str
+    name: str
+    role: Role
+    hint: str
+    made_s: float
+    terms: TermsView
+    secret: str | None = None
+
+    @classmethod
+    def of(cls, key: Key, secret: str | None = None) -> KeyView:
+        return cls(
+            id=key.id,
+            name=key.name,
+            role=key.role,
+            hint=key.hint,
+            made_s=key.made_s,
+            terms=TermsView.of(key.terms),
+            secret=secret,
+        )
+
+
+class KeyList(BaseModel):
+    object: str = "list"
+    data: list[KeyView]
+
+
+def add_keys(api: FastAPI, backend: Backend) -> None:
+    """The endpoints below /v1/keys."""
+
+    @api.get("/v1/keys", response_model_exclude_none=True)
+    async def keys(request: Request) -> KeyList:
+        await operator(request, backend)
+        return KeyList(data=[KeyView.of(key) for key in await backend.keys()])
+
+    @api.post("/v1/keys", status_code=201, openapi_extra=described(KeyForm))
+    async def make(request: Request) -> KeyView:
+        """The reply shows its secret, this once."""
+        await operator(request, backend)
+        form = await body_of(request, KeyForm, backend.api)
+        return KeyView.of(*await backend.make_key(form.name, form.role, form.changes()))
+
+    @api.patch("/v1/keys/{id}", openapi_extra=described(KeyChange))
+    async def change(request: Request, id: str) -> KeyView:
+        await operator(request, backend)
+        form = await body_of(request, KeyChange, backend.api)
+        return KeyView.of(await backend.change_key(id, form.name, form.role, form.changes()))
+
+    @api.post("/v1/keys/{id}/rotate", openapi_extra=described(Rotation))
+    async def rotate(request: Request, id: str) -> KeyView:
+        """A new secret, shown this once."""
+        await operator(request, backend)
+        form = await body_of(request, Rotation, backend.api)
+        return KeyView.of(*await backend.rotate_key(id, form.grace_s))
+
+    @api.delete("/v1/keys/{id}", status_code=204)
+    async def revoke(request: Request, id: str) -> Response:
+        await operator(request, backend)
+        await backend.revoke_key(id)
+        return Response(status_code=204)

@@ -1,0 +1,184 @@
+"""From a request to jobs: the model, the prompt in tokens, and whether it all fits."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+
+from tandem.app.api.completions.choice import Choice
+from tandem.app.api.completions.schema import ChatRequest, CompletionRequest
+from tandem.app.api.http.backend import Backend, ModelCard
+from tandem.app.api.http.errors import (
+    context_overflow,
+    model_not_found,
+    not_allowed,
+    paced_for_nobody,
+    too_many_answers,
+)
+from tandem.deployments.access.keys import Caller
+from tandem.deployments.admission.controller import Entry
+from tandem.deployments.modes import MODES
+from tandem.deployments.modes.cloud import CloudMode
+from tandem.deployments.request.job import Job, UnknownMode
+from tandem.engine.base import Sampling
+from tandem.engine.sketch.base import Question
+from tandem.engine.tokenizer import Tokenizer
+from tandem.engine.validation import check_ids
+from tandem.policies.routing.collaboration import ANY_DEVICE
+
+LONG = 2_000
+"""Characters from which on a request's prompts are encoded beside the event loop rather than on it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """A request that can be run: a job and a choice for each answer.
+
+    prompt_tokens: each prompt once.
+    caller: who pays.
+    """
+
+    model: str
+    tokenizer: Tokenizer
+    jobs: list[Job]
+    choices: list[Choice]
+    prompt_tokens: int
+    caller: Caller
+
+    @property
+    def entry(self) -> Entry:
+        """For the gate."""
+        return Entry(self.jobs[0].id, self.caller.account, len(self.jobs), self.prompt_tokens)
+
+
+async def admit(request: ChatRequest | CompletionRequest, backend: Backend, caller: Caller) -> Admitted:
+    """caller: who pays. Raises ApiError (no such model, no room in the context, not allowed), InvalidRequest,
+    UnknownMode, and what Backend.check raises."""
+    wishes = _wishes(request, caller)
+    if wishes.mode is not None:
+        backend.check(wishes.mode)
+    rate = _reader_rate(request, backend)
+    card = _card(request.model, backend)
+    tokenizer = backend.tokenizer(card.id)
+    jobs, choices = [], []
+    prompts = await _prompts(request, tokenizer, backend.api.sessions)
+    for text, prompt in prompts:
+        question = _question(request, text, prompt)
+        wanted, room = request.wanted_tokens(), card.context - len(prompt)
+        if room < (wanted or 1):
+            raise context_overflow(card.context, len(prompt), wanted, request.prompt_field)
+        sampling = msgspec.structs.replace(request.sampling(room), reader_rate=rate)
+        sampling.check()
+        for i in range(request.n):
+            seed = (sampling.seed + i) % 2**63
+            jobs.append(
+                replace(
+                    wishes,
+                    id=secrets.randbits(63),
+                    prompt=prompt,
+                    question=question,
+                    sampling=msgspec.structs.replace(sampling, seed=seed),
+                )
+            )
+            choice = Choice(
+                tokenizer, sampling.stop, request.tandem.mode, rate, isinstance(request, ChatRequest)
+            )
+            if isinstance(request, CompletionRequest) and request.echo:
+                choice.prepend(text)
+                if request.scored:
+                    choice.expect_scores(prompt)
+            choices.append(choice)
+    return Admitted(card.id, tokenizer, jobs, choices, sum(len(prompt) for _, prompt in prompts), caller)
+
+
+def _wishes(request: ChatRequest | CompletionRequest, caller: Caller) -> Job:
+    """The job but for its tokens: what the request asks for, within its caller's terms."""
+    asked, terms = request.tandem, caller.terms
+    scored = isinstance(request, CompletionRequest) and request.scored
+    mode = CloudMode.name if scored else asked.mode
+    if mode is not None and mode not in MODES:
+        raise UnknownMode(f"mode {mode!r} is not served here; there is {', '.join(MODES)}")
+    if mode is not None and terms.modes is not None and mode not in terms.modes:
+        raise not_allowed("mode", mode, terms.modes)
+    device = asked.named
+    if terms.devices is not None and device is not None:
+        named = (device,) if isinstance(device, str) else device
+        if others := [name for name in named if name not in (*terms.devices, ANY_DEVICE)]:
+            raise not_allowed("device", others[0], terms.devices)
+    budget, rate = asked.budget, asked.exchange_rate
+    if caller.keyed:  # it pays with somebody's money
+        budget = terms.budget if budget is None else min(budget, terms.budget)
+        rate = terms.exchange_rate if rate is None else min(rate, terms.exchange_rate)
+    return Job(
+        id=0,
+        prompt=(),
+        sampling=Sampling(),
+        mode=mode,
+        device=device,
+        window=asked.window,
+        account=caller.account,
+        budget=budget,
+        exchange_rate=rate,
+        modes=terms.modes,
+        devices=terms.devices,
+        scored=scored,
+        min_quality=asked.min_quality,
+        show_sketch=asked.show_sketch,
+    )
+
+
+def _question(request: ChatRequest | CompletionRequest, text: str, prompt: tuple[int, ...]) -> Question:
+    """What is asked: in a chat, by its last message."""
+    if isinstance(request, CompletionRequest):
+        return Question(prompt, text=text)
+    chat = request.chat()
+    return Question(prompt, chat, chat[-1]["content"])
+
+
+def _reader_rate(request: ChatRequest | CompletionRequest, backend: Backend) -> float:
+    """Tokens/s; 0: nobody reads along. A chat is read by somebody; a completion may be for a program."""
+    rate = request.tandem.reader_rate
+    if rate is None:
+        rate = backend.default_reader_rate if isinstance(request, ChatRequest) else 0.0
+    if request.tandem.paced and not rate:
+        raise paced_for_nobody()
+    return rate
+
+
+def _card(model: str, backend: Backend) -> ModelCard:
+    cards = {card.id: card for card in backend.models()}
+    if model not in cards:
+        raise model_not_found(model, list(cards))
+    return cards[model]
+
+
+async def _prompts(
+    request: ChatRequest | CompletionRequest, tokenizer: Tokenizer, most: int
+) -> list[tuple[str, tuple[int, ...]]]:
+    """Each prompt as (text, tokens); of tokens the text only where it will be echoed. most: answers in all."""
+    prompts: list[Any] = [request.chat()] if isinstance(request, ChatRequest) else request.prompt
+    if len(prompts) * request.n > most:
+        raise too_many_answers(most)
+
+    def encoded(prompt: Any) -> tuple[str, tuple[int, ...]]:
+        if isinstance(request, ChatRequest):
+            return "", tuple(tokenizer.render_chat(prompt))
+        if isinstance(prompt, str):
+            return prompt, tuple(tokenizer.encode(prompt))
+        check_ids(prompt, tokenizer.vocab_size)
+        return (tokenizer.decode(prompt) if request.echo else ""), tuple(prompt)
+
+    if _size(request) < LONG:
+        return [encoded(prompt) for prompt in prompts]
+    return await asyncio.to_thread(lambda: [encoded(prompt) for prompt in prompts])
+
+
+def _size(request: ChatRequest | CompletionRequest) -> int:
+    """Characters, or tokens, of all its prompts."""
+    if isinstance(request, ChatRequest):
+        return sum(message.characters for message in request.messages)
+    return sum(len(prompt) for prompt in request.prompt)

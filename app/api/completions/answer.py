@@ -1,0 +1,216 @@
+"""The response to an admitted request: whole or as a stream, given up when the client leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from abc import abstractmethod
+from functools import partial
+from typing import Any
+
+from fastapi import Response
+from starlette.types import Receive, Scope, Send
+
+from tandem.app.api.completions.admission import Admitted
+from tandem.app.api.completions.choice import Piece, Run, ScoredToken
+from tandem.app.api.completions.gather import ChunkCoalescer, Gather
+from tandem.app.api.completions.logprobs import chat_logprobs, completion_logprobs
+from tandem.app.api.completions.request_log import Record
+from tandem.app.api.completions.responses import (
+    AssistantMessage,
+    ChatChoice,
+    ChatCompletion,
+    Completion,
+    TextChoice,
+    tandem,
+    usage,
+)
+from tandem.app.api.completions.schema import ChatRequest, CompletionRequest
+from tandem.app.api.completions.sse import DONE, EventWriter, error_event
+from tandem.app.api.http.backend import Backend
+from tandem.app.api.http.errors import DISCONNECTED, ApiError, api_error
+from tandem.app.api.http.rate_limit_headers import Headers, rate_limit_headers
+
+EVENT_STREAM = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),  # or nginx would collect the events
+]
+
+
+class Answer(Response):
+    """Runs the jobs while it is being sent; whatever ends it, no job goes on."""
+
+    def __init__(
+        self,
+        request: ChatRequest | CompletionRequest,
+        admitted: Admitted,
+        backend: Backend,
+        coalescer: ChunkCoalescer,
+        record: Record,
+    ) -> None:
+        super().__init__()
+        self.request, self.admitted, self._record = request, admitted, record
+        self.chat = isinstance(request, ChatRequest)
+        self.id = ("chatcmpl-" if self.chat else "cmpl-") + secrets.token_hex(12)
+        record.begin(self.id, admitted)
+        self.created = int(time.time())
+        self._enter = partial(backend.enter, admitted.caller, admitted.entry)
+        self._gather = Gather(backend.run, admitted.jobs, admitted.choices, coalescer, request.tandem.paced)
+        self.limits: Headers = []
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        work = asyncio.create_task(self._work(scope, receive, send))
+        gone = asyncio.create_task(_disconnected(receive))
+        try:
+            await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            gone.cancel()
+            if work.cancel():
+                self._record.end(DISCONNECTED)
+        if work.done() and not work.cancelled():
+            work.result()
+
+    async def _work(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await self._answer(scope, receive, send)
+        except Exception as failure:
+            error = api_error(failure)
+            await self.send_error(error, scope, receive, send)
+            self._record.end(error.status, error.code)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with self._enter() as passage, self._gather as gather:
+            self._record.passed_gate()
+            self.limits = rate_limit_headers(passage)
+            async for batch in gather.batches():
+                await self.take(batch, send)
+                self._record.sent_text()
+        await self.end(scope, receive, send)
+        self._record.end(200)
+
+    def used(self) -> int:
+        """Output tokens of all choices."""
+        return sum(choice.tokens for choice in self.admitted.choices)
+
+    @property
+    def scored(self) -> bool:
+        return self.request.wanted_logprobs() >= 0
+
+    @abstractmethod
+    async def take(self, batch: list[tuple[int, Piece]], send: Send) -> None:
+        """The next (choice, piece) pairs."""
+
+    @abstractmethod
+    async def end(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """All choices are finished."""
+
+    async def send_error(self, error: ApiError, scope: Scope, receive: Receive, send: Send) -> None:
+        await error.response()(scope, receive, send)
+
+
+class StreamedAnswer(Answer):
+    """Server-sent events. The status waits for the first text, so that a refusal still gets its own."""
+
+    def __init__(
+        self,
+        request: ChatRequest | CompletionRequest,
+        admitted: Admitted,
+        backend: Backend,
+        coalescer: ChunkCoalescer,
+        record: Record,
+    ) -> None:
+        super().__init__(request, admitted, backend, coalescer, record)
+        self._writer = EventWriter(
+            self.chat,
+            {"id": self.id, "created": self.created, "model": admitted.model},
+            admitted.tokenizer,
+            self.scored,
+            request.streaming,
+        )
+        self._begun = False
+
+    async def take(self, batch: list[tuple[int, Piece]], send: Send) -> None:
+        if not self._begun:
+            self._begun = True
+            headers = [*EVENT_STREAM, *self.limits]
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+        used = usage(self.admitted.prompt_tokens, self.used()) if self._writer.counted else None
+        events = b"".join([self._writer.chunk(index, piece, used) for index, piece in batch])
+        await send({"type": "http.response.body", "body": events, "more_body": True})
+
+    async def end(self, scope: Scope, receive: Receive, send: Send) -> None:
+        total = self._writer.usage(usage(self.admitted.prompt_tokens, self.used()))
+        last = total + DONE if self.request.streaming.include_usage else DONE
+        await send({"type": "http.response.body", "body": last, "more_body": False})
+
+    async def send_error(self, error: ApiError, scope: Scope, receive: Receive, send: Send) -> None:
+        if not self._begun:
+            return await super().send_error(error, scope, receive, send)
+        return await send({"type": "http.response.body", "body": error_event(error), "more_body": False})
+
+
+class WholeAnswer(Answer):
+    """One JSON object, when all choices are finished."""
+
+    def __init__(
+        self,
+        request: ChatRequest | CompletionRequest,
+        admitted: Admitted,
+        backend: Backend,
+        coalescer: ChunkCoalescer,
+        record: Record,
+    ) -> None:
+        super().__init__(request, admitted, backend, coalescer, record)
+        self._pieces: list[list[Piece]] = [[] for _ in admitted.choices]
+
+    async def take(self, batch: list[tuple[int, Piece]], send: Send) -> None:
+        for index, piece in batch:
+            self._pieces[index].append(piece)
+
+    async def end(self, scope: Scope, receive: Receive, send: Send) -> None:
+        reply = self._reply().model_dump_json().encode()
+        response = Response(reply, media_type="application/json")
+        response.raw_headers += self.limits
+        await response(scope, receive, send)
+
+    def _reply(self) -> ChatCompletion | Completion:
+        runs: list[Run] = [run for pieces in self._pieces for piece in pieces for run in piece.runs]
+        costs = [piece.stats for pieces in self._pieces for piece in pieces if piece.stats]
+        readings = [piece.reading for pieces in self._pieces for piece in pieces if piece.reading]
+        common: dict[str, Any] = {
+            "id": self.id,
+            "created": self.created,
+            "model": self.admitted.model,
+            "usage": usage(self.admitted.prompt_tokens, self.used()),
+            "tandem": tandem(runs, costs, readings),
+        }
+        if self.chat:
+            return ChatCompletion(choices=[self._chat_choice(i) for i in range(len(self._pieces))], **common)
+        return Completion(choices=[self._text_choice(i) for i in range(len(self._pieces))], **common)
+
+    def _chat_choice(self, index: int) -> ChatChoice:
+        text, scored, finish = self._joined(index)
+        logprobs = chat_logprobs(scored, self.admitted.tokenizer) if self.scored else None
+        message = AssistantMessage(content=text)
+        return ChatChoice(index=index, message=message, logprobs=logprobs, finish_reason=finish)
+
+    def _text_choice(self, index: int) -> TextChoice:
+        text, scored, finish = self._joined(index)
+        logprobs = completion_logprobs(scored, self.admitted.tokenizer) if self.scored else None
+        return TextChoice(index=index, text=text, logprobs=logprobs, finish_reason=finish)
+
+    def _joined(self, index: int) -> tuple[str, list[ScoredToken], str]:
+        """A choice's text, tokens with log-probabilities, and finish."""
+        pieces = self._pieces[index]
+        scored = [token for piece in pieces for token in piece.scored]
+        finish = pieces[-1].finish
+        assert finish, "a choice's last piece says how it ended"
+        return "".join(piece.text for piece in pieces), scored, finish
+
+
+async def _disconnected(receive: Receive) -> None:
+    """Return when the client has gone."""
+    while (await receive())["type"] != "http.disconnect":
+        pass

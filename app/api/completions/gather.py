@@ -1,0 +1,118 @@
+"""The jobs of one request, running at once, and the rhythm in which their text is handed on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import aclosing
+from types import TracebackType
+
+from tandem.app.api.completions.choice import Choice, Piece
+from tandem.app.api.completions.pacing import paced
+from tandem.deployments.request.job import Delta, Job
+from tandem.engine.base import EngineStopped
+
+RunJob = Callable[[Job], AsyncGenerator[Delta, None]]
+
+
+class ChunkCoalescer:
+    """How long a stream may collect tokens before it sends them, shared by all streams of a process.
+
+    One chunk costs the same whether it holds one token or ten. So the open streams share a budget of
+    `chunks_per_s`: a lone reader sees every token as it comes, and the interval grows with the load.
+    """
+
+    def __init__(self, chunks_per_s: float = 1000.0) -> None:
+        self.chunks_per_s = chunks_per_s
+        self.streams = 0
+
+    def interval_s(self) -> float:
+        """Seconds between two chunks of one stream, now."""
+        return self.streams / self.chunks_per_s
+
+
+class Gather:
+    """Runs one job for each choice, inside `async with`; leaving it closes what still runs.
+
+    paced: no choice is told of its tokens faster than its reader takes them in.
+    """
+
+    def __init__(
+        self,
+        run: RunJob,
+        jobs: Sequence[Job],
+        choices: Sequence[Choice],
+        coalescer: ChunkCoalescer,
+        paced: bool = False,
+    ) -> None:
+        self.choices, self._paced = choices, paced
+        self._run, self._jobs, self._coalescer = run, jobs, coalescer
+        self._pumps: list[asyncio.Task[None]] = []
+        self._news = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
+        self._next_s = 0.0  # loop time before which only an end or an error is handed on
+        self._error: Exception | None = None
+
+    async def __aenter__(self) -> Gather:
+        self._coalescer.streams += 1
+        self._loop = asyncio.get_running_loop()
+        self._pumps = [
+            asyncio.create_task(self._pump(job, choice))
+            for job, choice in zip(self._jobs, self.choices, strict=True)
+        ]
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._coalescer.streams -= 1
+        if self._timer:
+            self._timer.cancel()
+        for pump, choice in zip(self._pumps, self.choices, strict=True):
+            if choice.finish is None:  # the others are closing their job already
+                pump.cancel()
+
+    async def batches(self) -> AsyncIterator[list[tuple[int, Piece]]]:
+        """(choice, piece) pairs as they come: the first at once, later ones collected for an interval.
+
+        Raises a job's error, after what was said before it.
+        """
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            if self._timer:
+                self._timer.cancel()
+                self._timer = None
+            batch = [(i, piece) for i, choice in enumerate(self.choices) if (piece := choice.take())]
+            if batch:
+                yield batch
+                self._next_s = self._loop.time() + self._coalescer.interval_s()
+            if self._error:
+                raise self._error
+            if all(choice.finish for choice in self.choices):
+                return
+
+    async def _pump(self, job: Job, choice: Choice) -> None:
+        try:
+            told = self._run(job)
+            if choice.arrivals.rate:
+                told = choice.arrivals.noted(told)
+            if self._paced:
+                told = paced(told, job.sampling.reader_rate)
+            async with aclosing(told) as deltas:
+                async for delta in deltas:
+                    choice.push(delta)
+                    self._tell(urgent=choice.finish is not None)
+                    if choice.finish:
+                        return
+            raise EngineStopped("the answer ended without saying why")
+        except Exception as error:
+            self._error = self._error or error
+            self._tell(urgent=True)
+
+    def _tell(self, urgent: bool) -> None:
+        loop = self._loop
+        if urgent or loop.time() >= self._next_s:
+            self._news.set()
+        elif self._timer is None and not self._news.is_set():
+            self._timer = loop.call_at(self._next_s, self._news.set)

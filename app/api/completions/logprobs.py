@@ -1,0 +1,48 @@
+"""Log-probabilities in the two forms OpenAI gives them: of chats and of text completions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tandem.app.api.completions.choice import ScoredToken
+from tandem.engine.tokenizer import Tokenizer
+
+IMPOSSIBLE = -9999.0
+"""JSON has no minus infinity; this stands for a probability of 0, as in vLLM."""
+
+
+def chat_logprobs(scored: Sequence[ScoredToken], tokenizer: Tokenizer) -> dict[str, Any]:
+    """choices[].logprobs of a chat."""
+
+    def entry(token: int, logprob: float) -> dict[str, Any]:
+        raw = tokenizer.token_bytes(token)
+        shown = raw.decode("utf-8", "replace")
+        return {"token": shown, "logprob": max(logprob, IMPOSSIBLE), "bytes": list(raw)}
+
+    content = [
+        entry(s.token, s.scores.logprob) | {"top_logprobs": [entry(*pair) for pair in s.scores.top]}
+        for s in scored
+        if s.scores is not None
+    ]
+    return {"content": content, "refusal": None}
+
+
+def completion_logprobs(scored: Sequence[ScoredToken], tokenizer: Tokenizer) -> dict[str, Any]:
+    """choices[].logprobs of a text completion. The best alternatives are keyed by their text; where two
+    read the same, the likelier stands."""
+
+    def top(s: ScoredToken) -> dict[str, float] | None:
+        if s.scores is None:
+            return None
+        texts: dict[str, float] = {}
+        for token, logprob in s.scores.top:
+            texts.setdefault(tokenizer.token_text(token), max(logprob, IMPOSSIBLE))
+        return texts
+
+    return {
+        "tokens": [tokenizer.token_text(s.token) for s in scored],
+        "token_logprobs": [s.scores and max(s.scores.logprob, IMPOSSIBLE) for s in scored],
+        "top_logprobs": [top(s) for s in scored],
+        "text_offset": [s.offset for s in scored],
+    }

@@ -1,0 +1,95 @@
+"""Paced delivery: a stream's tokens are handed on no faster than its reader takes them in.
+
+(How the streams of a process share its chunks is another matter: `app.api.completions.gather.ChunkCoalescer`.)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from tandem.deployments.request.job import Delta
+
+
+async def paced(deltas: AsyncGenerator[Delta, None], rate: float) -> AsyncGenerator[Delta, None]:
+    """The tokens of `deltas`: the first at once, token k not before (k - 1) / rate seconds after it.
+
+    rate: tokens/s. What is due at the same time comes as one delta; the end comes with the last token, and an
+    error in its place, after what was said before it. `deltas` is read as it comes, however slow the reader, so
+    that the engine is never held up; closing this closes it at once.
+    """
+    loop, store = asyncio.get_running_loop(), _Store()
+    filling = asyncio.create_task(store.fill(deltas))
+    first_s, given = 0.0, 0
+    try:
+        while await store.has_more():
+            if given == 0:
+                first_s = loop.time()
+            elif store.tokens:
+                await asyncio.sleep(first_s + given / rate - loop.time())
+            due = math.floor((loop.time() - first_s) * rate) + 1 - given
+            delta = store.take(max(due, 1))  # a timer may be early by its resolution, a nanosecond
+            given += len(delta.ids)
+            yield delta
+        await filling
+    finally:
+        filling.cancel()
+        await asyncio.gather(filling, return_exceptions=True)
+
+
+class _Store:
+    """What the job has said and the reader has not been given. tokens: how many."""
+
+    def __init__(self) -> None:
+        self._kept = Delta([], [])
+        self._news = asyncio.Event()
+        self._ended = False
+
+    @property
+    def tokens(self) -> int:
+        return len(self._kept.ids)
+
+    async def fill(self, deltas: AsyncGenerator[Delta, None]) -> None:
+        """Take in all that comes."""
+        try:
+            async with aclosing(deltas):
+                async for delta in deltas:
+                    self._put(delta)
+                    self._news.set()
+        finally:
+            self._ended = True
+            self._news.set()
+
+    async def has_more(self) -> bool:
+        """Wait until there is something to take; False when nothing more will come."""
+        while not self.tokens and not self._kept.finish:
+            if self._ended:
+                return False
+            self._news.clear()
+            await self._news.wait()
+        return True
+
+    def take(self, tokens: int) -> Delta:
+        """The next tokens, at most so many; the end with the last of them."""
+        kept = self._kept
+        last = tokens >= len(kept.ids)
+        scores = None if kept.logprobs is None else kept.logprobs[:tokens]
+        taken = Delta(kept.ids[:tokens], kept.origins[:tokens], None, scores, kept.stats)
+        if last:
+            taken.finish = kept.finish
+            self._kept = Delta([], [])
+        else:
+            for part in (kept.ids, kept.origins, kept.logprobs or []):
+                del part[:tokens]
+        return taken
+
+    def _put(self, delta: Delta) -> None:
+        kept = self._kept
+        kept.ids += delta.ids
+        kept.origins += delta.origins
+        kept.finish, kept.stats = delta.finish, delta.stats
+        if delta.logprobs is not None:
+            kept.logprobs = kept.logprobs or []
+            kept.logprobs += delta.logprobs

@@ -1,0 +1,129 @@
+"""What becomes known of a request from its arrival to its end: then it is counted, and has its line in the log.
+
+The line says who asked, how that went and how long it took; what was said is in no log, and neither is a secret.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable
+
+from tandem.app.api.completions.admission import Admitted
+from tandem.app.api.http.errors import DISCONNECTED
+from tandem.deployments.control.metrics import ABORT, OPEN, Observation
+from tandem.deployments.modes import MODES
+from tandem.deployments.modes.speculative import Speculation
+from tandem.deployments.request.job import JobStats
+
+logger = logging.getLogger("ray.serve")
+
+REQUEST_ID = "x-request-id"
+"""The header by which Serve tells requests apart; where the client does not send one, Serve makes it up. It is in the
+response, too."""
+LONGEST = 64
+"""Characters of a client's request id that are worth a place in the log."""
+
+
+class Record:
+    """One request.
+
+    request_id: as REQUEST_ID says.
+    observe: tells whoever counts.
+    key: whose it is: the id of an API key, or of the device's at a device, or "anonymous"; None: not known yet.
+    mode: asked for.
+    """
+
+    def __init__(self, request_id: str | None, observe: Callable[[Observation], object]) -> None:
+        self._request_id, self._observe = request_id, observe
+        self._came_s = time.monotonic()
+        self._answer: str | None = None
+        self._admitted: Admitted | None = None
+        self._begun_s: float | None = None
+        self._queue_s: float | None = None
+        self._ttft_s: float | None = None
+        self.key: str | None = None
+        self.mode: str | None = None
+
+    def begin(self, answer: str, admitted: Admitted) -> None:
+        """It can be run. answer: the id of what the client will get."""
+        self._answer, self._admitted, self._begun_s = answer, admitted, time.monotonic()
+
+    def passed_gate(self) -> None:
+        """Its answers are begun."""
+        assert self._begun_s is not None
+        self._queue_s = time.monotonic() - self._begun_s
+
+    def sent_text(self) -> None:
+        """A part of the answer is on its way."""
+        self._ttft_s = self._ttft_s or time.monotonic() - self._came_s
+
+    def end(self, status: int, error: str | None = None) -> None:
+        """It is over. error: the code of what went wrong, if anything did."""
+        total_s = time.monotonic() - self._came_s
+        jobs = [choice.so_far() for choice in self._admitted.choices] if self._admitted is not None else []
+        seen = self._seen(status, jobs, total_s)
+        self._observe(seen)
+        if logger.isEnabledFor(logging.INFO):
+            self._log(seen, error, next((job.device for job in jobs if job.device), None), total_s)
+
+    def _seen(self, status: int, jobs: list[JobStats], total_s: float) -> Observation:
+        mode = (jobs[0].mode if jobs else self.mode) or ""
+        mode = mode if mode in MODES else OPEN  # the client may have made it up
+        if self._admitted is None:
+            return Observation(mode, status)
+        origins, counted = Counter[str](), defaultdict[tuple[str, str], float](float)
+        for job in jobs:
+            origins.update({str(origin): tokens for origin, tokens in job.by_origin.items()})
+            for figures in job.figures.values():
+                for counter, reason, by in figures.counted():
+                    counted[counter, reason] += by
+        choices = self._admitted.choices
+        ends = [choice.finish or (ABORT if status == DISCONNECTED else "") for choice in choices]
+        whole = status == 200
+        readings = [c.reading for c in choices if whole and c.reading is not None and c.reading.rate]
+        speculation = [Speculation.of(job) for job in jobs]
+        return Observation(
+            mode=mode,
+            status=status,
+            prompt_tokens=self._admitted.prompt_tokens if origins else 0,
+            origins=dict(origins),
+            finished=tuple(end for end in ends if end),
+            queue_s=self._queue_s,
+            ttft_s=self._ttft_s,
+            total_s=total_s if whole else None,
+            tpot_s=tuple((j.total_s - j.ttft_s) / (j.tokens - 1) for j in jobs if whole and j.tokens > 1),
+            stall_s=sum(reading.stall_s for reading in readings) if readings else None,
+            read_tokens=sum(reading.tokens for reading in readings),
+            effective_tokens=sum(reading.effective_tokens for reading in readings),
+            drafted=sum(figures.drafted for figures in speculation),
+            accepted=sum(figures.accepted for figures in speculation),
+            replans=sum(job.replans for job in jobs),
+            usd=sum(job.usd for job in jobs),
+            joules=sum(job.joules for job in jobs),
+            counted=dict(counted),
+        )
+
+    def _log(self, seen: Observation, error: str | None, device: str | None, total_s: float) -> None:
+        said = {
+            "answer": self._answer,
+            "key": self.key,
+            "mode": seen.mode,
+            "device": device,
+            "status": seen.status,
+            "error": error,
+            "prompt_tokens": self._admitted.prompt_tokens if self._admitted is not None else None,
+            "output_tokens": sum(seen.origins.values()),
+            "queue_s": _rounded(seen.queue_s),
+            "ttft_s": _rounded(seen.ttft_s),
+            "total_s": _rounded(total_s),
+            "replans": seen.replans,
+        }
+        said = {name: value for name, value in said.items() if value is not None}
+        extra = said if self._request_id is None else said | {"request_id": self._request_id[:LONGEST]}
+        logger.info("request %s", " ".join(f"{name}={value}" for name, value in said.items()), extra=extra)
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 4)

@@ -1,0 +1,311 @@
+"""What a client may send: OpenAI's chat and text completion requests, and the `tandem` extension.
+
+A field that would change the answer and is not implemented is refused, never ignored.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from abc import abstractmethod
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from tandem.deployments.modes.cloud import CloudMode
+from tandem.engine.base import Sampling
+
+# These do not change the answer, so a client may set them.
+IGNORED = frozenset(
+    [
+        "metadata",
+        "parallel_tool_calls",
+        "prompt_cache_key",
+        "prompt_cache_retention",
+        "safety_identifier",
+        "service_tier",
+        "store",
+        "user",
+    ]
+)
+# Not implemented, but these values ask for nothing.
+NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "tools": ([],),
+    "tool_choice": ("none",),
+    "functions": ([],),
+    "response_format": ({"type": "text"},),
+    "logit_bias": ({},),
+    "modalities": (["text"],),
+    "best_of": (1,),
+    "suffix": ("",),
+    "min_p": (0, 0.0),
+    "min_tokens": (0,),
+}
+
+
+class Strict(BaseModel):
+    """null means "not given"; what is not known is refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_nulls(cls, data: Any) -> Any:
+        return {k: v for k, v in data.items() if v is not None} if isinstance(data, dict) else data
+
+
+def _content(value: Any) -> Any:
+    """A message's content is a text, or a list of text parts, which are joined."""
+    if not isinstance(value, list):
+        return value
+    for part in value:
+        if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
+            raise ValueError(
+                'every part must be {"type": "text", "text": "…"}; other kinds are not supported'
+            )
+    return "".join(part["text"] for part in value)
+
+
+def _prompts(value: Any) -> list[str | list[int]]:
+    """A prompt is a text, token ids, or a list of either."""
+    prompts = [value] if isinstance(value, str) or _is_ids(value) else value
+    if not isinstance(prompts, list) or not all(isinstance(p, str) or _is_ids(p) for p in prompts):
+        raise ValueError("must be a text, token ids, or a list of either")
+    return prompts
+
+
+def _is_ids(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(type(i) is int and i >= 0 for i in value)
+
+
+class FunctionCall(Strict):
+    name: str
+    arguments: str
+
+
+class ToolCall(Strict):
+    id: str
+    type: Literal["function"] = "function"
+    function: FunctionCall
+
+
+class Message(Strict):
+    """tool_calls, refusal: of an assistant's earlier answer, perhaps another model's."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: Annotated[str, BeforeValidator(_content)] | None = None
+    name: str | None = None
+    refusal: str | None = None
+    tool_calls: list[ToolCall] = []
+    tool_call_id: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_annotations(cls, data: Any) -> Any:
+        """They are about the text, for people."""
+        return {k: v for k, v in data.items() if k != "annotations"} if isinstance(data, dict) else data
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Message:
+        if self.content is None and not (self.role == "assistant" and (self.tool_calls or self.refusal)):
+            raise ValueError("content may only be null where an assistant has tool_calls or a refusal")
+        if self.role == "tool" and self.tool_call_id is None:
+            raise ValueError("a tool's message needs tool_call_id")
+        return self
+
+    @property
+    def characters(self) -> int:
+        """What the chat template will write of it, about."""
+        calls = sum(len(call.function.name) + len(call.function.arguments) for call in self.tool_calls)
+        return len(self.content or self.refusal or "") + calls
+
+    def for_template(self) -> dict[str, Any]:
+        """As chat templates know messages: OpenAI's newer name for "system" is the usual one, and the arguments of a
+        call are an object."""
+        message: dict[str, Any] = {
+            "role": "system" if self.role == "developer" else self.role,
+            "content": self.content or self.refusal or "",
+        }
+        if self.tool_calls:
+            message["tool_calls"] = [
+                call.model_dump() | {"function": {"name": f.name, "arguments": _object(f.arguments)}}
+                for call in self.tool_calls
+                for f in [call.function]
+            ]
+        if self.role == "tool":
+            message["tool_call_id"] = self.tool_call_id
+        return message
+
+
+def _object(arguments: str) -> Any:
+    """What a model wrote as JSON; its own words where it is none."""
+    try:
+        read = json.loads(arguments)
+    except ValueError:
+        return arguments
+    return read if isinstance(read, dict) else arguments
+
+
+class StreamOptions(Strict):
+    """include_usage: a last chunk with it.
+    continuous_usage_stats: each chunk has it as well (as vLLM means it: together with include_usage).
+    include_obfuscation: chunks are padded, so that their sizes tell nobody what they say.
+    """
+
+    include_usage: bool = False
+    continuous_usage_stats: bool = False
+    include_obfuscation: bool = False
+
+
+DeviceName = Annotated[str, Field(min_length=1, max_length=128)]
+
+
+class TandemOptions(Strict):
+    """How edge and cloud shall share the work; what is left out, the server's policies decide.
+
+    mode: one of `deployments.modes.MODES`.
+    device: a name from /v1/devices, several to pick from, or "any".
+    window: tokens drafted a round.
+    reader_rate: tokens/s the reader takes in.
+    paced: the stream's tokens are handed over no faster than that.
+    budget, exchange_rate: of this request, in place of its account's (see `app.api.admin.account.AccountChange`).
+    min_quality: of what small models write in mode sketch, in relation to the target's own answer.
+    show_sketch: an answer in mode sketch begins with the sketch.
+    """
+
+    mode: str | None = Field(default=None, min_length=1, max_length=64)
+    device: Annotated[
+        tuple[DeviceName, ...] | None,
+        BeforeValidator(lambda value: (value,) if isinstance(value, str) else value),
+    ] = Field(default=None, min_length=1, max_length=16, strict=False)
+    window: int | None = Field(default=None, ge=1, le=64)
+    reader_rate: float | None = Field(default=None, gt=0, le=10_000, allow_inf_nan=False)
+    paced: bool = False
+    budget: float | None = Field(default=None, ge=0, le=1)
+    exchange_rate: float | None = Field(default=None, ge=0, le=1e6, allow_inf_nan=False)
+    min_quality: float = Field(default=0.0, ge=0, le=1)
+    show_sketch: bool = False
+
+    @property
+    def named(self) -> str | tuple[str, ...] | None:
+        """The device, or those to pick from."""
+        return self.device[0] if self.device is not None and len(self.device) == 1 else self.device
+
+
+class Generation(Strict):
+    """What both endpoints share. Penalties and top_k as vLLM defines them; top_k -1 and 0 are off."""
+
+    model: str
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    stop: Annotated[
+        list[Annotated[str, Field(min_length=1)]],
+        BeforeValidator(lambda value: [value] if isinstance(value, str) else value),
+    ] = Field([], max_length=4)
+    n: int = Field(1, ge=1, le=128)
+    seed: int | None = Field(None, ge=-(2**63), lt=2**63)
+    max_tokens: int | None = Field(None, ge=1)
+    temperature: float = Field(1.0, ge=0, le=2)
+    top_p: float = Field(1.0, gt=0, le=1)
+    top_k: int = Field(0, ge=-1, lt=2**31)
+    presence_penalty: float = Field(0.0, ge=-2, le=2)
+    frequency_penalty: float = Field(0.0, ge=-2, le=2)
+    repetition_penalty: float = Field(1.0, gt=0, le=10)
+    ignore_eos: bool = False
+    stop_token_ids: list[Annotated[int, Field(ge=0, lt=2**32)]] = Field([], max_length=64)
+    tandem: TandemOptions = TandemOptions()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_what_asks_for_nothing(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        return {k: v for k, v in data.items() if k not in IGNORED and not (k in NEUTRAL and v in NEUTRAL[k])}
+
+    @model_validator(mode="after")
+    def _options_belong_to_streams(self) -> Generation:
+        if self.stream_options and not self.stream:
+            raise ValueError("stream_options is only allowed where stream is true")
+        if self.tandem.paced and not self.stream:
+            raise ValueError("tandem.paced is only allowed where stream is true")
+        return self
+
+    @property
+    def streaming(self) -> StreamOptions:
+        """The options of a stream."""
+        return self.stream_options or StreamOptions()
+
+    def wanted_tokens(self) -> int | None:
+        """The most output tokens a choice may have, where the client said so."""
+        return self.max_tokens
+
+    @abstractmethod
+    def wanted_logprobs(self) -> int:
+        """As `Sampling.logprobs` counts: -1 for none."""
+
+    def sampling(self, room: int) -> Sampling:
+        """For the first choice; choice i adds i to the seed. room: tokens that the context leaves."""
+        seed = secrets.randbits(62) if self.seed is None else self.seed % 2**63
+        return Sampling(
+            max_tokens=self.wanted_tokens() or room,
+            temperature=self.temperature,
+            top_k=max(self.top_k, 0),
+            top_p=self.top_p,
+            repetition_penalty=self.repetition_penalty,
+            presence_penalty=self.presence_penalty,
+            frequency_penalty=self.frequency_penalty,
+            seed=seed,
+            stop=tuple(self.stop),
+            stop_tokens=tuple(self.stop_token_ids),
+            ignore_eos=self.ignore_eos,
+            logprobs=self.wanted_logprobs(),
+        )
+
+
+class ChatRequest(Generation):
+    prompt_field: ClassVar[str] = "messages"
+
+    messages: list[Message] = Field(min_length=1)
+    max_completion_tokens: int | None = Field(None, ge=1)
+    logprobs: bool = False
+    top_logprobs: int | None = Field(None, ge=0, le=20)
+
+    @model_validator(mode="after")
+    def _alternatives_need_logprobs(self) -> ChatRequest:
+        if self.top_logprobs is not None and not self.logprobs:
+            raise ValueError("top_logprobs needs logprobs to be true")
+        return self
+
+    def wanted_tokens(self) -> int | None:
+        return self.max_completion_tokens or self.max_tokens
+
+    def wanted_logprobs(self) -> int:
+        return (self.top_logprobs or 0) if self.logprobs else -1
+
+    def chat(self) -> list[dict[str, Any]]:
+        """Messages for the chat template."""
+        return [message.for_template() for message in self.messages]
+
+
+class CompletionRequest(Generation):
+    prompt_field: ClassVar[str] = "prompt"
+
+    prompt: Annotated[list[str | list[int]], BeforeValidator(_prompts)] = Field(min_length=1, max_length=128)
+    logprobs: int | None = Field(None, ge=0, le=5)
+    echo: bool = False
+
+    @model_validator(mode="after")
+    def _possible_together(self) -> CompletionRequest:
+        if self.scored and self.tandem.mode not in (None, CloudMode.name):
+            raise ValueError(f"echo with logprobs: prompts are scored in mode {CloudMode.name} only")
+        if len(self.prompt) * self.n > 128:
+            raise ValueError("prompts times n must not exceed 128")
+        return self
+
+    @property
+    def scored(self) -> bool:
+        """Whether the prompt's tokens get log-probabilities, too."""
+        return self.echo and self.logprobs is not None
+
+    def wanted_logprobs(self) -> int:
+        return -1 if self.logprobs is None else self.logprobs

@@ -1,0 +1,88 @@
+"""Server-sent events: an answer's pieces as OpenAI's chunks, written without building objects.
+
+A chunk carries one choice, and the extension beside `choices`:
+    "tandem": {"origins": [["draft", 12], ["corrected", 4]]}
+as `app.api.completions.responses` describes it; a choice's last chunk (the one with finish_reason) adds "stats".
+After a failure the last event is {"error": {...}}, and no [DONE] follows.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from tandem.app.api.completions.choice import Piece
+from tandem.app.api.completions.logprobs import chat_logprobs, completion_logprobs
+from tandem.app.api.completions.responses import Usage, stats
+from tandem.app.api.completions.schema import StreamOptions
+from tandem.app.api.http.errors import ApiError
+from tandem.engine.tokenizer import Tokenizer
+
+PADDED = 64
+"""Bytes to whose multiples events are padded."""
+DONE = b"data: [DONE]\n\n"
+_PADDING, _END = b',"obfuscation":"%b"', b"}\n\n"
+_AROUND = len(_PADDING % b"" + _END)
+_encode = msgspec.json.Encoder().encode
+
+
+class EventWriter:
+    """Chunks of one answer.
+
+    chat: its kind.
+    common: id, created and model.
+    scored: with log-probabilities.
+    options: of the stream.
+    counted: every chunk says what has been used so far.
+    """
+
+    def __init__(
+        self,
+        chat: bool,
+        common: dict[str, str | int],
+        tokenizer: Tokenizer,
+        scored: bool,
+        options: StreamOptions,
+    ) -> None:
+        kind = "chat.completion.chunk" if chat else "text_completion"
+        self._head = b"data: " + _encode({"object": kind, **common})[:-1] + b',"choices":['
+        self._nothing_yet = b',"usage":null' if options.include_usage else b""
+        self.counted = options.include_usage and options.continuous_usage_stats
+        self._padded = options.include_obfuscation
+        self._chat, self._tokenizer, self._scored = chat, tokenizer, scored
+        self._begun: set[int] = set()
+
+    def chunk(self, index: int, piece: Piece, used: Usage | None = None) -> bytes:
+        """A piece of choice `index`; the first of a chat carries the role as well. used: so far, where `counted`."""
+        parts = [self._head, b'{"index":%d,' % index, self._text(index, piece.text)]
+        parts += [b',"logprobs":', self._logprobs(piece), b',"finish_reason":', _encode(piece.finish), b"}]"]
+        parts.append(b',"usage":' + used.model_dump_json().encode() if used else self._nothing_yet)
+        parts += [b',"tandem":{"origins":', _encode(piece.runs)]
+        if piece.stats and piece.reading:
+            parts += [b',"stats":', stats([piece.stats], [piece.reading]).model_dump_json().encode()]
+        parts.append(b"}")
+        if self._padded:
+            parts.append(_PADDING % (b"x" * (-(sum(map(len, parts)) + _AROUND) % PADDED)))
+        parts.append(_END)
+        return b"".join(parts)
+
+    def usage(self, usage: Usage) -> bytes:
+        """The chunk that `stream_options.include_usage` asks for, without choices."""
+        return self._head + b'],"usage":' + usage.model_dump_json().encode() + b"}\n\n"
+
+    def _text(self, index: int, text: str) -> bytes:
+        if not self._chat:
+            return b'"text":' + _encode(text)
+        role = b"" if index in self._begun else b'"role":"assistant",'
+        self._begun.add(index)
+        return b'"delta":{' + role + b'"content":' + _encode(text) + b"}"
+
+    def _logprobs(self, piece: Piece) -> bytes:
+        if not self._scored:
+            return b"null"
+        form = chat_logprobs if self._chat else completion_logprobs
+        return _encode(form(piece.scored, self._tokenizer))
+
+
+def error_event(error: ApiError) -> bytes:
+    """What ends a stream that failed after it had begun."""
+    return b"data: " + _encode(error.body()) + b"\n\n"

@@ -1,0 +1,1 @@
+"""HTTP: errors, bodies, authentication, and the backend that routes talk to."""

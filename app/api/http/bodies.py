@@ -1,0 +1,49 @@
+"""Bodies of requests: read by the endpoints themselves, to refuse them as OpenAI does, and soon."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, TypeVar
+
+from fastapi import Request
+from pydantic import BaseModel
+from starlette.requests import ClientDisconnect
+
+from tandem.app.api.http.auth import check_json
+from tandem.app.api.http.errors import body_too_large, body_too_slow, client_gone
+from tandem.app.api.http.settings import ApiSettings
+
+REFERENCE = "#/components/schemas/{model}"
+
+F = TypeVar("F", bound=BaseModel)
+
+
+async def body_of(request: Request, form: type[F], limits: ApiSettings) -> F:
+    """The body as that form. Raises ApiError, ValidationError."""
+    check_json(request)
+    return form.model_validate_json(await _read(request, limits.body_bytes, limits.body_s))
+
+
+async def _read(request: Request, limit: int, within_s: float) -> bytes:
+    """The whole body. Raises ApiError: as soon as it exceeds `limit` bytes, when it takes longer than `within_s`
+    seconds, or the client leaves."""
+    if int(request.headers.get("content-length", 0)) > limit:
+        raise body_too_large(limit)
+    body = bytearray()
+    try:
+        async with asyncio.timeout(within_s):
+            async for part in request.stream():
+                body += part
+                if len(body) > limit:
+                    raise body_too_large(limit)
+    except TimeoutError:
+        raise body_too_slow(within_s) from None
+    except ClientDisconnect:
+        raise client_gone() from None
+    return bytes(body)
+
+
+def described(form: type[BaseModel]) -> dict[str, Any]:
+    """For the documentation, which cannot see what is read here."""
+    schema = {"$ref": REFERENCE.format(model=form.__name__)}
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}

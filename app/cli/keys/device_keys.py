@@ -1,0 +1,169 @@
+"""`tandem keys device`: the keys with which devices of their own dial in."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from tandem.app.cli.keys.secret import STDOUT, place_for
+from tandem.app.cli.keys.terms import (
+    Budget,
+    Concurrent,
+    Days,
+    ExchangeRate,
+    Modes,
+    Requests,
+    Tokens,
+    terms_form,
+    told,
+)
+from tandem.app.cli.server.target import AsJson, Url, failures, server
+from tandem.app.cli.terminal.client import Client, ClientError
+from tandem.app.cli.terminal.render import show_table
+from tandem.deployments.access.device_name import device_name
+from tandem.deployments.access.keys import Role
+
+cli = typer.Typer(
+    help="""Make, list, rotate and revoke the keys of devices.
+
+Such a key opens the cloud's gateway to the one device that has it, and nothing of the API. Its name is what requests
+call the device, and stays. `tandem keys change` changes its terms.""",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+
+def _checked(name: str) -> str:
+    """Before a file is named after it."""
+    try:
+        return device_name(name)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+Named = Annotated[str, typer.Argument(metavar="NAME", help="The device's, or its key's id.")]
+File = Annotated[
+    Path | None,
+    typer.Option(
+        help="Where the secret goes: a new file that its owner alone can read, or - for stdout. No file is "
+        "overwritten. By default NAME.key, in this folder."
+    ),
+]
+
+
+@cli.command("list")
+def list_(url: Url = None, as_json: AsJson = False) -> None:
+    """List the keys of devices. Their secrets are known to nobody but their holders."""
+    with failures(), Client(server(url)) as client:
+        found = _all(client)
+        if as_json:
+            print(json.dumps(found))
+            return
+        console = Console(highlight=False)
+        if not found:
+            console.print("No device has a key.")
+            return
+        show_table(console, ("name", "id", "secret", "made", "terms"), map(_row, found))
+
+
+@cli.command()
+def make(
+    name: Annotated[str, typer.Argument(callback=_checked, help="What requests call the device.")],
+    file: File = None,
+    url: Url = None,
+    budget: Budget = None,
+    exchange_rate: ExchangeRate = None,
+    requests: Requests = None,
+    tokens: Tokens = None,
+    concurrent: Concurrent = None,
+    modes: Modes = None,
+    days: Days = None,
+) -> None:
+    """Make a device's key, and write its secret to a file, which is the only place where it is."""
+    terms = terms_form(budget, exchange_rate, requests, tokens, concurrent, modes, None, days)
+    file = file or Path(f"{name}.key")
+    with failures(), Client(server(url)) as client:
+        with place_for(file) as put:
+            key = client.post("/v1/keys", {"name": name, "role": str(Role.DEVICE), **terms})
+            try:
+                put(key["secret"])
+            except BaseException:
+                _undo(client, key["id"])
+                raise
+        if file != STDOUT:
+            print(f"The secret of {name}'s key, {key['id']}, is in {file}, and nowhere else.")
+            _tell_next(file)
+
+
+@cli.command()
+def rotate(
+    name: Named,
+    file: File = None,
+    url: Url = None,
+    grace: Annotated[float, typer.Option(min=0, help="Seconds for which the old secret holds.")] = 0.0,
+) -> None:
+    """Give a device's key a new secret, and write it to a file, which is the only place where it is."""
+    with failures(), Client(server(url)) as client:
+        key = _one(client, name)
+        file = file or Path(f"{key['name']}.key")
+        with place_for(file) as put:
+            rotated = client.post(f"/v1/keys/{key['id']}/rotate", {"grace_s": grace})
+            try:
+                put(rotated["secret"])
+            except BaseException:
+                print("tandem: the new secret is lost; rotate the key once more", file=sys.stderr)
+                raise
+        if file != STDOUT:
+            old = f"holds for {grace:g} s more" if grace else "opens nothing any more"
+            print(f"The new secret of {key['name']}'s key is in {file}, and nowhere else. The old one {old}.")
+            _tell_next(file)
+
+
+@cli.command()
+def revoke(name: Named, url: Url = None) -> None:
+    """A device's key opens nothing any more. What it has cost stays in the ledger."""
+    with failures(), Client(server(url)) as client:
+        key = _one(client, name)
+        client.delete(f"/v1/keys/{key['id']}")
+        print(f"{key['name']}'s key, {key['id']}, is revoked.")
+
+
+def _all(client: Client) -> list[dict[str, Any]]:
+    return [key for key in client.get("/v1/keys")["data"] if key["role"] == Role.DEVICE]
+
+
+def _one(client: Client, named: str) -> dict[str, Any]:
+    """By the device's name, which may look like another one's id, or by its own id."""
+    known = _all(client)
+    for said in ("name", "id"):
+        for key in known:
+            if key[said] == named:
+                return key
+    raise ClientError(f"no device {named!r} has a key; `tandem keys device list` shows those that have")
+
+
+def _undo(client: Client, id: str) -> None:
+    """Nobody has its secret."""
+    try:
+        client.delete(f"/v1/keys/{id}")
+    except ClientError as error:
+        print(f"tandem: {id} must be revoked, for nobody has its secret: {error}", file=sys.stderr)
+    else:
+        print(f"tandem: {id} was revoked again, for nobody has its secret", file=sys.stderr)
+
+
+def _tell_next(file: Path) -> None:
+    start = f"tandem device --connect HOST:PORT --key {shlex.quote(str(file))}"
+    print(f"Take the file to the device, and start there:\n\n    {start}")
+
+
+def _row(key: dict[str, Any]) -> tuple[str, ...]:
+    made = time.strftime("%Y-%m-%d", time.localtime(key["made_s"]))
+    return key["name"], key["id"], f"…{key['hint']}", made, told(key["terms"])

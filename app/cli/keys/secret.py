@@ -1,0 +1,65 @@
+"""Where the secret of a device's key goes. What could be in the way is found out before there is a secret."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tandem.app.cli.server.target import abandon_stdout
+from tandem.app.cli.terminal.client import ClientError
+
+STDOUT = Path("-")
+
+
+@contextmanager
+def place_for(file: Path) -> Iterator[Callable[[str], None]]:
+    """What puts a secret there; stdout for "-", otherwise a new file, which its owner alone can read.
+
+    After a failure within, the file is gone again. Raises ClientError, as does what it yields.
+    """
+    if file == STDOUT:
+        yield _say
+        return
+    descriptor = _new(file)
+    try:
+        yield lambda secret: _write(descriptor, file, secret)
+    except BaseException:
+        file.unlink(missing_ok=True)
+        raise
+    finally:
+        os.close(descriptor)
+
+
+def _new(file: Path) -> int:
+    """Its descriptor."""
+    try:
+        return os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        raise ClientError(
+            f"{file} is there already, and no file is overwritten: name another one with --file"
+        ) from None
+    except OSError as error:
+        raise _refused(file, error) from None
+
+
+def _write(descriptor: int, file: Path, secret: str) -> None:
+    try:
+        with open(descriptor, "w", encoding="ascii", closefd=False) as out:
+            print(secret, file=out)
+        os.fsync(descriptor)  # it is nowhere else
+    except OSError as error:
+        raise _refused(file, error) from None
+
+
+def _say(secret: str) -> None:
+    try:
+        print(secret, flush=True)
+    except OSError as error:
+        abandon_stdout()
+        raise _refused("stdout", error) from None
+
+
+def _refused(where: object, error: OSError) -> ClientError:
+    return ClientError(f"{where} cannot be written: {error.strerror}")

@@ -1,0 +1,1 @@
+"""Starting, finding and stopping a local Tandem."""

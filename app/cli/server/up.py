@@ -1,0 +1,330 @@
+"""`tandem up`, `deploy` and `down`: a Ray of its own on this machine with the application on it, changes, end."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+from urllib.parse import urlsplit
+
+import httpx
+import yaml
+from rich.console import Console
+
+from tandem.app.cli.terminal.client import DEFAULT_URL
+from tandem.app.cli.server.local_ray import ENVIRONMENT, LocalRay, StillRunning, local_ray, logs_of, token_of
+from tandem.app.cli.server.processes import Process, alive, descendants, end, myself
+
+IMPORT_PATH = "tandem.app.main:build"
+LOOPBACK = {"host": "127.0.0.1", "port": 8000}
+"""Where the Serve YAML does not say it: Serve's own default is every interface."""
+EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}
+"""What to dial where something listens on every interface."""
+CONFIG = Path(__file__).parents[1] / "configs" / "local.yaml"
+RECORD = Path(".tandem") / "up.json"
+LOGS = RECORD.with_name("logs")
+LEDGER = RECORD.with_name("ledger.sqlite")
+"""Keys and bills of what is started in this folder, where the Serve YAML names no other file."""
+READY_WITHIN_S = 600.0
+"""A model of many gigabytes that vLLM compiles takes minutes."""
+QUESTION = "Tell me about the town of Marworth."
+
+
+class UpError(Exception):
+    """Why the application cannot be started or stopped, for people."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to be started.
+
+    deployment: as the Serve YAML says it.
+    model: as clients call it.
+    """
+
+    deployment: dict[str, Any]
+    model: str
+
+    @property
+    def host(self) -> str:
+        return str(self.deployment["http_options"]["host"])
+
+    @property
+    def port(self) -> int:
+        return int(self.deployment["http_options"]["port"])
+
+    @property
+    def address(self) -> str:
+        """Of the API, for this machine."""
+        return f"http://{EVERYWHERE.get(self.host, self.host)}:{self.port}"
+
+
+def up(port: int | None = None, config: Path = CONFIG) -> None:
+    """Start everything, say how to use it, and stay until Ctrl-C, SIGTERM or `down`; then stop everything.
+
+    port: of the API instead of the one in the Serve YAML `config`. Raises UpError.
+    """
+    console = Console()
+    began = time.monotonic()
+    os.environ.update(ENVIRONMENT)
+    plan = read(config, port)
+    _check(plan.host, plan.port)
+    address = plan.address
+    try:
+        signal.signal(signal.SIGTERM, _interrupt)
+        _record(address)
+        console.print("Starting Ray")
+        with local_ray() as ray:
+            signal.signal(signal.SIGTERM, _interrupt)  # again, since Ray has set a handler of its own
+            try:
+                with console.status("Deploying") as status:
+                    deploy(plan.deployment, ray.dashboard)
+                    _record(address, ray)
+                    try:
+                        wait_until_ready(address, ray.dashboard, status.update)
+                    except UpError as error:
+                        raise UpError(f"{error}\nLogs: {_keep_logs(ray.folder)}") from None
+                    _record(address, ray)
+                explain(console, plan, time.monotonic() - began, _is_open(address))
+                console.print(f"Logs: {logs_of(ray.folder) / 'serve'}", soft_wrap=True)
+                _stay()
+            finally:
+                signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not stop the stopping
+                console.print("Stopping")
+    except KeyboardInterrupt:
+        console.print("Stopped")
+    except StillRunning as error:
+        raise UpError(str(error)) from None
+    finally:
+        RECORD.unlink(missing_ok=True)
+
+
+def change(config: Path = CONFIG) -> None:
+    """What `up` has started from this folder becomes what the Serve YAML `config` says, without a request failing: what
+    can changes in place, the rest is replaced one by one. Returns when that is done.
+
+    Raises UpError; what ran before then still does.
+    """
+    console = Console()
+    address, began = running(), time.monotonic()
+    if address is None:
+        raise UpError("nothing runs that was started in this folder; `tandem up` starts it")
+    record = json.loads(RECORD.read_text())
+    if record["folder"] is None:
+        raise UpError("it is still starting")
+    os.environ.update(ENVIRONMENT | token_of(Path(record["folder"])) | {"RAY_AUTH_MODE": "token"})
+    plan = read(config, urlsplit(address).port)
+    with console.status("Deploying") as status:
+        deploy(plan.deployment, record["dashboard"])
+        wait_until_ready(address, record["dashboard"], status.update)
+    console.print(f"[bold green]Changed[/] after {time.monotonic() - began:.0f} s")
+
+
+def down() -> bool:
+    """Stop what `up` has started from this folder; False if nothing runs. Returns when all of it is gone.
+
+    Raises UpError if a process lives on.
+    """
+    try:
+        record = json.loads(RECORD.read_text())
+    except FileNotFoundError:
+        return False
+    foreground, *others = (Process(*process) for process in record["processes"])
+    was_running = alive(foreground)
+    if stubborn := end([foreground], patience_s=30.0) + end(others):
+        raise UpError(f"these processes live on: {', '.join(str(p.pid) for p in stubborn)}")
+    if record["folder"]:  # left behind only by one that was killed
+        shutil.rmtree(record["folder"], ignore_errors=True)
+    RECORD.unlink(missing_ok=True)
+    return was_running
+
+
+def running() -> str | None:
+    """The address of what `up` has started from this folder, if it runs."""
+    try:
+        record = json.loads(RECORD.read_text())
+    except FileNotFoundError:
+        return None
+    return record["address"] if alive(Process(*record["processes"][0])) else None
+
+
+def read(config: Path, port: int | None = None) -> Plan:
+    """Checks the Serve YAML and the settings in it here, where the message is readable. Raises UpError."""
+    from pydantic import ValidationError
+    from ray.serve.schema import ServeDeploySchema
+
+    from tandem.app.main import CHANGES
+    from tandem.app.preflight import check
+    from tandem.app.settings import Settings
+    from tandem.deployments.config.explain import explain as explained
+
+    try:
+        deployment = yaml.safe_load(config.read_text())
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UpError(f"{config}: {error}") from None
+    try:
+        applications = ServeDeploySchema.model_validate(deployment).applications
+    except ValidationError as error:
+        raise UpError(f"{config}: {explained(error, ServeDeploySchema)}") from None
+    try:
+        ours = [
+            Settings.model_validate(each.args) for each in applications if each.import_path == IMPORT_PATH
+        ]
+    except ValidationError as error:
+        raise UpError(f"{config}: args: {explained(error, Settings)}") from None
+    if not ours:
+        raise UpError(f"{config}: no application has the import_path {IMPORT_PATH}")
+    for each in applications:
+        for deployed in each.deployments if each.import_path == IMPORT_PATH else ():
+            kind = CHANGES.get(deployed.name)
+            if kind is not None and isinstance(deployed.user_config, dict):
+                try:
+                    kind.model_validate(deployed.user_config)
+                except ValidationError as error:
+                    why = explained(error, kind)
+                    raise UpError(f"{config}: {deployed.name}.user_config: {why}") from None
+    for settings in ours:
+        try:
+            check(settings)
+        except ValueError as error:
+            raise UpError(f"{config}: args: {error}") from None
+    deployment["http_options"] = LOOPBACK | deployment.get("http_options", {})
+    if port is not None:
+        deployment["http_options"]["port"] = port
+    for each in deployment["applications"]:
+        if each["import_path"] == IMPORT_PATH:
+            arguments = each.setdefault("args", {})
+            arguments["ledger"] = {"path": str(LEDGER.absolute())} | (arguments.get("ledger") or {})
+    return Plan(deployment, ours[0].model)
+
+
+def _check(host: str, port: int) -> None:
+    if address := running():
+        raise UpError(f"it is up already, at {address}; `tandem down` (or `make down`) stops it")
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise UpError(f"{host}:{port} cannot be used ({error.strerror}); another one: --port") from None
+
+
+def deploy(deployment: dict[str, Any], dashboard: str) -> None:
+    """What `serve deploy` does, without another process."""
+    from ray.dashboard.modules.serve.sdk import ServeSubmissionClient
+
+    ServeSubmissionClient(dashboard).deploy_applications(deployment)
+
+
+def wait_until_ready(address: str, dashboard: str, tell: Callable[[str], None]) -> None:
+    """Return when the API at `address` says that it is ready; `tell` hears of progress. Raises UpError."""
+    from ray.dashboard.modules.serve.sdk import ServeSubmissionClient
+
+    serve = ServeSubmissionClient(dashboard)
+    application: dict[str, Any] = {"deployments": {}}
+    deadline = time.monotonic() + READY_WITHIN_S
+    with httpx.Client(timeout=2.0, trust_env=False) as client:
+        while time.monotonic() < deadline:
+            applications = serve.get_serve_details()["applications"].values()
+            for application in applications:
+                if application["status"] == "DEPLOY_FAILED":
+                    raise UpError(f"the application failed to start: {_reason(application)}")
+                tell(f"Starting {_progress(application)}")
+            if all(a["status"] == "RUNNING" for a in applications) and _all_there(client, address):
+                return
+            time.sleep(0.2)
+    raise UpError(f"not ready within {READY_WITHIN_S:g} s: {_reason(application)}")
+
+
+def _all_there(client: httpx.Client, address: str) -> bool:
+    """Whether the API answers, and no device is missing."""
+    try:
+        reply = client.get(f"{address}/readyz")
+    except httpx.TransportError:
+        return False
+    return reply.status_code == 200 and not reply.json()["missing"]
+
+
+def _keep_logs(folder: Path) -> Path:
+    """Where the logs of a start that failed can be read; those of the one before are gone."""
+    shutil.rmtree(LOGS, ignore_errors=True)
+    shutil.copytree(logs_of(folder), LOGS, ignore_dangling_symlinks=True)
+    return LOGS
+
+
+def _reason(application: dict[str, Any]) -> str:
+    """The last line of what the first deployment that is not well has said."""
+    for name, deployment in application["deployments"].items():
+        if deployment["status"] != "HEALTHY" and (said := deployment.get("message", "").strip()):
+            return f"{name}: {said.splitlines()[-1].strip()}"
+    return str(application.get("message") or "it does not say why").strip().splitlines()[-1]
+
+
+def _progress(application: dict[str, Any]) -> str:
+    """Deployments by name, those that are up in green."""
+    return ", ".join(
+        f"[{'green' if deployment['status'] == 'HEALTHY' else 'yellow'}]{name}[/]"
+        for name, deployment in application["deployments"].items()
+    )
+
+
+def _record(address: str, ray: LocalRay | None = None) -> None:
+    """Write down what was started, so that `down` ends exactly that, even if this process was killed."""
+    RECORD.parent.mkdir(exist_ok=True)
+    processes = [myself(), *descendants()]
+    record = {"address": address, "folder": None, "dashboard": None, "processes": processes}
+    if ray is not None:
+        record |= {"folder": str(ray.folder), "dashboard": ray.dashboard}
+    RECORD.write_text(json.dumps(record))
+
+
+def explain(console: Console, plan: Plan, seconds: float, is_open: bool = False) -> None:
+    """Say how to use what has taken so many seconds to start. is_open: there are no keys."""
+    console.print(f"\n[bold green]Tandem is up[/] at [bold]{plan.address}[/] after {seconds:.0f} s. Try:\n")
+    for line in tries(plan):
+        console.print(f"    {line}", soft_wrap=True, highlight=False, markup=False)
+    console.print()
+    if is_open:
+        console.print(
+            "No API key has been made: only this machine is answered. `tandem keys make NAME --role operator` "
+            "makes the first one.\n",
+            highlight=False,
+            soft_wrap=True,
+        )
+    console.print("Ctrl-C here, or [bold]make down[/] elsewhere, stops it.")
+
+
+def tries(plan: Plan) -> list[str]:
+    """Commands to try what runs with, line by line, to be copied into another terminal; the README has the same."""
+    command = Path(sys.executable).with_name("tandem")
+    command = command.relative_to(Path.cwd()) if command.is_relative_to(Path.cwd()) else command
+    there = "" if plan.address == DEFAULT_URL else f" --url {plan.address}"
+    messages = [{"role": "user", "content": QUESTION}]
+    body = json.dumps({"model": plan.model, "temperature": 0, "messages": messages})
+    return [
+        f"curl {plan.address}/v1/chat/completions -H 'Content-Type: application/json' \\",
+        f"  -d '{body}'",
+        f'{command} chat "{QUESTION}" --mode speculative{there}',
+    ]
+
+
+def _is_open(address: str) -> bool:
+    """Whether it answers without a key."""
+    return httpx.get(f"{address}/v1/keys", timeout=10.0, trust_env=False).status_code == 200
+
+
+def _stay() -> NoReturn:
+    while True:
+        signal.pause()
+
+
+def _interrupt(*_: object) -> NoReturn:
+    raise KeyboardInterrupt

@@ -1,0 +1,1 @@
+"""Answers in the terminal: the client, the conversation and its colours."""

@@ -1,0 +1,108 @@
+"""An answer on the terminal, as it is written: colours say where every token comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from rich.console import Console
+from rich.table import Column, Table
+from rich.text import Text
+
+from tandem.app.cli.terminal.client import Json
+from tandem.deployments.modes import MODES
+
+# Origin → (style, what the legend calls it).
+ORIGINS = {
+    "cloud": ("bright_blue", "cloud"),
+    "device": ("bright_green", "device"),
+    "draft": ("green", "drafted and accepted"),
+    "corrected": ("bright_red", "corrected"),
+    "bonus": ("bright_yellow", "bonus of the cloud"),
+    "sketch": ("cyan", "sketch"),
+    "expansion": ("bright_cyan", "expanded from the sketch"),
+    "prompt": ("dim", "prompt"),
+}
+
+
+def pieces(chunk: Json) -> Iterator[tuple[str, str]]:
+    """The (text, origin) pairs of a chunk of the API; see `app.api.completions.responses` for the runs."""
+    text = "".join(choice["delta"].get("content") or "" for choice in chunk["choices"])
+    for origin, characters in chunk.get("tandem", {}).get("origins", []):
+        yield text[:characters], origin
+        text = text[characters:]
+    if text:
+        yield text, ""
+
+
+def show(chunks: Iterable[Json], console: Console) -> str:
+    """Print an answer while it comes, then the legend and what it cost; returns its text.
+
+    On anything but a terminal: the bare text.
+    """
+    said: list[str] = []
+    stats: Json = {}
+    for chunk in chunks:
+        for text, origin in pieces(chunk):
+            said.append(text)
+            console.print(Text(text, ORIGINS.get(origin, ("", ""))[0]), end="", soft_wrap=True)
+        stats = chunk.get("tandem", {}).get("stats", stats)
+    console.print()
+    if console.is_terminal and stats:
+        console.print()
+        console.print(legend(stats["by_origin"]), soft_wrap=True)
+        console.print(Text(summary(stats), "dim"), soft_wrap=True)
+    return "".join(said)
+
+
+DEVICE_COLUMNS = ("name", "hardware", "RTT ms", "busy", "battery")
+
+
+def device_row(device: Json) -> tuple[str, ...]:
+    """A device of the API in the columns that fit everywhere; --json has all of it."""
+    battery = device.get("battery")
+    return (
+        device["name"],
+        device.get("profile", "?") + (" (emulated)" if device.get("emulated") else ""),
+        f"{device.get('rtt_s', 0.0) * 1e3:.1f}",
+        f"{device.get('sessions', 0)} of {device.get('capacity', 1)}",
+        "mains" if battery is None else f"{battery:.0%}",
+    )
+
+
+def show_table(console: Console, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """A table on a terminal, in which nothing is cut off; tab-separated lines otherwise."""
+    if not console.is_terminal:
+        for row in (columns, *rows):
+            print("\t".join(row))
+        return
+    table = Table(*(Column(column, overflow="fold") for column in columns))
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
+
+
+def legend(by_origin: dict[str, int]) -> Text:
+    """The colours that occur, with the tokens behind them."""
+    line = Text()
+    for origin, tokens in by_origin.items():
+        style, meaning = ORIGINS.get(origin, ("", origin))
+        line.append("■ ", style).append(f"{tokens} {meaning}   ")
+    return line
+
+
+def summary(stats: Json) -> str:
+    """One line about the cost of an answer."""
+    writing_s = stats["total_s"] - stats["ttft_s"]
+    parts = [
+        stats["mode"] + (f" with {stats['device']}" if stats["device"] else ""),
+        f"{stats['tokens']} tokens",
+        f"first after {stats['ttft_s']:.2f} s",
+    ]
+    if stats["tokens"] > 1 and writing_s > 0:
+        parts.append(f"then {(stats['tokens'] - 1) / writing_s:.1f} a second")
+    if mode := MODES.get(stats["mode"]):
+        figures = ((name, stats.get(name)) for name in mode.figures().shown())
+        parts += [f"{name.replace('_', ' ')} {value:g}" for name, value in figures if value]
+    if stats["replans"]:
+        parts.append(f"moved {stats['replans']} times")
+    return " · ".join(parts)

@@ -1,0 +1,248 @@
+"""What HAProxy is told before it starts."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from stat import S_IMODE
+
+import httpx
+import pytest
+
+from tandem.app.cli.server.haproxy import environment
+from tandem.app.cli.server.local_ray import free_port
+
+RAYS = """global
+    nbthread 1
+    stats socket {admin} mode 600 level admin expose-fd listeners
+defaults
+    mode http
+    timeout connect 5s
+    timeout client 60s
+    timeout server 60s
+    option idle-close-on-response
+    retry-on {retry_on}
+frontend prometheus
+    bind :{metrics}
+frontend http_frontend
+    bind *:{port}
+
+    acl all path_beg /
+    use_backend api if all
+    default_backend api
+backend api
+    http-reuse always
+    server one 127.0.0.1:{server}
+listen stats
+  bind *:{stats}
+"""
+
+RETRYING = """defaults
+    mode http
+    timeout connect 5s
+    timeout client 5s
+    timeout server 5s
+    option redispatch 1
+    retry-on {retry_on}
+listen one
+    bind 127.0.0.1:{port}
+"""
+
+
+class Quiet(BaseHTTPRequestHandler):
+    def log_message(self, *_: object) -> None: ...
+
+
+@pytest.fixture
+def variables(tmp_path: Path) -> dict[str, str]:
+    ports = iter(range(21_000, 21_100))
+    return environment(tmp_path, lambda: next(ports))
+
+
+def write_rays(variables: dict[str, str], port: int, server: int) -> Path:
+    """The configuration, as Ray writes it."""
+    config = Path(variables["RAY_SERVE_HAPROXY_CONFIG_FILE_LOC"])
+    names = {"admin": "SOCKET_PATH", "metrics": "METRICS_PORT", "stats": "STATS_PORT", "retry_on": "RETRY_ON"}
+    values = {name: variables[f"RAY_SERVE_HAPROXY_{its}"] for name, its in names.items()}
+    config.write_text(RAYS.format(**values, port=port, server=server))
+    return config
+
+
+def test_counters_are_for_this_machine_and_the_api_hears_who_asks(variables: dict[str, str]) -> None:
+    config = write_rays(variables, 8000, 8001)
+    for _ in range(2):  # what has been put right stays as it is
+        check = [variables["RAY_SERVE_HAPROXY_BINARY_PATH"], "-c", "-f", str(config)]
+        done = subprocess.run(check, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        lines = [line.strip() for line in config.read_text().splitlines()]
+        assert [line for line in lines if line.startswith("bind")] == [
+            f"bind 127.0.0.1:{variables['RAY_SERVE_HAPROXY_METRICS_PORT']}",
+            "bind *:8000",  # which the operator has chosen
+            f"bind unix@{config.parent}/next accept-proxy mode 600",
+            f"bind 127.0.0.1:{variables['RAY_SERVE_HAPROXY_STATS_PORT']}",
+        ]
+        assert lines.count("option forwardfor") == lines.count("option http-buffer-request") == 1
+
+
+def test_a_connection_outlives_the_haproxy_that_took_it(variables: dict[str, str]) -> None:
+    """Its stream does, and what is asked over it later goes where the new one sends it, from whom it came."""
+    ending, heard = threading.Event(), list[str]()
+
+    class Old(Quiet):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(200)
+            self.send_header("Transfer-Encoding", "chunked")
+            self.end_headers()
+            self.wfile.write(b"1\r\na\r\n")
+            ending.wait(20)
+            self.wfile.write(b"1\r\nb\r\n0\r\n\r\n")
+            self.close_connection = True  # it goes
+
+    class New(Quiet):
+        def do_GET(self) -> None:
+            self.send_response(204)
+            self.end_headers()
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            heard.append(self.headers.get_all("X-Forwarded-For")[-1])
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"new")
+
+    port, start = free_port(), [variables["RAY_SERVE_HAPROXY_BINARY_PATH"], "-db", "-f"]
+    url = f"http://127.0.0.1:{port}/"
+    elsewhere = httpx.HTTPTransport(local_address="127.0.0.2")
+    with ExitStack() as stack:
+        old, new = [stack.enter_context(ThreadingHTTPServer(("127.0.0.1", 0), kind)) for kind in (Old, New)]
+        for server in (old, new):
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+        stack.callback(new.shutdown)
+        stack.callback(ending.set)
+        config = str(write_rays(variables, port, old.server_port))
+        stack.callback((first := subprocess.Popen([*start, config])).wait)
+        stack.callback(first.terminate)
+        until(lambda: name(first.pid) == "haproxy" and listens(port))
+        client = stack.enter_context(httpx.Client(transport=elsewhere))
+        with client.stream("POST", url, json={}) as reply:
+            parts = reply.iter_text()
+            assert next(parts) == "a"
+            config = str(write_rays(variables, port, new.server_port))
+            taking_over = ["-sf", str(first.pid), "-x", variables["RAY_SERVE_HAPROXY_SOCKET_PATH"]]
+            stack.callback((second := subprocess.Popen([*start, config, *taking_over])).wait)
+            stack.callback(second.terminate)
+            until(lambda: httpx.get(url).status_code == 204)
+            old.shutdown()
+            old.server_close()
+            ending.set()
+            assert list(parts) == ["b"]
+        assert first.poll() is None, "it has the client's connection"
+        assert client.post(url, json={}).text == "new"
+        assert heard[-1] == "127.0.0.2"
+        until(lambda: first.poll() is not None)
+
+
+def test_a_replica_that_goes_with_nothing_said_loses_no_request(
+    tmp_path: Path, variables: dict[str, str]
+) -> None:
+    seen: list[str] = []
+
+    class Going(Quiet):
+        def do_POST(self) -> None:  # read, and not answered
+            self.rfile.read(int(self.headers["Content-Length"]))
+            seen.append("going")
+
+    class Staying(Quiet):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            seen.append("staying")
+            self.send_response(200)
+            self.end_headers()
+
+    port = free_port()
+    with ExitStack() as stack:
+        servers = [
+            stack.enter_context(ThreadingHTTPServer(("127.0.0.1", 0), kind)) for kind in (Going, Staying)
+        ]
+        for server in servers:
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+            stack.callback(server.shutdown)
+        backends = "".join(
+            f"    server s{n} 127.0.0.1:{server.server_port}\n" for n, server in enumerate(servers)
+        )
+        config = tmp_path / "haproxy.cfg"
+        config.write_text(
+            RETRYING.format(retry_on=variables["RAY_SERVE_HAPROXY_RETRY_ON"], port=port) + backends
+        )
+        start = [variables["RAY_SERVE_HAPROXY_BINARY_PATH"], "-db", "-f", str(config)]
+        stack.callback((process := subprocess.Popen(start)).wait)
+        stack.callback(process.terminate)
+        until(lambda: name(process.pid) == "haproxy" and listens(port))
+        for _ in range(4):
+            assert httpx.post(f"http://127.0.0.1:{port}/", json={}).status_code == 200
+    assert seen.count("going") >= 2, "its turn came, too"
+    assert seen.count("staying") == 4
+
+
+def test_it_ends_with_who_started_it(tmp_path: Path, variables: dict[str, str]) -> None:
+    """However that ended."""
+    config = tmp_path / "haproxy.cfg"
+    config.write_text(f"defaults\n    mode http\nlisten one\n    bind 127.0.0.1:{free_port()}\n")
+    start = [variables["RAY_SERVE_HAPROXY_BINARY_PATH"], "-db", "-f", str(config)]
+    starter = "import subprocess, sys; p = subprocess.Popen(sys.argv[1:]); print(p.pid, flush=True); p.wait()"
+    with subprocess.Popen(
+        [sys.executable, "-c", starter, *start], stdout=subprocess.PIPE, text=True
+    ) as parent:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        until(lambda: name(pid) == "haproxy")
+        parent.kill()
+    until(lambda: name(pid) is None)
+
+
+def name(pid: int) -> str | None:
+    """The program that this process runs; None once it is gone, or waits only for somebody to see that."""
+    try:
+        return Path(f"/proc/{pid}/exe").readlink().name
+    except FileNotFoundError:
+        return None
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) == 0
+
+
+def until(met: Callable[[], bool], within_s: float = 10.0) -> None:
+    deadline = time.monotonic() + within_s
+    while not met():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_nobody_else_may_command_it(variables: dict[str, str]) -> None:
+    socket = Path(variables["RAY_SERVE_HAPROXY_SOCKET_PATH"])
+    assert S_IMODE(socket.parent.stat().st_mode) == 0o700
+
+
+def test_two_clusters_share_no_port(tmp_path: Path) -> None:
+    folders = [tmp_path / "one", tmp_path / "two"]
+    for folder in folders:
+        folder.mkdir()
+    ports = [
+        value
+        for folder in folders
+        for name, value in environment(folder, free_port).items()
+        if name.endswith("_PORT")
+    ]
+    assert len(ports) == len(set(ports)) == 8

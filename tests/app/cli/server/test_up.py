@@ -1,0 +1,265 @@
+"""`tandem up` and `tandem down`, as a person runs them, and that they leave no process behind."""
+
+from __future__ import annotations
+
+import ctypes
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from stat import S_IMODE
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+from rich.console import Console
+
+from tandem.app.cli.server.local_ray import free_port
+from tandem.app.cli.server.processes import PR_SET_CHILD_SUBREAPER, Process, alive, collect
+from tandem.app.cli.server.up import CONFIG, LEDGER, RECORD, UpError, down, explain, read, running, tries, up
+from tests.app.cli.started import started
+from tests.docs.documents import ROOT, shell
+
+pytestmark = [pytest.mark.timeout(180), pytest.mark.xdist_group("ray")]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def config(folder: Path) -> Path:
+    """The checked-in YAML with the least that can answer."""
+    deployment: dict[str, Any] = yaml.safe_load(CONFIG.read_text())
+    deployment["http_options"]["port"] = free_port()
+    deployment["applications"][0]["args"] |= {
+        "verifier": {"engine": {"kind": "null"}},
+        "drafter": {"replicas": 0},
+        "expander": {"replicas": 0},
+        "hosts": [],
+    }
+    path = folder / "least.yaml"
+    path.write_text(yaml.safe_dump(deployment))
+    return path
+
+
+def recorded(folder: Path) -> list[Process]:
+    return [Process(*process) for process in json.loads((folder / RECORD).read_text())["processes"]]
+
+
+def name(process: Process) -> str | None:
+    """The program it runs; None once it is gone."""
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return Path(f"/proc/{process.pid}/comm").read_text().strip()
+    return None
+
+
+def wait_until_gone(processes: list[Process], within_s: float) -> None:
+    deadline = time.monotonic() + within_s
+    while left := [process for process in processes if alive(process)]:
+        assert time.monotonic() < deadline, left
+        time.sleep(0.05)
+
+
+def test_it_answers_and_ctrl_c_leaves_nothing(folder: Path, config: Path) -> None:
+    with started(folder, config) as process:
+        processes = recorded(folder)
+        assert len(processes) > 5
+        assert (address := running())
+        assert httpx.get(f"{address}/readyz").status_code == 200
+        with pytest.raises(UpError, match="up already"):
+            up(config=config)
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all in the foreground
+        assert process.wait(30) == 0
+    wait_until_gone(processes, within_s=1.0)
+    assert running() is None
+    assert not down(), "nothing is left to stop"
+
+
+@pytest.mark.alone  # `serve status` has time limits of its own
+def test_serve_status_as_the_documentation_has_it(folder: Path, config: Path) -> None:
+    lines = shell(ROOT / "docs" / "operations.md")
+    begin = next(i for i, line in enumerate(lines) if line.startswith("of_up()"))
+    commands = lines[begin : begin + 3]
+    assert commands[-1].startswith("serve status")
+    there = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    others = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    with started(folder, config):
+        told = subprocess.run(
+            ["bash", "-ec", "\n".join(commands)],
+            cwd=folder,
+            env=others | there,
+            capture_output=True,
+            text=True,
+        )
+    assert told.returncode == 0, told.stderr
+    (application,) = yaml.safe_load(told.stdout)["applications"].values()
+    assert application["status"] == "RUNNING"
+    assert {"Ingress", "Router", "Verifier"} <= application["deployments"].keys()
+
+
+def listening(processes: list[Process]) -> dict[str | None, set[str]]:
+    """Addresses at which these listen for TCP, by the program's name."""
+    sockets = {}
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A":
+                sockets[fields[9]] = fields[1].rpartition(":")[0]
+    found: dict[str | None, set[str]] = {}
+    for process in processes:
+        with suppress(FileNotFoundError, ProcessLookupError):  # some of Ray's live for moments
+            program = name(process)
+            for inode in inodes(process) & sockets.keys():
+                found.setdefault(program, set()).add(sockets[inode])
+    return found
+
+
+def inodes(process: Process) -> set[str]:
+    """Of the sockets that it holds open."""
+    held = set()
+    for file in Path(f"/proc/{process.pid}/fd").iterdir():
+        with suppress(FileNotFoundError):
+            held.add(os.readlink(file).removeprefix("socket:[").rstrip("]"))
+    return held
+
+
+def test_everything_but_serves_own_calls_listens_on_loopback(folder: Path, config: Path) -> None:
+    with started(folder, config):
+        found = listening(recorded(folder))
+    assert "haproxy" in found
+    loopback = {"0100007F", "0000000000000000FFFF00000100007F"}
+    assert {name for name, addresses in found.items() if not addresses <= loopback} <= {"ray::ServeRepli"}
+
+
+@pytest.fixture
+def nobody_collects() -> Iterator[None]:
+    """Orphans stay in the process table once they are dead, as where process 1 is not a real init. Ray's workers take
+    a raylet for alive as long as it is there."""
+    prctl = ctypes.CDLL(None).prctl
+    prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    yield
+    prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+
+
+@pytest.mark.usefixtures("nobody_collects")
+def test_after_a_kill_nothing_lives_on(folder: Path, config: Path) -> None:
+    with started(folder, config) as process:
+        processes = recorded(folder)
+        ray_folder = Path(json.loads((folder / RECORD).read_text())["folder"])
+        assert S_IMODE(ray_folder.stat().st_mode) == 0o700
+        assert "haproxy" in {name(process) for process in processes}
+        process.kill()
+        process.wait(10)
+    wait_until_gone(processes, within_s=10.0)
+    assert not down(), "it was not running any more"
+    assert not ray_folder.exists()
+    collect(processes)
+
+
+def test_a_start_that_fails_says_why_and_keeps_its_logs(folder: Path, config: Path) -> None:
+    deployment = yaml.safe_load(config.read_text())
+    deployment["applications"][0]["args"]["ledger"] = {"path": "/dev/null/ledger.sqlite"}
+    config.write_text(yaml.safe_dump(deployment))
+    command = [Path(sys.executable).with_name("tandem"), "up", "--config", config]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 1
+    reason, logs = done.stderr.splitlines()[-2:]
+    assert "Router: " in reason
+    assert "/dev/null/ledger.sqlite" in reason
+    assert logs == "Logs: .tandem/logs"
+    assert list((folder / ".tandem" / "logs" / "serve").glob("replica_tandem_Router_*"))
+    assert running() is None
+
+
+def test_a_port_that_is_taken_is_named(config: Path) -> None:
+    import socket
+
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        with pytest.raises(UpError, match=f"127.0.0.1:{port} cannot be used"):
+            up(port, config)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"applications": None}, "applications"),
+        ({"applications": []}, "no application has the import_path tandem.app.main:build"),
+        ({"applications": [{"import_path": "other:app"}]}, "no application has the import_path"),
+        ({"applications": [{"import_path": "tandem.app.main:build", "args": None}]}, "applications.0.args"),
+        ({"http_options": None}, "http_options"),
+        ({"http_options": {"port": "high"}}, "http_options.port"),
+    ],
+)
+def test_a_serve_yaml_that_cannot_be_deployed(config: Path, change: dict[str, Any], says: str) -> None:
+    config.write_text(yaml.safe_dump(yaml.safe_load(config.read_text()) | change))
+    with pytest.raises(UpError, match=says):
+        up(config=config)
+
+
+@pytest.mark.parametrize("text", ["", "- a list", "{broken"])
+def test_a_file_that_is_no_serve_yaml(config: Path, text: str) -> None:
+    config.write_text(text)
+    with pytest.raises(UpError, match="least.yaml"):
+        up(config=config)
+
+
+def test_the_least_that_a_serve_yaml_may_say(tmp_path: Path) -> None:
+    """It is then on the loopback interface only, which is not Serve's own default. Other applications are deployed
+    beside it as they are."""
+    other = {"name": "other", "import_path": "other:app", "args": {"its": "own"}, "route_prefix": "/other"}
+    applications = [other, {"name": "tandem", "import_path": "tandem.app.main:build"}]
+    path = tmp_path / "short.yaml"
+    path.write_text(yaml.safe_dump({"applications": applications}))
+    plan = read(path)
+    assert (plan.address, plan.model) == ("http://127.0.0.1:8000", "tandem")
+    other, ours = applications
+    kept = {"ledger": {"path": str(LEDGER.absolute())}}
+    assert plan.deployment == {
+        "applications": [other, ours | {"args": kept}],
+        "http_options": {"host": "127.0.0.1", "port": 8000},
+    }
+    assert read(path, port=8123).address == "http://127.0.0.1:8123"
+
+
+@pytest.mark.parametrize(
+    ("host", "dialled"), [("0.0.0.0", "127.0.0.1"), ("::", "[::1]"), ("10.1.2.3", "10.1.2.3")]
+)
+def test_where_it_listens_everywhere_it_is_dialled_on_this_machine(
+    config: Path, host: str, dialled: str
+) -> None:
+    deployment = yaml.safe_load(config.read_text())
+    deployment["http_options"] = {"host": host, "port": 8123}
+    config.write_text(yaml.safe_dump(deployment))
+    assert read(config).address == f"http://{dialled}:8123"
+
+
+def test_the_model_is_called_as_in_the_settings(config: Path) -> None:
+    """In the command that is printed to try it."""
+    config.write_text(config.read_text().replace("model: tandem", "model: my-model"))
+    console = Console(file=io.StringIO())
+    explain(console, read(config), 1.0)
+    assert '"model": "my-model"' in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_what_to_try_names_an_address_only_where_it_is_another_one(config: Path) -> None:
+    assert "--url" not in tries(read(config, port=8000))[-1]
+    assert tries(read(config, port=8123))[-1].endswith("--url http://127.0.0.1:8123")
+
+
+def test_a_mistake_in_the_settings_is_told_before_anything_starts(config: Path) -> None:
+    config.write_text(config.read_text().replace("kind: 'null'", "kind: abacus"))
+    with pytest.raises(UpError, match="abacus"):
+        up(config=config)
