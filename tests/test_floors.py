@@ -37,7 +37,7 @@ FLOORS = (
 LIGHT = ("policies", "engine.core", "deployments.request", "deployments.modes", "simulator")
 """Packages that import neither of HEAVY, directly or through others of our modules."""
 HEAVY = ("ray", "torch")
-APART = ("simulator.vllm",)
+APART = ("simulator.engines.vllm",)
 """Modules of LIGHT that may: vLLM's own scheduler, which brings torch along, and only simulations of vLLM import it."""
 LATE = {("simulator/runs/tasks.py", "ray")}
 """What of HEAVY a file of LIGHT may import after all, inside a function."""

@@ -232,7 +232,7 @@ def _against(commit: str, pairs: int, case: tuple[int, int, int, int, list[list[
     with baseline.worktree(commit) as tree:
         if tree is None:
             return {}
-        new = baseline.Side(_SIDE.format(module="benchmarks.dsd.speculation", case=case))
+        new = baseline.Side(_SIDE.format(module="tandem.benchmarks.dsd.speculation", case=case))
         old = baseline.Side(_SIDE.format(module="benchmarks.speculation", case=case), tree)
         here, there = baseline.alternate(new, old, pairs, "both trees")
     modes = {"fused": "fused", "distributed_10ms": "distributed 10 ms"}

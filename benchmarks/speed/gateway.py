@@ -221,7 +221,7 @@ def main(arguments: Sequence[str] = ()) -> None:
     case = options.streams, options.repeat, options.tokens
     with baseline.worktree(options.base) as tree:
         old = old_side(tree, *case)
-        new = baseline.Side(f"from benchmarks.speed.gateway import fastest; fastest{case!r}")
+        new = baseline.Side(f"from tandem.benchmarks.speed.gateway import fastest; fastest{case!r}")
         here, there = baseline.alternate(new, old, options.pairs if old else 0, "both trees")
 
     rows = [

@@ -79,7 +79,7 @@ _CPU = "import time; time.perf_counter = time.process_time; "  # what simulators
 
 def new_side(*case: float) -> Side:
     """This tree's process for the arguments of `child`."""
-    return Side(f"{_CPU}from benchmarks.speed.simulator import child; child{case!r}")
+    return Side(f"{_CPU}from tandem.benchmarks.speed.simulator import child; child{case!r}")
 
 
 def old_side(tree: Path | None, *case: float) -> Side | None:

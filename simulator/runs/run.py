@@ -194,7 +194,7 @@ async def _crosses(frame: asyncio.Future[None]) -> None:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """That requests go on elsewhere is in the results, and need not be logged."""
-    logger = logging.getLogger("tandem.deployments.request")
+    logger = logging.getLogger("tandem.deployments")
     before = logger.level
     logger.setLevel(logging.ERROR)
     try:

@@ -45,7 +45,7 @@ def test_a_files_name_does_not_repeat_its_folder() -> None:
 
 def test_the_list_imports_no_benchmark() -> None:
     code = (
-        "import sys; from benchmarks.__main__ import main; main([]);"
+        "import sys; from tandem.benchmarks.__main__ import main; main([]);"
         "print(sorted({'torch', 'ray', 'transformers', 'simulator', 'app'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -168,7 +168,7 @@ REPEATED: dict[str, dict[str, Any]] = {
 def test_3_the_same_configuration_gives_the_same_bytes_in_any_process() -> None:
     here = {name: simulate(config(**changes)).json() for name, changes in REPEATED.items()}
     code = (
-        "import sys; from simulator.run import simulate;"
+        "import sys; from tandem.simulator.runs.run import simulate;"
         "from tests.simulator.configurations import config;"
         "from tests.simulator.test_invariants import REPEATED;"
         "sys.stdout.buffer.write(b''.join(simulate(config(**c)).json() for c in REPEATED.values()))"

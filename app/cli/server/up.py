@@ -19,16 +19,16 @@ import httpx
 import yaml
 from rich.console import Console
 
-from tandem.app.cli.terminal.client import DEFAULT_URL
 from tandem.app.cli.server.local_ray import ENVIRONMENT, LocalRay, StillRunning, local_ray, logs_of, token_of
 from tandem.app.cli.server.processes import Process, alive, descendants, end, myself
+from tandem.app.cli.terminal.client import DEFAULT_URL
 
 IMPORT_PATH = "tandem.app.main:build"
 LOOPBACK = {"host": "127.0.0.1", "port": 8000}
 """Where the Serve YAML does not say it: Serve's own default is every interface."""
 EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}
 """What to dial where something listens on every interface."""
-CONFIG = Path(__file__).parents[1] / "configs" / "local.yaml"
+CONFIG = Path(__file__).parents[2] / "configs" / "local.yaml"
 RECORD = Path(".tandem") / "up.json"
 LOGS = RECORD.with_name("logs")
 LEDGER = RECORD.with_name("ledger.sqlite")

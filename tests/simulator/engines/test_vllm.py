@@ -345,7 +345,7 @@ def test_it_is_the_same_in_any_process() -> None:
     assert digest() == here
     environment = {**os.environ, "PYTHONHASHSEED": "7"}
     command = [sys.executable, "-c", DIGEST]
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[3]
     done = subprocess.run(
         command, cwd=root, env=environment, capture_output=True, text=True, check=True, timeout=200
     )
@@ -417,7 +417,7 @@ except ModuleNotFoundError as error:
 
 
 def test_only_a_simulation_of_vllm_imports_it() -> None:
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[3]
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT_TORCH],
         cwd=root,

@@ -15,7 +15,7 @@ from tandem.training.family.tables.values import POOLS
 from tandem.training.family.world import COUNTS, ENTITY_VALUED, World
 
 DIGEST = (
-    "import hashlib, json; from training.family.world import World;"
+    "import hashlib, json; from tandem.training.family.world import World;"
     "print(hashlib.sha256(json.dumps(World(0).facts).encode()).hexdigest())"
 )
 

@@ -144,7 +144,7 @@ def test_a_key_that_cannot_be_revoked_then_is_named(backend, monkeypatch):
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
 def test_a_stdout_that_cannot_be_written_revokes_it_too():
     command = [sys.executable, "-c", "from tandem.app.cli.main import main; main()"]
-    root = str(Path(__file__).parents[3])
+    root = str(Path(__file__).parents[4])
     buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     with open("/dev/full", "w") as no_room:
         failed = subprocess.run(

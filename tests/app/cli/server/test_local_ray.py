@@ -13,7 +13,7 @@ import pytest
 STARTER = """
 import ray, sys
 from ray._common.utils import try_to_create_directory
-from tandem.app.cli.local_ray import local_ray
+from tandem.app.cli.server.local_ray import local_ray
 
 def init(_temp_dir, **_):
     try_to_create_directory(_temp_dir)  # as Ray does before it starts anything
