@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from tandem.cluster.wire import frames
-from tandem.cluster.wire.client import Connection, connect
-from tandem.cluster.wire.listener import serve_engines
-from tandem.cluster.wire.frames import HEADER, VERSION, Unauthorized
 from tandem.cluster.wire.acceptor import HELLO_BYTES, UNPROVEN
+from tandem.cluster.wire.client import Connection, connect
+from tandem.cluster.wire.frames import HEADER, VERSION, Unauthorized
+from tandem.cluster.wire.listener import serve_engines
 from tandem.cluster.wire.tls import contexts
 from tandem.cluster.wire.wire import WireSettings
 from tandem.engine.base import EngineError, EngineStopped, Sampling
