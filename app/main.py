@@ -37,7 +37,14 @@ from tandem.deployments.verifier import Verifier
 
 
 def build(args: Settings) -> Application:
-    """The application that the settings describe; `tandem.app.main:build` in a Serve YAML."""
+    """The application that the settings describe; `tandem.app.main:build` in a Serve YAML.
+
+    Raises ValueError without any setting: Serve ignores a misspelt `args`, and the defaults ask for no API key.
+    """
+    if not args.model_fields_set:
+        raise ValueError(
+            "no settings, is `args` misspelt? Where the defaults will do, say one: `model: tandem`"
+        )
     if args.endpoint.token is None:
         endpoint = args.endpoint.model_copy(update={"token": _secret()})
         args = args.model_copy(update={"endpoint": endpoint})

@@ -1,11 +1,19 @@
-"""What can be found wrong with an application before anything is started."""
+"""Checks of a Serve YAML, and of the settings in it, before anything is started."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any, TypeVar
 
+from pydantic import BaseModel, ValidationError
+from ray.serve._private.build_app import build_app
+from ray.serve.config import AutoscalingConfig, GangSchedulingConfig, RequestRouterConfig
+from ray.serve.schema import ServeDeploySchema
+
+from tandem.app.main import CHANGES, build
 from tandem.app.settings import Settings
 from tandem.app.vocabularies import Vocabularies
+from tandem.deployments.config.explain import explain, no_such
 from tandem.deployments.modes.base import POOLS
 from tandem.deployments.pools.engines import (
     EngineSettings,
@@ -17,6 +25,55 @@ from tandem.deployments.pools.engines import (
 from tandem.engine import vllm
 from tandem.engine.model_folder import ARCHITECTURES, read_config
 from tandem.engine.vllm.config import check_options
+
+M = TypeVar("M", bound=BaseModel)
+
+IMPORT_PATH = "tandem.app.main:build"
+"""Tandem's, in a Serve YAML."""
+UNCHECKED: dict[str, type[BaseModel]] = {
+    "autoscaling_config": AutoscalingConfig,
+    "gang_scheduling_config": GangSchedulingConfig,
+    "request_router_config": RequestRouterConfig,
+}
+"""Parts of a deployment that Serve's schema takes for any mapping, and what it makes of them later."""
+
+
+def check_serve_yaml(content: Any) -> list[Settings]:
+    """The settings of each Tandem in a Serve YAML. All of it is checked, since Serve ignores keys it does not know.
+
+    Raises ValueError, whose message says where and what is wrong.
+    """
+    found = []
+    for application in _valid(ServeDeploySchema, content).applications:
+        ours = application.import_path == IMPORT_PATH
+        if ours:
+            settings = _valid(Settings, application.args, "args: ")
+            try:
+                check(settings)
+                names = [each.name for each in build_app(build(settings), name="tandem").deployments]
+            except ValueError as error:
+                raise ValueError(f"args: {error}") from None
+            found.append(settings)
+        for deployment in application.deployments:
+            parts = UNCHECKED
+            if ours:
+                if deployment.name not in names:
+                    raise ValueError(f"deployments: {no_such('deployment', deployment.name, names)}")
+                if deployment.name in CHANGES:
+                    parts = UNCHECKED | {"user_config": CHANGES[deployment.name]}
+            for part, kind in parts.items():
+                if isinstance(given := getattr(deployment, part), dict):
+                    _valid(kind, given, f"{deployment.name}.{part}: ")
+    if not found:
+        raise ValueError(f"no application has the import_path {IMPORT_PATH}")
+    return found
+
+
+def _valid(kind: type[M], content: Any, where: str = "") -> M:
+    try:
+        return kind.model_validate(content, extra="forbid")
+    except ValidationError as error:
+        raise ValueError(f"{where}{explain(error, kind)}") from None
 
 
 def check(settings: Settings) -> None:

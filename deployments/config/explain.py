@@ -22,10 +22,7 @@ def explain(error: ValidationError, model: type[BaseModel]) -> str:
     keys = [str(key) for key in first["loc"]]
     path = ".".join(_walk(model, keys)[0])
     if first["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
-        allowed = _keys(_walk(model, keys[:-1])[1])
-        near = get_close_matches(keys[-1], allowed, 1)
-        meant = f", did you mean {near[0]}?" if near else ""
-        return f"{path}: no such key{meant} (allowed: {', '.join(allowed)})"
+        return no_such("key", path, _keys(_walk(model, keys[:-1])[1]))
     if first["type"] == "missing":
         return f"{path}: is missing (allowed: {', '.join(_keys(_walk(model, keys[:-1])[1]))})"
     message = first["msg"].removeprefix("Value error, ").replace("Input should be", "should be")
@@ -37,6 +34,13 @@ def explain(error: ValidationError, model: type[BaseModel]) -> str:
     elif first["type"] != "value_error" and isinstance(given, (str, int, float, type(None))):
         message += f", not {given!r}"
     return f"{path}: {message}" if path else message
+
+
+def no_such(what: str, path: str, allowed: Sequence[str]) -> str:
+    """The complaint about the last name in a path that is none of those allowed, with the nearest one."""
+    near = get_close_matches(path.rpartition(".")[2], allowed, 1)
+    meant = f", did you mean {near[0]}?" if near else ""
+    return f"{path}: no such {what}{meant} (allowed: {', '.join(allowed)})"
 
 
 def _walk(model: Any, keys: Sequence[str]) -> tuple[list[str], Any]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tandem.app.preflight import check
+from tandem.app.preflight import IMPORT_PATH, check, check_serve_yaml
 from tandem.app.settings import Settings
 from tandem.engine import family
 
@@ -78,3 +79,78 @@ def test_a_folder_without_a_tokenizer(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").unlink()
     with pytest.raises(ValueError, match="^tokenizer: .*tokenizer"):
         check(settings(verifier={"engine": {"kind": "torch", "model": str(tmp_path)}}))
+
+
+TANDEM: dict[str, Any] = {"import_path": IMPORT_PATH, "args": {"model": "mine", "drafter": {"replicas": 0}}}
+
+
+def test_the_settings_of_a_serve_yaml() -> None:
+    other = {
+        "import_path": "other:app",
+        "name": "other",
+        "route_prefix": "/other",
+        "deployments": [{"name": "Its", "user_config": {"a": 1}}],
+    }
+    deployments = [{"name": "Verifier", "ray_actor_options": {"num_cpus": 1}}, {"name": "Router"}]
+    content = {"http_options": {"port": 8123}, "applications": [other, TANDEM | {"deployments": deployments}]}
+    (found,) = check_serve_yaml(content)
+    assert found.model == "mine"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"http_option": {}}, "http_option: no such key, did you mean http_options?"),
+        ({"http_options": {"prot": 1}}, "http_options.prot: no such key, did you mean port?"),
+        ({"grpc_options": {"prot": 1}}, "grpc_options.prot: no such key, did you mean port?"),
+        (
+            {"logging_config": {"encodng": "JSON"}},
+            "logging_config.encodng: no such key, did you mean encoding?",
+        ),
+    ],
+)
+def test_a_misspelt_key_of_a_serve_yaml(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
+        check_serve_yaml({"applications": [TANDEM]} | change)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"arg": {}}, "applications.0.arg: no such key, did you mean args?"),
+        ({"args": {"modle": "mine"}}, "args: modle: no such key, did you mean model?"),
+        ({"args": {}}, "args: no settings, is `args` misspelt?"),
+        ({"deployment": []}, "applications.0.deployment: no such key, did you mean deployments?"),
+    ],
+)
+def test_a_misspelt_key_of_an_application(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
+        check_serve_yaml({"applications": [TANDEM | change]})
+
+
+@pytest.mark.parametrize(
+    ("deployment", "message"),
+    [
+        ({"name": "Verifyer"}, "deployments: Verifyer: no such deployment, did you mean Verifier?"),
+        ({"name": "Drafter"}, "deployments: Drafter: no such deployment"),  # its pool is empty
+        (
+            {"name": "Router", "num_replica": 2},
+            "applications.0.deployments.0.num_replica: no such key, did you mean num_replicas?",
+        ),
+        (
+            {"name": "Router", "ray_actor_options": {"num_cpu": 2}},
+            "applications.0.deployments.0.ray_actor_options.num_cpu: no such key, did you mean num_cpus?",
+        ),
+        (
+            {"name": "Ingress", "autoscaling_config": {"max_replica": 2}},
+            "Ingress.autoscaling_config: max_replica: no such key, did you mean max_replicas?",
+        ),
+        (
+            {"name": "Router", "user_config": {"gates": {}}},
+            "Router.user_config: gates: no such key, did you mean gate?",
+        ),
+    ],
+)
+def test_a_misspelt_key_of_a_deployment(deployment: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
+        check_serve_yaml({"applications": [TANDEM | {"deployments": [deployment]}]})

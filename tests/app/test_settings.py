@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 import yaml
 from pydantic import ValidationError
-from ray.serve.schema import ServeDeploySchema
+from ray.serve._private.api import call_user_app_builder_with_args_if_necessary
 from safetensors import safe_open
 
 from tandem.app.cli.server.up import CONFIG
 from tandem.app.main import build
+from tandem.app.preflight import check_serve_yaml
 from tandem.app.settings import Settings
 from tandem.deployments.pools.engines import (
     NullSettings,
@@ -29,12 +30,16 @@ from tandem.policies.scheduling.batching import Demand, batching
 
 def test_the_checked_in_yaml_holds() -> None:
     deployment = yaml.safe_load(CONFIG.read_text())
-    schema = ServeDeploySchema.model_validate(deployment)
-    assert schema.http_options.host == "127.0.0.1"
-    (application,) = schema.applications
-    settings = Settings(**application.args)
+    assert deployment["http_options"]["host"] == "127.0.0.1"
+    (settings,) = check_serve_yaml(deployment)
     assert settings.endpoint.host == "127.0.0.1"
-    assert build(settings) is not None
+
+
+def test_an_application_without_settings_is_not_built() -> None:
+    """As `serve deploy` and `serve run` would build it: for them a misspelt `args` is none."""
+    with pytest.raises(ValueError, match="is `args` misspelt"):
+        call_user_app_builder_with_args_if_necessary(build, {})
+    assert call_user_app_builder_with_args_if_necessary(build, {"model": "tandem"})
 
 
 @pytest.mark.parametrize(

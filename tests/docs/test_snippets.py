@@ -10,8 +10,9 @@ import pytest
 import yaml
 
 from tandem.app.api.completions.schema import ChatRequest
-from tandem.app.cli.server.up import IMPORT_PATH, read
+from tandem.app.cli.server.up import read
 from tandem.app.device.settings import DeviceProgram
+from tandem.app.preflight import IMPORT_PATH
 from tandem.app.settings import Settings
 from tandem.deployments.config.settings import Strict
 from tandem.deployments.pools.engines import TorchSettings
@@ -43,7 +44,7 @@ def test_requests_through_a_client_are_the_apis() -> None:
 @pytest.mark.usefixtures("added")
 @pytest.mark.parametrize(("document", "code"), SETTINGS, ids=name)
 def test_settings_are_the_applications(document: Path, code: str, tmp_path: Path) -> None:
-    given = yaml.safe_load(code.replace("args: …", "args: {}").replace("[…]", "[]"))
+    given = yaml.safe_load(code.replace("args: …", "args: {model: tandem}").replace("[…]", "[]"))
     if "applications" in given:
         file = tmp_path / "serve.yaml"
         file.write_text(yaml.safe_dump(given), encoding="utf-8")

@@ -23,7 +23,6 @@ from tandem.app.cli.server.local_ray import ENVIRONMENT, LocalRay, StillRunning,
 from tandem.app.cli.server.processes import Process, alive, descendants, end, myself
 from tandem.app.cli.terminal.client import DEFAULT_URL
 
-IMPORT_PATH = "tandem.app.main:build"
 LOOPBACK = {"host": "127.0.0.1", "port": 8000}
 """Where the Serve YAML does not say it: Serve's own default is every interface."""
 EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}
@@ -157,53 +156,22 @@ def running() -> str | None:
 
 
 def read(config: Path, port: int | None = None) -> Plan:
-    """Checks the Serve YAML and the settings in it here, where the message is readable. Raises UpError."""
-    from pydantic import ValidationError
-    from ray.serve.schema import ServeDeploySchema
-
-    from tandem.app.main import CHANGES
-    from tandem.app.preflight import check
-    from tandem.app.settings import Settings
-    from tandem.deployments.config.explain import explain as explained
+    """Check the Serve YAML and the settings in it here, where the message is readable. Raises UpError."""
+    from tandem.app.preflight import IMPORT_PATH, check_serve_yaml
 
     try:
         deployment = yaml.safe_load(config.read_text())
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        settings, *_ = check_serve_yaml(deployment)
+    except (yaml.YAMLError, ValueError) as error:
         raise UpError(f"{config}: {error}") from None
-    try:
-        applications = ServeDeploySchema.model_validate(deployment).applications
-    except ValidationError as error:
-        raise UpError(f"{config}: {explained(error, ServeDeploySchema)}") from None
-    try:
-        ours = [
-            Settings.model_validate(each.args) for each in applications if each.import_path == IMPORT_PATH
-        ]
-    except ValidationError as error:
-        raise UpError(f"{config}: args: {explained(error, Settings)}") from None
-    if not ours:
-        raise UpError(f"{config}: no application has the import_path {IMPORT_PATH}")
-    for each in applications:
-        for deployed in each.deployments if each.import_path == IMPORT_PATH else ():
-            kind = CHANGES.get(deployed.name)
-            if kind is not None and isinstance(deployed.user_config, dict):
-                try:
-                    kind.model_validate(deployed.user_config)
-                except ValidationError as error:
-                    why = explained(error, kind)
-                    raise UpError(f"{config}: {deployed.name}.user_config: {why}") from None
-    for settings in ours:
-        try:
-            check(settings)
-        except ValueError as error:
-            raise UpError(f"{config}: args: {error}") from None
     deployment["http_options"] = LOOPBACK | deployment.get("http_options", {})
     if port is not None:
         deployment["http_options"]["port"] = port
     for each in deployment["applications"]:
         if each["import_path"] == IMPORT_PATH:
-            arguments = each.setdefault("args", {})
-            arguments["ledger"] = {"path": str(LEDGER.absolute())} | (arguments.get("ledger") or {})
-    return Plan(deployment, ours[0].model)
+            arguments = each["args"]
+            arguments["ledger"] = {"path": str(LEDGER.absolute())} | arguments.get("ledger", {})
+    return Plan(deployment, settings.model)
 
 
 def _check(host: str, port: int) -> None:

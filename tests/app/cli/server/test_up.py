@@ -220,13 +220,13 @@ def test_the_least_that_a_serve_yaml_may_say(tmp_path: Path) -> None:
     """It is then on the loopback interface only, which is not Serve's own default. Other applications are deployed
     beside it as they are."""
     other = {"name": "other", "import_path": "other:app", "args": {"its": "own"}, "route_prefix": "/other"}
-    applications = [other, {"name": "tandem", "import_path": "tandem.app.main:build"}]
+    ours = {"name": "tandem", "import_path": "tandem.app.main:build", "args": {"model": "mine"}}
+    applications = [other, ours]
     path = tmp_path / "short.yaml"
     path.write_text(yaml.safe_dump({"applications": applications}))
     plan = read(path)
-    assert (plan.address, plan.model) == ("http://127.0.0.1:8000", "tandem")
-    other, ours = applications
-    kept = {"ledger": {"path": str(LEDGER.absolute())}}
+    assert (plan.address, plan.model) == ("http://127.0.0.1:8000", "mine")
+    kept = {"model": "mine", "ledger": {"path": str(LEDGER.absolute())}}
     assert plan.deployment == {
         "applications": [other, ours | {"args": kept}],
         "http_options": {"host": "127.0.0.1", "port": 8000},
