@@ -68,6 +68,25 @@ class SessionLimits(Strict):
         return self
 
     @property
+    def host_tier(self) -> bool:
+        """Whether the KV cache of sessions that give way can be kept in host memory."""
+        return False
+
+    @property
+    def scheduling_warning(self) -> str | None:
+        """What to tell an operator of `scheduling`; None if nothing.
+
+        TokenFlow's policy counts on host memory. Without it, sessions that give way are computed again, and a heavy
+        burst takes longer than first come, first served.
+        """
+        if self.host_tier or self.scheduling is None or self.scheduling.name != "buffer_aware":
+            return None
+        return (
+            "scheduling: buffer_aware without a host tier of the KV cache serves a heavy burst more slowly than first "
+            "come, first served: leave scheduling out, or give the engine host memory"
+        )
+
+    @property
     def places(self) -> int:
         """Sessions that it holds at once."""
         return self.max_sessions
@@ -98,6 +117,10 @@ class EngineConfig(SessionLimits):
     def _batching_exists(self) -> Self:
         self.batching.create(batching)
         return self
+
+    @property
+    def host_tier(self) -> bool:
+        return self.host_memory is not None
 
     @property
     def kv_tokens(self) -> int:

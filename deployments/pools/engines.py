@@ -118,6 +118,8 @@ def build_engine(settings: AnySettings | MiddleSettings) -> Engine:
 
         return NullEngine(**settings.model_dump(exclude={"kind"}))
 
+    if settings.scheduling_warning is not None:
+        logger.warning("%s", settings.scheduling_warning)
     if isinstance(settings, VllmSettings):
         from tandem.engine.vllm.engine import load as load_vllm
 

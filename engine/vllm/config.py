@@ -51,6 +51,10 @@ class VllmConfig(SessionLimits):
     options: dict[str, Any] = Field({})
 
     @property
+    def host_tier(self) -> bool:
+        return not self.options.keys().isdisjoint(("kv_offloading_size", "kv_transfer_config"))
+
+    @property
     def kv_tokens(self) -> int | None:
         """Tokens that the KV cache holds (block 0 is vLLM's own); None where vLLM decides."""
         return None if self.kv_blocks is None else (self.kv_blocks - 1) * self.block_size

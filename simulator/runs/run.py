@@ -22,6 +22,8 @@ from tandem.simulator.world.network import frame_bytes
 from tandem.simulator.world.server import Server
 from tandem.simulator.world.world import MakeService, World, as_it_is
 
+logger = logging.getLogger(__name__)
+
 Progress = Callable[[int], None]  # requests finished since the last call
 
 
@@ -56,6 +58,9 @@ def _simulate(
     began = time.perf_counter()
     if requests is None:
         requests = build(config.workload)
+    warnings = (group.engine.scheduling_warning for group in config.topology()[0])
+    for warning in dict.fromkeys(filter(None, warnings)):
+        logger.warning("%s", warning)
     world = World(config, window, speed, service)
     ready = time.perf_counter()
     clients = Clients(world, progress)

@@ -114,6 +114,12 @@ def test_it_says_what_the_settings_know(file: Path) -> None:
     assert settings.verifier.replicas
     assert settings.drafter.replicas
     assert settings.hosts
+    engines = [
+        settings.verifier.engine,
+        settings.drafter.engine,
+        *(e for h in settings.hosts for e in h.engines),
+    ]
+    assert [getattr(engine, "scheduling_warning", None) for engine in engines] == [None] * len(engines)
 
 
 @pytest.mark.vllm

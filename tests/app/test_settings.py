@@ -20,11 +20,13 @@ from tandem.app.settings import Settings
 from tandem.deployments.pools.engines import (
     NullSettings,
     TorchSettings,
+    VllmSettings,
     build_engine,
     context_of,
     model_folder,
 )
 from tandem.engine.base import Sampling
+from tandem.engine.config import PolicyChoice
 from tandem.policies.scheduling.batching import Demand, batching
 
 
@@ -122,6 +124,29 @@ async def test_what_was_loaded_is_in_the_log(serve_log: list[logging.LogRecord])
     config = json.loads((model_folder("small") / "config.json").read_text())
     token_bytes = 2 * config["num_hidden_layers"] * config["num_key_value_heads"] * config["head_dim"] * 4
     assert line["kv_bytes"] == 64 * 16 * token_bytes
+
+
+@pytest.mark.parametrize(("host_memory", "warnings"), [(None, 1), ({"blocks": 64}, 0)])
+async def test_a_policy_that_needs_host_memory_is_warned_of_without_it(
+    host_memory: dict[str, int] | None, warnings: int, serve_log: list[logging.LogRecord]
+) -> None:
+    given = {"model": "small", "kv_blocks": 64, "host_memory": host_memory}
+    for name in ("buffer_aware", "fcfs", None):
+        serve_log.clear()
+        policy = name and {"name": name}
+        engine = build_engine(TorchSettings.model_validate({**given, "scheduling": policy}))
+        await engine.close()
+        warned = [each.getMessage() for each in serve_log if each.levelno == logging.WARNING]
+        assert len(warned) == (warnings if name == "buffer_aware" else 0)
+        assert all("without a host tier" in line for line in warned)
+
+
+@pytest.mark.parametrize(("options", "warned"), [({}, True), ({"kv_offloading_size": 4.0}, False)])
+def test_vllm_has_host_memory_where_it_offloads(options: dict[str, Any], warned: bool) -> None:
+    settings = VllmSettings(
+        kind="vllm", model="small", scheduling=PolicyChoice(name="buffer_aware"), options=options
+    )
+    assert (settings.scheduling_warning is not None) == warned
 
 
 @pytest.mark.parametrize("name", list(batching))

@@ -42,6 +42,15 @@ def test_a_run_ends_though_its_last_answers_end_in_the_same_moment() -> None:
     assert summary["finished"] == 3
 
 
+def test_a_run_warns_once_of_a_policy_that_needs_host_memory(caplog: pytest.LogCaptureFixture) -> None:
+    policy = {"scheduling": {"name": "buffer_aware"}}
+    for engine, warnings in ((policy, 1), (policy | {"host_memory": {"blocks": 9, "copy_mb_per_s": 1.0}}, 0)):
+        caplog.clear()
+        targets = [{**TARGET, "count": 2, "kv_bytes": 8}]
+        simulate(config(mode="cloud", engine=engine, targets=targets), requests=[Request(0.0, 20, 10)])
+        assert sum("without a host tier" in line for line in caplog.messages) == warnings
+
+
 @pytest.mark.parametrize(
     ("batch", "speed", "seconds"),
     [
