@@ -22,10 +22,15 @@ T = TypeVar("T")
 
 
 MOST_TIMERS = 1000  # before it is looked which of them are cancelled
+MOST_AT_ONCE = 10_000_000  # callbacks at one moment, before it is a live-lock
 
 
 class Deadlock(RuntimeError):
     """Nothing is left to happen, and what was to be run to its end is not there."""
+
+
+class Livelock(RuntimeError):
+    """Callbacks lead to callbacks without end."""
 
 
 class Handle(list[Any]):
@@ -50,11 +55,14 @@ class VirtualLoop(asyncio.AbstractEventLoop):
 
     events: callbacks that have run so far.
 
+    most_events: callbacks after which a run is taken for endless.
+
     failures: what `call_exception_handler` was told; `run` raises the first.
     """
 
     def __init__(self) -> None:
         self.events = 0
+        self.most_events = sys.maxsize
         self.failures: list[dict[str, Any]] = []
         self._now = 0.0
         self._order = 0
@@ -65,7 +73,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self.timer = self  # its times are exact, see cluster.timer
 
     def run(self, main: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine to its end; raises what it raises, Deadlock, or the first error that nobody took.
+        """Run a coroutine to its end; raises what it raises, Deadlock, Livelock, or the first error that nobody took.
 
         Another loop may run in this thread, as in a notebook: it stands still meanwhile.
         """
@@ -87,9 +95,14 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def _run_until(self, task: asyncio.Task[Any]) -> None:
         ready, timers, count = self._ready, self._timers, 0
         while True:
+            limit = min(count + MOST_AT_ONCE, self.most_events)
             while ready:
                 _, _, callback, args = ready.popleft()
                 if callback is not None:
+                    if count >= limit:
+                        raise Livelock(
+                            f"no end after {count} callbacks, at {self._now:g} s: next is {callback}"
+                        )
                     count += 1
                     callback(*args)
             if task.done():

@@ -17,6 +17,7 @@ class Clock(VirtualLoop):
 
     def __init__(self) -> None:
         super().__init__()
+        self.most_events = 10_000_000
         self.armed = 0
 
     def call_at(self, *args: Any, **options: Any) -> Any:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandem.simulator.clock import MOST_TIMERS, Deadlock, VirtualLoop
+from tandem.simulator.clock import MOST_TIMERS, Deadlock, Livelock, VirtualLoop
 
 
 def run(main):
@@ -163,6 +163,32 @@ def test_nothing_left_to_happen_is_a_deadlock():
 
     with pytest.raises(Deadlock):
         run(main())
+
+
+@pytest.mark.parametrize(
+    ("period_s", "says"),
+    [(0.0, "no end after 100 callbacks, at 0 s"), (0.5, "no end after 1000 callbacks, at 500 s")],
+)
+def test_what_goes_on_for_ever_is_a_live_lock(
+    period_s: float, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At one moment, and with time going by."""
+    monkeypatch.setattr("tandem.simulator.clock.MOST_AT_ONCE", 100)
+    loop = VirtualLoop()
+    loop.most_events = 1000
+
+    def again() -> None:
+        if period_s:
+            loop.call_later(period_s, again)
+        else:
+            loop.call_soon(again)
+
+    async def main() -> None:
+        again()
+        await loop.create_future()
+
+    with pytest.raises(Livelock, match=f"{says}: next is .*again"):
+        loop.run(main())
 
 
 def test_loops_do_not_nest_and_leave_nothing_behind():
