@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
-from pydantic import Field, field_validator
+from pydantic import Field
 from ray import serve
 from ray.exceptions import RayError
 from ray.serve.handle import DeploymentHandle
@@ -30,8 +30,9 @@ from tandem.deployments.access.caller_cache import Callers
 from tandem.deployments.access.keys import Caller, Key, Role
 from tandem.deployments.admission.client import Entrance
 from tandem.deployments.admission.controller import Entry, Passage
+from tandem.deployments.config.choices import WindowChoice
 from tandem.deployments.config.reconfigure import in_place
-from tandem.deployments.config.settings import PolicyChoice, Strict
+from tandem.deployments.config.settings import Strict
 from tandem.deployments.control.metrics import Observation
 from tandem.deployments.control.router_client import ask
 from tandem.deployments.modes.base import POOLS, Tools
@@ -46,7 +47,6 @@ from tandem.deployments.routing.directory import Snapshot
 from tandem.engine.base import Engine
 from tandem.engine.sketch import sketch_format
 from tandem.engine.tokenizer import Tokenizer
-from tandem.policies.speculation.window import window
 
 logger = logging.getLogger("ray.serve")
 
@@ -60,16 +60,9 @@ class IngressChanges(Strict):
     window, fused_window, default_reader_rate: as in Settings.
     """
 
-    window: PolicyChoice | None = None
+    window: WindowChoice | None = None
     fused_window: int | None = Field(None, ge=0)
     default_reader_rate: float | None = Field(None, ge=0, le=10_000, allow_inf_nan=False)
-
-    @field_validator("window")
-    @classmethod
-    def _window_exists(cls, choice: PolicyChoice | None) -> PolicyChoice | None:
-        if choice is not None:
-            choice.create(window)
-        return choice
 
 
 @serve.deployment
@@ -117,9 +110,7 @@ class Ingress:
     def _tools(self) -> Tools:
         choice = self._changes.window or self._settings.window
         fused_window = _first(self._changes.fused_window, self._settings.fused_window)
-        return Tools(
-            window=lambda: choice.create(window), fused_window=fused_window, sketching=self._sketching
-        )
+        return Tools(window=choice.create, fused_window=fused_window, sketching=self._sketching)
 
     def __serve_build_asgi_app__(self) -> ASGIApp:
         return create_api(self)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Self
 
-from pydantic import ConfigDict, Field, field_validator, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from tandem.app.api.http.settings import ApiSettings
+from tandem.deployments.config.choices import WindowChoice
 from tandem.deployments.config.settings import (
     GateSettings,
     LedgerSettings,
     LimitSettings,
-    PolicyChoice,
     RacingSettings,
     RouterSettings,
     SketchSettings,
@@ -24,7 +24,6 @@ from tandem.deployments.pools.device_hosts import HostSettings
 from tandem.deployments.pools.engines import EngineSettings, MiddleSettings, ModelSettings, TorchSettings
 from tandem.deployments.pools.replica import EndpointSettings
 from tandem.policies.speculation.rounds import FUSED_WINDOW
-from tandem.policies.speculation.window import window
 
 
 class Pool(Strict):
@@ -112,7 +111,7 @@ class Settings(Strict):
     scheduler: SchedulerSettings = SchedulerSettings()
     racing: RacingSettings = RacingSettings()
     sketch: SketchSettings = SketchSettings()
-    window: PolicyChoice = PolicyChoice(name="static", parameters={"size": 4})
+    window: WindowChoice = WindowChoice(name="static", parameters={"size": 4})
     fused_window: int = Field(FUSED_WINDOW, ge=0)
     limits: LimitSettings = LimitSettings()
     api: ApiSettings = ApiSettings()
@@ -128,12 +127,6 @@ class Settings(Strict):
             return self.tokenizer
         engine = self.verifier.engine
         return engine.model if isinstance(engine, ModelSettings) else "target"
-
-    @field_validator("window")
-    @classmethod
-    def _window_exists(cls, choice: PolicyChoice) -> PolicyChoice:
-        choice.create(window)
-        return choice
 
     @model_validator(mode="after")
     def _names_differ(self) -> Settings:

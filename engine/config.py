@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from tandem.policies.base import Registry
-from tandem.policies.scheduling import scheduling
-from tandem.policies.scheduling.batching import batching
+from tandem.policies.scheduling import SchedulingPolicy, scheduling
+from tandem.policies.scheduling.batching import BatchingPolicy, batching
+
+P = TypeVar("P")
 
 
 class Strict(BaseModel):
@@ -17,18 +19,38 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class PolicyChoice(Strict):
-    """A policy by its registered name, with its parameters."""
+class PolicyChoice(Strict, Generic[P]):
+    """A policy by its registered name, with its parameters. Each family has a subclass."""
 
+    family: ClassVar[Registry[Any]]
     name: str
     parameters: dict[str, Any] = {}
 
-    def create(self, registry: Registry[Any]) -> Any:
-        """Build it; raises ValueError naming the policies there are, or the parameter that is wrong."""
+    @model_validator(mode="after")
+    def _exists(self) -> Self:
+        self.create()
+        return self
+
+    def create(self) -> P:
+        """Build the policy; raises ValueError naming the policies there are, or the parameter that is wrong."""
         try:
-            return registry.create(self.name, **self.parameters)
+            policy: P = self.family.create(self.name, **self.parameters)
         except TypeError as error:
-            raise ValueError(f"{registry.family} policy {self.name!r}: {error}") from None
+            wrong = str(error).partition("() ")[2] or error  # without the name of a Python function
+            raise ValueError(f"{self.family.family} policy {self.name!r}: {wrong}") from None
+        return policy
+
+
+class BatchingChoice(PolicyChoice[BatchingPolicy]):
+    """A batching policy."""
+
+    family = batching
+
+
+class SchedulingChoice(PolicyChoice[SchedulingPolicy]):
+    """A scheduling policy."""
+
+    family = scheduling
 
 
 class HostMemory(Strict):
@@ -58,14 +80,8 @@ class SessionLimits(Strict):
 
     max_sessions: int = Field(64, ge=1)
     max_waiting: int = Field(256, ge=0)
-    scheduling: PolicyChoice | None = None
+    scheduling: SchedulingChoice | None = None
     max_running: int | None = Field(None, ge=1)
-
-    @model_validator(mode="after")
-    def _scheduling_exists(self) -> Self:
-        if self.scheduling is not None:
-            self.scheduling.create(scheduling)
-        return self
 
     @property
     def host_tier(self) -> bool:
@@ -110,13 +126,8 @@ class EngineConfig(SessionLimits):
     kv_blocks: int = Field(2048, ge=8)
     block_size: int = Field(16, ge=1)
     token_budget: int = Field(512, ge=1)
-    batching: PolicyChoice = PolicyChoice(name="chunked")
+    batching: BatchingChoice = BatchingChoice(name="chunked")
     host_memory: HostMemory | None = None
-
-    @model_validator(mode="after")
-    def _batching_exists(self) -> Self:
-        self.batching.create(batching)
-        return self
 
     @property
     def host_tier(self) -> bool:
@@ -129,5 +140,5 @@ class EngineConfig(SessionLimits):
 
     @property
     def batch_limit(self) -> int:
-        limits = (self.max_sessions, self.max_running, self.batching.create(batching).size)
+        limits = (self.max_sessions, self.max_running, self.batching.create().size)
         return min(limit for limit in limits if limit is not None)

@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from tandem.deployments.config.settings import PolicyChoice
-from tandem.policies.base import family
+from tandem.engine.config import PolicyChoice
 
 UNITS = {
     "mbit_per_s": "megabits/s",
@@ -52,10 +51,9 @@ def settings(
     told = {} if told is None else told
     for name, field in model.model_fields.items():
         key, within = prefix + name, _models(field.annotation)
-        if within == [PolicyChoice]:
-            yield Setting(
-                key, meanings(model)[name], f"a policy: {', '.join(_policies(name))}", "", _default(field)
-            )
+        if policies := [kind for kind in within if issubclass(kind, PolicyChoice)]:
+            names = ", ".join(policies[0].family)
+            yield Setting(key, meanings(model)[name], f"a policy: {names}", "", _default(field))
         elif within:
             many = "[]" if _is_list(field.annotation) else ""
             for kind in within:
@@ -104,13 +102,6 @@ def _called(kind: type[BaseModel], among: list[type[BaseModel]]) -> str:
     if len(among) == 1:
         return ""
     return "(" + ", ".join(typing.get_args(kind.model_fields["kind"].annotation)) + ")"
-
-
-def _policies(name: str) -> list[str]:
-    try:
-        return list(family(name))
-    except KeyError:
-        return []
 
 
 def _allowed(field: FieldInfo) -> str:

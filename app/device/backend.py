@@ -41,10 +41,6 @@ from tandem.engine.split.base import OuterEngine
 from tandem.engine.tokenizer import Tokenizer
 from tandem.engine.translate import Translated
 from tandem.policies.cost import MAINS_USD_PER_J
-from tandem.policies.speculation.window import window
-from tandem.policies.split.chunking import chunking
-from tandem.policies.split.drafting import drafting
-from tandem.policies.split.parallel_drafting import parallel_drafting
 
 DRIVEN = tuple(name for name, mode in MODES.items() if mode.afar or mode is RaceMode)
 """Modes that a device's program drives itself."""
@@ -99,12 +95,12 @@ class DeviceBackend:
     def _tools(self) -> Tools:
         settings, split = self._settings, self._settings.split
         return Tools(
-            window=lambda: settings.window.create(window),
+            window=settings.window.create,
             fused_window=settings.fused_window,
             outer=self._outer,
-            chunking=lambda: split.chunking.create(chunking),
-            drafting=lambda: split.drafting.create(drafting),
-            parallel_drafting=lambda: split.parallel_drafting.create(parallel_drafting),
+            chunking=split.chunking.create,
+            drafting=split.drafting.create,
+            parallel_drafting=split.parallel_drafting.create,
         )
 
     # -- what the executor asks for -----------------------------------------------------------------------

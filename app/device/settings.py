@@ -12,9 +12,9 @@ from tandem.cluster.devices.profile import load_profile
 from tandem.cluster.wire.address import is_loopback
 from tandem.cluster.wire.tls import trusting
 from tandem.cluster.wire.wire import WireSettings
+from tandem.deployments.config.choices import DispatchChoice, MigrationChoice, WindowChoice
 from tandem.deployments.config.settings import (
     LimitSettings,
-    PolicyChoice,
     RacingSettings,
     SplitSettings,
     Strict,
@@ -23,7 +23,6 @@ from tandem.deployments.gateway.messages import SILENCE_S
 from tandem.deployments.pools.engines import EngineSettings, TorchSettings
 from tandem.engine.config import EngineConfig
 from tandem.policies.speculation.rounds import FUSED_WINDOW
-from tandem.policies.speculation.window import window
 
 
 class DeviceProgram(Strict):
@@ -61,10 +60,10 @@ class DeviceProgram(Strict):
     engine: EngineSettings = TorchSettings(model="small")
     profile: str = "native"
     split: SplitSettings = SplitSettings()
-    window: PolicyChoice = PolicyChoice(name="static", parameters={"size": 4})
+    window: WindowChoice = WindowChoice(name="static", parameters={"size": 4})
     fused_window: int = Field(FUSED_WINDOW, ge=0)
-    dispatch: PolicyChoice = RacingSettings().dispatch
-    migration: PolicyChoice = RacingSettings().migration
+    dispatch: DispatchChoice = RacingSettings().dispatch
+    migration: MigrationChoice = RacingSettings().migration
     model: str = "tandem"
     default_reader_rate: float = Field(5.0, ge=0, le=10_000, allow_inf_nan=False)
     resume_s: float = Field(30.0, ge=0, le=600)
@@ -76,12 +75,6 @@ class DeviceProgram(Strict):
     def _exists(cls, profile: str) -> str:
         load_profile(profile)
         return profile
-
-    @field_validator("window")
-    @classmethod
-    def _window_exists(cls, choice: PolicyChoice) -> PolicyChoice:
-        choice.create(window)
-        return choice
 
     @model_validator(mode="after")
     def _races_exist(self) -> DeviceProgram:

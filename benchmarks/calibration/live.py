@@ -17,14 +17,14 @@ from tandem.benchmarks.processes import engine_process
 from tandem.cluster.devices.profile import DeviceProfile
 from tandem.cluster.link.link import Link, LinkProfile
 from tandem.cluster.wire.client import Connection, connect
-from tandem.deployments.config.settings import PolicyChoice, RacingSettings
+from tandem.deployments.config.choices import WindowChoice
+from tandem.deployments.config.settings import RacingSettings
 from tandem.deployments.modes.base import VERIFIER
 from tandem.deployments.modes.executor import Executor
 from tandem.deployments.pools.engines import TorchSettings, VllmSettings
 from tandem.deployments.request.job import Job
 from tandem.deployments.request.tokenlog import Origin
 from tandem.engine.base import Engine, Sampling
-from tandem.policies.speculation.window import window
 from tandem.simulator.workload import Outline, Request
 
 DEVICES = 24
@@ -33,7 +33,7 @@ MAX_TOKENS = 96
 LONGEST = 320  # of answers that end by themselves
 READER_RATE = 20.0  # tokens/s, in races
 GAMMA = 4
-WINDOW = PolicyChoice(name="static", parameters={"size": GAMMA})
+WINDOW = WindowChoice(name="static", parameters={"size": GAMMA})
 RACING = RacingSettings()
 TARGET = TorchSettings(model="target", threads=1)
 VLLM = VllmSettings(kind="vllm", model="target", kv_blocks=1024, token_budget=512, window=GAMMA)
@@ -185,7 +185,7 @@ class Whole(Live):
         }
         return local_executor(
             lambda endpoint: engines[endpoint.name],
-            lambda: WINDOW.create(window),
+            lambda: WINDOW.create(),
             devices=[device_record(name, rtt_s, PROFILE.prefill_s(1)) for name in NAMES],
             racing=RACING,
         )

@@ -34,7 +34,8 @@ from tandem.benchmarks import report
 from tandem.benchmarks.pice import decision
 from tandem.benchmarks.pice.embedded import EXPANDERS, TEXT, Answer, Models, ask
 from tandem.benchmarks.scores import Scores
-from tandem.deployments.config.settings import ExpandingModel, PolicyChoice, SketchSettings
+from tandem.deployments.config.choices import SketchingChoice
+from tandem.deployments.config.settings import ExpandingModel, SketchSettings
 from tandem.policies.routing.collaboration import CollaborationState, DevicePart, DeviceView
 from tandem.policies.routing.difficulty import ByDifficulty
 from tandem.policies.sketch.suitability import sketchable
@@ -61,7 +62,7 @@ class Way:
     def settings(self) -> SketchSettings:
         """Long answers are always sketched; the first model is preferred."""
         return SketchSettings(
-            sketching=PolicyChoice(name="always"),
+            sketching=SketchingChoice(name="always"),
             models={
                 name: ExpandingModel(capability=1 / (1 + n))
                 for n, name in enumerate(dict.fromkeys(self.models))

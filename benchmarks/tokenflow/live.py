@@ -25,7 +25,7 @@ import numpy as np
 from tandem.benchmarks import report
 from tandem.engine import family
 from tandem.engine.base import EngineStats, Sampling
-from tandem.engine.config import EngineConfig, HostMemory, PolicyChoice
+from tandem.engine.config import BatchingChoice, EngineConfig, HostMemory, SchedulingChoice
 from tandem.engine.core.engine import CoreEngine
 from tandem.engine.torch.engine import load
 from tandem.policies.reader.quality import Quality, Stream, assess
@@ -140,10 +140,10 @@ def engine(kind: Kind, setup: Setup, grow: int, threads: int) -> CoreEngine:
     config = EngineConfig(
         kv_blocks=blocks,
         block_size=BLOCK,
-        batching=PolicyChoice(
+        batching=BatchingChoice(
             name=kind.batching, parameters={} if kind.chunk is None else {"chunk": kind.chunk}
         ),
-        scheduling=PolicyChoice(name=kind.scheduling),
+        scheduling=SchedulingChoice(name=kind.scheduling),
         max_running=RUNNING,
         max_sessions=256,
         max_waiting=256,

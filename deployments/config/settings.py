@@ -5,27 +5,27 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from pydantic import ConfigDict, Field, field_validator, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from tandem.cluster.link.link import LinkProfile
 from tandem.cluster.wire.wire import DEFAULTS as WIRE
 from tandem.cluster.wire.wire import WireSettings
+from tandem.deployments.config.choices import (
+    ChunkingChoice,
+    CollaborationChoice,
+    DispatchChoice,
+    DraftingChoice,
+    MigrationChoice,
+    ParallelDraftingChoice,
+    QueueChoice,
+    RoutingChoice,
+    SketchingChoice,
+)
 from tandem.deployments.request.timeouts import Limits, Timeouts
-from tandem.engine.config import PolicyChoice, Strict
+from tandem.engine.config import Strict
 from tandem.engine.split.hidden_states import Kind
 from tandem.policies.cost import MAINS_USD_PER_J
-from tandem.policies.race.dispatch import dispatch
-from tandem.policies.race.migration import migration
-from tandem.policies.routing.collaboration import collaboration
-from tandem.policies.routing.replica import routing
-from tandem.policies.sketch.dispatch import job_queue
-from tandem.policies.sketch.sketch_length import sketching
 from tandem.policies.sketch.suitability import sketchable
-from tandem.policies.split.chunking import chunking
-from tandem.policies.split.drafting import drafting
-from tandem.policies.split.parallel_drafting import parallel_drafting
-
-__all__ = ["LatencySettings", "LinkSettings", "PolicyChoice", "RacingSettings", "RouterSettings", "Strict"]
 
 BYTES_PER_MBIT = 125_000
 
@@ -134,16 +134,10 @@ class RouterSettings(Strict):
     retry_lost_s: after so long it also takes one that has failed it before, if that is still listed.
     """
 
-    collaboration: PolicyChoice = PolicyChoice(name="explicit")
-    routing: PolicyChoice = PolicyChoice(name="jsq")
+    collaboration: CollaborationChoice = CollaborationChoice(name="explicit")
+    routing: RoutingChoice = RoutingChoice(name="jsq")
     wait_s: float = Field(45.0, ge=0)
     retry_lost_s: float = Field(3.0, ge=0)
-
-    @model_validator(mode="after")
-    def _policies_exist(self) -> RouterSettings:
-        self.collaboration.create(collaboration)
-        self.routing.create(routing)
-        return self
 
 
 class GateSettings(Strict):
@@ -176,24 +170,12 @@ class RacingSettings(Strict):
     exchange_rate: what a joule of a new account's devices is worth, dollars.
     """
 
-    dispatch: PolicyChoice = PolicyChoice(name="disco")
-    migration: PolicyChoice = PolicyChoice(name="buffered")
+    dispatch: DispatchChoice = DispatchChoice(name="disco")
+    migration: MigrationChoice = MigrationChoice(name="buffered")
     price_in: float = Field(0.15, ge=0)
     price_out: float = Field(0.60, ge=0)
     budget: float = Field(0.5, ge=0, le=1)
     exchange_rate: float = Field(MAINS_USD_PER_J, ge=0)
-
-    @field_validator("dispatch")
-    @classmethod
-    def _dispatch_exists(cls, choice: PolicyChoice) -> PolicyChoice:
-        choice.create(dispatch)
-        return choice
-
-    @field_validator("migration")
-    @classmethod
-    def _migration_exists(cls, choice: PolicyChoice) -> PolicyChoice:
-        choice.create(migration)
-        return choice
 
 
 class ExpandingModel(Strict):
@@ -234,8 +216,8 @@ class SketchSettings(Strict):
     """
 
     questions: Literal["points", "all"] = "points"
-    sketching: PolicyChoice = PolicyChoice(name="latency")
-    queue: PolicyChoice = PolicyChoice(name="multi_list")
+    sketching: SketchingChoice = SketchingChoice(name="latency")
+    queue: QueueChoice = QueueChoice(name="multi_list")
     models: dict[str, ExpandingModel] = Field(default_factory=_family)
     candidates: int = Field(1, ge=1, le=8)
     batch: int = Field(1, ge=1, le=64)
@@ -244,12 +226,6 @@ class SketchSettings(Strict):
     within: float = Field(0.25, ge=0, le=1)
     wait_s: float = Field(10.0, gt=0)
     profiles: Path | None = None
-
-    @model_validator(mode="after")
-    def _policies_exist(self) -> SketchSettings:
-        self.sketching.create(sketching)
-        self.queue.create(job_queue)
-        return self
 
     def suitable(self, question: str) -> bool:
         """Whether its answer may be sketched."""
@@ -266,14 +242,7 @@ class SplitSettings(Strict):
         model's.
     """
 
-    chunking: PolicyChoice = PolicyChoice(name="hat")
-    drafting: PolicyChoice = PolicyChoice(name="threshold")
-    parallel_drafting: PolicyChoice = PolicyChoice(name="hat")
+    chunking: ChunkingChoice = ChunkingChoice(name="hat")
+    drafting: DraftingChoice = DraftingChoice(name="threshold")
+    parallel_drafting: ParallelDraftingChoice = ParallelDraftingChoice(name="hat")
     wire: Kind = "float16"
-
-    @model_validator(mode="after")
-    def _policies_exist(self) -> SplitSettings:
-        self.chunking.create(chunking)
-        self.drafting.create(drafting)
-        self.parallel_drafting.create(parallel_drafting)
-        return self

@@ -42,8 +42,6 @@ from tandem.deployments.routing.assigner import Assigner
 from tandem.deployments.routing.directory import Snapshot
 from tandem.deployments.routing.routing import Routing
 from tandem.engine.base import EngineError, SplitInfo
-from tandem.policies.routing.collaboration import collaboration
-from tandem.policies.routing.replica import routing
 
 logger = logging.getLogger("ray.serve")
 
@@ -114,8 +112,8 @@ class Router:
         self._scheduler = scheduler
         self._started = RouterChanges(router=settings, racing=racing, sketch=sketch, gate=gate)
         self._assigner = Assigner(
-            settings.collaboration.create(collaboration),
-            lambda: settings.routing.create(routing),
+            settings.collaboration.create(),
+            settings.routing.create,
             batch_limit,
             Experience(racing),
         )
@@ -138,9 +136,7 @@ class Router:
             return
         started = self._started
         if (router := changes.router or started.router) is not None:
-            self._assigner.follow(
-                router.collaboration.create(collaboration), lambda: router.routing.create(routing)
-            )
+            self._assigner.follow(router.collaboration.create(), router.routing.create)
             self._routing.settings = router
         if (racing := changes.racing or started.racing) is not None:
             self._assigner.experience.follow(racing)

@@ -15,8 +15,6 @@ from tandem.deployments.lru import Kept
 from tandem.deployments.reports import Report
 from tandem.deployments.request.assignment import Prices, RoutingRequest
 from tandem.policies.cost import per_million
-from tandem.policies.race.dispatch import dispatch
-from tandem.policies.race.migration import migration
 from tandem.policies.race.race import Race, RaceAccount
 from tandem.policies.speculation.window import StaticWindow
 
@@ -51,8 +49,8 @@ class Experience:
         """Other prices and policies, from now on; accounts that there are keep their terms."""
         self._settings = settings
         for account in self.accounts:
-            account.payer.dispatch = settings.dispatch.create(dispatch)
-            account.payer.migration = settings.migration.create(migration)
+            account.payer.dispatch = settings.dispatch.create()
+            account.payer.migration = settings.migration.create()
 
     def prices(self, wanted: RoutingRequest) -> Prices:
         """What that request's tokens cost."""
@@ -70,4 +68,4 @@ class Experience:
 
     def _new_payer(self) -> RaceAccount:
         settings = self._settings
-        return RaceAccount(settings.dispatch.create(dispatch), settings.migration.create(migration))
+        return RaceAccount(settings.dispatch.create(), settings.migration.create())

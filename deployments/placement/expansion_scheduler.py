@@ -23,8 +23,8 @@ from tandem.deployments.request.assignment import EndpointInfo
 from tandem.deployments.request.placement import Place, PlaceReport, PlaceRequest, PlanRequest, SketchPlan
 from tandem.deployments.routing.assigner import Assigner
 from tandem.policies.estimators.moving_average import MovingAverage
-from tandem.policies.sketch.dispatch import Job, job_queue
-from tandem.policies.sketch.sketch_length import Choice, Coming, SketchState, SmallModel, sketching
+from tandem.policies.sketch.dispatch import Job
+from tandem.policies.sketch.sketch_length import Choice, Coming, SketchState, SmallModel
 
 ENDPOINTS_KEPT = 65_536
 """Whose speed is known; whoever was not heard of for longest is forgotten."""
@@ -130,8 +130,8 @@ class Expansions:
     def follow(self, settings: SketchSettings) -> None:
         """Other settings, from now on."""
         self.settings = settings
-        self._policy = settings.sketching.create(sketching)
-        self._queue = settings.queue.create(job_queue)
+        self._policy = settings.sketching.create()
+        self._queue = settings.queue.create()
         for waiting in self._waiting.values():
             self._queue.add(waiting.job)
 

@@ -6,11 +6,18 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
-from tandem.deployments.config.settings import PolicyChoice, Strict
 from tandem.engine.base import EngineStats
-from tandem.policies.autoscaling import Autoscaler, Bounds, PoolState, ReplicaState, autoscaling
+from tandem.engine.config import PolicyChoice, Strict
+from tandem.policies.autoscaling import (
+    Autoscaler,
+    AutoscalingPolicy,
+    Bounds,
+    PoolState,
+    ReplicaState,
+    autoscaling,
+)
 
 if TYPE_CHECKING:
     from ray.serve.config import AutoscalingContext
@@ -19,6 +26,12 @@ EVERY_S = 1.0
 """How often replicas tell of themselves, and a pool's size is decided."""
 WAITING = "waiting"
 """What a replica tells besides: its share of the requests that no replica has yet."""
+
+
+class AutoscalingChoice(PolicyChoice[AutoscalingPolicy]):
+    """An autoscaling policy."""
+
+    family = autoscaling
 
 
 class AutoscalingSettings(Strict):
@@ -32,16 +45,10 @@ class AutoscalingSettings(Strict):
 
     min_replicas: int = Field(1, ge=0, le=1000)
     max_replicas: int = Field(ge=1, le=1000)
-    policy: PolicyChoice = PolicyChoice(name="work")
+    policy: AutoscalingChoice = AutoscalingChoice(name="work")
     upscale_delay_s: float = Field(0.0, ge=0)
     downscale_delay_s: float = Field(60.0, ge=0)
     to_zero_delay_s: float = Field(300.0, ge=0)
-
-    @field_validator("policy")
-    @classmethod
-    def _policy_exists(cls, choice: PolicyChoice) -> PolicyChoice:
-        choice.create(autoscaling)
-        return choice
 
     @model_validator(mode="after")
     def _in_order(self) -> AutoscalingSettings:
@@ -60,7 +67,7 @@ class AutoscalingSettings(Strict):
             self.downscale_delay_s,
             self.to_zero_delay_s,
         )
-        return Autoscaler(self.policy.create(autoscaling), bounds)
+        return Autoscaler(self.policy.create(), bounds)
 
 
 def replica_state(name: str, stats: EngineStats, places: int) -> ReplicaState:

@@ -22,8 +22,8 @@ from tandem.engine.core.sequence import Sequence
 from tandem.engine.core.tasks import Computed, DraftTask, ForwardTask, GenerateTask, Task, VerifyTask
 from tandem.engine.session import BUSY
 from tandem.policies.estimators.step_time import StepTimeModel
-from tandem.policies.scheduling.base import SchedulingPolicy, scheduling
-from tandem.policies.scheduling.batching import BatchingPolicy, Demand, batching
+from tandem.policies.scheduling.base import SchedulingPolicy
+from tandem.policies.scheduling.batching import BatchingPolicy, Demand
 from tandem.policies.scheduling.control import SchedulingControl
 from tandem.policies.scheduling.outstanding import outstanding
 
@@ -52,13 +52,13 @@ class Core:
         self.runner, self.config, self.clock = runner, config, clock
         self.step_time = StepTimeModel()
         self.stats = EngineStats(blocks_total=config.kv_blocks)
-        self._batching = batching_policy or config.batching.create(batching)
+        self._batching = batching_policy or config.batching.create()
         host = config.host_memory
         tier = None if host is None else HostTier(host, runner.host_copies(host, clock))
         pool = BlockPool(config.kv_blocks, config.block_size, runner.copy_block)
         self.memory = Memory(pool, config.max_sessions, self.stats, self.step_time, tier)
         if scheduling_policy is None and config.scheduling is not None:
-            scheduling_policy = config.scheduling.create(scheduling)
+            scheduling_policy = config.scheduling.create()
         self._control: SchedulingControl | None = None
         if scheduling_policy is not None:
             most = config.max_running or config.max_sessions

@@ -23,10 +23,9 @@ from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 
 from tandem.engine.base import EngineStats
-from tandem.engine.config import PolicyChoice
+from tandem.engine.config import SchedulingChoice
 from tandem.engine.vllm.views import REPLAYED, Ask, Label, MemoryView, RequestView
 from tandem.policies.estimators.step_time import StepTimeModel
-from tandem.policies.scheduling.base import scheduling
 from tandem.policies.scheduling.control import SchedulingControl
 from tandem.policies.scheduling.outstanding import outstanding
 
@@ -35,7 +34,7 @@ POLL_S = 1e-3
 
 
 class TandemScheduler(Scheduler):
-    """additional_config of vLLM's: `scheduling` (a PolicyChoice or None) and `max_running`.
+    """additional_config of vLLM's: `scheduling` (a SchedulingChoice or None) and `max_running`.
 
     clock: seconds; a simulation has another one.
     """
@@ -57,7 +56,7 @@ class TandemScheduler(Scheduler):
         self._memory = MemoryView(self.kv_cache_manager, self.block_size, self.max_num_running_reqs)
         self._control: SchedulingControl | None = None
         if given.get("scheduling") is not None:
-            policy = PolicyChoice.model_validate(given["scheduling"]).create(scheduling)
+            policy = SchedulingChoice.model_validate(given["scheduling"]).create()
             most = given.get("max_running") or self.max_num_running_reqs
             self._control = SchedulingControl(policy, self._memory, self._step_time, most)
 

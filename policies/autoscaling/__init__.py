@@ -4,6 +4,13 @@ Ray Serve starts and stops them; it counts ongoing requests, of which there are 
 replicas tell of their work themselves, and a policy of this family decides.
 """
 
-from tandem.policies.autoscaling.base import Autoscaler, Bounds, PoolState, ReplicaState, autoscaling
+from tandem.policies.autoscaling.base import (
+    Autoscaler,
+    AutoscalingPolicy,
+    Bounds,
+    PoolState,
+    ReplicaState,
+    autoscaling,
+)
 
-__all__ = ["Autoscaler", "Bounds", "PoolState", "ReplicaState", "autoscaling"]
+__all__ = ["Autoscaler", "AutoscalingPolicy", "Bounds", "PoolState", "ReplicaState", "autoscaling"]

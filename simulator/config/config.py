@@ -15,6 +15,7 @@ import yaml
 from pydantic import Discriminator, Field, Tag, ValidationError, field_validator, model_validator
 
 from tandem.cluster.devices.profile import load_profile
+from tandem.deployments.config.choices import WindowChoice
 from tandem.deployments.config.explain import explain
 from tandem.deployments.config.settings import (
     ExpandingModel,
@@ -31,11 +32,10 @@ from tandem.deployments.modes.base import MIDDLE, VERIFIER
 from tandem.deployments.pools.autoscaling import AutoscalingSettings
 from tandem.engine import vllm
 from tandem.engine.base import SplitInfo
-from tandem.engine.config import EngineConfig, PolicyChoice, SessionLimits, Strict
+from tandem.engine.config import BatchingChoice, EngineConfig, SessionLimits, Strict
 from tandem.engine.core.split.pipeline import spread
 from tandem.engine.vllm.config import VllmConfig, check_options
-from tandem.policies.scheduling.batching import ChunkedPrefill, batching
-from tandem.policies.speculation.window import window
+from tandem.policies.scheduling.batching import ChunkedPrefill
 from tandem.simulator import hardware
 from tandem.simulator.config.errors import ConfigError, renamed
 from tandem.simulator.engines.sketch import SketchShape
@@ -318,9 +318,9 @@ class TargetGroup(Strict):
         derived: dict[str, Any] = {}
         steps = hardware.derive_batching(self.timer(data))
         parameters = dict(engine.batching.parameters)
-        if isinstance(engine.batching.create(batching), ChunkedPrefill):
+        if isinstance(engine.batching.create(), ChunkedPrefill):
             parameters = {"chunk": steps.chunk, "context_doubles": steps.context_doubles} | parameters
-            derived["batching"] = PolicyChoice(name=engine.batching.name, parameters=parameters)
+            derived["batching"] = BatchingChoice(name=engine.batching.name, parameters=parameters)
         if "token_budget" not in engine.model_fields_set:  # a chunk, and a token of every session
             derived["token_budget"] = parameters.get("chunk", steps.chunk) + sessions
         return derived
@@ -504,7 +504,7 @@ class Config(Strict):
     reader: Literal["device", "cloud"] | None = None
     fused_window: int = Field(4, ge=0)
     workload: WorkloadSettings
-    window: PolicyChoice = PolicyChoice(name="static", parameters={"size": 4})
+    window: WindowChoice = WindowChoice(name="static", parameters={"size": 4})
     router: RouterSettings = RouterSettings()
     racing: RacingSettings = RacingSettings()
     split: Split = Split()
@@ -534,12 +534,6 @@ class Config(Strict):
         if mode not in (None, *MODES):
             raise ValueError(f"no mode {mode!r} (allowed: {', '.join(MODES)}, null)")
         return mode
-
-    @field_validator("window")
-    @classmethod
-    def _window_exists(cls, choice: PolicyChoice) -> PolicyChoice:
-        choice.create(window)
-        return choice
 
     @field_validator("data")
     @classmethod

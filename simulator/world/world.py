@@ -32,12 +32,7 @@ from tandem.engine.base import Engine, EngineInfo, EngineStopped
 from tandem.engine.core.engine import CoreEngine
 from tandem.engine.core.split.pipeline import Pipeline
 from tandem.engine.split.base import OuterEngine
-from tandem.policies.routing.collaboration import collaboration
-from tandem.policies.routing.replica import routing
-from tandem.policies.speculation.window import WindowPolicy, window
-from tandem.policies.split.chunking import chunking
-from tandem.policies.split.drafting import drafting
-from tandem.policies.split.parallel_drafting import parallel_drafting
+from tandem.policies.speculation.window import WindowPolicy
 from tandem.simulator.clock import Handle, VirtualLoop
 from tandem.simulator.config.config import AnyEngine, Config, TargetGroup, Vllm
 from tandem.simulator.engines.engine import Hardware, timed_engine
@@ -112,7 +107,7 @@ class World:
             self.context = min(self.context, config.split.engine.kv_tokens)
         self.served: dict[int, int] = {}
         self.loads: dict[str, list[Load]] = {VERIFIER: [], MIDDLE: [], DRAFTER: [], DEVICE: []}
-        self._windows = windows or partial(config.window.create, window)
+        self._windows = windows or config.window.create
         self._directory = Directory(NO_EXPIRY_S)
         self._refreshing: Handle | None = None
         self.restart_router()
@@ -164,9 +159,9 @@ class World:
                 sketching=self._sketching,
                 fused_window=self.config.fused_window,
                 outer=outer,
-                chunking=partial(split.chunking.create, chunking),
-                drafting=partial(split.drafting.create, drafting),
-                parallel_drafting=partial(split.parallel_drafting.create, parallel_drafting),
+                chunking=split.chunking.create,
+                drafting=split.drafting.create,
+                parallel_drafting=split.parallel_drafting.create,
             ),
             self.config.limits.limits(),
             report=self._outbox.add,
@@ -180,8 +175,8 @@ class World:
         """From now on, one that knows nothing yet."""
         config = self.config
         assigner = Assigner(
-            config.router.collaboration.create(collaboration),
-            partial(config.router.routing.create, routing),
+            config.router.collaboration.create(),
+            config.router.routing.create,
             max(engine.batch_limit for engine in self.engines),
             Experience(config.racing, Random(config.seed)),
         )

@@ -26,7 +26,7 @@ from tandem.deployments.pools.engines import (
     model_folder,
 )
 from tandem.engine.base import Sampling
-from tandem.engine.config import PolicyChoice
+from tandem.engine.config import SchedulingChoice
 from tandem.policies.scheduling.batching import Demand, batching
 
 
@@ -144,7 +144,7 @@ async def test_a_policy_that_needs_host_memory_is_warned_of_without_it(
 @pytest.mark.parametrize(("options", "warned"), [({}, True), ({"kv_offloading_size": 4.0}, False)])
 def test_vllm_has_host_memory_where_it_offloads(options: dict[str, Any], warned: bool) -> None:
     settings = VllmSettings(
-        kind="vllm", model="small", scheduling=PolicyChoice(name="buffer_aware"), options=options
+        kind="vllm", model="small", scheduling=SchedulingChoice(name="buffer_aware"), options=options
     )
     assert (settings.scheduling_warning is not None) == warned
 

@@ -7,7 +7,6 @@ import re
 import pytest
 
 from tandem.deployments.config.settings import RouterSettings
-from tandem.policies.routing.replica import routing
 from tests.docs.conftest import ADDED
 from tests.docs.documents import ROOT, text
 from tests.policies.test_contract import FAMILIES
@@ -18,7 +17,7 @@ TEXT = text(ROOT / "docs" / "policies.md")
 @pytest.mark.usefixtures("added")
 def test_the_snippet_is_a_policy() -> None:
     chosen = RouterSettings.model_validate({"routing": {"name": ADDED, "parameters": {"seed": 7}}})
-    policy = chosen.routing.create(routing)
+    policy = chosen.routing.create()
     assert policy.choose([3]) == 0
     drawn = [policy.choose([9, 1, 5]) for _ in range(200)]
     assert set(drawn) == {1, 2}, "never the busiest"

@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 import pytest
 
 from tandem.app.device.race_planner import Races
-from tandem.deployments.config.settings import PolicyChoice, RacingSettings
+from tandem.deployments.config.choices import DispatchChoice, MigrationChoice
+from tandem.deployments.config.settings import RacingSettings
 from tandem.deployments.gateway.client import Uplink
 from tandem.deployments.modes.executor import Executor
 from tandem.deployments.modes.race import RaceBriefing, Racing
@@ -117,7 +118,7 @@ async def test_the_device_is_first_and_the_cloud_stops() -> None:
 
 async def test_it_is_planned_by_the_keys_budget_and_by_what_was_seen_from_here() -> None:
     own = Gate(opened=False)
-    async with laptop(office(NullEngine()), own, migration=PolicyChoice(name="never")) as here:
+    async with laptop(office(NullEngine()), own, migration=MigrationChoice(name="never")) as here:
         made = await here.races.assign(WANTED, HERE)
         assert isinstance(made.briefing, RaceBriefing)
         assert (made.mode, made.briefing.start, made.briefing.history.ttft.seen) == ("race", BOTH, 0)
@@ -162,7 +163,7 @@ async def test_where_the_device_has_failed_the_cloud_goes_on() -> None:
     """In the race itself; and alone, where the race could not go on."""
     own = Failing(NullEngine(), "generate", after=3)
     cloud = office(NullEngine())
-    async with laptop(cloud, own, dispatch=PolicyChoice(name="device")) as here:
+    async with laptop(cloud, own, dispatch=DispatchChoice(name="device")) as here:
         ids, origins, stats = await here.answer()
         assert (ids, own.fired, stats.mode, stats.replans) == (EXPECTED, 1, "race", 0)
         assert origins == [Origin.DEVICE] * 3 + [Origin.CLOUD] * (TOKENS - 3)

@@ -10,7 +10,8 @@ from tandem.benchmarks.calibration.profile import Costs
 from tandem.benchmarks.calibration.sketch import ASKING, FORMAT, SMALL, Writers, questions, spans
 from tandem.benchmarks.executor import new_job
 from tandem.benchmarks.pice.embedded import TEXT, Models
-from tandem.deployments.config.settings import PolicyChoice, SketchSettings
+from tandem.deployments.config.choices import SketchingChoice
+from tandem.deployments.config.settings import SketchSettings
 from tandem.deployments.request.tokenlog import Origin
 from tandem.engine import family
 from tandem.engine.base import Sampling
@@ -78,7 +79,7 @@ def test_disagreement_is_told() -> None:
 
 async def test_what_they_are_asked_is_what_they_wrote() -> None:
     models = Models([SMALL.model], sessions=8)
-    always = SketchSettings(sketching=PolicyChoice(name="always", parameters={"shortest": 2}))
+    always = SketchSettings(sketching=SketchingChoice(name="always", parameters={"shortest": 2}))
     executor = models.executor([SMALL.model], always)
     target, small = (
         load(family.path(name), EngineConfig(), device="cpu", threads=1) for name in ("target", SMALL.model)

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from tandem.deployments.access.accounts import Bill
-from tandem.deployments.config.settings import PolicyChoice
+from tandem.deployments.config.choices import DispatchChoice
 from tandem.deployments.learning.experience import Experience, RacingSettings
 from tandem.deployments.modes.base import Tools
 from tandem.deployments.modes.executor import Executor
@@ -29,7 +29,7 @@ from tests.deployments.faults import PROMPT, Failing, World, reference
 from tests.deployments.modes.test_executor import answer
 
 TOKENS = 24
-RACING = RacingSettings(exchange_rate=0.0, dispatch=PolicyChoice(name="server"))
+RACING = RacingSettings(exchange_rate=0.0, dispatch=DispatchChoice(name="server"))
 
 
 def world(experience: Experience | None = None) -> World:
@@ -117,7 +117,7 @@ async def test_first_tokens_of_either_side_are_learnt() -> None:
 
 async def test_what_the_constrained_endpoint_takes_in_later_is_booked_as_well() -> None:
     """The device goes on where the server fails, and the prompt with the answer so far is its to take in."""
-    settings = RacingSettings(exchange_rate=1e3, dispatch=PolicyChoice(name="server"))
+    settings = RacingSettings(exchange_rate=1e3, dispatch=DispatchChoice(name="server"))
     there = World(
         [Failing(NullEngine(), "generate", 10)],
         devices={"phone": NullEngine()},

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tandem.deployments.access.accounts import Accounts
-from tandem.deployments.config.settings import PolicyChoice
+from tandem.deployments.config.choices import DispatchChoice
 from tandem.deployments.learning.experience import Experience, RacingSettings
 from tandem.deployments.modes.race import Racing
 from tandem.deployments.request.job import Job, JobStats
@@ -383,7 +383,7 @@ async def test_a_client_that_leaves_pays_for_what_it_had():
 @pytest.mark.parametrize("rate", [1e-12, 1e3])  # the server is constrained, or the device is
 @pytest.mark.parametrize("share", [0.25, 0.7])
 async def test_the_budget_is_kept(rate: float, share: float):
-    experience = Experience(RacingSettings(exchange_rate=rate, dispatch=PolicyChoice(name="disco")))
+    experience = Experience(RacingSettings(exchange_rate=rate, dispatch=DispatchChoice(name="disco")))
     world = World([NullEngine()], [], {"phone": NullEngine()}, experience=experience)
     for i in range(400):
         prompt = tuple(range(5, 8 + i * 7 % 90))

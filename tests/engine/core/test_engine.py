@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 
 from tandem.engine.base import Engine, EngineInfo
-from tandem.engine.config import EngineConfig, HostMemory, PolicyChoice
+from tandem.engine.config import EngineConfig, HostMemory, SchedulingChoice
 from tandem.engine.core.engine import CoreEngine
 from tandem.engine.core.step import Core
 from tandem.engine.core.thread import ThreadDriver
@@ -22,7 +22,7 @@ CONFIGS = {
     "buffer-aware": EngineConfig(
         kv_blocks=KV_BLOCKS,
         block_size=4,
-        scheduling=PolicyChoice(name="buffer_aware"),
+        scheduling=SchedulingChoice(name="buffer_aware"),
         max_running=2,
         host_memory=HostMemory(blocks=64),
     ),

@@ -698,7 +698,7 @@ def test_decisions_are_counted(make: MakeRunner) -> None:
 WITHOUT_TORCH = """
 import sys
 sys.modules["torch"] = None  # whoever imports it fails
-from tandem.engine.config import HostMemory, PolicyChoice
+from tandem.engine.config import HostMemory
 from tandem.engine.base import Sampling
 from tandem.policies.scheduling import scheduling
 from tests.engine.core.core_driver import Driver

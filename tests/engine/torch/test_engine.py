@@ -24,7 +24,7 @@ from tandem.engine.base import (
     SessionCancelled,
     Tokens,
 )
-from tandem.engine.config import HostMemory, PolicyChoice
+from tandem.engine.config import HostMemory, SchedulingChoice
 from tandem.engine.core.engine import CoreEngine
 from tandem.policies.scheduling import scheduling
 from tests.engine.torch.engines import CONTEXT, Engines, Gate, collect, handled, thread, tokenizer
@@ -50,7 +50,7 @@ def engine(request: pytest.FixtureRequest, engines: Engines) -> CoreEngine:
     if request.param == "first-come":
         return engines.start()
     return engines.start(
-        scheduling=PolicyChoice(name="buffer_aware"), max_running=2, host_memory=HostMemory(blocks=64)
+        scheduling=SchedulingChoice(name="buffer_aware"), max_running=2, host_memory=HostMemory(blocks=64)
     )
 
 
@@ -562,7 +562,7 @@ async def test_whoever_gives_way_says_the_same(engines: Engines, policy: str) ->
     """Three times as many sessions as may run, over a cache that holds a few, and a slow link to host memory."""
     engine = engines.start(
         kv_blocks=32,
-        scheduling=PolicyChoice(name=policy),
+        scheduling=SchedulingChoice(name=policy),
         max_running=4,
         max_sessions=32,
         host_memory=HostMemory(blocks=256, copy_mb_per_s=50.0),

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from tandem.cluster.wire import frames
 from tandem.engine.base import EngineInfo, Sampling, SplitInfo, Tensor
-from tandem.engine.config import EngineConfig, HostMemory, PolicyChoice
+from tandem.engine.config import BatchingChoice, EngineConfig, HostMemory
 from tandem.engine.core.split.middle import MiddleEngine, MiddleSequence
 from tandem.engine.core.step import Core
 from tandem.engine.core.tasks import ForwardTask
@@ -99,7 +99,7 @@ def test_rollback_is_exact(
 ) -> None:
     """Three sessions go back and forth, in a cache that cannot hold them: what comes back is always what a session
     would give that had never been anywhere else."""
-    batching = PolicyChoice(name="chunked", parameters={"chunk": 3})
+    batching = BatchingChoice(name="chunked", parameters={"chunk": 3})
     config = EngineConfig(kv_blocks=13, block_size=4, token_budget=8, batching=batching, host_memory=memory)
     core = Core(MiddleRunner(model(), 13, 4), config)
     rng = np.random.default_rng(seed)

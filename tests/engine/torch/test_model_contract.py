@@ -8,7 +8,7 @@ import pytest
 
 from tandem.engine import family
 from tandem.engine.base import Engine
-from tandem.engine.config import EngineConfig, PolicyChoice
+from tandem.engine.config import EngineConfig, SchedulingChoice
 from tandem.engine.tokenizer import Tokenizer
 from tandem.engine.torch.engine import load
 from tests.model_contract import CHECKS
@@ -16,7 +16,7 @@ from tests.model_contract import CHECKS
 
 @pytest.fixture
 async def engine() -> AsyncIterator[Engine]:
-    config = EngineConfig(kv_blocks=126, max_sessions=8, scheduling=PolicyChoice(name="buffer_aware"))
+    config = EngineConfig(kv_blocks=126, max_sessions=8, scheduling=SchedulingChoice(name="buffer_aware"))
     made = load(family.path("target"), config, threads=1)
     yield made
     await made.close()

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from tandem.engine.base import Sampling, Tokens, Verdict
-from tandem.engine.config import EngineConfig, PolicyChoice
+from tandem.engine.config import BatchingChoice, EngineConfig
 from tandem.engine.core.sequence import Sequence
 from tandem.engine.core.step import Core
 from tandem.engine.core.tasks import GenerateTask, VerifyTask
@@ -22,7 +22,7 @@ from tests.engine.torch import tiny_weights
 def test_greedy_equals_full_recompute(tmp_path: Path) -> None:
     """Prefill chunks, windows, single decodes and preemption over the tiny Llama and its naive twin."""
     tiny = tiny_weights.make(tmp_path, seed=1)
-    batching = PolicyChoice(name="chunked", parameters={"chunk": 8})
+    batching = BatchingChoice(name="chunked", parameters={"chunk": 8})
     config = EngineConfig(kv_blocks=14, block_size=4, token_budget=24, batching=batching)
     core = Core(TorchRunner(tiny.model, config.kv_blocks, config.block_size), config)
     rng = np.random.default_rng(2)

@@ -10,7 +10,7 @@ import pytest_asyncio
 
 from tandem.engine import family
 from tandem.engine.base import Engine
-from tandem.engine.config import PolicyChoice
+from tandem.engine.config import SchedulingChoice
 from tandem.engine.vllm.config import VllmConfig
 
 
@@ -25,7 +25,7 @@ def _load(**changes: Any) -> Engine:
     from tandem.engine.vllm.engine import load
 
     config = VllmConfig(
-        kv_blocks=64, max_sessions=8, window=4, scheduling=PolicyChoice(name="buffer_aware"), **changes
+        kv_blocks=64, max_sessions=8, window=4, scheduling=SchedulingChoice(name="buffer_aware"), **changes
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of what vLLM imports

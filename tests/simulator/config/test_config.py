@@ -25,14 +25,17 @@ A100 = {"hardware": "4xA100", "model": "Llama-2-70B"}
         ({"reader": "moon"}, r"reader: cannot be 'moon' \(allowed: 'device' or 'cloud'\)"),
         ({"window": {"name": "x"}}, "window: no window policy 'x'; there are: awc, dynamic, static"),
         ({"window": {"name": "static", "parameters": {"size": 0}}}, "window: .*size"),
-        ({"engine": {"batching": {"name": "fifo", "parameters": {"x": 1}}}}, "engine: .*batching .*'x'"),
+        (
+            {"engine": {"batching": {"name": "fifo", "parameters": {"x": 1}}}},
+            "engine.batching: batching policy 'fifo': got an unexpected keyword argument 'x'",
+        ),
         ({"engine": {"tokenbudget": 1}}, r"engine.tokenbudget: no such key, did you mean token_budget\?"),
         ({"engine": {"host_memory": {"blocks": 9}}}, "engine.host_memory: needs copy_mb_per_s"),
         (
             {"engine": {"host_memory": {"copy_mb_per_s": 9}}},
             "target t: a measured engine with host_memory needs kv_bytes",
         ),
-        ({"router": {"routing": {"name": "x"}}}, "router: no routing policy 'x'"),
+        ({"router": {"routing": {"name": "x"}}}, "router.routing: no routing policy 'x'"),
         ({"racing": {"budget": 2}}, "racing.budget: should be less than or equal to 1, not 2"),
         ({"targets": [{**TARGET, "speed": 1}]}, r"targets.0.speed: no such key.*allowed: count, hardware"),
         (

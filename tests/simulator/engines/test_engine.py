@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tandem.engine.base import Engine, NoCapacity, Sampling
-from tandem.engine.config import EngineConfig, HostMemory, PolicyChoice
+from tandem.engine.config import EngineConfig, HostMemory, SchedulingChoice
 from tandem.engine.core.engine import CoreEngine
 from tandem.simulator.clock import VirtualLoop
 from tandem.simulator.engines.engine import Hardware, timed_engine
@@ -136,7 +136,7 @@ def test_under_pressure_all_come_to_their_end_the_same_way_each_time(scheduling)
             token_budget=32,
             max_sessions=8,
             max_waiting=100,
-            scheduling=scheduling and PolicyChoice(name=scheduling),
+            scheduling=scheduling and SchedulingChoice(name=scheduling),
             host_memory=HostMemory(blocks=64, copy_mb_per_s=1.0),
         )
 

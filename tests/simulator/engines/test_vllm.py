@@ -20,7 +20,7 @@ from hypothesis import given, settings
 import tandem.simulator.chaos as chaos
 from tandem.engine import vllm
 from tandem.engine.base import Engine, InvalidRequest, NoCapacity, Sampling
-from tandem.engine.config import PolicyChoice
+from tandem.engine.config import SchedulingChoice
 from tandem.engine.vllm.config import VllmConfig
 from tandem.simulator.clock import VirtualLoop
 from tandem.simulator.config.config import Config, ConfigError, parse
@@ -143,7 +143,7 @@ def test_under_pressure_all_come_to_their_end_the_same_way_each_time(scheduling:
             token_budget=32,
             max_sessions=8,
             max_waiting=100,
-            scheduling=scheduling and PolicyChoice(name=scheduling),
+            scheduling=scheduling and SchedulingChoice(name=scheduling),
         )
 
         async def main() -> list[Any]:
