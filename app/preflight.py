@@ -77,7 +77,8 @@ def _valid(kind: type[M], content: Any, where: str = "") -> M:
 
 
 def check(settings: Settings) -> None:
-    """Raises ValueError, whose message says where and what, if a model, its tokenizer or a certificate is of no use."""
+    """Raises ValueError, whose message says where and what, if a model, its tokenizer, a certificate or the
+    ledger's folder is of no use."""
     for where, engine in _engines(settings):
         if isinstance(engine, VllmSettings):
             _check_vllm(where, engine)
@@ -89,6 +90,9 @@ def check(settings: Settings) -> None:
                 raise ValueError(f"{where}.engine.model: {error}") from None
             if isinstance(engine, MiddleSettings):
                 _check_middle(where, engine, config["num_hidden_layers"])
+    folder = settings.ledger.path and settings.ledger.path.expanduser().parent
+    if folder and not folder.is_dir():
+        raise ValueError(f"ledger.path: there is no folder {folder}")
     if settings.endpoint.tls is not None:
         try:
             settings.endpoint.tls.contexts()

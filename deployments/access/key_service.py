@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from tandem.deployments.access.accounts import ANONYMOUS, Accounts, Statement, Terms, device_of
+from tandem.deployments.access.guard_note import GuardNote
 from tandem.deployments.access.keys import Caller, Key, KeyRefused, Keyring, NoSuchKey, Role
 from tandem.deployments.access.store import Charge, Ledger, LedgerError
 from tandem.deployments.config.settings import LedgerSettings
@@ -31,12 +32,19 @@ LIMITS = tuple(f.name for f in fields(Terms) if f.name not in ("budget", "exchan
 
 
 class Treasury:
-    """accounts: which it opens at the start as the ledger has them. now_s: seconds since the epoch."""
+    """accounts: which it opens at the start as the ledger has them. now_s: seconds since the epoch. note: of whether
+    keys guard the API; None: nothing is noted, nor refused for it."""
 
     def __init__(
-        self, settings: LedgerSettings, accounts: Accounts, now_s: Callable[[], float] = time.time
+        self,
+        settings: LedgerSettings,
+        accounts: Accounts,
+        now_s: Callable[[], float] = time.time,
+        note: GuardNote | None = None,
     ) -> None:
-        self._path, self._accounts, self._now_s = settings.path, accounts, now_s
+        self._path, self._may_be_open = settings.path, settings.open
+        self._accounts, self._now_s, self._note = accounts, now_s, note
+        self._noted: str | None = None
         self._thread = ThreadPoolExecutor(1, "ledger")
         self._ring = Keyring()
         self._charges: list[Charge] = []
@@ -46,10 +54,18 @@ class Treasury:
         )  # a change is written before the next one is made, and before anything is read
 
     async def open(self) -> None:
-        """Raises LedgerError."""
+        """Raises LedgerError, also where keys have guarded the API, none would now, and no setting allows it."""
         path = None if self._path is None else self._path.expanduser()
         self._ledger = await self._aside(Ledger, path)
         await self._read()
+        if self._note is not None:
+            self._noted = await self._aside(self._note.read)
+            if self._noted and not (self._ring.guards_api or self._may_be_open):
+                raise LedgerError(
+                    f"keys in {self._noted} have guarded the API, and there are none in {path or 'memory'}: if "
+                    "everybody on this machine shall be an operator again, set ledger.open to true"
+                )
+        await self._note_guard()
         self._watching = asyncio.get_running_loop().create_task(self._watch())
         logger.info("ledger %s: %d keys", path or "in memory", len(self._ring))
 
@@ -178,8 +194,16 @@ class Treasury:
             try:
                 if await self._aside(self._ledger.changed_elsewhere):
                     await self._read()
+                await self._note_guard()
             except LedgerError as error:
                 logger.error("%s", error)
+
+    async def _note_guard(self) -> None:
+        """Note whether keys guard the API, if that has changed."""
+        ledger = str(self._path) if self._ring.guards_api else None
+        if self._note is not None and ledger != self._noted:
+            await self._aside(self._note.write, ledger)
+            self._noted = ledger
 
     # -- writing ----------------------------------------------------------------------------------------
 

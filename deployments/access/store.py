@@ -65,13 +65,13 @@ class LedgerError(Exception):
 
 
 class Ledger:
-    """path: its file, made where there is none; None: in memory, gone with this process."""
+    """path: its file, made where there is none, but not its folder: a misspelt path would be an empty ledger. None: in
+    memory, gone with this process."""
 
     def __init__(self, path: Path | None = None) -> None:
         """Raises LedgerError, as every call does that writes."""
         try:
             if path is not None:
-                path.parent.mkdir(parents=True, exist_ok=True)
                 path.touch(mode=0o600)
             self._file = sqlite3.connect(path or ":memory:", check_same_thread=False, timeout=10.0)
             self._file.execute("PRAGMA journal_mode = WAL")

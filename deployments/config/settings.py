@@ -154,10 +154,14 @@ class GateSettings(Strict):
 class LedgerSettings(Strict):
     """Keys, terms and bills.
 
-    path: of the SQLite file, on the machine where the router runs; null: in memory, and then no keys can be made.
+    path: of the SQLite file, on the machine where the router runs, in a folder that is there; null: in memory, and then
+        no keys can be made.
+    open: whether the API may be open where keys have guarded it before and the ledger has none; otherwise the router
+        refuses to start.
     """
 
     path: Path | None = None
+    open: bool = False
 
 
 class RacingSettings(Strict):

@@ -17,6 +17,7 @@ from ray import serve
 from ray.serve.handle import DeploymentHandle
 
 from tandem.deployments.access.accounts import Statement, device_of
+from tandem.deployments.access.guard_note import GuardNote
 from tandem.deployments.access.key_service import Treasury
 from tandem.deployments.access.keys import Caller, Key, KeyRefused, Role
 from tandem.deployments.admission.controller import Entry, Gate, Passage
@@ -120,7 +121,8 @@ class Router:
         self._routing = Routing(self._assigner, settings)
         earlier = await asyncio.to_thread(profiles.read, sketch.profiles) if sketch.profiles else None
         self._expansions = Expansions(self._assigner, sketch, earlier)
-        self._treasury = Treasury(ledger, self._assigner.experience.accounts)
+        note = GuardNote(serve.get_replica_context().app_name)
+        self._treasury = Treasury(ledger, self._assigner.experience.accounts, note=note)
         await self._treasury.open()
         # Where the pool is empty, a first replica's places: whoever waits for it is not held back before.
         self._gate = Gate(lambda: max(1, self._assigner.count(VERIFIER)) * places, gate)

@@ -40,19 +40,24 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "ledger.sqlite"
 
 
-@pytest.fixture
-def address(application: Running, path: Path) -> Iterator[str]:
+def deploy(token: str, **ledger: object) -> None:
     """An application without models, whose verifier has two places."""
     settings = Settings.model_validate(
         {
             "verifier": {"engine": NULL},
             "drafter": {"replicas": 0},
             "ingress_replicas": 2,
-            "ledger": {"path": path},
-            "endpoint": {"token": application.token},
+            "ledger": ledger,
+            "endpoint": {"token": token},
         }
     )
     serve.run(build(settings), name=APP, route_prefix=f"/{APP}")
+
+
+@pytest.fixture
+def address(application: Running, path: Path) -> Iterator[str]:
+    """Of the application, with no keys."""
+    deploy(application.token, path=path, open=True)  # the test before had keys
     yield f"{application.address}/{APP}"
     serve.delete(APP)
 
@@ -188,6 +193,23 @@ async def test_keys_and_bills_outlive_the_router(http: httpx.AsyncClient, path: 
 
     assert (await http.delete(f"/v1/keys/{id}", headers=operator)).status_code == 204
     await until(lambda: everywhere(http, user), {401}, within_s=KNOWN_S + 1)
+
+
+async def test_another_ledger_does_not_open_what_had_keys(
+    http: httpx.AsyncClient, application: Running, path: Path
+) -> None:
+    """And who was let in before still is."""
+    _, operator = await made(http, {"name": "boss", "role": "operator"}, {})
+    await until(lambda: everywhere(http, {}), {401}, within_s=KNOWN_S + 1)
+    with pytest.raises(RuntimeError, match="Router"):
+        await asyncio.to_thread(deploy, application.token, path=path.with_name("other.sqlite"))
+    message = serve.status().applications[APP].deployments["Router"].message
+    assert (
+        f"keys in {path} have guarded the API, and there are none in {path.with_name('other.sqlite')}"
+        in message
+    )
+    assert await everywhere(http, {}) == {401}
+    assert await everywhere(http, operator) == {200}
 
 
 async def test_a_key_that_waits_gets_its_turn(http: httpx.AsyncClient) -> None:

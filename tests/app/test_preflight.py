@@ -54,6 +54,10 @@ def test_the_default_may_start() -> None:
             {"endpoint": {"tls": {"certificate": "/nowhere", "key": "/nowhere", "authority": "/nowhere"}}},
             r"^endpoint\.tls: .*No such file",
         ),
+        (
+            {"ledger": {"path": "/nowhere/ledger.sqlite"}},
+            r"^ledger\.path: there is no folder /nowhere$",
+        ),
     ],
 )
 def test_what_is_not_there(args: dict[str, Any], message: str) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tandem.deployments.access.accounts import ANONYMOUS, Bill, Terms
+from tandem.deployments.access.guard_note import GuardNote
 from tandem.deployments.access.key_service import Treasury, changed
 from tandem.deployments.access.keys import KeyRefused, NoSuchKey, Role, digest
 from tandem.deployments.access.store import Charge, Ledger, LedgerError
@@ -18,8 +19,9 @@ from tandem.deployments.learning.experience import Experience
 from tandem.policies.cost import Used
 
 
-async def opened(path: Path | None) -> Treasury:
-    treasury = Treasury(LedgerSettings(path=path), Experience().accounts, now_s=lambda: 1000.0)
+async def opened(path: Path | None, note: GuardNote | None = None, may_be_open: bool = False) -> Treasury:
+    settings = LedgerSettings(path=path, open=may_be_open)
+    treasury = Treasury(settings, Experience().accounts, now_s=lambda: 1000.0, note=note)
     await treasury.open()
     return treasury
 
@@ -188,6 +190,46 @@ async def test_what_cannot_be_written_is_not_told(path: Path, monkeypatch: pytes
         await treasury.make("app", Role.USER, {})
     assert _names(treasury) == ["boss"]
     await treasury.close()
+
+
+@pytest.fixture
+def note(monkeypatch: pytest.MonkeyPatch) -> GuardNote:
+    """One in a cluster of its own."""
+    kept: dict[bytes, bytes] = {}
+    monkeypatch.setattr("ray.experimental.internal_kv._internal_kv_get", kept.get)
+    monkeypatch.setattr("ray.experimental.internal_kv._internal_kv_put", kept.__setitem__)
+    monkeypatch.setattr("ray.experimental.internal_kv._internal_kv_del", kept.pop)
+    monkeypatch.setattr("tandem.deployments.access.key_service.WATCH_S", 0.01)
+    return GuardNote("an application")
+
+
+@pytest.mark.parametrize("name", ["other.sqlite", None])
+async def test_what_keys_have_guarded_opens_only_when_told(
+    path: Path, note: GuardNote, name: str | None
+) -> None:
+    first, other = await opened(path, note), name and path.with_name(name)
+    await first.make("phone", Role.DEVICE, {})
+    await first.make("boss", Role.OPERATOR, {})
+    await until(lambda: note.read() == str(path))
+    await first.close()
+    with pytest.raises(LedgerError, match=rf"keys in {path} have guarded the API, and there are none in"):
+        await opened(other, note)
+    again = await opened(path, note)
+    assert again.caller(None) is None
+    told = await opened(other, note, may_be_open=True)
+    assert told.caller(None) is not None
+    for treasury in (again, told, await opened(other, note)):
+        await treasury.close()
+
+
+async def test_an_api_whose_last_key_is_revoked_may_be_open(path: Path, note: GuardNote) -> None:
+    treasury = await opened(path, note)
+    boss, _ = await treasury.make("boss", Role.OPERATOR, {})
+    await until(lambda: note.read() is not None)
+    await treasury.revoke(boss.id)
+    await until(lambda: note.read() is None)
+    await treasury.close()
+    await (await opened(None, note)).close()
 
 
 async def test_keys_need_a_file() -> None:

@@ -28,7 +28,7 @@ charges = st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from(["", "phone"
 
 
 def test_everything_is_read_as_it_was_written(tmp_path: Path) -> None:
-    path = tmp_path / "new" / "ledger.sqlite"
+    path = tmp_path / "ledger.sqlite"
     ledger = Ledger(path)
     secrets = [Secret("d1", "key-1"), Secret("d2", "key-1", 5.0)]
     ledger.keep_key(KEY, secrets)
@@ -144,6 +144,8 @@ def test_another_version_is_refused(tmp_path: Path) -> None:
         Ledger(path)
 
 
-def test_a_place_that_cannot_be_written_is_named() -> None:
-    with pytest.raises(LedgerError, match=r"/dev/null/ledger\.sqlite"):
-        Ledger(Path("/dev/null/ledger.sqlite"))
+@pytest.mark.parametrize("folder", ["/dev/null", "/nowhere"])
+def test_a_place_that_cannot_be_written_is_named(folder: str) -> None:
+    with pytest.raises(LedgerError, match=rf"{folder}/ledger\.sqlite"):
+        Ledger(Path(folder, "ledger.sqlite"))
+    assert not Path("/nowhere").exists()

@@ -168,14 +168,16 @@ def test_after_a_kill_nothing_lives_on(folder: Path, config: Path) -> None:
 
 def test_a_start_that_fails_says_why_and_keeps_its_logs(folder: Path, config: Path) -> None:
     deployment = yaml.safe_load(config.read_text())
-    deployment["applications"][0]["args"]["ledger"] = {"path": "/dev/null/ledger.sqlite"}
+    broken = folder / "broken.sqlite"
+    broken.write_text("no database")
+    deployment["applications"][0]["args"]["ledger"] = {"path": str(broken)}
     config.write_text(yaml.safe_dump(deployment))
     command = [Path(sys.executable).with_name("tandem"), "up", "--config", config]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 1
     reason, logs = done.stderr.splitlines()[-2:]
     assert "Router: " in reason
-    assert "/dev/null/ledger.sqlite" in reason
+    assert str(broken) in reason
     assert logs == "Logs: .tandem/logs"
     assert list((folder / ".tandem" / "logs" / "serve").glob("replica_tandem_Router_*"))
     assert running() is None
