@@ -302,12 +302,13 @@ class SplitInfo(msgspec.Struct, frozen=True):
 
 
 class EngineInfo(msgspec.Struct, frozen=True):
-    """What a caller must know of the model behind an engine.
+    """The model behind an engine, as its callers need to know it.
 
-    vocabulary: an id of the tokenizer; equal ids mean equal token ids.
-    context: tokens of prompt and output together.
-    capabilities: what its sessions can do, of CAPABILITIES.
-    split: of an engine with a part of a model.
+    vocabulary: id of the tokenizer; equal ids mean equal token ids.
+    context: most tokens of prompt and output together.
+    capabilities: operations of its sessions, of CAPABILITIES.
+    split: the part of a split model that the engine has; None for a whole model.
+    draft_probs: whether drafts come with the distributions they were drawn from, and are verified with them.
     """
 
     model: str
@@ -317,6 +318,7 @@ class EngineInfo(msgspec.Struct, frozen=True):
     eos: int
     capabilities: tuple[str, ...] = ("generate", "verify", "draft")
     split: SplitInfo | None = None
+    draft_probs: bool = True
 
 
 CAPABILITIES = ("generate", "verify", "draft", "forward")

@@ -9,13 +9,16 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
+from typing import TypeVar
 
 import pytest
 
 from tandem.engine.base import Engine, Sampling, TokenLogprob
 from tandem.policies.scheduling.outstanding import Outstanding
 from tests.engine_contract import drain, greedy, session
+
+K = TypeVar("K", bound=Hashable)
 
 SESSIONS = 16
 PARKED, LONG = 12, 220
@@ -75,7 +78,7 @@ async def samples_as_likely_as_the_model_says(engine: Engine, prompt: list[int])
         seen = Counter[int]()
         for start in range(0, SAMPLES, SESSIONS):
             seen.update(await asyncio.gather(*(second(start + i, drafts) for i in range(SESSIONS))))
-        _check_frequencies(seen, dict(after.top))
+        check_frequencies(seen, dict(after.top))
 
 
 async def verifies_as_likely_as_the_model_says(engine: Engine, prompt: list[int]) -> None:
@@ -93,7 +96,12 @@ async def verifies_as_likely_as_the_model_says(engine: Engine, prompt: list[int]
             for ids in await asyncio.gather(*(verified(start + i, drafted) for i in range(SESSIONS))):
                 if ids[0] == likely:
                     seen[ids[1]] += 1
-        _check_frequencies(seen, dict(after.top))
+        check_frequencies(seen, dict(after.top))
+
+
+async def says_whether_drafts_have_probabilities(engine: Engine, prompt: list[int]) -> None:
+    async with session(engine, prompt, Sampling(max_tokens=4, temperature=1.0, ignore_eos=True)) as s:
+        assert ((await s.draft(0, [], 2)).probs is not None) == engine.info.draft_probs
 
 
 async def whoever_gives_way_says_the_same(engine: Engine, prompt: list[int]) -> None:
@@ -225,6 +233,7 @@ CHECKS = [
     penalties_count_the_whole_output,
     samples_as_likely_as_the_model_says,
     verifies_as_likely_as_the_model_says,
+    says_whether_drafts_have_probabilities,
     whoever_gives_way_says_the_same,
     tells_of_its_work,
     parked_sessions_give_way,
@@ -256,7 +265,7 @@ async def _uncertain(engine: Engine, prompt: list[int]) -> tuple[list[int], int,
     return [*prompt, *whole[:at]], whole[at], scores[at + 1]
 
 
-def _check_frequencies(seen: Counter[int], logprobs: dict[int, float]) -> None:
+def check_frequencies(seen: Counter[K], logprobs: dict[K, float]) -> None:
     """A χ² test of counts against probabilities; what is expected less than five times counts together."""
     total = seen.total()
     assert total > SAMPLES / 10

@@ -145,7 +145,7 @@ class SpeculativeRun(ModeRun):
         assert isinstance(briefing, PairBriefing)
         job, target = self._job, sessions["target"]
         device, cloud = (
-            None if (there := sessions.get(role)) is None else _DraftSession(there, job, log)
+            None if (there := sessions.get(role)) is None else _DraftSession(there, target, job, log)
             for role in ("device", "drafter")
         )
         first = device or cloud
@@ -165,8 +165,9 @@ class SpeculativeRun(ModeRun):
         self._taught.append(_Taught(pair_name(first.session.endpoint, target.endpoint), rounds.learnt))
         drafters = {Drafter.DEVICE: device, Drafter.CLOUD: cloud}
         observer = Observer(pair, target, first.session, first.ready, briefing.batch_limit)
-        first.begin()  # it reads the prompt while the target does
         try:
+            await target.connect()
+            first.begin()  # it reads the prompt while the target does
             await target.open(job.prompt, job.sampling, log.ids)
             verdict = await target.verify([])
             yield judged(len(log), 0, verdict)
@@ -196,21 +197,22 @@ class SpeculativeRun(ModeRun):
 
 
 class _DraftSession:
-    """A drafter's session: opened in the background, and kept up with the log."""
+    """A drafter's session: opened in the background, and kept up with the log. `target` is connected before that."""
 
-    def __init__(self, session: EndpointSession, job: Job, log: TokenLog) -> None:
-        self.session, self._job, self._log = session, job, log
+    def __init__(self, session: EndpointSession, target: EndpointSession, job: Job, log: TokenLog) -> None:
+        self.session, self._target, self._job, self._log = session, target, job, log
         self._known = 0  # output tokens it was told of
         self._opening: asyncio.Task[None] | None = None
         self._open = False
 
     def begin(self) -> None:
         """Open the session at what the log says now."""
-        job = self._job
         self._known = len(self._log)
-        self._opening = asyncio.get_running_loop().create_task(
-            self.session.open(job.prompt, drafting(job.sampling), tuple(self._log.ids))
-        )
+        self._opening = asyncio.get_running_loop().create_task(self._begin(tuple(self._log.ids)))
+
+    async def _begin(self, log: tuple[int, ...]) -> None:
+        probs = (await self.session.connect()).info.draft_probs and self._target.info.draft_probs
+        await self.session.open(self._job.prompt, drafting(self._job.sampling, probs), log)
 
     async def ready(self) -> None:
         """Wait until the session is open; raises what went wrong with that."""
@@ -237,10 +239,16 @@ class _DraftSession:
             self._opening.add_done_callback(lambda task: task.cancelled() or task.exception())
 
 
-def drafting(sampling: Sampling) -> Sampling:
-    """What the drafter samples with: the client's distribution, without what only the target decides.
+def drafting(sampling: Sampling, probs: bool = True) -> Sampling:
+    """Return the drafter's sampling: the client's, without what only the target decides.
 
-    Its seed differs from the target's: rejection sampling is exact only if the coins that accept a token
-    are independent of those that drew it. Our engines keep them apart anyhow; another one need not.
+    probs: whether the distributions of the drafts reach the target. If not, the target accepts a draft d with its own
+        probability p(d) (Leviathan et al. 2023, with q a point mass): a draft drawn from q stands with Σ q·p, the
+        likeliest one with about max p. So drafts are then greedy.
+
+    The seed differs from the target's: rejection sampling is exact only if the coins that accept a token are
+    independent of those that drew it. Tandem's engines keep them apart anyhow; another engine need not.
     """
-    return msgspec.structs.replace(sampling, stop=(), logprobs=-1, seed=sampling.seed ^ DRAFT_SEED)
+    temperature = sampling.temperature if probs else 0.0
+    seed = sampling.seed ^ DRAFT_SEED
+    return msgspec.structs.replace(sampling, temperature=temperature, stop=(), logprobs=-1, seed=seed)

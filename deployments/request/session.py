@@ -134,18 +134,21 @@ class EndpointSession:
         self._asked_s = 0.0  # when it was asked to take them in
         self._trips: deque[tuple[asyncio.Task[Trip], int, bool]] = deque()  # the oldest first
 
-    async def open(self, prompt: Sequence[int], sampling: Sampling, log: Sequence[int] = ()) -> None:
+    async def connect(self) -> Engine:
+        """Dial the endpoint's engine, once."""
         context = self._context
         if self._engine is None:
             self._engine = await self._call(
                 "connect", context.timeouts.connect_s, context.dial(self.endpoint)
             )
+        return self._engine
+
+    async def open(self, prompt: Sequence[int], sampling: Sampling, log: Sequence[int] = ()) -> None:
+        engine, timeouts = await self.connect(), self._context.timeouts
         self._ask(len(prompt) + len(log))
         try:
             self._session = await self._call(
-                "open",
-                context.timeouts.open_s + self.endpoint.load_s,
-                self._engine.open(prompt, sampling, log),
+                "open", timeouts.open_s + self.endpoint.load_s, engine.open(prompt, sampling, log)
             )
         except asyncio.CancelledError:
             self.stop_meter()

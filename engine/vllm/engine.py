@@ -57,6 +57,7 @@ def load(
         vocab_size=llm.model_config.get_vocab_size(),
         context=min(llm.model_config.max_model_len, kv_tokens),
         eos=tokenizer.eos,
+        draft_probs=False,
     )
     report(
         {

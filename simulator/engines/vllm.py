@@ -242,4 +242,4 @@ def timed_vllm(
     core = TimedCore(loop, config, timer, script, hardware or Hardware(loop), drafts=drafts, padded=padded)
     assert config.kv_tokens is not None
     context = min(core.scheduler.max_model_len, config.kv_tokens)
-    return TimedVllm(core, EngineInfo(model, VOCABULARY, VOCAB_SIZE, context, EOS), config)
+    return TimedVllm(core, EngineInfo(model, VOCABULARY, VOCAB_SIZE, context, EOS, draft_probs=False), config)

@@ -56,7 +56,7 @@ logprobs = st.none() | st.lists(st.just(TokenLogprob(-0.5, [(3, -0.5), (4, -2.0)
 probs = st.none() | st.just(DraftProbs(2, b"12345678", b"abcdefgh"))
 KINDS = [
     EngineInfo("m", "v", 100, 64, 2),
-    EngineInfo("m", "v", 100, 64, 2, ("forward",), SplitInfo("c0de", 2, 12, 192)),
+    EngineInfo("m", "v", 100, 64, 2, ("forward",), SplitInfo("c0de", 2, 12, 192), False),
 ]
 infos = st.dictionaries(st.text(max_size=5), st.sampled_from(KINDS), max_size=3)
 TENSOR = Tensor.of(np.arange(6, dtype=np.float32).reshape(2, 3))
@@ -113,6 +113,13 @@ def test_decoder_takes_damaged_frames(frame: frames.Frame, data: st.DataObject) 
     for _ in range(data.draw(st.integers(1, 4))):
         body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
     check_decodes_or_refuses(bytes(body))
+
+
+def test_an_engine_info_without_the_newest_field_is_understood() -> None:
+    info = KINDS[0]
+    old = {field: value for field, value in msgspec.to_builtins(info).items() if field != "draft_probs"}
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(old), type=EngineInfo) == info
+    assert info.draft_probs
 
 
 def test_decoder_takes_deep_nesting() -> None:

@@ -1,13 +1,16 @@
-"""Greedy speculation says exactly what the cloud's model says alone, on the real pair, over the wire."""
+"""Speculation is lossless: greedy answers of the real pair over the wire, and the distribution of sampled ones."""
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 
 import msgspec
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,7 +22,7 @@ from tandem.cluster.wire.client import connect
 from tandem.cluster.wire.listener import serve_engines
 from tandem.deployments.modes.base import Tools
 from tandem.deployments.modes.executor import Executor
-from tandem.deployments.modes.speculative import Speculation
+from tandem.deployments.modes.speculative import Speculation, SpeculativeMode
 from tandem.deployments.pools.engines import TorchSettings, build_engine
 from tandem.deployments.request.assignment import Assignment, EndpointInfo, RoutingRequest
 from tandem.deployments.request.job import Job, JobStats
@@ -32,7 +35,11 @@ from tandem.policies.routing.collaboration import collaboration
 from tandem.policies.routing.replica import routing
 from tandem.policies.speculation.window import StaticWindow, WindowPolicy
 from tandem.training.family.prompts import heldout_questions
+from tests import model_contract
 from tests.deployments.faults import Script
+from tests.deployments.modes.test_modes import answer
+from tests.engine.torch import tiny_weights
+from tests.engine.torch.engines import Engines
 
 PROMPTS = 200
 AT_ONCE = 32
@@ -152,3 +159,37 @@ def test_switching_in_mid_answer_loses_nothing(fused: bool) -> None:
             runner.run(stack.aclose())
     assert switches > 0
     assert accepted > 0
+
+
+class Untold:
+    """The Engine protocol over a target that takes no draft probabilities, as vLLM's."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.info = msgspec.structs.replace(engine.info, draft_probs=False)
+        self.open, self.stats, self.close = engine.open, engine.stats, engine.close
+
+
+async def test_greedy_drafts_leave_the_targets_distribution_as_it_is(tmp_path: Path) -> None:
+    """And are accepted as often as the target gives the drafter's likeliest token."""
+    tiny, prompt, temperature, answers = Engines(tmp_path), [20, 21, 22], 2.0, 320
+    target = tiny.start(seed=1, max_waiting=answers)
+    drafter = tiny.start(seed=1, noise=0.08, max_waiting=answers)
+    engines: dict[str, Engine] = {"target": Untold(target), "drafter": drafter}
+    jobs = [
+        Job(n, tuple(prompt), Sampling(max_tokens=3, temperature=temperature, seed=n, ignore_eos=True))
+        for n in range(answers)
+    ]
+    done = await asyncio.gather(*(answer(SpeculativeMode, engines, job, StaticWindow(1)) for job in jobs))
+    await tiny.close()
+
+    def probs(model: int, *output: int) -> torch.Tensor:
+        return (tiny.models[model].logits((*prompt, *output)) / temperature).softmax(-1)
+
+    first, tokens = probs(0), range(tiny_weights.VOCAB)
+    pairs = {(a, b): float((first[a] * probs(0, a)[b]).log()) for a in tokens for b in tokens}
+    model_contract.check_frequencies(Counter((log.ids[0], log.ids[1]) for log, _, _ in done), pairs)
+    likeliest = sum(float(first[a] * probs(0, a)[probs(1, a).argmax()]) for a in tokens)
+    seen = [Speculation.of(stats) for _, _, stats in done]
+    assert sum(s.drafted for s in seen) == answers
+    margin = 3 * (0.25 / answers) ** 0.5
+    assert sum(s.accepted for s in seen) / answers == pytest.approx(likeliest, abs=margin)

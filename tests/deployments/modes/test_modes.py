@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -262,9 +263,37 @@ async def test_a_window_the_client_fixed_is_never_fused() -> None:
     assert seen.drafted == 9  # 1 + 9 × 2, and the last token is the target's alone
 
 
-def test_the_drafter_draws_with_coins_of_its_own() -> None:
+@pytest.mark.parametrize(("probs", "temperature"), [(True, 0.7), (False, 0.0)])
+def test_the_drafter_draws_with_coins_of_its_own(probs: bool, temperature: float) -> None:
     target = Sampling(temperature=0.7, seed=12, stop=("\n",), logprobs=3)
-    drafter = drafting(target)
+    drafter = drafting(target, probs)
     drafter.check()
     assert drafter.seed != target.seed
-    assert (drafter.temperature, drafter.stop, drafter.logprobs) == (0.7, (), -1)
+    assert (drafter.temperature, drafter.stop, drafter.logprobs) == (temperature, (), -1)
+
+
+@pytest.mark.parametrize("taken", [True, False])
+@pytest.mark.parametrize("given_", [True, False])
+async def test_drafts_are_greedy_where_their_probabilities_do_not_reach_the_target(
+    taken: bool, given_: bool
+) -> None:
+    seen: list[float] = []
+
+    class Sampled(NullEngine):
+        """Notes the temperatures that it is asked for, and stays greedy."""
+
+        def __init__(self, draft_probs: bool) -> None:
+            super().__init__()
+            self.info = msgspec.structs.replace(self.info, draft_probs=draft_probs)
+
+        async def open(
+            self, prompt: Sequence[int], sampling: Sampling, log: Sequence[int] = ()
+        ) -> NullSession:
+            seen.append(sampling.temperature)
+            return await super().open(prompt, msgspec.structs.replace(sampling, temperature=0.0), log)
+
+    wanted = Job(7, PROMPT, Sampling(max_tokens=20, temperature=0.7))
+    engines: dict[str, Engine] = {"target": Sampled(taken), "drafter": Sampled(given_)}
+    log, _, _ = await answer(SpeculativeMode, engines, wanted)
+    assert log.ids == reference(PROMPT, 20)
+    assert seen == [0.7, 0.7 if taken and given_ else 0.0]
