@@ -102,11 +102,22 @@ def seconds(run: Run) -> float:
     return run.cpu_s
 
 
-def add_option(parser: argparse.ArgumentParser) -> None:
-    """--base, for `worktree`."""
+def add_option(parser: argparse.ArgumentParser, default: str = BASE) -> None:
+    """Add --base, for `worktree`."""
     parser.add_argument(
-        "--base", default=BASE, help=f'commit to compare with, "" for none (default {BASE})', metavar="COMMIT"
+        "--base",
+        default=default,
+        help=f'commit to compare with, "" for none (default {default or "none"})',
+        metavar="COMMIT",
     )
+
+
+def module(tree: Path, *names: str) -> str:
+    """Return the first of these modules that a tree has: modules move. Raises LookupError."""
+    for name in names:
+        if (tree / name.replace(".", "/")).with_suffix(".py").exists():
+            return name
+    raise LookupError(f"{tree} has none of the modules {', '.join(names)}")
 
 
 @contextmanager

@@ -233,7 +233,8 @@ def _against(commit: str, pairs: int, case: tuple[int, int, int, int, list[list[
         if tree is None:
             return {}
         new = baseline.Side(_SIDE.format(module="tandem.benchmarks.dsd.speculation", case=case))
-        old = baseline.Side(_SIDE.format(module="benchmarks.speculation", case=case), tree)
+        there_module = baseline.module(tree, "tandem.benchmarks.dsd.speculation", "benchmarks.speculation")
+        old = baseline.Side(_SIDE.format(module=there_module, case=case), tree)
         here, there = baseline.alternate(new, old, pairs, "both trees")
     modes = {"fused": "fused", "distributed_10ms": "distributed 10 ms"}
     ratios = {

@@ -8,8 +8,7 @@ paced_share: the same with an engine that gives every stream 200 tokens/s one by
 engine delivers when it is called directly (timers are late by a little, so not quite 12,800 tokens/s).
 ttft_added_ms: the first text of single requests on the idle application, over HTTP, less the first token
 of the same engine called directly, in alternation; medians.
-gateway_ratio: tokens_per_s of this tree over that of the commit before the rebuild, each started anew in turns; the
-median pair.
+gateway_ratio: tokens_per_s of this tree over that of another commit, each started anew in turns; the median pair.
 """
 
 from __future__ import annotations
@@ -174,7 +173,7 @@ def fastest(streams: int, repeat: int, tokens: int) -> None:
 _FASTEST_THERE = """
 import json, sys, uvloop
 from statistics import median
-from tandem.benchmarks.gateway import load, null_application
+from benchmarks.gateway import load, null_application
 sys.executable = {executable!r}  # it starts the `tandem` beside it
 with null_application(None) as address:
     uvloop.run(load(address, {streams}, 1, 20))
@@ -184,9 +183,13 @@ print(json.dumps({{"tokens_per_s": median(run.tokens_per_s for run in loads)}}))
 
 
 def old_side(tree: Path | None, streams: int, repeat: int, tokens: int) -> baseline.Side | None:
-    """`fastest` on the commit before the rebuild, whose command is another than the installed one; None without."""
+    """Return `fastest` of another tree, None without one. In trees without a package tandem it is no function, and
+    starts the command `tandem` beside the interpreter."""
     if tree is None:
         return None
+    if (tree / "tandem").is_dir():
+        name = baseline.module(tree, "tandem.benchmarks.speed.gateway", "tandem.benchmarks.gateway")
+        return baseline.Side(f"from {name} import fastest; fastest{(streams, repeat, tokens)!r}", tree)
     tandem = tree.with_name("tandem")
     tandem.write_text(f"#!{sys.executable}\nfrom app.cli import main\nmain()\n")
     tandem.chmod(0o755)

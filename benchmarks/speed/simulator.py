@@ -83,10 +83,11 @@ def new_side(*case: float) -> Side:
 
 
 def old_side(tree: Path | None, *case: float) -> Side | None:
-    """The process of the commit before the rebuild, whose packages lie elsewhere; None without one."""
+    """Return the process of another tree; None without one."""
     if tree is None:
         return None
-    return Side(f"{_CPU}from benchmarks.simulator import child; child{case!r}", tree)
+    name = baseline.module(tree, "tandem.benchmarks.speed.simulator", "benchmarks.simulator")
+    return Side(f"{_CPU}from {name} import child; child{case!r}", tree)
 
 
 def main(arguments: Sequence[str] = ()) -> None:

@@ -3,6 +3,8 @@
 Speculative rounds go the whole way: RemoteEngine.verify here, a NullEngine's verify there. Hidden states
 go up as frames of 1 MB to an engine that answers with a small one. Links: the median round trip of single
 rounds against the configured one, and the time that a train of frames takes against the bandwidth.
+
+rounds_ratio: rounds_per_s of this tree over that of another commit (--base), in alternation; the median pair.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import msgspec
 import numpy as np
 import uvloop
 
-from tandem.benchmarks import report
+from tandem.benchmarks import baseline, report
 from tandem.cluster.link.link import Link, LinkProfile
 from tandem.cluster.wire.client import Connection, connect
 from tandem.cluster.wire.listener import serve_engines
@@ -160,8 +162,32 @@ def measure(loop: str, what: Measurement) -> float:
         return runner.run(run())
 
 
+_ROUNDS = """
+import json
+from {module} import measure, rounds_per_s
+print(json.dumps({{"rounds_per_s": measure("asyncio", rounds_per_s)}}))
+"""
+
+
+def against(commit: str, pairs: int) -> dict[str, float]:
+    """Return rounds_ratio; nothing where the commit is not at hand."""
+    name = "tandem.benchmarks.speed.wire"
+    with baseline.worktree(commit) as tree:
+        if tree is None:
+            return {}
+        new = baseline.Side(_ROUNDS.format(module=name))
+        old = baseline.Side(_ROUNDS.format(module=baseline.module(tree, name, "benchmarks.wire")), tree)
+        here, there = baseline.alternate(new, old, pairs, "both trees")
+    ratios = baseline.ratios(here, there, lambda run: float(run.said["rounds_per_s"]))
+    print(f"Rounds/s against {commit}, in alternation: {report.spread(ratios)}")
+    return {"rounds_ratio": round(median(ratios), 3)}
+
+
 def main(arguments: Sequence[str] = ()) -> None:
-    report.parser("wire", __doc__).parse_args(arguments)
+    parser = report.parser("wire", __doc__)
+    parser.add_argument("--pairs", type=int, default=5, help="runs of either tree to compare (default 5)")
+    baseline.add_option(parser, default="")
+    options = parser.parse_args(arguments)
     parts: dict[str, tuple[Measurement, str, int]] = {
         "rounds_per_s": (rounds_per_s, ">= 20000", 3),
         "hidden_mb_per_s": (hidden_mb_per_s, ">= 300", 3),
@@ -179,4 +205,4 @@ def main(arguments: Sequence[str] = ()) -> None:
             rows.append([f"{name} ({loop})", report.spread(values), bar])
             figures[name if loop == "asyncio" else f"{name}_{loop}"] = float(f"{median(values):.5g}")
     report.table("The wire between two processes", ["", "median [min … max]", "bar"], rows)
-    report.figures("wire", figures)
+    report.figures("wire", figures | against(options.base, options.pairs))

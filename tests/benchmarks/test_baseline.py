@@ -47,6 +47,12 @@ def test_each_side_imports_its_own_tree(repository: Path) -> None:
     assert [run.said for run in there] == [{"colour": "red"}] * 2
 
 
+def test_a_module_is_found_where_a_tree_has_it(repository: Path) -> None:
+    assert baseline.module(repository, "tandem.house", "house") == "house"
+    with pytest.raises(LookupError, match=r"tandem\.house, garden"):
+        baseline.module(repository, "tandem.house", "garden")
+
+
 def test_the_worktree_is_gone_afterwards_even_after_an_error(repository: Path) -> None:
     (repository / "house.py").write_text("COLOUR = 'green'\n")  # what is not committed stays as it is
     trees: list[Path] = []
