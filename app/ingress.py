@@ -35,14 +35,16 @@ from tandem.deployments.config.reconfigure import in_place
 from tandem.deployments.config.settings import Strict
 from tandem.deployments.control.metrics import Observation
 from tandem.deployments.control.router_client import ask
-from tandem.deployments.modes.base import POOLS, Tools
+from tandem.deployments.learning.report import Report
+from tandem.deployments.modes.base import Tools
 from tandem.deployments.modes.executor import Executor
 from tandem.deployments.modes.expansion import Sketching
+from tandem.deployments.outbox import Outbox
 from tandem.deployments.pools.engines import context_of
-from tandem.deployments.reports import Outbox, Report
 from tandem.deployments.request.assignment import Assignment, EndpointInfo, RoutingRequest
 from tandem.deployments.request.job import Delta, Job
 from tandem.deployments.request.placement import Place, PlaceReport, PlaceRequest, PlanRequest, SketchPlan
+from tandem.deployments.request.pools import POOLS
 from tandem.deployments.routing.directory import Snapshot
 from tandem.engine.base import Engine
 from tandem.engine.sketch import sketch_format

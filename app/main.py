@@ -27,13 +27,10 @@ from tandem.app.settings import Pool, Settings
 from tandem.deployments.config.settings import Strict
 from tandem.deployments.control.router import Router, RouterChanges
 from tandem.deployments.control.scheduler import Scheduler, SchedulerChanges
-from tandem.deployments.drafter import Drafter
-from tandem.deployments.expander import Expander
 from tandem.deployments.gateway.deployment import Gateway
-from tandem.deployments.middle import Middle
-from tandem.deployments.modes.base import DRAFTER, EXPANDER, MIDDLE, VERIFIER
 from tandem.deployments.pools.autoscaling import EVERY_S, ServePolicy
-from tandem.deployments.verifier import Verifier
+from tandem.deployments.pools.deployments import Drafter, Expander, Middle, Verifier
+from tandem.deployments.request.pools import DRAFTER, EXPANDER, MIDDLE, VERIFIER
 
 
 def build(args: Settings) -> Application:

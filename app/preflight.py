@@ -14,7 +14,6 @@ from tandem.app.main import CHANGES, build
 from tandem.app.settings import Settings
 from tandem.app.vocabularies import Vocabularies
 from tandem.deployments.config.explain import explain, no_such
-from tandem.deployments.modes.base import POOLS
 from tandem.deployments.pools.engines import (
     EngineSettings,
     MiddleSettings,
@@ -22,6 +21,7 @@ from tandem.deployments.pools.engines import (
     VllmSettings,
     model_folder,
 )
+from tandem.deployments.request.pools import POOLS
 from tandem.engine import vllm
 from tandem.engine.model_folder import ARCHITECTURES, read_config
 from tandem.engine.vllm.config import check_options

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tandem.app.settings import Settings
 from tandem.cluster.wire.frames import UnknownEngine
-from tandem.deployments.modes.base import DRAFTER, VERIFIER
 from tandem.deployments.pools.engines import ModelSettings, model_folder
 from tandem.deployments.request.assignment import EndpointInfo
+from tandem.deployments.request.pools import DRAFTER, VERIFIER
 from tandem.engine.base import Engine
 from tandem.engine.tokenizer import Tokenizer
 from tandem.engine.translate import Translated

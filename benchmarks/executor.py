@@ -9,11 +9,12 @@ from random import Random
 from tandem.cluster.devices.record import DeviceRecord
 from tandem.deployments.config.settings import RacingSettings
 from tandem.deployments.learning.experience import Experience
-from tandem.deployments.modes.base import DRAFTER, MIDDLE, VERIFIER, Tools
+from tandem.deployments.modes.base import Tools
 from tandem.deployments.modes.executor import Executor
 from tandem.deployments.modes.expansion import Sketching
 from tandem.deployments.request.assignment import Assignment, EndpointInfo, RoutingRequest
 from tandem.deployments.request.job import Job
+from tandem.deployments.request.pools import DRAFTER, MIDDLE, VERIFIER
 from tandem.deployments.routing.assigner import Assigner
 from tandem.deployments.routing.directory import Snapshot
 from tandem.engine.base import Engine, Sampling

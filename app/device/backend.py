@@ -26,13 +26,13 @@ from tandem.deployments.admission.controller import Entry, Passage
 from tandem.deployments.control.metrics import Metrics, Observation
 from tandem.deployments.gateway.client import Uplink
 from tandem.deployments.gateway.messages import Over
+from tandem.deployments.learning.report import Report
 from tandem.deployments.modes import MODES
 from tandem.deployments.modes.base import Tools
 from tandem.deployments.modes.device import DeviceMode
 from tandem.deployments.modes.executor import Executor
 from tandem.deployments.modes.race import RaceMode
 from tandem.deployments.modes.split import SplitMode
-from tandem.deployments.reports import Report
 from tandem.deployments.request.assignment import Assignment, EndpointInfo, NoEndpoint, RoutingRequest
 from tandem.deployments.request.job import Delta, Job, UnknownMode
 from tandem.deployments.routing.directory import Snapshot

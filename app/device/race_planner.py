@@ -11,11 +11,11 @@ from dataclasses import replace
 from tandem.deployments.config.settings import RacingSettings
 from tandem.deployments.gateway.client import Uplink
 from tandem.deployments.learning.experience import Experience
+from tandem.deployments.learning.report import Report
 from tandem.deployments.modes.base import Situation
 from tandem.deployments.modes.cloud import CloudMode
 from tandem.deployments.modes.device import DeviceMode
 from tandem.deployments.modes.race import RaceMode
-from tandem.deployments.reports import Report
 from tandem.deployments.request.assignment import Assignment, EndpointInfo, RoutingRequest
 from tandem.engine.base import EngineStopped
 

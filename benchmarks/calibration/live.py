@@ -19,10 +19,10 @@ from tandem.cluster.link.link import Link, LinkProfile
 from tandem.cluster.wire.client import Connection, connect
 from tandem.deployments.config.choices import WindowChoice
 from tandem.deployments.config.settings import RacingSettings
-from tandem.deployments.modes.base import VERIFIER
 from tandem.deployments.modes.executor import Executor
 from tandem.deployments.pools.engines import TorchSettings, VllmSettings
 from tandem.deployments.request.job import Job
+from tandem.deployments.request.pools import VERIFIER
 from tandem.deployments.request.tokenlog import Origin
 from tandem.engine.base import Engine, Sampling
 from tandem.simulator.workload import Outline, Request

@@ -21,10 +21,10 @@ from tandem.cluster.devices.record import DeviceRecord
 from tandem.cluster.link.link import Link, LinkProfile
 from tandem.cluster.wire.client import Connection, connect
 from tandem.deployments.config.settings import SketchSettings
-from tandem.deployments.modes.base import VERIFIER
 from tandem.deployments.modes.executor import Executor
 from tandem.deployments.pools.engines import TorchSettings, VllmSettings
 from tandem.deployments.request.job import Job
+from tandem.deployments.request.pools import VERIFIER
 from tandem.engine.base import Engine, Sampling
 from tandem.engine.sketch import sketch_format
 from tandem.engine.sketch.base import Question

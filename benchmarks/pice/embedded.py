@@ -10,13 +10,13 @@ from tandem.benchmarks.executor import local_executor, new_job
 from tandem.cluster.devices.device import Device
 from tandem.cluster.devices.profile import load_profile
 from tandem.deployments.config.settings import SketchSettings
-from tandem.deployments.modes.base import VERIFIER
 from tandem.deployments.modes.executor import Executor
 from tandem.deployments.modes.expansion import Sketching
 from tandem.deployments.modes.sketch import Sketched
 from tandem.deployments.placement.expansion_scheduler import Expansions
 from tandem.deployments.request.assignment import EndpointInfo
 from tandem.deployments.request.job import Delta, Job
+from tandem.deployments.request.pools import VERIFIER
 from tandem.deployments.routing.assigner import Assigner
 from tandem.engine import family
 from tandem.engine.base import Engine, Sampling

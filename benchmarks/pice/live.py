@@ -44,10 +44,10 @@ from tandem.cluster.link.link import Link, LinkProfile
 from tandem.cluster.wire.client import connect
 from tandem.cluster.wire.listener import serve_engines
 from tandem.deployments.config.settings import SketchSettings
-from tandem.deployments.modes.base import VERIFIER
 from tandem.deployments.modes.executor import Executor
 from tandem.deployments.request.assignment import EndpointInfo
 from tandem.deployments.request.job import Delta
+from tandem.deployments.request.pools import VERIFIER
 from tandem.engine import family
 from tandem.engine.base import Engine
 from tandem.engine.config import EngineConfig

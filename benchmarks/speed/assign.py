@@ -11,11 +11,11 @@ from statistics import median
 from typing import NamedTuple
 
 from tandem.cluster.devices.record import DeviceRecord
-from tandem.deployments.access.accounts import Bill
 from tandem.deployments.learning.experience import Experience
+from tandem.deployments.learning.report import Report
 from tandem.deployments.modes import AT_FRONT_DOORS
-from tandem.deployments.reports import Report
 from tandem.deployments.request.assignment import EndpointInfo, RoutingRequest
+from tandem.deployments.request.bill import Bill
 from tandem.deployments.routing.assigner import Assigner
 from tandem.deployments.routing.directory import Directory, Snapshot
 from tandem.policies.cost import Used

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from tandem.policies.cost import MAINS_USD_PER_J, Used
+from tandem.deployments.request.bill import Bill
+from tandem.policies.cost import MAINS_USD_PER_J
 from tandem.policies.race.dispatch import Side
 from tandem.policies.race.race import RaceAccount
 
@@ -21,38 +22,6 @@ def account_of(device: str) -> str:
 def device_of(account: str) -> str | None:
     """Whose account it is; None: no device's."""
     return account.removeprefix(_DEVICE) if account.startswith(_DEVICE) else None
-
-
-@dataclass(slots=True)
-class Bill:
-    """What requests have cost.
-
-    used: tokens at both kinds of endpoint.
-    server_usd_in, server_usd_out: dollars that the server asks for tokens taken in and given out.
-    joules: spent by devices.
-    device_usd: what those were worth when they were spent.
-    """
-
-    requests: int = 0
-    used: Used = field(default_factory=Used)
-    server_usd_in: float = 0.0
-    server_usd_out: float = 0.0
-    joules: float = 0.0
-    device_usd: float = 0.0
-
-    def add(self, other: Bill) -> None:
-        """Those of others as well."""
-        self.requests += other.requests
-        self.used.add(other.used)
-        self.server_usd_in += other.server_usd_in
-        self.server_usd_out += other.server_usd_out
-        self.joules += other.joules
-        self.device_usd += other.device_usd
-
-    @property
-    def server_usd(self) -> float:
-        """Dollars that the server asks for all of it."""
-        return self.server_usd_in + self.server_usd_out
 
 
 @dataclass(frozen=True, slots=True)

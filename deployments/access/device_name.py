@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from tandem.deployments.modes.base import POOLS
+from tandem.deployments.request.pools import POOLS
 from tandem.policies.routing.collaboration import ANY_DEVICE
 
 PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"

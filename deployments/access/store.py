@@ -14,8 +14,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from tandem.deployments.access.accounts import Bill, Terms
+from tandem.deployments.access.accounts import Terms
 from tandem.deployments.access.keys import Key, Role, Secret
+from tandem.deployments.request.bill import Bill
 from tandem.policies.cost import Used
 
 VERSION = 1

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from tandem.deployments.admission.controller import SILENT_S, Entry, Passage
-from tandem.deployments.reports import Outbox
+from tandem.deployments.outbox import Outbox
 
 SIGN_S = SILENT_S / 3
 """Between two signs of life."""

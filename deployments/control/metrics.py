@@ -17,8 +17,8 @@ from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 
 from tandem.deployments.modes import MODES
-from tandem.deployments.modes.base import VERIFIER
 from tandem.deployments.request.assignment import EndpointInfo
+from tandem.deployments.request.pools import VERIFIER
 from tandem.deployments.routing.directory import Snapshot
 
 OPEN = "open"

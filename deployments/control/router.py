@@ -32,13 +32,13 @@ from tandem.deployments.config.settings import (
 )
 from tandem.deployments.control.metrics import Metrics, Observation
 from tandem.deployments.learning.experience import Experience
-from tandem.deployments.modes.base import VERIFIER
+from tandem.deployments.learning.report import Report
 from tandem.deployments.placement import profiles
 from tandem.deployments.placement.expansion_scheduler import Expansions
-from tandem.deployments.reports import Report
 from tandem.deployments.request.assignment import Assignment, RoutingRequest
 from tandem.deployments.request.job import NoSuchDevice
 from tandem.deployments.request.placement import Place, PlaceReport, PlaceRequest, PlanRequest, SketchPlan
+from tandem.deployments.request.pools import VERIFIER
 from tandem.deployments.routing.assigner import Assigner
 from tandem.deployments.routing.directory import Snapshot
 from tandem.deployments.routing.routing import Routing

@@ -30,8 +30,9 @@ from tandem.deployments.control.router_client import ask
 from tandem.deployments.gateway.connected_devices import Guests
 from tandem.deployments.gateway.device_session import Cloud
 from tandem.deployments.gateway.messages import SILENCE_S
+from tandem.deployments.learning.report import Report
+from tandem.deployments.outbox import Outbox
 from tandem.deployments.pools.replica import EndpointSettings
-from tandem.deployments.reports import Outbox, Report
 from tandem.deployments.request.assignment import Assignment, EndpointInfo, RoutingRequest
 from tandem.engine.base import Engine, EngineStopped
 

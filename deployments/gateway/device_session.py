@@ -19,7 +19,7 @@ from tandem.cluster.devices.record import DeviceRecord
 from tandem.cluster.wire.client import Connection
 from tandem.cluster.wire.frames import Unauthorized, UnknownEngine
 from tandem.cluster.wire.server import EngineHandler
-from tandem.deployments.access.accounts import Bill, Statement
+from tandem.deployments.access.accounts import Statement
 from tandem.deployments.access.caller_cache import Callers
 from tandem.deployments.access.keys import Caller, Role
 from tandem.deployments.admission.client import Entrance
@@ -38,10 +38,11 @@ from tandem.deployments.gateway.messages import (
     unpack,
 )
 from tandem.deployments.gateway.metering import Counted
+from tandem.deployments.learning.report import Report
 from tandem.deployments.lru import Kept
 from tandem.deployments.modes import MODES
-from tandem.deployments.reports import Report
 from tandem.deployments.request.assignment import Assignment, EndpointInfo, Prices, RoutingRequest
+from tandem.deployments.request.bill import Bill
 from tandem.deployments.request.job import UnknownMode
 from tandem.engine.base import Engine, EngineError, InvalidRequest, NoCapacity, SplitInfo
 from tandem.policies.cost import Used

@@ -11,8 +11,8 @@ from tandem.deployments.access.accounts import Accounts
 from tandem.deployments.config.settings import RacingSettings
 from tandem.deployments.learning.draft_pairs import Pairs
 from tandem.deployments.learning.latencies import Rivals
+from tandem.deployments.learning.report import Report
 from tandem.deployments.lru import Kept
-from tandem.deployments.reports import Report
 from tandem.deployments.request.assignment import Prices, RoutingRequest
 from tandem.policies.cost import per_million
 from tandem.policies.race.race import Race, RaceAccount

@@ -12,6 +12,7 @@ from tandem.deployments.learning.experience import Experience
 from tandem.deployments.modes.expansion import Sketching
 from tandem.deployments.request.assignment import EndpointInfo, Endpoints, Prices, RoutingRequest
 from tandem.deployments.request.job import Delta, Figures, Job
+from tandem.deployments.request.pools import DEVICE
 from tandem.deployments.request.session import EndpointSession, EndpointSessions
 from tandem.deployments.request.tokenlog import Origin, TokenLog
 from tandem.engine.base import Sampling, Verdict
@@ -23,12 +24,8 @@ from tandem.policies.split.chunking import ChunkingPolicy, HatChunks
 from tandem.policies.split.drafting import DraftingPolicy, Threshold
 from tandem.policies.split.parallel_drafting import HatParallelDrafting, ParallelDraftingPolicy
 
-VERIFIER, DRAFTER, EXPANDER, MIDDLE = "verifier", "drafter", "expander", "middle"
-POOLS = (VERIFIER, DRAFTER, EXPANDER, MIDDLE)
 SCORED_AT_ONCE = 64
 """Tokens of a prompt whose log-probabilities are computed in one step."""
-DEVICE = "device"
-"""In place of a pool: the device that takes part."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-from tandem.deployments.modes.base import VERIFIER, Mode, ModeRun, Role, decode, score
+from tandem.deployments.modes.base import Mode, ModeRun, Role, decode, score
 from tandem.deployments.request.job import Delta, Job
+from tandem.deployments.request.pools import VERIFIER
 from tandem.deployments.request.session import EndpointSession, EndpointSessions
 from tandem.deployments.request.tokenlog import Origin, TokenLog
 

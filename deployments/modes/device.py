@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 
-from tandem.deployments.modes.base import DEVICE, Mode, ModeRun, Role, decode
+from tandem.deployments.modes.base import Mode, ModeRun, Role, decode
 from tandem.deployments.request.job import Delta, Job
+from tandem.deployments.request.pools import DEVICE
 from tandem.deployments.request.session import EndpointSessions
 from tandem.deployments.request.tokenlog import Origin, TokenLog
 

@@ -7,9 +7,9 @@ import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable
 from contextlib import aclosing
 
+from tandem.deployments.learning.report import Report
 from tandem.deployments.modes import MODES
 from tandem.deployments.modes.base import Mode, ModeRun, Tools
-from tandem.deployments.reports import Report
 from tandem.deployments.request.assignment import (
     Assignment,
     EndpointInfo,

@@ -18,9 +18,10 @@ from typing import ClassVar
 
 from tandem.deployments.learning.experience import Experience
 from tandem.deployments.learning.latencies import Rivals
-from tandem.deployments.modes.base import DEVICE, VERIFIER, Mode, ModeRun, Role, Situation, Tools
+from tandem.deployments.modes.base import Mode, ModeRun, Role, Situation, Tools
 from tandem.deployments.request.assignment import EndpointLost
 from tandem.deployments.request.job import Delta, Figures, Job
+from tandem.deployments.request.pools import DEVICE, VERIFIER
 from tandem.deployments.request.session import EndpointSession, EndpointSessions
 from tandem.deployments.request.tokenlog import Origin, TokenLog
 from tandem.engine.base import EngineError, EngineStopped, NoCapacity, Tokens

@@ -17,10 +17,11 @@ from typing import ClassVar
 
 import msgspec
 
-from tandem.deployments.modes.base import VERIFIER, Mode, ModeRun, Role, Tools
+from tandem.deployments.modes.base import Mode, ModeRun, Role, Tools
 from tandem.deployments.modes.expansion import UNSEEN_RATE, Expansion, Sketching, expanding_devices
 from tandem.deployments.request.job import Delta, Figures, Job, UnknownMode
 from tandem.deployments.request.placement import PlanRequest, SketchPlan
+from tandem.deployments.request.pools import VERIFIER
 from tandem.deployments.request.session import EndpointSession, EndpointSessions
 from tandem.deployments.request.tokenlog import Origin, TokenLog
 from tandem.engine.base import ContextOverflow, Sampling, Tokens

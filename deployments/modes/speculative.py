@@ -16,19 +16,10 @@ import msgspec
 
 from tandem.deployments.learning.draft_pairs import Pairs, pair_name
 from tandem.deployments.learning.experience import Experience
-from tandem.deployments.modes.base import (
-    DEVICE,
-    DRAFTER,
-    VERIFIER,
-    Mode,
-    ModeRun,
-    Role,
-    Situation,
-    Tools,
-    judged,
-)
+from tandem.deployments.modes.base import Mode, ModeRun, Role, Situation, Tools, judged
 from tandem.deployments.modes.observer import Observer
 from tandem.deployments.request.job import Delta, Figures, Job
+from tandem.deployments.request.pools import DEVICE, DRAFTER, VERIFIER
 from tandem.deployments.request.session import EndpointSession, EndpointSessions
 from tandem.deployments.request.tokenlog import TokenLog
 from tandem.engine.base import Draft, Sampling

@@ -15,8 +15,9 @@ from collections.abc import AsyncGenerator, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
 
-from tandem.deployments.modes.base import MIDDLE, Mode, ModeRun, Role, Tools, judged
+from tandem.deployments.modes.base import Mode, ModeRun, Role, Tools, judged
 from tandem.deployments.request.job import Delta, Figures, Job
+from tandem.deployments.request.pools import MIDDLE
 from tandem.deployments.request.session import EndpointSession, EndpointSessions, Trip
 from tandem.deployments.request.tokenlog import TokenLog
 from tandem.deployments.request.uplink_queue import Lane, Sent

@@ -16,11 +16,11 @@ from math import inf
 from tandem.cluster.devices.record import DeviceRecord
 from tandem.deployments.config.settings import SketchSettings
 from tandem.deployments.lru import Kept
-from tandem.deployments.modes.base import EXPANDER
 from tandem.deployments.placement.loaded_models import DeviceModels
 from tandem.deployments.placement.profiles import Profiles
 from tandem.deployments.request.assignment import EndpointInfo
 from tandem.deployments.request.placement import Place, PlaceReport, PlaceRequest, PlanRequest, SketchPlan
+from tandem.deployments.request.pools import EXPANDER
 from tandem.deployments.routing.assigner import Assigner
 from tandem.policies.estimators.moving_average import MovingAverage
 from tandem.policies.sketch.dispatch import Job

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import ClassVar, Self
 
-from tandem.deployments.access.accounts import Bill
 from tandem.deployments.request.assignment import Prices
+from tandem.deployments.request.bill import Bill
 from tandem.deployments.request.tokenlog import Origin
 from tandem.engine.base import EngineError, Sampling, TokenLogprob
 from tandem.engine.sketch.base import Question

@@ -8,9 +8,9 @@ from typing import NoReturn
 
 from tandem.cluster.devices.record import DeviceRecord
 from tandem.deployments.learning.experience import Experience
+from tandem.deployments.learning.report import Report
 from tandem.deployments.modes import MODES
-from tandem.deployments.modes.base import DEVICE, MIDDLE, POOLS, VERIFIER, Mode, Role, Situation
-from tandem.deployments.reports import Report
+from tandem.deployments.modes.base import Mode, Role, Situation
 from tandem.deployments.request.assignment import (
     Assignment,
     EndpointInfo,
@@ -19,6 +19,7 @@ from tandem.deployments.request.assignment import (
     RoutingRequest,
 )
 from tandem.deployments.request.job import NoSuchDevice, UnknownMode
+from tandem.deployments.request.pools import DEVICE, MIDDLE, POOLS, VERIFIER
 from tandem.deployments.routing.device_index import DeviceIndex
 from tandem.deployments.routing.directory import Snapshot
 from tandem.engine.base import InvalidRequest, NoCapacity, SplitInfo

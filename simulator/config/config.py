@@ -28,8 +28,8 @@ from tandem.deployments.config.settings import (
     SplitSettings,
 )
 from tandem.deployments.modes import MODES
-from tandem.deployments.modes.base import MIDDLE, VERIFIER
 from tandem.deployments.pools.autoscaling import AutoscalingSettings
+from tandem.deployments.request.pools import MIDDLE, VERIFIER
 from tandem.engine import vllm
 from tandem.engine.base import SplitInfo
 from tandem.engine.config import BatchingChoice, EngineConfig, SessionLimits, Strict

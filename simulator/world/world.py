@@ -15,14 +15,16 @@ from tandem.cluster.link.delayed_engine import Delayed
 from tandem.cluster.link.latency import LogNormal
 from tandem.cluster.link.link import Link, LinkProfile
 from tandem.deployments.learning.experience import Experience
+from tandem.deployments.learning.report import Report
 from tandem.deployments.modes import MODES
-from tandem.deployments.modes.base import DEVICE, DRAFTER, MIDDLE, VERIFIER, Tools
+from tandem.deployments.modes.base import Tools
 from tandem.deployments.modes.executor import Executor
 from tandem.deployments.modes.expansion import Sketching
+from tandem.deployments.outbox import Outbox
 from tandem.deployments.placement.expansion_scheduler import Expansions
-from tandem.deployments.reports import Outbox, Report
 from tandem.deployments.request.assignment import Assignment, EndpointInfo, RoutingRequest
 from tandem.deployments.request.placement import Place, PlaceReport, PlaceRequest, PlanRequest, SketchPlan
+from tandem.deployments.request.pools import DEVICE, DRAFTER, MIDDLE, VERIFIER
 from tandem.deployments.request.session import Dial
 from tandem.deployments.routing.assigner import Assigner
 from tandem.deployments.routing.directory import Directory

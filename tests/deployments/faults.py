@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 
 from tandem.cluster.devices.record import DeviceRecord
 from tandem.deployments.learning.experience import Experience
-from tandem.deployments.modes.base import POOLS, Tools
+from tandem.deployments.modes.base import Tools
 from tandem.deployments.modes.executor import Executor
 from tandem.deployments.request.assignment import Assignment, EndpointInfo, RoutingRequest
+from tandem.deployments.request.pools import POOLS
 from tandem.deployments.request.timeouts import Limits, Timeouts
 from tandem.deployments.routing.assigner import Assigner
 from tandem.deployments.routing.directory import Snapshot

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pydantic import BaseModel
 
 from tandem.app.api.admin.keys import TermsForm, TermsView
-from tandem.deployments.access.accounts import Bill, Statement
+from tandem.deployments.access.accounts import Statement
+from tandem.deployments.request.bill import Bill
 
 
 class AccountChange(TermsForm):

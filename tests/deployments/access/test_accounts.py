@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tandem.deployments.access.accounts import Accounts, Bill
+from tandem.deployments.access.accounts import Accounts
 from tandem.deployments.learning.experience import Experience
+from tandem.deployments.request.bill import Bill
 from tandem.policies.cost import Used
 from tandem.policies.race.dispatch import Side
 

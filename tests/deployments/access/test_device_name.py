@@ -6,8 +6,8 @@ import pytest
 from pydantic import ValidationError
 
 from tandem.deployments.access.device_name import device_name
-from tandem.deployments.modes.base import POOLS
 from tandem.deployments.pools.device_hosts import DeviceSettings
+from tandem.deployments.request.pools import POOLS
 
 
 @pytest.mark.parametrize("name", ["a", "7", "Pixel-9_pro.2", "x" * 64, "anything", "device"])

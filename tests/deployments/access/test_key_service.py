@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from tandem.deployments.access.accounts import ANONYMOUS, Bill, Terms
+from tandem.deployments.access.accounts import ANONYMOUS, Terms
 from tandem.deployments.access.guard_note import GuardNote
 from tandem.deployments.access.key_service import Treasury, changed
 from tandem.deployments.access.keys import KeyRefused, NoSuchKey, Role, digest
 from tandem.deployments.access.store import Charge, Ledger, LedgerError
 from tandem.deployments.config.settings import LedgerSettings
 from tandem.deployments.learning.experience import Experience
+from tandem.deployments.request.bill import Bill
 from tandem.policies.cost import Used
 
 

@@ -13,9 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandem.deployments.access.accounts import Bill, Terms
+from tandem.deployments.access.accounts import Terms
 from tandem.deployments.access.keys import Key, Role, Secret
 from tandem.deployments.access.store import Ledger, LedgerError
+from tandem.deployments.request.bill import Bill
 from tandem.policies.cost import Used
 
 TERMS = Terms(0.25, 1e-7, requests_per_minute=60, modes=("cloud",), expires_s=12.5)
@@ -110,7 +111,7 @@ def test_amounts_add_up(charges: list[tuple[str, str, Bill]]) -> None:
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from tandem.deployments.access.accounts import Bill
+from tandem.deployments.request.bill import Bill
 from tandem.deployments.access.store import Ledger
 ledger = Ledger(Path(sys.argv[1]))
 for _ in range(100):

@@ -16,7 +16,7 @@ from tandem.cluster.devices.record import DeviceRecord
 from tandem.cluster.wire.client import Connection, connect
 from tandem.cluster.wire.frames import Hello, ProtocolError, Unauthorized, UnknownEngine
 from tandem.cluster.wire.listener import serve_engines
-from tandem.deployments.access.accounts import Bill, Statement, Terms
+from tandem.deployments.access.accounts import Statement, Terms
 from tandem.deployments.access.caller_cache import Callers
 from tandem.deployments.access.keys import Caller, Role, digest
 from tandem.deployments.admission.client import Entrance
@@ -35,8 +35,9 @@ from tandem.deployments.gateway.messages import (
     pack,
     unpack,
 )
-from tandem.deployments.reports import Report
+from tandem.deployments.learning.report import Report
 from tandem.deployments.request.assignment import Assignment, EndpointInfo, Prices, RoutingRequest
+from tandem.deployments.request.bill import Bill
 from tandem.deployments.request.job import UnknownMode
 from tandem.engine.base import Engine, EngineError, InvalidRequest, NoCapacity, Sampling, SplitInfo
 from tandem.engine.null_engine import NullEngine

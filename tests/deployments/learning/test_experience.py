@@ -8,14 +8,14 @@ from dataclasses import replace
 
 import pytest
 
-from tandem.deployments.access.accounts import Bill
 from tandem.deployments.config.choices import DispatchChoice
 from tandem.deployments.learning.experience import Experience, RacingSettings
+from tandem.deployments.learning.report import Report
 from tandem.deployments.modes.base import Tools
 from tandem.deployments.modes.executor import Executor
 from tandem.deployments.modes.speculative import PairBriefing
-from tandem.deployments.reports import Report
 from tandem.deployments.request.assignment import RoutingRequest
+from tandem.deployments.request.bill import Bill
 from tandem.deployments.request.job import Job, JobStats
 from tandem.deployments.routing.assigner import Assigner
 from tandem.engine.base import EngineStopped, Sampling

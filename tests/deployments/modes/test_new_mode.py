@@ -13,8 +13,9 @@ from tandem.app.api.completions.responses import stats as shown
 from tandem.deployments.control.metrics import Metrics, Observation
 from tandem.deployments.learning.experience import Experience
 from tandem.deployments.modes import MODES
-from tandem.deployments.modes.base import VERIFIER, Mode, ModeRun, Role, Situation
+from tandem.deployments.modes.base import Mode, ModeRun, Role, Situation
 from tandem.deployments.request.job import Delta, Figures, Job
+from tandem.deployments.request.pools import VERIFIER
 from tandem.deployments.request.session import EndpointSessions
 from tandem.deployments.request.tokenlog import Origin, TokenLog
 from tandem.deployments.routing.directory import Snapshot

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tandem.deployments.access.accounts import Bill
+from tandem.deployments.request.bill import Bill
 from tandem.policies.cost import Used
 
 ASK = {"model": "null", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4}

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from tandem.deployments.access.accounts import Bill
-from tandem.deployments.reports import DELAY_S, Outbox, Report
+from tandem.deployments.learning.report import Report
+from tandem.deployments.outbox import DELAY_S, Outbox
+from tandem.deployments.request.bill import Bill
 from tests.virtual import in_virtual_time, now_s
 
 

@@ -1,0 +1,30 @@
+"""The report of an answer: what it has taught and cost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tandem.deployments.request.bill import Bill
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What an answer has taught and cost, told to the router once it is over, however it ended.
+
+    account: who pays.
+    device: that took part; "" if none did.
+    tokens: of the answer.
+    whole: it came to its end.
+    bill: what it has cost, whatever became of it.
+    taught: by mode, what its `ModeRun.report` says.
+    request: the job's id.
+    """
+
+    account: str
+    device: str
+    tokens: int
+    whole: bool
+    bill: Bill
+    taught: Mapping[str, object] = field(default_factory=dict)
+    request: int = 0

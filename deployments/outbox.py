@@ -1,0 +1,39 @@
+"""Collects what is to be sent to another process, and sends several items in one call.
+
+A call to another process costs far more than what it carries.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+DELAY_S = 0.1
+"""How long an item may wait for others."""
+
+
+class Outbox(Generic[T]):
+    """Items that were not sent yet. send: sends them."""
+
+    def __init__(self, send: Callable[[Sequence[T]], object]) -> None:
+        self._send = send
+        self._kept: list[T] = []
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, item: T) -> None:
+        """Send it soon."""
+        self._kept.append(item)
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(DELAY_S, self.flush)
+
+    def flush(self) -> None:
+        """Send all of them now."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if kept := self._kept:
+            self._kept = []
+            self._send(kept)
