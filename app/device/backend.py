@@ -113,7 +113,7 @@ class DeviceBackend:
             return await self._uplink.assign(wanted)
         if wanted.lost:
             raise NoEndpoint("the device's own engine does not answer")
-        return Assignment(DeviceMode.name, {"device": (here,)}, here.name)
+        return Assignment(DeviceMode.name, {"device": here}, here.name)
 
     async def _dial(self, endpoint: EndpointInfo) -> Engine:
         if endpoint.device:

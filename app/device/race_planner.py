@@ -31,16 +31,16 @@ class Races:
         device's own engine. Raises what the cloud refuses."""
         lost = here.key in wanted.lost
         if not lost and not self._uplink.up:
-            return Assignment(DeviceMode.name, {"device": (here,)}, here.name)
+            return Assignment(DeviceMode.name, {"device": here}, here.name)
         try:
             made = await self._uplink.assign(replace(wanted, mode=CloudMode.name))
         except EngineStopped:
             if lost:
                 raise
-            return Assignment(DeviceMode.name, {"device": (here,)}, here.name)
+            return Assignment(DeviceMode.name, {"device": here}, here.name)
         if lost:
             return made
-        endpoints = {"server": made.endpoints["target"], "device": (here,)}
+        endpoints = {"server": made.endpoints["target"], "device": here}
         self._follow(wanted.account)
         situation = Situation(self._experience, wanted, endpoints, made.prices)
         return Assignment(

@@ -112,10 +112,8 @@ class Uplink:
         name = self.registered.name if self.registered else ""
         return told.assignment(
             {
-                role: tuple(
-                    replace(e, rtt_s=0.0 if e.device and e.name == name else self.rtt_s) for e in there
-                )
-                for role, there in told.endpoints.items()
+                role: replace(e, rtt_s=0.0 if e.device and e.name == name else self.rtt_s)
+                for role, e in told.endpoints.items()
             }
         )
 

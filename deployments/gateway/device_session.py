@@ -235,10 +235,9 @@ class Guest(EngineHandler):
             if began:  # it has nothing to end
                 await self._leave(wanted.request)
             raise
-        for there in made.endpoints.values():
-            for endpoint in there:
-                if not endpoint.device:
-                    self._reached[endpoint.key] = endpoint
+        for endpoint in made.endpoints.values():
+            if not endpoint.device:
+                self._reached[endpoint.key] = endpoint
         self._prices = made.prices
         return made
 

@@ -5,14 +5,13 @@ Each is an Ask of the wire. Its body is msgpack of plain data, never a pickle: a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TypeVar
 
 import msgspec
 
 from tandem.cluster.wire.frames import ProtocolError
 from tandem.deployments.modes import MODES
-from tandem.deployments.request.assignment import Assignment, EndpointInfo, Prices
+from tandem.deployments.request.assignment import Assignment, EndpointInfo, Endpoints, Prices
 from tandem.policies.cost import Used
 
 REGISTER, ASSIGN, OVER, ACCOUNT = "register", "assign", "over", "account"
@@ -50,7 +49,7 @@ class Told(msgspec.Struct, frozen=True):
     """An Assignment. briefing: as the mode has it, packed."""
 
     mode: str
-    endpoints: dict[str, tuple[EndpointInfo, ...]]
+    endpoints: dict[str, EndpointInfo]
     device: str | None
     prices: Prices
     briefing: msgspec.Raw
@@ -63,7 +62,7 @@ class Told(msgspec.Struct, frozen=True):
         endpoints = dict(made.endpoints)
         return cls(made.mode, endpoints, made.device, made.prices, briefing, made.replaceable)
 
-    def assignment(self, endpoints: Mapping[str, tuple[EndpointInfo, ...]]) -> Assignment:
+    def assignment(self, endpoints: Endpoints) -> Assignment:
         """As the executor takes it, with these endpoints. Raises ProtocolError."""
         if (mode := MODES.get(self.mode)) is None:
             raise ProtocolError(f"there is no mode {self.mode!r} here: the cloud is of another version")

@@ -34,7 +34,6 @@ class Role:
 
     name: of the role.
     pool: that a replica is taken from, or DEVICE.
-    count: the most endpoints that have this part at once.
     needed: False: without one, the mode does without it.
     unless: another role; if that one is filled, this one is not needed.
     expendable: the request can do without it, so each of its refusals counts as a loss.
@@ -45,7 +44,6 @@ class Role:
 
     name: str
     pool: str
-    count: int = 1
     needed: bool = True
     unless: str = ""
     expendable: bool = False

@@ -159,7 +159,7 @@ class _Request:
         """The answer's next part, with an assignment of its own."""
         self._leave()
         self._assignment = assignment = await self._assigned()
-        if any(e.key in self._full for there in assignment.endpoints.values() for e in there):
+        if any(e.key in self._full for e in assignment.endpoints.values()):
             await asyncio.sleep(min(self._retry_s, self._room_until_s - self._loop.time()))
         mode, stats = self._executor.mode(assignment.mode), self.stats
         stats.mode, stats.device, stats.prices = assignment.mode, assignment.device, assignment.prices

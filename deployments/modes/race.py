@@ -115,7 +115,7 @@ class RaceMode(Mode):
     @classmethod
     def brief(cls, situation: Situation) -> RaceBriefing:
         experience, wanted = situation.experience, situation.wanted
-        (server,), (device,) = situation.endpoints["server"], situation.endpoints["device"]
+        server, device = situation.endpoints["server"], situation.endpoints["device"]
         history, prices = experience.rivals.of(server, device), situation.prices
         account = experience.accounts.of(wanted.account).payer
         costs = Costs(prices.server, device.joules, prices.exchange_rate)

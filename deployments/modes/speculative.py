@@ -110,7 +110,7 @@ class SpeculativeMode(Mode):
     @classmethod
     def brief(cls, situation: Situation) -> PairBriefing:
         endpoints = situation.endpoints
-        (target,), (drafter,) = endpoints["target"], endpoints.get("device") or endpoints["drafter"]
+        target, drafter = endpoints["target"], endpoints.get("device") or endpoints["drafter"]
         pair = situation.experience.pairs.of(drafter, target)
         return PairBriefing(situation.queue(target), situation.batch_limit, pair.snapshot())
 

@@ -154,8 +154,8 @@ class Prices:
     exchange_rate: float = MAINS_USD_PER_J
 
 
-Endpoints = Mapping[str, tuple[EndpointInfo, ...]]
-"""By role; a role that nobody has is not there."""
+Endpoints = Mapping[str, EndpointInfo]
+"""By role; a role that nobody has is missing."""
 
 
 @dataclass(frozen=True, slots=True)

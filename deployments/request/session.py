@@ -365,47 +365,33 @@ def _seen(trip: asyncio.Task[Trip]) -> None:
 
 
 class EndpointSessions:
-    """A request's sessions at the endpoints of one assignment, by role. Whoever makes it closes what is in `all`.
+    """A request's sessions at the endpoints of one assignment, by role. The executor closes those in `all`.
 
     expendable: the roles that the request can do without.
     """
 
-    __slots__ = ("_assignment", "_by_role", "_context", "_expendable", "all")
+    __slots__ = ("_by_role", "_context", "all")
 
     def __init__(
         self, assignment: Assignment, context: RequestContext, expendable: Collection[str] = ()
     ) -> None:
-        self._assignment, self._context, self._expendable = assignment, context, expendable
-        self.all: list[EndpointSession] = []
+        self._context = context
         self._by_role = {
-            role: [self._add(role, endpoint) for endpoint in there]
-            for role, there in assignment.endpoints.items()
+            role: EndpointSession(endpoint, context, role in expendable, role in assignment.replaceable)
+            for role, endpoint in assignment.endpoints.items()
         }
+        self.all = list(self._by_role.values())
 
     def __getitem__(self, role: str) -> EndpointSession:
-        """Of the role's first endpoint; raises KeyError where nobody has it."""
-        return self._by_role[role][0]
+        """The session of a role; raises KeyError where nobody has it."""
+        return self._by_role[role]
 
     def get(self, role: str) -> EndpointSession | None:
-        """Of the role's first endpoint; None where nobody has it."""
-        return self._by_role[role][0] if role in self._by_role else None
-
-    def each(self, role: str) -> Sequence[EndpointSession]:
-        """One at each endpoint of the role."""
-        return self._by_role.get(role, ())
-
-    def another(self, role: str, number: int = 0) -> EndpointSession:
-        """One more session at the role's endpoint of this number."""
-        return self._add(role, self._by_role[role][number].endpoint)
+        """The session of a role; None where nobody has it."""
+        return self._by_role.get(role)
 
     def at(self, endpoint: EndpointInfo) -> EndpointSession:
-        """One at an endpoint that came later, and that the request can do without."""
+        """A session at an endpoint that came later, and that the request can do without."""
         session = EndpointSession(endpoint, self._context, expendable=True, replaceable=True)
-        self.all.append(session)
-        return session
-
-    def _add(self, role: str, endpoint: EndpointInfo) -> EndpointSession:
-        replaceable = role in self._assignment.replaceable
-        session = EndpointSession(endpoint, self._context, role in self._expendable, replaceable)
         self.all.append(session)
         return session

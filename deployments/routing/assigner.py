@@ -147,7 +147,7 @@ class Assigner:
         made = Assignment(
             mode=name,
             endpoints=cast,
-            device=device[0].name if device else None,
+            device=device.name if device else None,
             prices=prices,
             briefing=mode.brief(
                 Situation(self.experience, wanted, cast, prices, self._queue, self._batch_limit)
@@ -156,12 +156,11 @@ class Assigner:
                 r.name for r in mode.roles if r.name in cast and self._spare(r, cast, wanted)
             ),
         )
-        for there in cast.values():
-            for endpoint in there:
-                if endpoint.device:
-                    self._devices.assigned(endpoint.name, now_s)
-                else:
-                    self._assigned[endpoint.key] += 1
+        for endpoint in cast.values():
+            if endpoint.device:
+                self._devices.assigned(endpoint.name, now_s)
+            else:
+                self._assigned[endpoint.key] += 1
         return made
 
     def take_in(self, report: Report) -> None:
@@ -199,18 +198,20 @@ class Assigner:
         self, mode: type[Mode], device: str | None, wanted: RoutingRequest, retry_lost: bool, now_s: float
     ) -> Endpoints | str:
         """Endpoints by role, or the mode that serves the request in place of this one."""
-        cast: dict[str, tuple[EndpointInfo, ...]] = {}
+        cast: dict[str, EndpointInfo] = {}
         for role in mode.roles:
             needed = role.needed and role.unless not in cast
             forgotten = role.pool == DEVICE and _begun(wanted) and self._is_forgotten(device)
             if role.if_lost and role.unless not in cast and (forgotten or _has_lost(role, wanted)):
                 return role.if_lost
-            if role.pool == DEVICE:
-                there = self._device(role, device) if (needed or device is not None) and not forgotten else ()
+            if role.pool != DEVICE:
+                endpoint = self._replica(role, wanted, retry_lost, now_s)
+            elif forgotten or (device is None and not needed):
+                endpoint = None
             else:
-                there = self._replicas(role, wanted, retry_lost, now_s)
-            if there:
-                cast[role.name] = there
+                endpoint = self._device(role, device)
+            if endpoint is not None:
+                cast[role.name] = endpoint
             elif needed:
                 empty = None if self._pools.get(role.pool) else role.pool
                 if not role.if_absent:
@@ -232,19 +233,19 @@ class Assigner:
         """Whether it was there and is not now: answers under way do without it."""
         return device is not None and device not in self._devices.records
 
-    def _device(self, role: Role, name: str | None) -> tuple[EndpointInfo, ...]:
+    def _device(self, role: Role, name: str | None) -> EndpointInfo:
         device = self._devices.records.get(name or "")
         if device is None:
             self._refuse(name or ANY_DEVICE)
         for verifier in self._pools.get(VERIFIER, ()):
             if device.vocabulary != verifier.vocabulary and not role.translated:
                 raise InvalidRequest(f"device {name!r} has another vocabulary than {verifier.model!r}")
-        return (EndpointInfo.of(device),)
+        return EndpointInfo.of(device)
 
-    def _replicas(
+    def _replica(
         self, role: Role, wanted: RoutingRequest, retry_lost: bool, now_s: float
-    ) -> tuple[EndpointInfo, ...]:
-        """As many as the role takes, of those that are up and have not failed the request."""
+    ) -> EndpointInfo | None:
+        """One of those that are up and have not failed the request; None if there is none."""
         up = self._fitting(role.pool, wanted)
         if wanted.lost and (role.expendable or not retry_lost):
             up = [e for e in up if e.key not in wanted.lost]
@@ -255,14 +256,12 @@ class Assigner:
             up = [e for e in up if e.key not in wanted.full] or up
         elif self._kept_until_s and not wanted.sent and not role.expendable:
             up = self._not_kept(up, now_s)
-        chosen: list[EndpointInfo] = []
-        while up and len(chosen) < role.count:
-            policy = self._routing.get(role.pool)
-            if policy is None:
-                policy = self._routing[role.pool] = self._new_routing()
-            chosen.append(up[policy.choose([self._load(e) for e in up])])
-            up = [e for e in up if e is not chosen[-1]] if role.count > 1 else ()
-        return tuple(chosen)
+        if not up:
+            return None
+        policy = self._routing.get(role.pool)
+        if policy is None:
+            policy = self._routing[role.pool] = self._new_routing()
+        return up[policy.choose([self._load(e) for e in up])]
 
     def _fitting(self, pool: str, wanted: RoutingRequest) -> Sequence[EndpointInfo]:
         """Those that are up; of parts of a split model, those that fit the one that the request's driver has."""
@@ -289,7 +288,7 @@ class Assigner:
         if role.if_absent or not role.needed or role.unless in cast:
             return True
         pools = [r.pool for r in MODES[role.if_lost].roles if r.needed] if role.if_lost else [role.pool]
-        taken = {e.key for e in cast[role.name]}.union(wanted.lost)
+        taken = {cast[role.name].key, *wanted.lost}
         return all(any(e.key not in taken for e in self._fitting(pool, wanted)) for pool in pools)
 
     def _load(self, endpoint: EndpointInfo) -> int:

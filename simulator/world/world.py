@@ -283,10 +283,9 @@ class World:
             self.refresh_soon()
 
     def _server(self, assignment: Assignment) -> int:
-        for there in assignment.endpoints.values():
-            for endpoint in there:
-                if (number := self._numbers.get(endpoint.key)) is not None:
-                    return number
+        for endpoint in assignment.endpoints.values():
+            if (number := self._numbers.get(endpoint.key)) is not None:
+                return number
         return -1
 
     # -- the way to engines -------------------------------------------------------------------------------

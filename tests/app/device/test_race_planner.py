@@ -122,7 +122,7 @@ async def test_it_is_planned_by_the_keys_budget_and_by_what_was_seen_from_here()
         made = await here.races.assign(WANTED, HERE)
         assert isinstance(made.briefing, RaceBriefing)
         assert (made.mode, made.briefing.start, made.briefing.history.ttft.seen) == ("race", BOTH, 0)
-        ((server,), (device,)) = made.endpoints["server"], made.endpoints["device"]
+        server, device = made.endpoints["server"], made.endpoints["device"]
         assert (server.key, server.rtt_s, device) == (TARGET.key, here.uplink.rtt_s, HERE)
         assert made.briefing.costs.server == made.prices.server
         assert made.prices.server.decode == 10.0, "as the cloud has it"
@@ -169,7 +169,7 @@ async def test_where_the_device_has_failed_the_cloud_goes_on() -> None:
         assert origins == [Origin.DEVICE] * 3 + [Origin.CLOUD] * (TOKENS - 3)
         without = replace(WANTED, lost=(HERE.key,), sent=3)
         made = await here.races.assign(without, HERE)
-        assert (made.mode, made.endpoints["target"][0].key) == ("cloud", TARGET.key)
+        assert (made.mode, made.endpoints["target"].key) == ("cloud", TARGET.key)
         cloud.refusal = EngineStopped("no verifier is up")
         with pytest.raises(EngineStopped):
             await here.races.assign(without, HERE)

@@ -45,7 +45,7 @@ LAPTOP = EndpointInfo("laptop", "10.0.0.2:1", "laptop", rtt_s=0.5, device=True)
 PAIR = Pairs(StaticWindow).of(LAPTOP, TARGET)
 MADE = Assignment(
     "speculative",
-    {"target": (TARGET,), "device": (LAPTOP,)},
+    {"target": TARGET, "device": LAPTOP},
     "laptop",
     briefing=PairBriefing(0.5, 8, PAIR.snapshot()),
     replaceable=frozenset({"device"}),
@@ -130,7 +130,7 @@ async def test_an_assignment_arrives_as_the_router_made_it() -> None:
         assert (made.mode, made.device, made.replaceable) == ("speculative", "laptop", {"device"})
         assert made.prices == MADE.prices
         assert made.briefing == MADE.briefing
-        ((device,), (target,)) = made.endpoints["device"], made.endpoints["target"]
+        device, target = made.endpoints["device"], made.endpoints["target"]
         assert (device.key, device.rtt_s) == (LAPTOP.key, 0.0)
         assert (target.key, target.rtt_s) == (TARGET.key, uplink.rtt_s)
         engine = await uplink.dial(target)

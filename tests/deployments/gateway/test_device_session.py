@@ -72,7 +72,7 @@ class Office:
         if self.refusal is not None:
             raise self.refusal
         prices = Prices(PerToken(1.0, 10.0), 1e-3)
-        return Assignment("cloud", {"target": (TARGET,)}, None, prices)
+        return Assignment("cloud", {"target": TARGET}, None, prices)
 
     async def account(self, key: str) -> Statement:
         self.accounts.append(key)
@@ -139,7 +139,7 @@ async def test_its_key_says_who_it_is_and_who_pays() -> None:
         assert present is not None
         assert (present.name, present.address, present.dialled_in) == ("laptop", "10.0.0.5:2", True)
         told = await assigned(connection)
-        assert told.assignment(told.endpoints).endpoints == {"target": (TARGET,)}
+        assert told.assignment(told.endpoints).endpoints == {"target": TARGET}
         (wanted,) = office.asked
         assert (wanted.account, wanted.device, wanted.devices) == ("key-1", "laptop", ("laptop",))
         assert (wanted.request, wanted.prompt_tokens) == (7, 3)

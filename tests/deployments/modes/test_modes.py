@@ -44,7 +44,7 @@ async def answer(
         return engines[endpoint.engine]
 
     log, stats = log or TokenLog(), JobStats()
-    there = {role: (EndpointInfo(role, role, role, device=role == "device"),) for role in engines}
+    there = {role: EndpointInfo(role, role, role, device=role == "device") for role in engines}
     made = mode(Tools(lambda: window or StaticWindow()))
     history = pair or PairHistory(window or StaticWindow())
     if isinstance(made, SpeculativeMode) and pair is not None:

@@ -1,4 +1,4 @@
-"""A mode of its own, registered here alone: two verifiers take turns to give a token, a third session counts along."""
+"""A mode of its own, registered here alone: two verifiers take turns to give a token."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Turns(Figures):
 
 class TurnsMode(Mode):
     name = "turns"
-    roles = (Role("players", VERIFIER, count=2),)
+    roles = (Role("first", VERIFIER), Role("second", VERIFIER))
     figures = Turns
 
     def start(self, job: Job) -> ModeRun:
@@ -49,7 +49,7 @@ class TurnsMode(Mode):
 
     @classmethod
     def brief(cls, situation: Situation) -> int:
-        return len(situation.endpoints["players"])
+        return len(situation.endpoints)
 
     @classmethod
     def learn(cls, experience: Experience, taught: object, used: Used) -> None:
@@ -68,18 +68,14 @@ class TurnsRun(ModeRun):
         self, sessions: EndpointSessions, log: TokenLog, briefing: object
     ) -> AsyncGenerator[Delta, None]:
         self.assigned += 1
-        players = sessions.each("players")
-        assert len(players) == briefing
-        beside = sessions.another("players")
-        await asyncio.gather(
-            *(p.open(self.job.prompt, self.job.sampling, log.ids) for p in [*players, beside])
-        )
+        players = sessions["first"], sessions["second"]
+        assert briefing == 2
+        await asyncio.gather(*(p.open(self.job.prompt, self.job.sampling, log.ids) for p in players))
         while True:
             position = len(log)
-            turn = position % len(players)
+            turn = position % 2
             verdict = await players[turn].verify([])
-            for other in [*players[:turn], *players[turn + 1 :], beside]:
-                await other.extend(position, verdict.ids)
+            await players[1 - turn].extend(position, verdict.ids)
             self.figures.first += turn == 0
             self.figures.second += turn == 1
             yield Delta(verdict.ids, [Origin.CLOUD], verdict.finish, position=position)
@@ -106,7 +102,7 @@ async def test_it_is_assigned_run_counted_and_learnt_from() -> None:
     ids, stats = await answer(world, job())
     assert ids == reference(PROMPT, 9)
     assert (stats.mode, Turns.of(stats).first, Turns.of(stats).second) == ("turns", 5, 4)
-    assert sorted([(await e.stats()).opened for e in engines]) == [1, 2], "two sessions at one engine"
+    assert [(await e.stats()).opened for e in engines] == [1, 1]
     assert learnt == [1]
     assert await left_open(world) == 0
     assert shown([stats, stats]).model_dump()["second"] == 8
@@ -116,7 +112,7 @@ async def test_it_is_assigned_run_counted_and_learnt_from() -> None:
     assert b'tandem_turns_total{reason="second"} 4.0' in metrics.exposition()[0]
 
 
-async def test_it_goes_on_with_one_where_the_other_fails() -> None:
+async def test_it_goes_on_at_one_verifier_where_the_other_fails() -> None:
     bad = Failing(NullEngine(), "verify", 2, lambda: EngineStopped("gone"))
     world = World([bad, NullEngine()])
     ids, stats = await answer(world, job())

@@ -68,7 +68,7 @@ async def test_every_token_is_scored_once() -> None:
         async def dial(_: EndpointInfo) -> Engine:
             return engine
 
-        there = {"target": (EndpointInfo("target", "target", "target"),)}
+        there = {"target": EndpointInfo("target", "target", "target")}
         return EndpointSessions(Assignment("cloud", there), RequestContext(dial, stats))
 
     async def answer(engine: Engine) -> None:

@@ -33,7 +33,7 @@ async def test_a_new_router_refuses_nothing_before_it_knows_what_is_up() -> None
     await asyncio.sleep(3.0)
     assert not asking.done()
     made.see(UP)
-    assert (await asking).endpoints["target"][0].address == "v:0"
+    assert (await asking).endpoints["target"].address == "v:0"
     assert now_s() == 3.0, "at once, when it hears"
 
 
@@ -52,5 +52,5 @@ async def test_an_endpoint_that_failed_the_request_is_tried_again_after_a_while(
     made.see(UP)
     key = UP.pools["verifier"][0].key
     again = await made.assign(replace(CLOUD, lost=(key,)))
-    assert again.endpoints["target"][0].key == key
+    assert again.endpoints["target"].key == key
     assert now_s() == pytest.approx(1.0, abs=0.5)
