@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import re
 import types
 import typing
 from collections.abc import Iterator
-from functools import cache
-from inspect import cleandoc
 from typing import Any, NamedTuple
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from tandem.deployments.docstrings import meanings
 from tandem.engine.config import PolicyChoice
 
 UNITS = {
@@ -23,8 +21,6 @@ UNITS = {
     "bytes": "bytes",
 }
 """By the end of a setting's name."""
-
-_MEANING = re.compile(r"^(\w+(?:, \w+)*): (.*)$")
 
 
 class Setting(NamedTuple):
@@ -66,24 +62,6 @@ def settings(
         else:
             meaning, unit = meanings(model)[name], _unit(name)
             yield Setting(key, meaning, _allowed(field), "" if unit in meaning else unit, _default(field))
-
-
-@cache
-def meanings(model: type[BaseModel]) -> dict[str, str]:
-    """Of its fields, as the docstrings of the class and its bases have them."""
-    found: dict[str, str] = {}
-    for base in reversed(model.__mro__):
-        if issubclass(base, BaseModel) and base.__doc__:
-            names: list[str] = []
-            for line in cleandoc(base.__doc__).splitlines():
-                if match := _MEANING.match(line):
-                    names = match[1].split(", ")
-                    found |= dict.fromkeys(names, match[2])
-                elif names and line.startswith("    "):
-                    found |= {name: f"{found[name]} {line.strip()}" for name in names}
-                else:
-                    names = []
-    return {name: meaning for name, meaning in found.items() if name in model.model_fields}
 
 
 def _models(annotation: Any) -> list[type[BaseModel]]:

@@ -7,9 +7,10 @@ from pathlib import Path
 
 from typer.testing import CliRunner
 
-from tandem.app.cli.config import markdown, meanings, settings
+from tandem.app.cli.config import markdown, settings
 from tandem.app.cli.main import cli
 from tandem.app.settings import Settings
+from tandem.deployments.docstrings import meanings
 from tandem.policies.routing.replica import routing
 from tandem.policies.speculation.window import window
 
