@@ -185,7 +185,7 @@ async def decode(
     async with aclosing(session.generate()) as stream:
         async for tokens in stream:
             ids = tokens.ids
-            yield Delta(ids, [origin] * len(ids), tokens.finish, tokens.logprobs, None, len(log))
+            yield Delta(ids, [origin] * len(ids), tokens.finish, logprobs=tokens.logprobs, position=len(log))
 
 
 def judged(position: int, drafted: int, verdict: Verdict) -> Delta:
@@ -193,4 +193,4 @@ def judged(position: int, drafted: int, verdict: Verdict) -> Delta:
     accepted = min(verdict.accepted, len(verdict.ids))
     own = Origin.CORRECTED if accepted < drafted else Origin.BONUS if drafted else Origin.CLOUD
     origins = [Origin.DRAFT] * accepted + [own] * (len(verdict.ids) - accepted)
-    return Delta(verdict.ids, origins, verdict.finish, verdict.logprobs, None, position)
+    return Delta(verdict.ids, origins, verdict.finish, logprobs=verdict.logprobs, position=position)

@@ -388,7 +388,7 @@ class _Runner:
         """The tokens as the log's next."""
         ids = tokens.ids
         origins = [ORIGINS[self.side]] * len(ids)
-        return Delta(ids, origins, tokens.finish, tokens.logprobs, None, len(self._log))
+        return Delta(ids, origins, tokens.finish, logprobs=tokens.logprobs, position=len(self._log))
 
     async def pause(self) -> None:
         """Generate no further; what the log doesn't have is forgotten."""

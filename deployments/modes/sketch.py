@@ -281,7 +281,13 @@ class SketchRun(ModeRun):
         async with aclosing(self._timed(target)) as stream:
             async for tokens in stream:
                 ids = tokens.ids
-                yield Delta(ids, [Origin.CLOUD] * len(ids), tokens.finish, tokens.logprobs, None, len(log))
+                yield Delta(
+                    ids,
+                    [Origin.CLOUD] * len(ids),
+                    tokens.finish,
+                    logprobs=tokens.logprobs,
+                    position=len(log),
+                )
 
     async def _timed(self, target: EndpointSession) -> AsyncGenerator[Tokens, None]:
         """What the target gives, while its pace is noted."""

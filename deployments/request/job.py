@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field, fields, replace
+from itertools import chain
 from typing import ClassVar, Self
 
 from tandem.deployments.request.assignment import Prices
@@ -139,16 +140,55 @@ class JobStats:
 class Delta:
     """New output tokens of a job, in order, which are never taken back.
 
-    finish: "stop" or "length" with the last ones.
-    stats: what the request has cost so far, in an object that is kept up to date; the executor adds it.
-    position: where in the output they begin.
-    prompt_logprobs: of the prompt's next tokens; its first has none.
+    finish: why the answer ended, "stop" or "length"; None before its last token.
+    logprobs: log-probabilities of the tokens; None if not asked for.
+    stats: cost of the request so far, in an object that the executor adds and updates.
+    position: index of the first of the tokens in the output.
+    prompt_logprobs: log-probabilities of the prompt's next tokens; its first token has none.
     """
 
     ids: list[int]
     origins: list[Origin]
     finish: str | None = None
+    _: KW_ONLY
     logprobs: list[TokenLogprob] | None = None
     stats: JobStats | None = None
     position: int = 0
     prompt_logprobs: list[TokenLogprob] | None = None
+
+    @classmethod
+    def join(cls, deltas: Sequence[Delta]) -> Delta:
+        """Join consecutive deltas of one job."""
+        logprobs = [delta.logprobs for delta in deltas if delta.logprobs is not None]
+        prompt_logprobs = [delta.prompt_logprobs for delta in deltas if delta.prompt_logprobs is not None]
+        return cls(
+            [token for delta in deltas for token in delta.ids],
+            [origin for delta in deltas for origin in delta.origins],
+            next((delta.finish for delta in deltas if delta.finish), None),
+            logprobs=list(chain.from_iterable(logprobs)) if logprobs else None,
+            stats=next((delta.stats for delta in reversed(deltas) if delta.stats), None),
+            position=deltas[0].position,
+            prompt_logprobs=list(chain.from_iterable(prompt_logprobs)) if prompt_logprobs else None,
+        )
+
+    def split(self, tokens: int) -> tuple[Delta, Delta | None]:
+        """Split after the first `tokens` tokens; None if there are no more. `finish` stays with the last token."""
+        if tokens >= len(self.ids):
+            return self, None
+        ids, origins, logprobs = self.ids, self.origins, self.logprobs
+        first = replace(
+            self,
+            ids=ids[:tokens],
+            origins=origins[:tokens],
+            finish=None,
+            logprobs=logprobs and logprobs[:tokens],
+        )
+        rest = Delta(
+            ids[tokens:],
+            origins[tokens:],
+            self.finish,
+            logprobs=logprobs and logprobs[tokens:],
+            stats=self.stats,
+            position=self.position + tokens,
+        )
+        return first, rest

@@ -40,23 +40,26 @@ async def paced(deltas: AsyncGenerator[Delta, None], rate: float) -> AsyncGenera
 
 
 class _Store:
-    """What the job has said and the reader has not been given. tokens: how many."""
+    """Deltas of the job that the reader has not been given.
+
+    tokens: number of tokens in them.
+    """
 
     def __init__(self) -> None:
-        self._kept = Delta([], [])
+        self._kept: list[Delta] = []
         self._news = asyncio.Event()
         self._ended = False
 
     @property
     def tokens(self) -> int:
-        return len(self._kept.ids)
+        return sum(len(delta.ids) for delta in self._kept)
 
     async def fill(self, deltas: AsyncGenerator[Delta, None]) -> None:
         """Take in all that comes."""
         try:
             async with aclosing(deltas):
                 async for delta in deltas:
-                    self._put(delta)
+                    self._kept.append(delta)
                     self._news.set()
         finally:
             self._ended = True
@@ -64,7 +67,7 @@ class _Store:
 
     async def has_more(self) -> bool:
         """Wait until there is something to take; False when nothing more will come."""
-        while not self.tokens and not self._kept.finish:
+        while not self._kept:
             if self._ended:
                 return False
             self._news.clear()
@@ -72,24 +75,7 @@ class _Store:
         return True
 
     def take(self, tokens: int) -> Delta:
-        """The next tokens, at most so many; the end with the last of them."""
-        kept = self._kept
-        last = tokens >= len(kept.ids)
-        scores = None if kept.logprobs is None else kept.logprobs[:tokens]
-        taken = Delta(kept.ids[:tokens], kept.origins[:tokens], None, scores, kept.stats)
-        if last:
-            taken.finish = kept.finish
-            self._kept = Delta([], [])
-        else:
-            for part in (kept.ids, kept.origins, kept.logprobs or []):
-                del part[:tokens]
+        """Take the next tokens, at most `tokens` of them; the end comes with the last."""
+        taken, rest = Delta.join(self._kept).split(tokens)
+        self._kept = [] if rest is None else [rest]
         return taken
-
-    def _put(self, delta: Delta) -> None:
-        kept = self._kept
-        kept.ids += delta.ids
-        kept.origins += delta.origins
-        kept.finish, kept.stats = delta.finish, delta.stats
-        if delta.logprobs is not None:
-            kept.logprobs = kept.logprobs or []
-            kept.logprobs += delta.logprobs

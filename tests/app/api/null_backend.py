@@ -212,7 +212,7 @@ class NullBackend:
         stats.figures[Speculation.mode] = Speculation(rounds=2, drafted=8, accepted=6)
         if job.scored:
             yield Delta([], [], prompt_logprobs=[TokenLogprob(-float(token)) for token in job.prompt[1:]])
-        delta = Delta([], [], None, [] if job.sampling.logprobs >= 0 else None)
+        delta = Delta([], [], logprobs=[] if job.sampling.logprobs >= 0 else None)
         async for tokens in session.generate():
             token, finish = tokens.ids[0], tokens.finish
             if self.says is not None:
@@ -229,7 +229,7 @@ class NullBackend:
             if len(delta.ids) == self.burst or finish:
                 delta.finish, delta.stats = finish, stats
                 yield delta
-                delta = Delta([], [], None, None if delta.logprobs is None else [])
+                delta = Delta([], [], logprobs=None if delta.logprobs is None else [])
             if finish:
                 return
             await self._interrupt(stats.tokens)

@@ -30,7 +30,7 @@ def feed(log, cuts, stop=(), scored=False, take_always=True):
     for n, part in enumerate(deltas):
         last = n == len(deltas) - 1
         scores = [TokenLogprob(-0.5) for _ in part] if scored else None
-        delta = Delta([i for i, _ in part], [o for _, o in part], "length" if last else None, scores)
+        delta = Delta([i for i, _ in part], [o for _, o in part], "length" if last else None, logprobs=scores)
         delta.stats = JobStats(mode="cloud") if last else None
         choice.push(delta)
         if take_always or last or choice.finish:
@@ -99,7 +99,7 @@ def test_an_unfinished_character_at_the_end_has_an_origin(cuts):
     choice = Choice(TOKENIZER)
     if cuts:  # the end comes alone
         choice.push(Delta([i for i, _ in log], [o for _, o in log]))
-        choice.push(Delta([], [], "length", None, JobStats()))
+        choice.push(Delta([], [], "length", stats=JobStats()))
         piece = choice.take()
     else:
         _, (piece,) = feed(log, [])
@@ -134,7 +134,7 @@ def test_what_is_known_where_a_stop_string_ends_a_job_early():
     assert stats.total_s >= stats.ttft_s > 0
     known.figures[Speculation.mode].rounds += 1
     assert Speculation.of(stats) == Speculation(rounds=1, drafted=4, accepted=2), "as of then"
-    choice.push(Delta([5], [Origin.BONUS], "stop", None, JobStats()))
+    choice.push(Delta([5], [Origin.BONUS], "stop", stats=JobStats()))
     assert choice.take() is None
 
 

@@ -44,7 +44,9 @@ class Source:
                 last = n == len(self.deltas) - 1 and not self.error
                 scores = [TokenLogprob(-float(i)) for i in ids]
                 stats = JobStats() if last else None
-                yield Delta(ids, [Origin.CLOUD] * tokens, "length" if last else None, scores, stats)
+                yield Delta(
+                    ids, [Origin.CLOUD] * tokens, "length" if last else None, logprobs=scores, stats=stats
+                )
             if self.error:
                 raise self.error
         finally:
@@ -153,6 +155,19 @@ async def test_a_paced_stream_is_not_faster_than_its_reader(http):
     assert [chunk["choices"][0]["finish_reason"] for chunk in said] == [None] * (len(said) - 1) + ["stop"]
     stats = said[-1]["tandem"]["stats"]
     assert (stats["tokens"], stats["reader_rate"]) == (len(SAYS) + 1, rate)
+
+
+async def test_a_paced_stream_keeps_the_log_probabilities_of_the_prompt(http):
+    asked = {"model": "null", "prompt": "ab", "echo": True, "logprobs": 0, "max_tokens": 2, "stream": True}
+
+    async def told(tandem):
+        async with http.stream("POST", "/v1/completions", json=asked | {"tandem": tandem}) as reply:
+            lines = [line.removeprefix("data: ") async for line in reply.aiter_lines()]
+        chunks = [json.loads(line) for line in lines if line.startswith("{")]
+        return [s for c in chunks for s in c["choices"][0]["logprobs"]["token_logprobs"]]
+
+    assert await told({"paced": True, "reader_rate": 1000}) == await told({})
+    assert len(await told({})) == len("ab") + 2
 
 
 async def test_a_paced_stream_of_several_choices(openai):
