@@ -140,34 +140,35 @@ async def test_the_replicas_of_the_api_keep_one_account(http: httpx.AsyncClient)
 async def test_speculation_says_what_the_cloud_says(openai: AsyncOpenAI) -> None:
     for question in QUESTIONS:
         expected, stats = await ask(openai, question, {"mode": "cloud"})
-        assert set(stats["by_origin"]) == {"cloud"}
+        assert set(stats["tokens"]["by_origin"]) == {"cloud"}
         for device in (None, "laptop", SLOW_DEVICE if question is LONG else "laptop"):
             text, stats = await ask(openai, question, {"mode": "speculative", "device": device})
             assert text == expected
             assert (stats["mode"], stats["device"]) == ("speculative", device)
-            assert stats["rounds"] > 0
-            assert stats["by_origin"].get("draft", 0) == stats["accepted"]
+            assert stats["modes"]["speculative"]["rounds"] > 0
+            assert stats["tokens"]["by_origin"].get("draft", 0) == stats["modes"]["speculative"]["accepted"]
 
 
 async def test_a_device_answers_alone(openai: AsyncOpenAI) -> None:
     text, stats = await ask(openai, tandem={"mode": "device", "device": "laptop"})
     assert text
-    assert stats["by_origin"] == {"device": stats["tokens"]}
+    assert stats["tokens"]["by_origin"] == {"device": stats["tokens"]["output"]}
 
 
 async def test_small_models_write_what_the_large_one_has_sketched(openai: AsyncOpenAI) -> None:
     """A replica of the API that does not know yet how fast the large one is has it answer in full."""
     for _ in range(8):
         text, stats = await ask(openai, LONG, {"mode": "sketch", "show_sketch": True}, max_tokens=400)
-        if stats["sketches"]:
+        sketch = stats["modes"]["sketch"]
+        if sketch["sketches"]:
             break
-        assert stats["sketch_in_full"] == 1
-        assert set(stats["by_origin"]) == {"cloud"}
-    assert stats["by_origin"].keys() >= {"sketch", "expansion"}
+        assert sum(sketch["in_full"].values()) == 1
+        assert set(stats["tokens"]["by_origin"]) == {"cloud"}
+    assert stats["tokens"]["by_origin"].keys() >= {"sketch", "expansion"}
     lines, _, answer = text.partition("\n\n")
-    assert stats["sketch_notes"] == len(lines.splitlines()) > 2
-    assert answer.count(".") >= stats["sketch_notes"]
-    assert stats["device_tokens"][1] > stats["server_tokens"][1] > 0
+    assert sketch["notes"] == len(lines.splitlines()) > 2
+    assert answer.count(".") >= sketch["notes"]
+    assert stats["tokens"]["device_out"] > stats["tokens"]["server_out"] > 0
 
 
 async def test_a_race_is_run_and_paid_for(openai: AsyncOpenAI, http: httpx.AsyncClient) -> None:
@@ -178,18 +179,18 @@ async def test_a_race_is_run_and_paid_for(openai: AsyncOpenAI, http: httpx.Async
     text, stats = await ask(openai, tandem=wishes, max_tokens=40)
     assert text
     assert (stats["mode"], stats["device"], stats["replans"]) == ("race", SLOW_DEVICE, 0)
-    assert stats["tokens"] == sum(stats["by_origin"].values()) == 40
-    assert set(stats["by_origin"]) <= {"cloud", "device"}
+    assert stats["tokens"]["output"] == sum(stats["tokens"]["by_origin"].values()) == 40
+    assert set(stats["tokens"]["by_origin"]) <= {"cloud", "device"}
     # The device takes in the prompt once, or as far as it came before it lost; the server again when it takes over.
-    assert stats["server_tokens"][0] > 0
-    assert stats["device_tokens"][0] > 0
-    assert stats["joules"] > 0
+    assert stats["tokens"]["server_in"] > 0
+    assert stats["tokens"]["device_in"] > 0
+    assert stats["cost"]["joules"] > 0
 
     async def booked() -> bool:
         """What a replica of the API did is on the account a moment later, whichever replica shows it."""
         account = (await http.get("/v1/account", params=own)).json()
         joules = account["device_joules"] - before["device_joules"]
-        return account["requests"] == before["requests"] + 1 and joules >= stats["joules"] * 0.999
+        return account["requests"] == before["requests"] + 1 and joules >= stats["cost"]["joules"] * 0.999
 
     await until(booked, within_s=2.0)
     assert (await http.get("/v1/account")).json() == elsewhere, "another account"
@@ -285,20 +286,20 @@ async def test_a_device_dies_and_the_cloud_goes_on(
     text, stats = await rest_of(answer, begun)
     assert stats["replans"] == 1, "the fault did not reach this answer"
     assert stats["mode"] == "cloud"
-    assert stats["tokens"] == sum(stats["by_origin"].values())
+    assert stats["tokens"]["output"] == sum(stats["tokens"]["by_origin"].values())
     if mode == "speculative":
         assert text == (await ask(openai, tandem={"mode": "cloud"}))[0]
     else:
         assert text.startswith(begun)
-        assert stats["by_origin"]["device"] > 0
-        assert stats["by_origin"]["cloud"] > 0
+        assert stats["tokens"]["by_origin"]["device"] > 0
+        assert stats["tokens"]["by_origin"]["cloud"] > 0
 
     async def back_again() -> bool:
         devices = (await http.get("/v1/devices")).json()["data"]
         if SLOW_DEVICE not in [device["name"] for device in devices]:
             return False
         _, stats = await ask(openai, tandem={"mode": "device", "device": SLOW_DEVICE}, max_tokens=5)
-        return set(stats["by_origin"]) == {"device"}
+        return set(stats["tokens"]["by_origin"]) == {"device"}
 
     await until(back_again, within_s=30)
 
@@ -340,7 +341,7 @@ async def test_the_control_plane_dies_and_comes_back(openai: AsyncOpenAI, http: 
 
     await until(ready, within_s=30)
     _, stats = await ask(openai, tandem={"mode": "device", "device": "laptop"})
-    assert set(stats["by_origin"]) == {"device"}, "the devices registered with the new scheduler"
+    assert set(stats["tokens"]["by_origin"]) == {"device"}, "the devices registered with the new scheduler"
 
 
 def _actor(prefix: str) -> Any:

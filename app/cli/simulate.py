@@ -52,7 +52,7 @@ def run_sweep(path: Path, vary: Sequence[str], out: Path, picture: Path | None) 
 
 
 def _cells(summary: Mapping[str, Any]) -> list[str]:
-    fused = summary["fused_share"]
+    fused = summary["modes"].get("speculative", {}).get("fused_share")
     return [
         f"{summary['requests_per_s']:.2f}",
         _mean_ms(summary["ttft_s"]),
@@ -82,10 +82,11 @@ def _show(result: Result) -> None:
         f"{summary['tokens_per_s']:.0f} tokens/s; servers busy "
         f"{sum(summary['utilisation']) / len(summary['utilisation']):.0%}"
     )
-    if summary["drafted"]:
-        window = "" if summary["window"] is None else f", mean window {summary['window']:.2f} tokens"
+    rounds = summary["modes"].get("speculative", {})
+    if rounds.get("drafted"):
+        window = "" if rounds["mean_window"] is None else f", mean window {rounds['mean_window']:.2f} tokens"
         console.print(
-            f"acceptance {summary['acceptance']:.3f}{window}, {summary['fused_share']:.0%} of rounds fused"
+            f"acceptance {rounds['acceptance']:.3f}{window}, {rounds['fused_share']:.0%} of rounds fused"
         )
     for line in (*_reading(summary), *_costs(summary), *_failures(summary)):
         console.print(line)

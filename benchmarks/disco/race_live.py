@@ -187,9 +187,9 @@ async def ask(http: httpx.AsyncClient, case: Case, device: str, prompt: str) -> 
     return Answer(
         ttft_s=times_s[0],
         gaps_s=np.diff(times_s).tolist(),
-        usd=stats["usd"],
-        migrations=stats["migrations"],
-        delayed=stats["stall_s"] * READER_RATE,
+        usd=stats["cost"]["usd"],
+        migrations=stats["modes"].get("race", {}).get("migrations", 0),
+        delayed=stats["reader"]["stall_s"] * READER_RATE,
     )
 
 

@@ -37,9 +37,12 @@ LOST = (EndpointLost, EngineStopped, NoCapacity)
 
 @dataclass(slots=True)
 class Racing(Figures):
-    """failovers: to the other endpoint because one failed.
-    migrations: to the cheaper one; migrations_failed: that it could not take over.
-    kept: losers that were to hold the prompt.
+    """Figures of a race.
+
+    failovers: times that one endpoint took over because the other had failed or stalled.
+    migrations: times that the answer moved to the cheaper endpoint.
+    migrations_failed: times that it could not move, as the cheaper endpoint failed.
+    kept: losers that were to keep the prompt for a migration.
     """
 
     mode = "race"
@@ -49,9 +52,6 @@ class Racing(Figures):
     migrations: int = 0
     migrations_failed: int = 0
     kept: int = 0
-
-    def shown(self) -> dict[str, int | float]:
-        return {"failovers": self.failovers, "migrations": self.migrations}
 
     def counted(self) -> Iterator[tuple[str, str, float]]:
         yield "migrations", "cost", self.migrations

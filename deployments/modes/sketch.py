@@ -12,7 +12,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import msgspec
@@ -43,16 +43,18 @@ ENDLESS, NO_LIST = "endless", "no_list"
 
 @dataclass(slots=True)
 class Sketched(Figures):
-    """sketches: that were expanded.
-    sketch_tokens: of these, as the target wrote them.
-    expected: tokens that it expected of the answers.
-    notes: short sentences in them.
-    groups: that they were expanded in, all candidates' together.
-    candidates: expansions of a sentence that there were to choose from, summed over the sentences.
-    rewritten: sentences that the target wrote, as no expansion was any good.
-    moved: expansions that went on elsewhere after an endpoint failed.
-    finished: answers that the target finished, as nobody was left to expand them.
-    in_full: answers that it wrote in full, by reason.
+    """Figures of sketching and expanding.
+
+    sketches: sketches that were expanded.
+    tokens: tokens of these sketches, as the target wrote them.
+    expected_tokens: tokens that the target expected of the expanded answers.
+    notes: short sentences in the sketches.
+    groups: sequences in which an endpoint wrote sentences one after the other, over all candidates.
+    candidates: expansions of a sentence to choose from, summed over the sentences.
+    rewritten: sentences that the target wrote, as no expansion was good enough.
+    moved: expansions that continued elsewhere after an endpoint failed.
+    finished: answers that the target finished, as no endpoint was left to expand them.
+    in_full: answers that the target wrote in full, by reason.
     """
 
     mode = "sketch"
@@ -61,8 +63,8 @@ class Sketched(Figures):
     }
 
     sketches: int = 0
-    sketch_tokens: int = 0
-    expected: int = 0
+    tokens: int = 0
+    expected_tokens: int = 0
     notes: int = 0
     groups: int = 0
     candidates: int = 0
@@ -70,15 +72,6 @@ class Sketched(Figures):
     moved: int = 0
     finished: int = 0
     in_full: Counter[str] = field(default_factory=Counter)
-
-    def shown(self) -> dict[str, int | float]:
-        """Names begin with "sketch". in_full: in sum, and by reason."""
-        counts = {each.name: getattr(self, each.name) for each in fields(self)}
-        counts["in_full"] = self.in_full.total()
-        counts |= {f"in_full_{reason}": count for reason, count in self.in_full.items()}
-        return {
-            name if name.startswith("sketch") else f"sketch_{name}": count for name, count in counts.items()
-        }
 
     def counted(self) -> Iterator[tuple[str, str, float]]:
         yield "sketches", "expanded", self.sketches - self.finished
@@ -205,8 +198,8 @@ class SketchRun(ModeRun):
             self._job, self._question, sketch, self._plan, self._sketching, self.figures
         )
         self.figures.sketches += 1
-        self.figures.sketch_tokens += len(self._written)
-        self.figures.expected += sketch.expected or 0
+        self.figures.tokens += len(self._written)
+        self.figures.expected_tokens += sketch.expected or 0
         self.figures.notes += len(sketch.notes)
 
     async def _objection(self, sketch: Sketch, finish: str | None) -> str:
@@ -282,11 +275,7 @@ class SketchRun(ModeRun):
             async for tokens in stream:
                 ids = tokens.ids
                 yield Delta(
-                    ids,
-                    [Origin.CLOUD] * len(ids),
-                    tokens.finish,
-                    logprobs=tokens.logprobs,
-                    position=len(log),
+                    ids, [Origin.CLOUD] * len(ids), tokens.finish, logprobs=tokens.logprobs, position=len(log)
                 )
 
     async def _timed(self, target: EndpointSession) -> AsyncGenerator[Tokens, None]:

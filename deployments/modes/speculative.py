@@ -13,6 +13,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 
 import msgspec
+from pydantic import computed_field
 
 from tandem.deployments.learning.draft_pairs import Pairs, pair_name
 from tandem.deployments.learning.experience import Experience
@@ -33,11 +34,15 @@ NOTHING = Draft([])
 
 @dataclass(slots=True)
 class Speculation(Figures):
-    """rounds: all of them.
-    drafted, accepted: tokens.
-    fused_rounds, fused_drafted: of these, those of rounds that stayed in the cloud though a device takes part.
-    single_rounds: of the others, those of the target's token alone, since no more were allowed.
-    switches: between the two kinds of rounds.
+    """Figures of speculative decoding.
+
+    rounds: rounds of drafting and verification.
+    drafted: tokens drafted in all rounds.
+    accepted: drafted tokens that the target accepted.
+    fused_rounds: rounds that stayed in the cloud although a device takes part.
+    fused_drafted: tokens drafted in fused rounds.
+    single_rounds: rounds of the target's token alone, as the answer could have no more.
+    switches: changes between fused rounds and others.
     """
 
     mode = "speculative"
@@ -52,23 +57,34 @@ class Speculation(Figures):
 
     @property
     def distributed_rounds(self) -> int:
-        """In which the pair's drafter drafted."""
+        """Rounds in which the pair's drafter drafted."""
         return self.rounds - self.fused_rounds - self.single_rounds
 
-    def shown(self) -> dict[str, int | float]:
-        """mean_window: tokens drafted in a round, on average over those in which the pair's drafter did.
-        accepted_per_round: drafted tokens that stood, on average over the rounds."""
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def acceptance(self) -> float | None:
+        """Share of drafted tokens that were accepted; null without any."""
+        return self.accepted / self.drafted if self.drafted else None
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def accepted_per_round(self) -> float | None:
+        """Tokens accepted per round, on average over all rounds; null without any."""
+        return self.accepted / self.rounds if self.rounds else None
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def mean_window(self) -> float | None:
+        """Tokens drafted per round that was neither fused nor single, on average; null without any."""
         distributed = self.distributed_rounds
-        drafted = self.drafted - self.fused_drafted
-        return {
-            "rounds": self.rounds,
-            "fused_rounds": self.fused_rounds,
-            "switches": self.switches,
-            "mean_window": round(drafted / distributed, 3) if distributed else 0.0,
-            "drafted": self.drafted,
-            "accepted": self.accepted,
-            "accepted_per_round": round(self.accepted / self.rounds, 3) if self.rounds else 0.0,
-        }
+        return (self.drafted - self.fused_drafted) / distributed if distributed else None
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def fused_share(self) -> float | None:
+        """Share of rounds, single ones aside, that were fused; null without any."""
+        rounds = self.rounds - self.single_rounds
+        return self.fused_rounds / rounds if rounds else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,11 +40,16 @@ class PromptLeft(EngineError):
 
 @dataclass(slots=True)
 class Splitting(Figures):
-    """rounds: in which the middle was asked.
-    drafted, accepted: tokens.
-    chunks: in which prompts were sent.
-    branches: drafted from while the middle was waited for; used: verdicts that one of them had foreseen.
-    up_bytes, down_bytes: of hidden states.
+    """Figures of split inference.
+
+    rounds: rounds in which the middle judged a draft.
+    drafted: tokens drafted at the device.
+    accepted: drafted tokens that the middle accepted.
+    chunks: chunks in which the prompt was sent.
+    branches: drafts made ahead, while the middle was waited for.
+    branches_used: drafts made ahead that the middle's verdict then continued.
+    up_bytes: bytes of hidden states sent to the cloud.
+    down_bytes: bytes of hidden states sent to the device.
     """
 
     mode = "split"
@@ -54,21 +59,9 @@ class Splitting(Figures):
     accepted: int = 0
     chunks: int = 0
     branches: int = 0
-    used: int = 0
+    branches_used: int = 0
     up_bytes: int = 0
     down_bytes: int = 0
-
-    def shown(self) -> dict[str, int | float]:
-        return {
-            "split_rounds": self.rounds,
-            "split_drafted": self.drafted,
-            "split_accepted": self.accepted,
-            "chunks": self.chunks,
-            "branches": self.branches,
-            "branches_used": self.used,
-            "up_bytes": self.up_bytes,
-            "down_bytes": self.down_bytes,
-        }
 
 
 class SplitMode(Mode):
@@ -208,7 +201,7 @@ class SplitRun(ModeRun):
         figures.rounds += 1
         figures.drafted += drafted
         figures.accepted += accepted
-        figures.used += judgement.ready > 0
+        figures.branches_used += judgement.ready > 0
         return drafted, judgement
 
     def close(self) -> Coroutine[None, None, None] | None:

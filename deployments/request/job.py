@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from itertools import chain
 from typing import ClassVar, Self
 
+from pydantic import ConfigDict
+
+from tandem.deployments.docstrings import describe
 from tandem.deployments.request.assignment import Prices
 from tandem.deployments.request.bill import Bill
 from tandem.deployments.request.tokenlog import Origin
@@ -62,32 +65,29 @@ class Job:
 
 @dataclass(slots=True)
 class Figures:
-    """What a mode counts in an answer; this one counts nothing. Fields are numbers.
+    """Figures of a mode; here none.
 
-    mode: whose figures they are.
-    counters: of what `counted` gives: a Prometheus name, without prefix, to what it is.
+    mode: the mode's name.
+    counters: Prometheus counters that `counted` increments: meaning by name, without prefix.
     """
 
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(json_schema_extra=describe)
     mode: ClassVar[str] = ""
     counters: ClassVar[Mapping[str, str]] = {}
 
     @classmethod
     def of(cls, stats: JobStats) -> Self:
-        """This mode's figures in those of a job; zeros where the job was not served in it."""
+        """Return the mode's figures of a job; zeros if the mode did not serve it."""
         found = stats.figures.get(cls.mode)
         return found if isinstance(found, cls) else cls()
 
     def add(self, other: Self) -> None:
-        """Join another job's."""
+        """Add another job's figures to these."""
         for each in fields(self):
             setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
 
-    def shown(self) -> dict[str, int | float]:
-        """What the API shows."""
-        return {each.name: getattr(self, each.name) for each in fields(self)}
-
     def counted(self) -> Iterator[tuple[str, str, float]]:
-        """For Prometheus: (counter, reason, by how much it grows)."""
+        """Yield increments of Prometheus counters: (counter, reason, amount)."""
         return iter(())
 
 
@@ -134,6 +134,15 @@ class JobStats:
         """Dollars that it costs altogether."""
         bill = self.bill()
         return bill.server_usd + bill.device_usd
+
+
+def figures_by_mode(jobs: Iterable[JobStats]) -> dict[str, Figures]:
+    """Sum the jobs' figures for each mode that served one of them."""
+    total: dict[str, Figures] = {}
+    for job in jobs:
+        for mode, figures in job.figures.items():
+            total.setdefault(mode, type(figures)()).add(figures)
+    return total
 
 
 @dataclass(slots=True)

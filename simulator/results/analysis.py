@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 import numpy as np
 
-from tandem.deployments.modes import MODES
-from tandem.deployments.modes.speculative import Speculation
+from tandem.deployments.modes.figures import FIGURES
+from tandem.deployments.request.job import figures_by_mode
 from tandem.policies.race.dispatch import Side
 from tandem.policies.reader.quality import Stream, assess, effective_tokens, stall_s
 from tandem.simulator.config.config import Config
@@ -68,10 +68,10 @@ class Result:
     run_s: float
 
     def frame(self) -> pd.DataFrame:
-        """One row a request, see `row`."""
+        """One row a request, see `row`; a mode's figures in columns such as `modes.speculative.rounds`."""
         import pandas as pd
 
-        return pd.DataFrame([row(answer) for answer in self.answers])
+        return pd.json_normalize([row(answer) for answer in self.answers])
 
     def summary(self) -> dict[str, Any]:
         """Figures of the whole system; seconds, tokens/s, requests/s. Equal for equal configurations.
@@ -85,9 +85,8 @@ class Result:
         answers = self.answers
         begun = [answer for answer in answers if answer.tokens]
         span_s = max(max((a.last_s for a in begun), default=0.0) - answers[0].arrival_s, 1e-12)
-        rounds, origins, failures = Speculation(), Counter[str](), Counter[str]()
+        origins, failures = Counter[str](), Counter[str]()
         for answer in answers:
-            rounds.add(answer.rounds)
             origins.update(answer.origins)
             if answer.failure is not None:
                 failures[answer.failure] += 1
@@ -104,8 +103,7 @@ class Result:
             "ttft_s": _spread([a.ttft_s for a in begun]),
             "tpot_s": _spread([a.tpot_s for a in begun if a.tokens > 1]),
             "e2e_s": _spread([a.e2e_s for a in begun]),
-            **_speculation(rounds),
-            **_modes(answers),
+            "modes": FIGURES.dump_python(figures_by_mode(a.stats for a in answers if a.stats is not None)),
             "tokens_by_origin": dict(sorted(origins.items())),
             "reading": self.reading(),
             "usd": sum(a.stats.usd for a in answers if a.stats is not None),
@@ -155,12 +153,12 @@ class Result:
 def row(answer: Answer) -> dict[str, Any]:
     """A request's figures. Times in seconds; None where there is no such thing.
 
-    window: mean γ of the rounds that a device drafted.
+    modes: figures of each mode that served it.
     stall_s, effective_tokens: of a reader, see `policies.reader.quality`.
     usd, joules: what it cost altogether, and what devices spent.
     finish: "stop", "length", or None with a failure, the code of the error that ended it.
     """
-    rounds, stats = answer.rounds, answer.stats
+    stats = answer.stats
     read = answer.times_s if answer.rate and answer.times_s else None
     return {
         "arrival_s": answer.arrival_s,
@@ -170,12 +168,7 @@ def row(answer: Answer) -> dict[str, Any]:
         "ttft_s": answer.ttft_s if answer.tokens else None,
         "tpot_s": answer.tpot_s if answer.tokens > 1 else None,
         "e2e_s": answer.e2e_s if answer.tokens else None,
-        "rounds": rounds.rounds,
-        "drafted": rounds.drafted,
-        "accepted": rounds.accepted,
-        **_rates(rounds),
-        "switches": rounds.switches,
-        **{key: value for key, value in _figures(answer).items() if key not in _SPECULATION},
+        "modes": {} if stats is None else FIGURES.dump_python(stats.figures),
         "stall_s": None if read is None else stall_s(read, answer.rate),
         "effective_tokens": None if read is None else effective_tokens(read, answer.rate),
         "usd": 0.0 if stats is None else stats.usd,
@@ -185,49 +178,6 @@ def row(answer: Answer) -> dict[str, Any]:
         "failure": answer.failure,
         "server": answer.server,
         "device": answer.device,
-    }
-
-
-_SPECULATION = frozenset(Speculation().shown())
-
-
-def _figures(answer: Answer) -> dict[str, Any]:
-    """What every mode counts, zeros for those in which the request was not served."""
-    found: dict[str, Any] = {}
-    for mode in MODES.values():
-        figures = mode.figures() if answer.stats is None else mode.figures.of(answer.stats)
-        found.update(figures.shown())
-    return found
-
-
-def _modes(answers: Sequence[Answer]) -> dict[str, Any]:
-    """The same of all requests together, but what `_speculation` says."""
-    found: dict[str, Any] = {}
-    for mode in MODES.values():
-        total = mode.figures()
-        for answer in answers:
-            if answer.stats is not None:
-                total.add(mode.figures.of(answer.stats))
-        found.update({key: value for key, value in total.shown().items() if key not in _SPECULATION})
-    return found
-
-
-def _speculation(rounds: Speculation) -> dict[str, Any]:
-    return {
-        "rounds": rounds.rounds,
-        "drafted": rounds.drafted,
-        **_rates(rounds),
-        "switches": rounds.switches,
-    }
-
-
-def _rates(rounds: Speculation) -> dict[str, float | None]:
-    """Rounds in which the target was alone, since one token was left, play no part in the latter two."""
-    distributed, fused = rounds.distributed_rounds, rounds.fused_rounds
-    return {
-        "acceptance": rounds.accepted / rounds.drafted if rounds.drafted else None,
-        "window": (rounds.drafted - rounds.fused_drafted) / distributed if distributed else None,
-        "fused_share": fused / (fused + distributed) if fused + distributed else None,
     }
 
 

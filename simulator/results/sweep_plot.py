@@ -38,6 +38,11 @@ def _stalled(summary: Summary) -> float | None:
     return None if summary["reading"] is None else float(summary["reading"]["stalled_share"])
 
 
+def _fused(summary: Summary) -> float | None:
+    share: float | None = summary["modes"].get("speculative", {}).get("fused_share")
+    return share
+
+
 PANELS = (
     Panel("Mean TTFT", "ms", _ms("ttft_s", "mean")),
     Panel("P99 of TTFT", "ms", _ms("ttft_s", "p99")),
@@ -45,7 +50,7 @@ PANELS = (
     Panel("Requests", "requests/s", lambda summary: summary["requests_per_s"]),
     Panel("Output", "tokens/s", lambda summary: summary["tokens_per_s"]),
     Panel("Servers busy", "share of the time", lambda s: sum(s["utilisation"]) / len(s["utilisation"]), 1.0),
-    Panel("Fused rounds", "share of rounds", lambda summary: summary["fused_share"], 1.0),
+    Panel("Fused rounds", "share of rounds", _fused, 1.0),
     Panel("Answers that stalled", "share of answers", _stalled, 1.0),
     Panel("Failed", "requests", lambda summary: summary["failed"]),
 )

@@ -10,7 +10,7 @@ from itertools import groupby, repeat
 from operator import itemgetter
 
 from tandem.app.api.completions.reader_metrics import Arrivals, Reading
-from tandem.deployments.request.job import Delta, JobStats
+from tandem.deployments.request.job import Delta, JobStats, figures_by_mode
 from tandem.deployments.request.tokenlog import Origin
 from tandem.engine.base import TokenLogprob
 from tandem.engine.text import Detokenizer, StopStrings
@@ -218,5 +218,5 @@ class Choice:
             total_s=time.monotonic() - self._started,
             tokens=self.tokens,
             by_origin=self._by_origin,
-            figures={mode: replace(figures) for mode, figures in known.figures.items()},
+            figures=figures_by_mode([known]),
         )

@@ -4,28 +4,50 @@ from __future__ import annotations
 
 import asyncio
 from array import array
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from typing import ClassVar
 
+from pydantic import ConfigDict
+
+from tandem.deployments.docstrings import describe
 from tandem.deployments.request.job import Delta
 from tandem.policies.reader.quality import buffers, effective_tokens, stall_s
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One choice, as a reader of `rate` tokens/s met it; all of it is 0 where nobody reads along (rate 0).
+    """How an answer came for a reader who reads along.
 
-    tokens: those that the figures rest on. stall_s: seconds the reader waited after the first token;
-    effective_tokens: tokens that came neither long before they were needed (the 10 %/20 % rule of
-    `policies.reader.quality`); buffer_max: the most tokens that were there unread.
+    rate: tokens/s that the reader takes in; 0 if nobody reads along.
+    tokens: tokens that the figures rest on.
+    stall_s: seconds that the reader waited for tokens after the first.
+    effective_tokens: tokens that came when they were needed: with at most 10 % of the output unread a token counts in
+        full, from 20 % on not at all.
+    buffer_max: the most tokens unread at once.
     """
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(json_schema_extra=describe)
 
     rate: float = 0.0
     tokens: int = 0
     stall_s: float = 0.0
     effective_tokens: float = 0.0
     buffer_max: int = 0
+
+    @classmethod
+    def join(cls, readings: Sequence[Reading]) -> Reading | None:
+        """Combine the readings of one request's choices, all of one rate; None if there are none."""
+        if not readings:
+            return None
+        return cls(
+            readings[0].rate,
+            sum(reading.tokens for reading in readings),
+            round(sum(reading.stall_s for reading in readings), 6),
+            round(sum(reading.effective_tokens for reading in readings), 3),
+            max(reading.buffer_max for reading in readings),
+        )
 
 
 class Arrivals:

@@ -12,8 +12,9 @@ import msgspec
 
 from tandem.app.api.completions.choice import Piece
 from tandem.app.api.completions.logprobs import chat_logprobs, completion_logprobs
-from tandem.app.api.completions.responses import Usage, stats
+from tandem.app.api.completions.responses import Usage
 from tandem.app.api.completions.schema import StreamOptions
+from tandem.app.api.completions.stats import stats
 from tandem.app.api.http.errors import ApiError
 from tandem.engine.tokenizer import Tokenizer
 

@@ -9,7 +9,6 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from tandem.app.cli.terminal.client import Json
-from tandem.deployments.modes import MODES
 
 # Origin → (style, what the legend calls it).
 ORIGINS = {
@@ -49,7 +48,7 @@ def show(chunks: Iterable[Json], console: Console) -> str:
     console.print()
     if console.is_terminal and stats:
         console.print()
-        console.print(legend(stats["by_origin"]), soft_wrap=True)
+        console.print(legend(stats["tokens"]["by_origin"]), soft_wrap=True)
         console.print(Text(summary(stats), "dim"), soft_wrap=True)
     return "".join(said)
 
@@ -91,18 +90,24 @@ def legend(by_origin: dict[str, int]) -> Text:
 
 
 def summary(stats: Json) -> str:
-    """One line about the cost of an answer."""
-    writing_s = stats["total_s"] - stats["ttft_s"]
+    """One line about how an answer was served."""
+    timing, tokens = stats["timing"], stats["tokens"]["output"]
+    writing_s = timing["total_s"] - timing["ttft_s"]
     parts = [
         stats["mode"] + (f" with {stats['device']}" if stats["device"] else ""),
-        f"{stats['tokens']} tokens",
-        f"first after {stats['ttft_s']:.2f} s",
+        f"{tokens} tokens",
+        f"first after {timing['ttft_s']:.2f} s",
     ]
-    if stats["tokens"] > 1 and writing_s > 0:
-        parts.append(f"then {(stats['tokens'] - 1) / writing_s:.1f} a second")
-    if mode := MODES.get(stats["mode"]):
-        figures = ((name, stats.get(name)) for name in mode.figures().shown())
-        parts += [f"{name.replace('_', ' ')} {value:g}" for name, value in figures if value]
+    if tokens > 1 and writing_s > 0:
+        parts.append(f"then {(tokens - 1) / writing_s:.1f} a second")
+    figures = stats["modes"].get(stats["mode"], {})
+    parts += [f"{name.replace('_', ' ')} {_figure(value)}" for name, value in figures.items() if value]
     if stats["replans"]:
         parts.append(f"moved {stats['replans']} times")
     return " · ".join(parts)
+
+
+def _figure(value: int | float | dict[str, int]) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{reason} {count}" for reason, count in value.items())
+    return f"{value:.2f}" if isinstance(value, float) else str(value)

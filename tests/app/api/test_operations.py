@@ -161,7 +161,7 @@ async def test_metrics_of_readers(http):
     assert found["tandem_stall_seconds_count", device] == 1
     assert found["tandem_stall_seconds_sum", device] == 0
     assert found["tandem_reader_tokens_total", device] == 2 * 9
-    effective = answer["tandem"]["stats"]["effective_tokens"]
+    effective = answer["tandem"]["stats"]["reader"]["effective_tokens"]
     assert found["tandem_effective_tokens_total", device] == pytest.approx(effective, abs=1e-3)
 
 

@@ -75,7 +75,10 @@ async def test_a_stream_says_what_a_whole_answer_says(http):
         return [origin for origin, characters in runs for _ in range(characters)]
 
     assert spread(run for c in chunks for run in c["tandem"]["origins"]) == spread(whole["tandem"]["origins"])
-    assert chunks[-1]["tandem"]["stats"]["by_origin"] == whole["tandem"]["stats"]["by_origin"]
+    assert (
+        chunks[-1]["tandem"]["stats"]["tokens"]["by_origin"]
+        == whole["tandem"]["stats"]["tokens"]["by_origin"]
+    )
 
 
 async def test_origins_add_up_to_the_text_of_every_chunk(http):
@@ -88,7 +91,7 @@ async def test_origins_add_up_to_the_text_of_every_chunk(http):
 async def test_the_last_chunk_has_the_statistics(http):
     *chunks, last = events((await http.post("/v1/chat/completions", json=CHAT)).text)
     assert all("stats" not in chunk["tandem"] for chunk in chunks)
-    assert last["tandem"]["stats"]["tokens"] == len(SAYS.encode()) + 1
+    assert last["tandem"]["stats"]["tokens"]["output"] == len(SAYS.encode()) + 1
 
 
 async def test_several_choices_are_told_apart(openai):

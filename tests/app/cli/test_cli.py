@@ -299,11 +299,16 @@ def test_colours_show_the_origins(client):
 
 
 def test_the_figures_of_any_mode_are_summed_up():
-    stats = {"mode": "race", "device": "pixel-1", "tokens": 1, "ttft_s": 0.1, "total_s": 0.1, "replans": 0}
-    assert live.summary(stats | {"failovers": 0, "migrations": 1, "rounds": 0}) == (
-        "race with pixel-1 · 1 tokens · first after 0.10 s · migrations 1"
+    timing = {"ttft_s": 0.1, "total_s": 0.1}
+    stats = {"mode": "race", "device": "pixel-1", "timing": timing, "tokens": {"output": 1}, "replans": 0}
+    figures = {
+        "cloud": {},
+        "race": {"failovers": 0, "moved_at": 1.5, "in_full": {"short": 1}, "migrations": 1},
+    }
+    assert live.summary(stats | {"modes": figures}) == (
+        "race with pixel-1 · 1 tokens · first after 0.10 s · moved at 1.50 · in full short 1 · migrations 1"
     )
-    assert live.summary(stats | {"mode": "of a newer server"}).endswith("0.10 s")
+    assert live.summary(stats | {"modes": {}}).endswith("0.10 s")
 
 
 def test_every_origin_has_a_colour():

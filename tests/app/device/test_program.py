@@ -115,16 +115,16 @@ async def test_its_owner_is_answered_in_every_mode(
                 text, stats = await said(laptop.address, question, mode=mode)
                 assert (text, stats["mode"]) == (whole, mode)
                 assert stats["device"] == (None if mode in ("split", "cloud") else "laptop")
-            assert stats["by_origin"]["draft"] > 0, "it drafted for the cloud"
+            assert stats["tokens"]["by_origin"]["draft"] > 0, "it drafted for the cloud"
             own, stats = await said(laptop.address, question, mode="device")
-            assert (stats["mode"], set(stats["by_origin"])) == ("device", {"device"})
+            assert (stats["mode"], set(stats["tokens"]["by_origin"])) == ("device", {"device"})
             assert own
             text, stats = await said(laptop.address, question, mode="race")
             assert (text != "", stats["mode"], stats["device"]) == (True, "race", "laptop")
-            assert set(stats["by_origin"]) <= {"cloud", "device"}
+            assert set(stats["tokens"]["by_origin"]) <= {"cloud", "device"}
         _, stats = await said(laptop.address, QUESTIONS[0])
         assert stats["mode"] == "split", "what nobody asked to be sent stays here"
-        assert stats["split_accepted"] > 0
+        assert stats["modes"]["split"]["accepted"] > 0
 
 
 async def test_the_cloud_uses_it_like_any_device(
@@ -139,7 +139,7 @@ async def test_the_cloud_uses_it_like_any_device(
         own, _ = await said(phone.address, QUESTIONS[0], mode="device")
         text, stats = await said(cloud, QUESTIONS[0], mode="speculative", device="phone")
         assert (text, stats["device"]) == (whole, "phone")
-        assert stats["by_origin"]["draft"] > 0
+        assert stats["tokens"]["by_origin"]["draft"] > 0
         text, stats = await said(cloud, QUESTIONS[0], mode="device", device="phone")
         assert (text, stats["device"]) == (own, "phone")
         _, stats = await said(phone.address, QUESTIONS[0])

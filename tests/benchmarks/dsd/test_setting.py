@@ -87,8 +87,8 @@ def test_fused_rounds_need_no_draft_to_be_the_first() -> None:
 
 def test_a_drafter_beside_the_target_drafts_in_fused_rounds() -> None:
     drafted = {
-        colocated: simulate(_config(colocated=colocated), window=lambda: StaticWindow(1)).summary()["drafted"]
+        colocated: simulate(_config(colocated=colocated), window=lambda: StaticWindow(1)).summary()["modes"]
         for colocated in (False, True)
     }
-    assert drafted[False] == 0
-    assert drafted[True] > 0
+    assert drafted[False]["speculative"]["drafted"] == 0
+    assert drafted[True]["speculative"]["drafted"] > 0

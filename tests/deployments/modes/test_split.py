@@ -384,7 +384,7 @@ async def test_the_figures_add_up(tmp_path: Path) -> None:
         assert figures.chunks == 5
         assert figures.rounds == len(deltas)
         assert 0 < figures.accepted < figures.drafted
-        assert 0 < figures.used <= figures.branches
+        assert 0 < figures.branches_used <= figures.branches
         assert origins["draft"] == figures.accepted
         assert origins["corrected"] + origins.get("bonus", 0) + origins.get("cloud", 0) == figures.rounds
         sent, back = len(LONG) - 1 + figures.rounds + figures.drafted, figures.rounds + figures.drafted

@@ -21,7 +21,8 @@ def test_the_summary_agrees_with_the_requests() -> None:
     assert summary["requests"] == summary["finished"] == len(frame) == 12
     assert summary["ttft_s"]["mean"] == pytest.approx(frame.ttft_s.mean())
     assert summary["tpot_s"]["p99"] == pytest.approx(frame.tpot_s.dropna().quantile(0.99))
-    assert summary["acceptance"] == pytest.approx(frame.accepted.sum() / frame.drafted.sum())
+    drafted, accepted = frame["modes.speculative.drafted"], frame["modes.speculative.accepted"]
+    assert summary["modes"]["speculative"]["acceptance"] == accepted.sum() / drafted.sum()
     assert sum(summary["tokens_by_origin"].values()) == frame.output_tokens.sum()
     span_s = (frame.arrival_s + frame.e2e_s).max() - frame.arrival_s.min()
     assert summary["requests_per_s"] == pytest.approx(12 / span_s)
@@ -129,8 +130,9 @@ def test_rounds_of_one_token_are_the_targets_and_count_for_nobody() -> None:
         (answer,), (row,) = result.answers, result.frame().to_dict("records")
         assert answer.rounds.rounds == 2
         assert answer.rounds.distributed_rounds == len(windows)
-        assert row["window"] == result.summary()["window"] == sum(windows) / len(windows)
-        assert row["fused_share"] == result.summary()["fused_share"] == 0.0
+        rounds = result.summary()["modes"]["speculative"]
+        assert row["modes.speculative.mean_window"] == rounds["mean_window"] == sum(windows) / len(windows)
+        assert row["modes.speculative.fused_share"] == rounds["fused_share"] == 0.0
         assert [r.window for r in answer.history or () if r.distributed] == windows
 
 

@@ -25,7 +25,7 @@ def test_without_a_mode_the_collaboration_policy_chooses() -> None:
     """A request of a device is answered speculatively, one without a device in the cloud."""
     request = Request(0.0, 20, 10, bytes([1] * 10))
     with_devices = simulate(config(mode=None), requests=[request]).summary()
-    assert with_devices["drafted"] > 0
+    assert with_devices["modes"]["speculative"]["drafted"] > 0
     without = simulate(config(mode=None, devices=[]), requests=[request]).summary()
     assert without["tokens_by_origin"] == {"cloud": 10}
 

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandem.app.api.completions import responses as reply
 from tandem.app.api.completions.choice import Choice
+from tandem.app.api.completions.stats import Timing, stats
 from tandem.deployments.modes.race import Racing
 from tandem.deployments.modes.speculative import Speculation
-from tandem.deployments.request.job import Delta, JobStats
+from tandem.deployments.request.job import Delta, JobStats, figures_by_mode
 from tandem.deployments.request.tokenlog import Origin
 from tandem.engine.base import TokenLogprob
 from tests.app.api.null_backend import EOS, TOKENIZER
@@ -144,13 +144,12 @@ def test_the_statistics_of_several_jobs():
     one.figures["speculative"] = Speculation(rounds=4, drafted=16, accepted=10)
     two.figures["speculative"] = Speculation(rounds=2, drafted=8, accepted=2)
     two.figures["race"] = Racing(failovers=1, migrations=2, migrations_failed=3)
-    both = reply.stats([one, two])
-    assert (both.mode, both.device, both.ttft_s, both.total_s) == ("device", "a", 0.2, 3.0)
-    assert (both.rounds, both.drafted, both.accepted, both.accepted_per_round) == (6, 24, 12, 2.0)
-    assert both.mean_window == 4.0
-    assert (both.failovers, both.migrations) == (1, 2)
-    assert (both.tokens, both.by_origin, both.replans) == (30, {"device": 29, "cloud": 1}, 1)
-    assert both.stages_s == {"draft": 1.5, "assign": 0.1}
+    both = stats([one, two])
+    assert (both.mode, both.device, both.replans) == ("device", "a", 1)
+    assert both.timing == Timing(ttft_s=0.2, total_s=3.0, stages_s={"draft": 1.5, "assign": 0.1})
+    assert (both.tokens.output, both.tokens.by_origin) == (30, {"device": 29, "cloud": 1})
+    assert both.modes == {"speculative": Speculation(6, 24, 12), "race": Racing(1, 2, 3)}
+    assert (Speculation(6, 24, 12).accepted_per_round, Speculation(6, 24, 12).mean_window) == (2.0, 4.0)
 
 
 def test_fused_rounds_do_not_count_towards_the_mean_window():
@@ -161,9 +160,9 @@ def test_fused_rounds_do_not_count_towards_the_mean_window():
             Speculation(rounds=3, fused_rounds=3),
         )
     )
-    both = reply.stats([mixed, alone])
+    both = figures_by_mode([mixed, alone])["speculative"]
     assert (both.rounds, both.fused_rounds, both.switches, both.mean_window) == (8, 6, 2, 5.0)
-    assert reply.stats([alone]).mean_window == 0.0
+    assert figures_by_mode([alone])["speculative"].mean_window is None
 
 
 @pytest.mark.parametrize(("chat", "said"), [(True, "Hello  there"), (False, " Hello  there")])

@@ -154,7 +154,7 @@ async def test_a_paced_stream_is_not_faster_than_its_reader(http):
     assert arrived[-1] >= len(SAYS) / rate  # the end is a token, too
     assert [chunk["choices"][0]["finish_reason"] for chunk in said] == [None] * (len(said) - 1) + ["stop"]
     stats = said[-1]["tandem"]["stats"]
-    assert (stats["tokens"], stats["reader_rate"]) == (len(SAYS) + 1, rate)
+    assert (stats["tokens"]["output"], stats["reader"]["rate"]) == (len(SAYS) + 1, rate)
 
 
 async def test_a_paced_stream_keeps_the_log_probabilities_of_the_prompt(http):

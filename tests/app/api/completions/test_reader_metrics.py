@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from tandem.app.api.completions.reader_metrics import Arrivals, Reading
-from tandem.app.api.completions.responses import stats
+from tandem.app.api.completions.stats import stats
 from tandem.deployments.request.job import Delta, JobStats
 from tandem.deployments.request.tokenlog import Origin
 from tests.app.api.fake_clock import timeless
@@ -43,7 +43,9 @@ async def test_the_default_rate_is_the_servers(http, backend):
     for rate in (2.5, 0.0):
         backend.default_reader_rate = rate
         answer = (await http.post("/v1/chat/completions", json=CHAT)).json()
-        assert backend.jobs.pop().sampling.reader_rate == answer["tandem"]["stats"]["reader_rate"] == rate
+        assert backend.jobs.pop().sampling.reader_rate == rate
+        told = answer["tandem"]["stats"]["reader"]
+        assert told is None if rate == 0 else told["rate"] == rate
 
 
 def test_a_reading_rests_on_the_times_of_the_tokens():
@@ -90,10 +92,8 @@ def test_tokens_are_noted_as_they_come():
 
 def test_several_choices_are_told_of_together():
     both = stats([JobStats(), JobStats()], [Reading(5.0, 9, 1.5, 8.0, 3), Reading(5.0, 9, 0.25, 4.5, 7)])
-    assert (both.reader_rate, both.stall_s, both.effective_tokens, both.buffer_max) == (5.0, 1.75, 12.5, 7)
-    nobody = stats([JobStats()], [Reading()])
-    assert (nobody.reader_rate, nobody.stall_s, nobody.effective_tokens) == (0.0, None, None)
-    assert nobody.buffer_max is None
+    assert both.reader == Reading(5.0, 18, 1.75, 12.5, 7)
+    assert stats([JobStats()], [Reading()]).reader is None
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -102,12 +102,11 @@ async def test_the_statistics_of_an_answer(openai, stream):
     answer = await openai.chat.completions.create(**asked)
     if stream:
         answer = [chunk async for chunk in answer][-1]
-    told = answer.tandem["stats"]
-    assert (told["reader_rate"], told["stall_s"], told["buffer_max"]) == (NEVER, 0.0, TOKENS - 1)
+    told = answer.tandem["stats"]["reader"]
+    assert (told["rate"], told["stall_s"], told["buffer_max"]) == (NEVER, 0.0, TOKENS - 1)
     assert 0 < told["effective_tokens"] < TOKENS
 
 
 async def test_a_completion_that_nobody_reads_along(http):
     told = (await http.post("/v1/completions", json=TEXT)).json()["tandem"]["stats"]
-    assert told["reader_rate"] == 0
-    assert told["stall_s"] is told["effective_tokens"] is told["buffer_max"] is None
+    assert told["reader"] is None
