@@ -28,6 +28,8 @@ from tandem.engine.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from tandem.app.device.bundle_selection import Candidate
 
+KNOWN_S = 5.0
+"""The cloud may take so long to know the device before that is ready without it."""
 STOP_S = 5
 """Answers under way have so long when the program ends."""
 
@@ -50,7 +52,8 @@ class Running:
 async def running(
     settings: DeviceProgram, report: Callable[[str], object] = lambda _: None
 ) -> AsyncIterator[Running]:
-    """Serve the device's owner and the cloud until the context is left. report: told what is done first, for people.
+    """Serve the device's owner and the cloud until the context is left; where the cloud answers, it knows the device by
+    then. report: told what is done first, for people.
 
     Raises OSError, ValueError, UnsupportedModel for settings, models or keys that are of no use.
     """
@@ -98,6 +101,10 @@ async def running(
         serving = loop.create_task(api.serve([listening]))
         ended = loop.create_task(_first([serving, dialling]))
         stack.push_async_callback(_stop, api, serving, [dialling, ended])
+        report("Connecting")
+        known = loop.create_task(uplink.connected())
+        await asyncio.wait((known, ended), timeout=KNOWN_S, return_when=asyncio.FIRST_COMPLETED)
+        known.cancel()
         address = "http://{}:{}".format(*listening.getsockname()[:2])
         yield Running(address, uplink, ended, None if outer is None else outer.info.split)
 

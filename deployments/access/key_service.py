@@ -120,6 +120,10 @@ class Treasury:
         """Whether it is anybody's: a key's that was not revoked, a device's, or that of those who show no key."""
         return account in self._ring.keys or account == ANONYMOUS or device_of(account) is not None
 
+    def may_dial_in(self, device: str) -> bool:
+        """Whether the device of that name has a key."""
+        return self._ring.of_device(device) is not None
+
     # -- keys -------------------------------------------------------------------------------------------
 
     def keys(self) -> list[Key]:

@@ -103,6 +103,11 @@ class Keyring:
         """By id."""
         return self._keys
 
+    def of_device(self, name: str) -> Key | None:
+        """The key of the device of that name; None if it has none."""
+        keys = self._keys.values()
+        return next((key for key in keys if key.role is Role.DEVICE and key.name == name), None)
+
     @property
     def guards_api(self) -> bool:
         """Whether the API asks for a key: as soon as there is one that opens it. A device's does not, and whoever makes
@@ -199,9 +204,8 @@ class Keyring:
             device_name(name)
         except ValueError as error:
             raise KeyRefused(str(error)) from None
-        for key in self._keys.values():
-            if key.role is Role.DEVICE and key.name == name:
-                raise KeyRefused(f"the device {name!r} has a key, {key.id}: rotate it, or revoke it first")
+        if (key := self.of_device(name)) is not None:
+            raise KeyRefused(f"the device {name!r} has a key, {key.id}: rotate it, or revoke it first")
 
     def _rulers(self) -> list[str]:
         """Operators that will still be there tomorrow."""

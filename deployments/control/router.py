@@ -118,12 +118,12 @@ class Router:
             batch_limit,
             Experience(racing),
         )
-        self._routing = Routing(self._assigner, settings)
         earlier = await asyncio.to_thread(profiles.read, sketch.profiles) if sketch.profiles else None
         self._expansions = Expansions(self._assigner, sketch, earlier)
         note = GuardNote(serve.get_replica_context().app_name)
         self._treasury = Treasury(ledger, self._assigner.experience.accounts, note=note)
         await self._treasury.open()
+        self._routing = Routing(self._assigner, settings, self._treasury.may_dial_in)
         # Where the pool is empty, a first replica's places: whoever waits for it is not held back before.
         self._gate = Gate(lambda: max(1, self._assigner.count(VERIFIER)) * places, gate)
         self._metrics = Metrics(model, lambda: self._assigner.snapshot, lambda: self._gate.waiting)
@@ -151,6 +151,10 @@ class Router:
     async def assign(self, wanted: RoutingRequest) -> Assignment:
         """Mode and endpoints for a request; raises as Routing.assign."""
         return await self._routing.assign(wanted)
+
+    async def known(self, version: int) -> None:
+        """As Routing.known."""
+        await self._routing.known(version)
 
     async def plan(self, wanted: PlanRequest) -> SketchPlan:
         """As Expansions.plan."""

@@ -81,10 +81,12 @@ class Scheduler:
             self._edge.want(hosts)
             self._directory.expect(_names(hosts))
 
-    async def register(self, records: Sequence[DeviceRecord]) -> None:
-        """Called by device hosts, again and again: it is also their sign of life."""
+    async def register(self, records: Sequence[DeviceRecord]) -> int:
+        """Called by device hosts and the gateway, again and again: it is also their sign of life. The version of the
+        snapshot from which on the devices are in it."""
         if self._directory.register(records, time.monotonic()):
             self._tell()
+        return self._directory.version
 
     async def lost(self, name: str, address: str) -> None:
         """That device did not answer somebody; until it registers again it is not there, nor are others of its

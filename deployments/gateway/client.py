@@ -61,15 +61,16 @@ class Uplink:
         self._engine, self._record = engine, record
         self._instance = secrets.token_bytes(16)
         self._connection: Connection | None = None
-        self._reached = asyncio.Event()  # there is a connection
+        self._reached = asyncio.Event()  # the cloud knows the device by this connection
         self._passed: set[int] = set()  # requests that have an assignment of the cloud's
         self._over: set[asyncio.Task[None]] = set()
 
     @property
     def up(self) -> bool:
-        """Whether the gateway answers."""
+        """Whether the gateway answers, and the cloud knows the device."""
         connection = self._connection
-        return connection is not None and not connection.closed.done() and not connection.away
+        there = connection is not None and not connection.closed.done() and not connection.away
+        return there and self._reached.is_set()
 
     @property
     def away(self) -> bool:
@@ -87,7 +88,6 @@ class Uplink:
         try:
             while True:
                 self._connection = connection = await self._dialled()
-                self._reached.set()
                 await self._stay(connection)
                 self._reached.clear()
                 log.warning("the connection to %s is lost: %s", self._address, connection.reason)
@@ -97,7 +97,7 @@ class Uplink:
                 await self._connection.close()
 
     async def connected(self) -> None:
-        """Return when there is a connection."""
+        """Return when the cloud knows the device."""
         await self._reached.wait()
 
     async def assign(self, wanted: RoutingRequest) -> Assignment:
@@ -187,6 +187,7 @@ class Uplink:
             try:
                 said = await connection.ask(REGISTER, pack(self._record()))
                 self.registered = unpack(said, Registered)
+                self._reached.set()
             except EngineError as error:
                 log.warning("the gateway does not hear how the device is doing: %s", error)
             await asyncio.wait((connection.closed,), timeout=REGISTER_S)

@@ -14,14 +14,11 @@ from tandem.cluster.wire.client import Connection
 from tandem.cluster.wire.frames import AlreadyConnected, Hello, Unauthorized
 from tandem.deployments.access.caller_cache import Callers
 from tandem.deployments.access.keys import digest
-from tandem.deployments.gateway.device_session import Badge, Cloud, Guest
+from tandem.deployments.gateway.device_session import ANSWER_S, Badge, Cloud, Guest
 from tandem.deployments.gateway.messages import ENGINE
 from tandem.engine.base import Engine, EngineError, EngineStopped
 
 logger = logging.getLogger("ray.serve")
-
-ANSWER_S = 2.0
-"""So long a device may take to answer before somebody else takes its place; less than anybody waits for a welcome."""
 
 
 class Guests:

@@ -14,10 +14,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from pydantic import Field, model_validator
 from ray import serve
 from ray.serve.handle import DeploymentHandle
 
+from tandem.cluster.devices.record import DeviceRecord
 from tandem.cluster.wire.address import is_loopback, reachable
 from tandem.cluster.wire.listener import serve_engines
 from tandem.cluster.wire.peers import Peers
@@ -94,6 +96,7 @@ class Gateway:
             assign=self._assign,
             account=partial(self._within, limits.open_s, "account"),
             middles=partial(self._within, limits.open_s, "middles"),
+            register=self._register,
             report=self._outbox.add,
             dial=self._dial,
             entrance=Entrance(
@@ -148,6 +151,16 @@ class Gateway:
             if records:
                 self._scheduler.register.remote(records)
             await asyncio.sleep(TEND_S)
+
+    async def _register(self, record: DeviceRecord) -> None:
+        """Return when the router knows the device. Raises EngineStopped if that takes too long."""
+        record = msgspec.structs.replace(record, address=self._inside)
+        try:
+            async with asyncio.timeout(self._limits.open_s):
+                version = await ask(self._scheduler, "register", [record])
+                await ask(self._router, "known", version)
+        except TimeoutError:
+            raise EngineStopped("the router does not know the device yet") from None
 
     async def _assign(self, wanted: RoutingRequest) -> Assignment:
         return await self._within(self._limits.assign_s, "assign", wanted)

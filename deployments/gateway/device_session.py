@@ -28,6 +28,7 @@ from tandem.deployments.gateway.messages import (
     ACCOUNT,
     ASSIGN,
     ECHO,
+    ENGINE,
     MIDDLES,
     OVER,
     REGISTER,
@@ -56,6 +57,8 @@ SESSIONS = 4
 LONGEST_WORD = 200
 PATIENCE = 3
 """Looks at sessions without a request, until they end."""
+ANSWER_S = 2.0
+"""So long a device may take to answer before somebody else takes its place; less than anybody waits for a welcome."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +88,7 @@ class Cloud:
     """What guests need of the cloud.
 
     assign, account, middles: ask the router.
+    register: returns when the router knows the device.
     report: tells it what a device has had.
     dial: an engine for an endpoint.
     entrance: through which requests pass.
@@ -93,6 +97,7 @@ class Cloud:
     assign: Callable[[RoutingRequest], Awaitable[Assignment]]
     account: Callable[[str], Awaitable[Statement]]
     middles: Callable[[], Awaitable[tuple[SplitInfo, ...]]]
+    register: Callable[[DeviceRecord], Awaitable[None]]
     report: Callable[[Report], object]
     dial: Callable[[EndpointInfo], Awaitable[Engine]]
     entrance: Entrance
@@ -119,6 +124,7 @@ class Guest(EngineHandler):
         self._budget: float | None = None
         self._announced = 0  # tokens that passed the gate and were not taken in yet
         self._idle = 0
+        self._known = False  # to the router
 
     @property
     def badge(self) -> Badge:
@@ -166,7 +172,7 @@ class Guest(EngineHandler):
 
     async def answer(self, method: str, body: bytes) -> bytes:
         if method == REGISTER:
-            return pack(self._register(unpack(body, DeviceRecord)))
+            return pack(await self._register(unpack(body, DeviceRecord)))
         if method == ASSIGN:
             return pack(Told.of(await self._assign(unpack(body, RoutingRequest))))
         if method == OVER:
@@ -197,13 +203,19 @@ class Guest(EngineHandler):
         if self.sessions > SESSIONS * len(self._requests):
             raise NoCapacity(f"{len(self._requests)} requests cannot have {self.sessions} sessions", 1.0)
 
-    def _register(self, record: DeviceRecord) -> Registered:
+    async def _register(self, record: DeviceRecord) -> Registered:
+        """Take down how the device is doing. The first answer comes when the router knows the device, too."""
         told = msgspec.structs.asdict(record).values()
         if any(isinstance(v, str) and len(v) > LONGEST_WORD for v in told):
             raise InvalidRequest(f"no word of a device's may have more than {LONGEST_WORD} characters")
         if not all(0 <= v < math.inf for v in told if isinstance(v, int | float)):
             raise InvalidRequest("a device's figures are 0 or more")
-        self.record = msgspec.structs.replace(record, name=self.name, dialled_in=True)
+        self.record = record = msgspec.structs.replace(record, name=self.name, dialled_in=True)
+        if not self._known and ENGINE in self._connection.peer_engines:
+            await self.answers(ANSWER_S)  # its round-trip time is known then
+            rtt_s = round(self._connection.rtt_s, 4)
+            await self._cloud.register(msgspec.structs.replace(record, rtt_s=rtt_s))
+            self._known = True
         return Registered(self.name, self.badge.account, self._budget)
 
     async def _assign(self, wanted: RoutingRequest) -> Assignment:

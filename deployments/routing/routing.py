@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 
 from tandem.deployments.config.settings import RouterSettings
 from tandem.deployments.request.assignment import Assignment, NoEndpoint, RoutingRequest
+from tandem.deployments.request.job import NoSuchDevice
 from tandem.deployments.routing.assigner import Assigner
 from tandem.deployments.routing.directory import Snapshot
 
@@ -15,11 +17,21 @@ LOOK_AGAIN_S = 0.5  # at the latest: an endpoint that failed a request may be tr
 
 
 class Routing:
-    """Requests on their way to an assigner. settings: how long they wait."""
+    """Requests on their way to an assigner.
 
-    def __init__(self, assigner: Assigner, settings: RouterSettings) -> None:
+    settings: how long they wait.
+    may_dial_in: whether a device of that name has a key.
+    """
+
+    def __init__(
+        self,
+        assigner: Assigner,
+        settings: RouterSettings,
+        may_dial_in: Callable[[str], bool] = lambda _: False,
+    ) -> None:
         self.assigner = assigner
         self.settings = settings
+        self._may_dial_in = may_dial_in
         self._news = asyncio.Event()
         self._informed = False
         self._waiting = Counter[str]()
@@ -31,8 +43,23 @@ class Routing:
         self._news.set()
         self._news = asyncio.Event()
 
+    async def known(self, version: int) -> None:
+        """Return when the snapshot is at least of that version."""
+        while self.assigner.version < version:
+            await self._news.wait()
+
     async def assign(self, wanted: RoutingRequest) -> Assignment:
-        """Mode and endpoints for a request; raises as Assigner.assign, NoEndpoint after `wait_s`."""
+        """Mode and endpoints for a request; raises as Assigner.assign, NoEndpoint after `wait_s`, and at once where the
+        device that is asked for may dial in and is not there."""
+        try:
+            return await self._assign(wanted)
+        except NoSuchDevice as error:
+            named = (wanted.device,) if isinstance(wanted.device, str) else wanted.device
+            if named and any(map(self._may_dial_in, named)):
+                raise NoEndpoint(f"{error}; it has a key, and may dial in") from None
+            raise
+
+    async def _assign(self, wanted: RoutingRequest) -> Assignment:
         loop = asyncio.get_running_loop()
         began_s = loop.time()
         while True:

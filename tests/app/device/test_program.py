@@ -80,7 +80,7 @@ async def http(cloud: str) -> AsyncIterator[httpx.AsyncClient]:
 async def device(
     http: httpx.AsyncClient, folder: Path | None, tmp_path: Path, name: str = "laptop", **options: Any
 ) -> AsyncIterator[Device]:
-    """The program, with a key of its own, once the cloud lists it. The key is revoked at the end."""
+    """The program, with a key of its own. The key is revoked at the end."""
     made = (await http.post("/v1/keys", json={"name": name, "role": "device"})).raise_for_status().json()
     key = tmp_path / f"{name}.key"
     key.write_text(made["secret"])
@@ -99,7 +99,8 @@ async def device(
     )
     try:
         async with running(settings) as started:
-            await until(lambda: listed(http, name))
+            assert started.uplink.up
+            assert await listed(http, name), "as soon as it says that it is ready"
             yield started
     finally:
         await http.delete(f"/v1/keys/{made['id']}")
@@ -272,6 +273,22 @@ async def test_answers_outlive_a_broken_connection(
             text, stats = await said(at, QUESTIONS[0], LONG, cut, mode=mode, **more)
             assert proxy.cuts > cuts
             assert (text, stats["replans"]) == (whole, 0)
+
+
+async def test_a_device_that_is_not_there_may_be_asked_for_again(
+    http: httpx.AsyncClient, cloud: str, folder: Path, tmp_path: Path
+) -> None:
+    """Until its key is revoked."""
+    ask = {
+        "model": "tandem",
+        "messages": [{"role": "user", "content": QUESTIONS[0]}],
+        "tandem": {"mode": "device", "device": "late"},
+    }
+    made = (await http.post("/v1/keys", json={"name": "late", "role": "device"})).raise_for_status().json()
+    absent = await http.post("/v1/chat/completions", json=ask)
+    assert (absent.status_code, int(absent.headers["retry-after"]) > 0) == (503, True)
+    await http.delete(f"/v1/keys/{made['id']}")
+    assert (await http.post("/v1/chat/completions", json=ask)).status_code == 404
 
 
 async def test_the_next_gateway_is_found(

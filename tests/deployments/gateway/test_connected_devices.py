@@ -102,6 +102,22 @@ async def test_another_program_with_the_key_of_one_that_answers_is_refused() -> 
         assert not there.gone
 
 
+async def test_it_is_told_its_name_when_the_router_knows_it() -> None:
+    """And counts the cloud as there no sooner: it would be asked for before it could be found."""
+    office = Office()
+    office.router_knows.clear()
+    async with gateway(office) as there, program(there.address) as (uplink, _):
+        await until(lambda: bool(office.registered))
+        await there.engine.stats()
+        assert (uplink.up, uplink.registered) == (False, None)
+        office.router_knows.set()
+        await asyncio.wait_for(uplink.connected(), 20)
+        assert uplink.up
+        await until(lambda: there.guests.engines != {})
+        (record,) = office.registered
+        assert (record.name, record.dialled_in) == ("laptop", True)
+
+
 async def test_of_two_that_come_at_once_one_is_let_in() -> None:
     async with (
         gateway() as there,

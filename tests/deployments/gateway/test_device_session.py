@@ -66,6 +66,15 @@ class Office:
     reports: list[Report] = field(default_factory=list)
     accounts: list[str] = field(default_factory=list)
     engine: Engine = field(default_factory=NullEngine)
+    registered: list[DeviceRecord] = field(default_factory=list)
+    router_knows: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self.router_knows.set()
+
+    async def register(self, record: DeviceRecord) -> None:
+        self.registered.append(record)
+        await self.router_knows.wait()
 
     async def assign(self, wanted: RoutingRequest) -> Assignment:
         self.asked.append(wanted)
@@ -101,7 +110,9 @@ class Office:
 
     def cloud(self) -> Cloud:
         entrance = Entrance(self.enter, self.tell)
-        return Cloud(self.assign, self.account, self.middles, self.reports.append, self.dial, entrance)
+        return Cloud(
+            self.assign, self.account, self.middles, self.register, self.reports.append, self.dial, entrance
+        )
 
 
 @asynccontextmanager

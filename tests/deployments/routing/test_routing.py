@@ -9,6 +9,7 @@ import pytest
 
 from tandem.deployments.config.settings import RouterSettings
 from tandem.deployments.request.assignment import EndpointInfo, NoEndpoint, RoutingRequest
+from tandem.deployments.request.job import NoSuchDevice
 from tandem.deployments.routing.assigner import Assigner
 from tandem.deployments.routing.directory import Snapshot
 from tandem.deployments.routing.routing import Routing
@@ -35,6 +36,34 @@ async def test_a_new_router_refuses_nothing_before_it_knows_what_is_up() -> None
     made.see(UP)
     assert (await asking).endpoints["target"].address == "v:0"
     assert now_s() == 3.0, "at once, when it hears"
+
+
+@in_virtual_time
+async def test_a_device_that_may_dial_in_may_be_asked_for_again() -> None:
+    """And one that nobody knows is refused for good; neither is waited for."""
+    made = router(wait_s=10.0)
+    made._may_dial_in = {"laptop"}.__contains__
+    made.see(UP)
+    for named in ("laptop", ("toaster", "laptop")):
+        with pytest.raises(NoEndpoint, match="may dial in"):
+            await made.assign(replace(CLOUD, device=named))
+    for named in ("toaster", ("toaster", "kettle")):
+        with pytest.raises(NoSuchDevice, match="'toaster'"):
+            await made.assign(replace(CLOUD, device=named))
+    assert now_s() == 0.0
+
+
+@in_virtual_time
+async def test_what_the_scheduler_knew_then_is_known_here() -> None:
+    made = router()
+    knowing = asyncio.ensure_future(made.known(2))
+    for version in (1, 3):
+        await asyncio.sleep(1.0)
+        assert not knowing.done()
+        made.see(replace(UP, version=version))
+    await knowing
+    await made.known(3)
+    assert now_s() == 2.0
 
 
 @in_virtual_time
