@@ -6,8 +6,9 @@ request names them.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, nullcontext, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -36,7 +37,7 @@ from tandem.deployments.modes.split import SplitMode
 from tandem.deployments.request.assignment import Assignment, EndpointInfo, NoEndpoint, RoutingRequest
 from tandem.deployments.request.job import Delta, Job, UnknownMode
 from tandem.deployments.routing.directory import Snapshot
-from tandem.engine.base import Engine, EngineError, InvalidRequest
+from tandem.engine.base import Engine, EngineError, EngineStopped, InvalidRequest
 from tandem.engine.split.base import OuterEngine
 from tandem.engine.tokenizer import Tokenizer
 from tandem.engine.translate import Translated
@@ -44,6 +45,10 @@ from tandem.policies.cost import MAINS_USD_PER_J
 
 DRIVEN = tuple(name for name, mode in MODES.items() if mode.afar or mode is RaceMode)
 """Modes that a device's program drives itself."""
+NEED_CLOUD = tuple(name for name in DRIVEN if name not in (DeviceMode.name, RaceMode.name))
+"""Those that get nowhere without the cloud."""
+SOON_S = 2.0
+"""A request that names no mode waits so long for the cloud's assignment."""
 
 
 class DeviceBackend:
@@ -109,9 +114,13 @@ class DeviceBackend:
         here = replace(EndpointInfo.of(self._record()), rtt_s=0.0)
         if wanted.mode == RaceMode.name:
             return await self._races.assign(wanted, here)
-        if wanted.mode != DeviceMode.name:
+        if wanted.mode is None and self._uplink.up:
+            with suppress(EngineStopped, TimeoutError):
+                async with asyncio.timeout(SOON_S):
+                    return await self._uplink.assign(replace(wanted, mode=SplitMode.name))
+        elif wanted.mode not in (None, DeviceMode.name):
             return await self._uplink.assign(wanted)
-        if wanted.lost:
+        if here.key in wanted.lost:
             raise NoEndpoint("the device's own engine does not answer")
         return Assignment(DeviceMode.name, {"device": here}, here.name)
 
@@ -157,15 +166,24 @@ class DeviceBackend:
         self._executor.check(mode)
 
     async def run(self, job: Job) -> AsyncGenerator[Delta, None]:
-        if job.mode is None:
-            job = replace(job, mode=self._private())
-        async with aclosing(self._executor.run(job)) as deltas:
+        """What a request says that names no mode shall not leave the device: it is split while the cloud answers, and
+        otherwise, also after half an answer, the device's own model says the rest."""
+        if job.mode is None and not (self._outer is not None and self._uplink.up):
+            job = replace(job, mode=DeviceMode.name)
+        async with AsyncExitStack() as stack:
+            deltas = await stack.enter_async_context(aclosing(self._executor.run(job)))
+            if job.mode is None or job.mode in NEED_CLOUD:
+                try:
+                    first = await self._uplink.while_there(anext(deltas))
+                except EngineStopped:
+                    if job.mode is not None:
+                        raise
+                    alone = replace(job, mode=DeviceMode.name)
+                    deltas = await stack.enter_async_context(aclosing(self._executor.run(alone)))
+                else:
+                    yield first
             async for delta in deltas:
                 yield delta
-
-    def _private(self) -> str:
-        """The mode of a request that names none: what it says shall not leave the device."""
-        return SplitMode.name if self._outer is not None and self._uplink.up else DeviceMode.name
 
     def enter(self, caller: Caller, entry: Entry) -> AbstractAsyncContextManager[Passage]:
         return nullcontext(Passage())  # what goes to the cloud passes the gate there

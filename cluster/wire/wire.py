@@ -250,6 +250,11 @@ class Wire(asyncio.BufferedProtocol, ABC):
         return self._transport is None and not self.closed.done()
 
     @property
+    def quiet_s(self) -> float:
+        """Seconds since something arrived; the other side pings every second."""
+        return self._loop.time() - self._heard_s
+
+    @property
     def ended(self) -> bool:
         """Whether the connection is closed, or about to be."""
         return self._final

@@ -7,8 +7,9 @@ import logging
 import random
 import secrets
 import ssl
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from typing import TypeVar
 
 from tandem.cluster.devices.record import DeviceRecord
 from tandem.cluster.wire.client import Connection
@@ -36,8 +37,12 @@ from tandem.policies.cost import Used
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 REGISTER_S = 1.0
 """Between two words of how the device is doing."""
+QUIET_S = 2.0
+"""The cloud counts as gone when nothing was heard of it for so long, though its connection may yet be resumed."""
 AGAIN_S = 0.2, 5.0
 """Between two attempts to dial: at first, and at most."""
 
@@ -68,9 +73,13 @@ class Uplink:
     @property
     def up(self) -> bool:
         """Whether the gateway answers, and the cloud knows the device."""
+        return self._reached.is_set() and not self.away and self._left_s > 0
+
+    @property
+    def _left_s(self) -> float:
+        """Until the cloud counts as gone, if nothing is heard of it."""
         connection = self._connection
-        there = connection is not None and not connection.closed.done() and not connection.away
-        return there and self._reached.is_set()
+        return 0.0 if connection is None or connection.closed.done() else QUIET_S - connection.quiet_s
 
     @property
     def away(self) -> bool:
@@ -100,10 +109,33 @@ class Uplink:
         """Return when the cloud knows the device."""
         await self._reached.wait()
 
-    async def assign(self, wanted: RoutingRequest) -> Assignment:
-        """What the router says; the device itself is here. Raises EngineError."""
+    async def while_there(self, result: Awaitable[T]) -> T:
+        """Wait for it as long as the cloud is there. Raises EngineStopped."""
+        loop = asyncio.get_running_loop()
+
+        async def watch() -> None:
+            while (left_s := self._left_s) > 0:  # noqa: ASYNC110 (silence is no event)
+                await asyncio.sleep(left_s)
+            limit.reschedule(loop.time())
+
         try:
-            told = unpack(await self._ask(ASSIGN, pack(wanted)), Told)
+            async with asyncio.timeout(None) as limit:
+                watching = loop.create_task(watch())
+                try:
+                    return await result
+                finally:
+                    watching.cancel()
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise EngineStopped(f"the cloud at {self._address} does not answer") from None
+
+    async def assign(self, wanted: RoutingRequest) -> Assignment:
+        """What the router says; the device itself is here. An answer of which nothing was said yet does not wait for
+        a cloud that has gone. Raises EngineError."""
+        asking = self._connected().ask(ASSIGN, pack(wanted))
+        try:
+            told = unpack(await (asking if wanted.sent else self.while_there(asking)), Told)
         except BaseException:  # the gateway may have let it pass all the same
             if wanted.request not in self._passed:
                 self._say_over(Over(wanted.request, Used(), 0.0))
@@ -150,12 +182,12 @@ class Uplink:
 
     async def _tell(self, said: Over) -> None:
         try:
-            await self._ask(OVER, pack(said))
+            await self._connected().ask(OVER, pack(said))
         except EngineError as error:
             log.info("the gateway does not hear that a request is over: %s", error)
 
     async def _ask(self, method: str, body: bytes) -> bytes:
-        return await self._connected().ask(method, body)
+        return await self.while_there(self._connected().ask(method, body))
 
     def _connected(self) -> Connection:
         if self._connection is None or self._connection.closed.done():

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
 
-from tandem.app.device.backend import DeviceBackend
+from tandem.app.device.backend import SOON_S, DeviceBackend
 from tandem.app.device.settings import DeviceProgram
 from tandem.cluster.devices.device import Device
 from tandem.cluster.devices.profile import load_profile
 from tandem.deployments.access.accounts import ANONYMOUS
 from tandem.deployments.access.keys import KeyRefused
-from tandem.deployments.gateway.client import Uplink
-from tandem.deployments.gateway.messages import Registered
-from tandem.deployments.request.assignment import EndpointInfo
-from tandem.deployments.request.job import UnknownMode
+from tandem.deployments.gateway.client import QUIET_S, Uplink
+from tandem.deployments.gateway.messages import ASSIGN, Registered, Told, pack
+from tandem.deployments.request.assignment import Assignment, EndpointInfo, NoEndpoint, RoutingRequest
+from tandem.deployments.request.job import Job, UnknownMode
+from tandem.deployments.request.tokenlog import Origin
 from tandem.engine import family
-from tandem.engine.base import EngineStopped, InvalidRequest
+from tandem.engine.base import EngineInfo, EngineStopped, InvalidRequest, Sampling, SplitInfo
 from tandem.engine.null_engine import NullEngine
 from tandem.engine.tokenizer import Tokenizer
 from tests.app.device.test_settings import LEAST
+from tests.virtual import in_virtual_time, now_s
 
 
 @pytest.fixture
@@ -66,3 +71,121 @@ async def test_modes_that_it_drives(backend: DeviceBackend) -> None:
     for mode in ("split", "sketch"):
         with pytest.raises(UnknownMode):
             backend.check(mode)
+
+
+SPEAKS = Tokenizer.load(family.path("target"))
+SAMPLING = Sampling(max_tokens=3, ignore_eos=True)
+SPLIT = SplitInfo("a1", 2, 12, 512)
+MIDDLE = EndpointInfo("middle 1", "10.0.0.1:1", "middle", vocabulary=SPEAKS.vocabulary, split=SPLIT)
+
+
+class Ends:
+    """The two ends of a split model, of which nothing is asked before there is a middle."""
+
+    kind = "float16"
+    info = EngineInfo("target", SPEAKS.vocabulary, 1000, 4096, 0, ("forward",), SPLIT)
+    open_sessions = 0
+
+    async def open(self, prompt: Sequence[int], sampling: Sampling, log: Sequence[int] = ()) -> Ends:
+        self.open_sessions += 1
+        return self
+
+    async def cancel(self) -> None:
+        self.open_sessions -= 1
+
+
+class Line:
+    """A connection to a cloud which dies without a word: `assigns` requests are assigned a middle, and nothing else is
+    ever answered. heard_s: when something came last; None: just now."""
+
+    rtt_s = 0.02
+
+    def __init__(self, assigns: int = 0) -> None:
+        self.closed = asyncio.get_running_loop().create_future()
+        self.away, self.assigns = False, assigns
+        self.heard_s: float | None = None
+        self.found = 0
+
+    @property
+    def quiet_s(self) -> float:
+        return 0.0 if self.heard_s is None else now_s() - self.heard_s
+
+    async def ask(self, method: str, body: bytes) -> bytes:
+        if method == ASSIGN and self.assigns:
+            self.assigns -= 1
+            return pack(Told.of(Assignment("split", {"middle": MIDDLE})))
+        return await asyncio.get_running_loop().create_future()
+
+    async def find(self, key: str) -> None:
+        self.found += 1
+        await asyncio.get_running_loop().create_future()
+
+    async def close(self) -> None:
+        self.closed.set_result(None)
+
+
+@asynccontextmanager
+async def split_device(line: Line) -> AsyncIterator[DeviceBackend]:
+    settings = DeviceProgram.model_validate(LEAST)
+    device, ends = Device(NullEngine(), load_profile("native")), Ends()
+    uplink = Uplink(settings.connect, "key", device, lambda: device.record(""), settings=settings.wire())
+    uplink._connection = line
+    uplink._reached.set()
+    yield DeviceBackend(settings, device, lambda: device.record(""), SPEAKS, ends, SPEAKS, uplink)
+    await asyncio.sleep(0)
+    assert ends.open_sessions == 0
+
+
+@in_virtual_time
+@pytest.mark.parametrize("assigns", [0, 1], ids=["before-the-assignment", "after-it"])
+@pytest.mark.parametrize("away", [False, True], ids=["silent", "broken"])
+@pytest.mark.parametrize("mode", [None, "split"])
+async def test_when_the_cloud_dies_the_device_answers_what_names_no_mode(
+    mode: str | None, away: bool, assigns: int
+) -> None:
+    """And what names mode split is refused, both in two seconds, though the connection may yet be resumed."""
+    line = Line(assigns)
+    async with split_device(line) as backend:
+        assert backend._uplink.up
+        line.heard_s = now_s()
+        answer = backend.run(Job(1, (20, 21), SAMPLING, mode=mode))
+        asyncio.get_running_loop().call_later(0.5, setattr, line, "away", away)
+        if mode is None:
+            deltas = [delta async for delta in answer]
+            assert {origin for delta in deltas for origin in delta.origins} == {Origin.DEVICE}
+            assert sum(len(delta.ids) for delta in deltas) == SAMPLING.max_tokens
+        else:
+            with pytest.raises(EngineStopped, match="the cloud at .* does not answer"):
+                await anext(answer)
+        assert now_s() == pytest.approx(QUIET_S, abs=0.1)
+        assert line.found == assigns
+        assert not backend._uplink.up
+        began_s = now_s()
+        assert [delta async for delta in backend.run(Job(2, (20, 21), SAMPLING))]
+        assert now_s() - began_s < 0.1, "the next one at once"
+
+
+@in_virtual_time
+async def test_only_what_names_no_mode_is_kept_from_a_cloud_that_is_slow() -> None:
+    """Its gateway lives."""
+    async with split_device(Line()) as backend:
+        deltas = [delta async for delta in backend.run(Job(1, (20, 21), SAMPLING))]
+        assert {origin for delta in deltas for origin in delta.origins} == {Origin.DEVICE}
+        assert now_s() == pytest.approx(SOON_S, abs=0.1)
+        waiting = asyncio.ensure_future(anext(backend.run(Job(2, (20, 21), SAMPLING, mode="split"))))
+        await asyncio.sleep(30.0)
+        assert not waiting.done()
+        waiting.cancel()
+
+
+@in_virtual_time
+async def test_the_rest_of_an_answer_is_the_devices_own_where_the_cloud_is_lost() -> None:
+    line = Line(assigns=1)
+    async with split_device(line) as backend:
+        begun = RoutingRequest(lost=(MIDDLE.key,), sent=3)
+        assert (await backend._assign(begun)).mode == "split", "another middle"
+        line.away = True
+        made = await backend._assign(begun)
+        assert (made.mode, made.endpoints["device"].device) == ("device", True)
+        with pytest.raises(NoEndpoint):
+            await backend._assign(replace(begun, lost=(made.endpoints["device"].key,)))

@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
-from openai import BadRequestError
+from openai import BadRequestError, InternalServerError
 from ray import serve
 
 from tandem.app.cli.server.local_ray import LocalRay, free_port
@@ -289,6 +289,40 @@ async def test_a_device_that_is_not_there_may_be_asked_for_again(
     assert (absent.status_code, int(absent.headers["retry-after"]) > 0) == (503, True)
     await http.delete(f"/v1/keys/{made['id']}")
     assert (await http.post("/v1/chat/completions", json=ask)).status_code == 404
+
+
+async def test_its_owner_is_answered_when_the_cloud_has_just_died(
+    http: httpx.AsyncClient, folder: Path, tmp_path: Path
+) -> None:
+    """Long before the connection is given up; in mode split that is refused, and half an answer goes on."""
+    gateway = (await http.get("/readyz")).json()["gateway"]
+    async with (
+        proxy_to(gateway) as proxy,
+        device(http, folder, tmp_path, connect=proxy.address, resume_s=600) as laptop,
+    ):
+        proxy.refusing = True
+        proxy.cut("silent")
+        assert laptop.uplink.up, "nobody has told it"
+        with pytest.raises(InternalServerError, match="does not answer") as refused:
+            await said(laptop.address, QUESTIONS[0], mode="split")
+        assert refused.value.status_code == 503
+        text, stats = await said(laptop.address, QUESTIONS[0])
+        assert (text != "", stats["mode"]) == (True, "device")
+        assert laptop.uplink._connection is not None
+        assert not laptop.uplink._connection.closed.done()
+    async with (
+        proxy_to(gateway) as proxy,
+        device(http, folder, tmp_path, connect=proxy.address, resume_s=1) as laptop,
+    ):
+
+        def cut() -> None:
+            proxy.refusing = True
+            proxy.cut("reset")
+
+        _, stats = await said(laptop.address, QUESTIONS[0], LONG, cut)
+        assert proxy.cuts
+        assert (stats["mode"], stats["replans"]) == ("device", 1)
+        assert sum(stats["by_origin"].values()) > stats["by_origin"]["device"] > 0
 
 
 async def test_the_next_gateway_is_found(
