@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
+from inspect import iscoroutinefunction
+from typing import Any
 
 import pytest
 import yaml
@@ -13,6 +15,7 @@ from hypothesis import HealthCheck, settings
 
 from tandem.app.cli.server.local_ray import ENVIRONMENT, LocalRay, free_port, local_ray
 from tandem.engine.vllm import installed
+from tests.virtual import in_virtual_time
 
 os.environ.update(ENVIRONMENT)  # before any test module imports Ray
 # Before numpy and torch: one thread each, whatever a test asks for. Two that wait for each other on a core that is
@@ -43,6 +46,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(
                 pytest.mark.skipif(installed() is None, reason="vLLM is not installed: make vllm")
             )
+
+
+@pytest.hookimpl(wrapper=True, trylast=True)
+def pytest_pycollect_makeitem() -> Generator[None, Any, Any]:
+    """Tests marked `virtual_time` run in it, before pytest-asyncio gives them a real loop."""
+    made = yield
+    for item in made if isinstance(made, list) else ():
+        if isinstance(item, pytest.Function) and item.get_closest_marker("virtual_time"):
+            property_test = getattr(item.obj, "hypothesis", None)
+            if property_test and iscoroutinefunction(property_test.inner_test):
+                property_test.inner_test = in_virtual_time(property_test.inner_test)
+            elif iscoroutinefunction(item.obj):
+                item.obj = in_virtual_time(item.obj)
+    return made
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -10,6 +10,8 @@ from tandem.deployments.access.accounts import Terms
 from tandem.deployments.access.caller_cache import KNOWN_S, Callers
 from tandem.deployments.access.keys import Caller, Role
 
+pytestmark = pytest.mark.virtual_time
+
 CALLER = Caller("key-1", Role.USER, Terms(0.5, 1e-7), keyed=True)
 
 

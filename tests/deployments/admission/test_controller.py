@@ -10,6 +10,8 @@ from tandem.deployments.access.accounts import Terms
 from tandem.deployments.admission.controller import SILENT_S, Entry, Gate, LimitReached
 from tandem.deployments.config.settings import GateSettings
 
+pytestmark = pytest.mark.virtual_time
+
 FREE = Terms(0.5, 1e-7)
 
 

@@ -23,6 +23,8 @@ from tandem.engine.base import (
 from tandem.engine.null_engine import NullEngine
 from tests.deployments.faults import PROMPT, Failing, World, reference
 
+pytestmark = pytest.mark.virtual_time
+
 EXPECTED = reference(PROMPT, 24)
 
 
@@ -62,7 +64,9 @@ async def left_open(world: World) -> int:
 async def test_every_mode_gives_the_same_tokens(
     mode: str | None, device: str | None, served: tuple[str, str | None]
 ) -> None:
-    world = World([NullEngine()], [NullEngine(mistake_every=5)], {"phone": NullEngine(mistake_every=3)})
+    world = World(
+        [NullEngine(50)], [NullEngine(50, mistake_every=5)], {"phone": NullEngine(50, mistake_every=3)}
+    )
     ids, stats = await answer(world, job(mode, device))
     assert ids == EXPECTED
     assert (stats.mode, stats.device) == served

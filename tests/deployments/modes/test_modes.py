@@ -25,6 +25,8 @@ from tandem.policies.speculation.history import PairHistory
 from tandem.policies.speculation.window import StaticWindow, WindowPolicy, WindowState
 from tests.deployments.faults import PROMPT, Script, reference
 
+pytestmark = pytest.mark.virtual_time
+
 
 async def answer(
     mode: type[CloudMode | DeviceMode | SpeculativeMode],
@@ -77,7 +79,7 @@ class Only(Pairs):
 def speculation(device: Engine | None = None, cloud: Engine | None = None) -> dict[str, Engine]:
     """A target, and who drafts for it."""
     helpers = {"device": device, "drafter": cloud}
-    return {"target": NullEngine()} | {role: e for role, e in helpers.items() if e is not None}
+    return {"target": NullEngine(50)} | {role: e for role, e in helpers.items() if e is not None}
 
 
 def job(max_tokens: int = 20, **fields: object) -> Job:
@@ -186,7 +188,7 @@ async def test_the_window_policy_sees_what_the_pair_has_done() -> None:
 
     pair = PairHistory(Watching(2), rtt_s=0.01)
     pair.target.queue = 0.5
-    await answer(SpeculativeMode, speculation(cloud=NullEngine(mistake_every=2)), job(12), pair=pair)
+    await answer(SpeculativeMode, speculation(cloud=NullEngine(50, mistake_every=2)), job(12), pair=pair)
     assert (seen[0].acceptance, seen[0].tpot_s, seen[0].previous) == (0.0, 0.0, 0)
     assert 0 < seen[-1].acceptance < 1
     assert seen[-1].tpot_s > 0
@@ -217,7 +219,7 @@ async def test_fused_rounds_leave_the_device_alone_and_it_takes_up_again() -> No
 
     class Noting(NullEngine):
         def __init__(self, name: str) -> None:
-            super().__init__()
+            super().__init__(50)
             self.name = name
 
         class session_class(NullSession):

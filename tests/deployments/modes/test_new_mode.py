@@ -25,6 +25,8 @@ from tandem.policies.cost import Used
 from tests.deployments.faults import PROMPT, Failing, World, reference
 from tests.deployments.modes.test_executor import answer, left_open
 
+pytestmark = pytest.mark.virtual_time
+
 
 @dataclass(slots=True)
 class Turns(Figures):

@@ -28,6 +28,8 @@ from tandem.policies.race.migration import MigrationState
 from tandem.policies.race.race import Race, RaceAccount
 from tests.deployments.faults import PROMPT, Failing, World, reference
 
+pytestmark = pytest.mark.virtual_time
+
 EXPECTED = reference(PROMPT, 24)
 
 
@@ -384,7 +386,8 @@ async def test_a_client_that_leaves_pays_for_what_it_had():
 @pytest.mark.parametrize("share", [0.25, 0.7])
 async def test_the_budget_is_kept(rate: float, share: float):
     experience = Experience(RacingSettings(exchange_rate=rate, dispatch=DispatchChoice(name="disco")))
-    world = World([NullEngine()], [], {"phone": NullEngine()}, experience=experience)
+    servers = [NullEngine(tokens_per_s) for tokens_per_s in (20, 50, 70, 110, 130)]
+    world = World(servers, [], {"phone": NullEngine(60)}, experience=experience)
     for i in range(400):
         prompt = tuple(range(5, 8 + i * 7 % 90))
         await answer(

@@ -17,6 +17,8 @@ from tandem.engine.base import Engine, EngineStopped, Sampling, Session, TokenLo
 from tandem.engine.null_engine import NullEngine
 from tests.deployments.faults import reference
 
+pytestmark = pytest.mark.virtual_time
+
 PROMPT = tuple(range(20, 20 + 2 * SCORED_AT_ONCE + 5))
 JOB = Job(7, PROMPT, Sampling(max_tokens=6, logprobs=0), scored=True)
 

@@ -15,6 +15,8 @@ from tandem.engine.null_engine import NullEngine, NullSession
 from tests.deployments.faults import PROMPT, Failing, World, reference
 from tests.deployments.modes.test_executor import answer, left_open
 
+pytestmark = pytest.mark.virtual_time
+
 TOKENS = 60
 EXPECTED = reference(PROMPT, TOKENS)
 WINDOWS = (3, 3, 1, 1, 3, 1)  # 1 is fused

@@ -27,6 +27,8 @@ from tandem.engine.base import (
 from tandem.engine.null_engine import NullEngine, NullSession
 from tests.deployments.faults import PROMPT, Failing
 
+pytestmark = pytest.mark.virtual_time
+
 IMPATIENT = Timeouts(connect_s=0.01, open_s=0.01, first_s=0.01, step_s=0.01)
 
 
