@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.progress import Progress
 
 from tandem.app.cli.bench.load import PROMPTS, LoadResult, generate_load, percentiles
-from tandem.app.cli.terminal.client import ClientError
 from tandem.app.cli.terminal.render import show_table
+from tandem.app.sdk.http import ClientError
 
 SHOWN = ("p50", "p90", "p99")
 

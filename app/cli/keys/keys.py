@@ -23,8 +23,8 @@ from tandem.app.cli.keys.terms import (
     told,
 )
 from tandem.app.cli.server.target import AsJson, Url, failures, server
-from tandem.app.cli.terminal.client import Client
 from tandem.app.cli.terminal.render import show_table
+from tandem.app.sdk.http import Client
 from tandem.deployments.access.keys import Role
 
 cli = typer.Typer(

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tandem.app.cli.server.target import abandon_stdout
-from tandem.app.cli.terminal.client import ClientError
+from tandem.app.sdk.http import ClientError
 
 STDOUT = Path("-")
 

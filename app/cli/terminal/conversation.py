@@ -8,8 +8,8 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from tandem.app.cli.terminal.client import Client, ClientError
 from tandem.app.cli.terminal.render import show
+from tandem.app.sdk.http import Client, ClientError
 
 
 class Conversation:

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-from tandem.app.cli.terminal.client import Json
+from tandem.app.sdk.http import Json
 
 # Origin → (style, what the legend calls it).
 ORIGINS = {

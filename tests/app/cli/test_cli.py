@@ -17,8 +17,8 @@ from tandem.app.api.routes import create_api
 from tandem.app.cli.main import cli
 from tandem.app.cli.server.up import CONFIG
 from tandem.app.cli.terminal import render as live
-from tandem.app.cli.terminal.client import Client
 from tandem.app.cli.terminal.conversation import Conversation
+from tandem.app.sdk.http import Client
 from tests.app.api.null_backend import NullBackend, served
 
 SAYS = "Zürich 🗼 [bold]has[/] three bridges."

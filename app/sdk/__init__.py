@@ -1,0 +1,1 @@
+"""Tandem from Python: start it, ask it, simulate it. `import tandem` is all of this."""
