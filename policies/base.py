@@ -72,6 +72,20 @@ def family(name: str) -> Registry[Any]:
     return _families[name]
 
 
+def families() -> dict[str, list[str]]:
+    """Return the names of all policies by family."""
+    _import_all()
+    return {name: list(registry) for name, registry in sorted(_families.items())}
+
+
+def policy(family: str, name: str, **parameters: object) -> Any:
+    """Build a policy ("window", "awc"); raises UnknownPolicy naming what there is."""
+    _import_all()
+    if family not in _families:
+        raise UnknownPolicy(f"no family of policies {family!r}; there are: {', '.join(sorted(_families))}")
+    return _families[family].create(name, **parameters)
+
+
 @cache
 def _import_all() -> None:
     """Import all modules of this package, so that every policy in them has registered itself."""

@@ -1,1 +1,64 @@
-"""Language models served from the edge and the cloud together, on one answer."""
+"""Language models served from the edge and the cloud together, on one answer.
+
+    import tandem
+
+    with tandem.start() as server:                       # Ray and Tandem on this machine
+        answer = server.client().ask("Tell me about the town of Marworth.", mode="speculative")
+        for text, origin in answer.pieces:
+            print(origin, text)
+
+    result = tandem.simulate("pool.yaml")                # the application in virtual time
+    result.frame()                                       # a row for each request
+    tandem.sweep("pool.yaml", {"window.name": ["static", "awc"]})
+    tandem.policy("window", "awc")                       # a decision by itself
+    tandem.read_trace("requests.csv")                    # requests of one's own to simulate
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tandem.app.cli.server.up import UpError
+    from tandem.app.sdk.client import Answer, Client, Piece, Stream
+    from tandem.app.sdk.http import ClientError
+    from tandem.app.sdk.server import Server, start
+    from tandem.app.sdk.simulation import simulate, sweep
+    from tandem.policies.base import UnknownPolicy, families, policy
+    from tandem.simulator.config.errors import ConfigError
+    from tandem.simulator.results.analysis import Result
+    from tandem.simulator.results.plot import plot
+    from tandem.simulator.workload import Request, TraceError, read_trace
+
+_HOMES = {
+    "tandem.app.cli.server.up": ("UpError",),
+    "tandem.app.sdk.client": ("Answer", "Client", "Piece", "Stream"),
+    "tandem.app.sdk.http": ("ClientError",),
+    "tandem.app.sdk.server": ("Server", "start"),
+    "tandem.app.sdk.simulation": ("simulate", "sweep"),
+    "tandem.policies.base": ("UnknownPolicy", "families", "policy"),
+    "tandem.simulator.config.errors": ("ConfigError",),
+    "tandem.simulator.results.analysis": ("Result",),
+    "tandem.simulator.results.plot": ("plot",),
+    "tandem.simulator.workload": ("Request", "TraceError", "read_trace"),
+}
+"""Modules of the public names. They are imported when asked for: `tandem.policies` needs neither Ray nor torch."""
+_HOME = {name: module for module, names in _HOMES.items() for name in names}
+
+__all__ = [  # noqa: RUF022 - by what they are for
+    "start", "Server", "Client", "Stream", "Answer", "Piece", "UpError", "ClientError",
+    "simulate", "sweep", "Result", "plot", "ConfigError",
+    "policy", "families", "UnknownPolicy",
+    "Request", "read_trace", "TraceError",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'tandem' has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,4 +1,4 @@
-"""The command line's side of the API: requests over HTTP, and failures in words that help."""
+"""Requests over HTTP to the API, and failures in words that help."""
 
 from __future__ import annotations
 
@@ -57,19 +57,19 @@ def event(line: str) -> Json | None:
     return parsed
 
 
-def authorization() -> dict[str, str]:
-    """The header that says whose requests these are: the account of the key in TANDEM_API_KEY, if there is one."""
-    key = os.environ.get("TANDEM_API_KEY")
+def authorization(key: str | None = None) -> dict[str, str]:
+    """Return the header with an API key: `key`, or else that in TANDEM_API_KEY; none where there is neither."""
+    key = key or os.environ.get("TANDEM_API_KEY")
     return {"Authorization": f"Bearer {key}"} if key else {}
 
 
 class Client:
-    """A server at `url`, inside `with`. All methods raise ClientError."""
+    """A server at `url`. All methods raise ClientError."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, key: str | None = None) -> None:
         self.url = url
         with explained(url):
-            self._http = httpx.Client(base_url=url, timeout=TIMEOUT, headers=authorization())
+            self._http = httpx.Client(base_url=url, timeout=TIMEOUT, headers=authorization(key))
 
     def get(self, path: str) -> Json:
         """The JSON object at a path."""
@@ -124,4 +124,7 @@ class Client:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
         self._http.close()
