@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
+from tandem.app.sdk.client import pieces
 from tandem.app.sdk.http import Json
 
 # Origin → (style, what the legend calls it).
@@ -21,16 +22,6 @@ ORIGINS = {
     "expansion": ("bright_cyan", "expanded from the sketch"),
     "prompt": ("dim", "prompt"),
 }
-
-
-def pieces(chunk: Json) -> Iterator[tuple[str, str]]:
-    """The (text, origin) pairs of a chunk of the API; see `app.api.completions.responses` for the runs."""
-    text = "".join(choice["delta"].get("content") or "" for choice in chunk["choices"])
-    for origin, characters in chunk.get("tandem", {}).get("origins", []):
-        yield text[:characters], origin
-        text = text[characters:]
-    if text:
-        yield text, ""
 
 
 def show(chunks: Iterable[Json], console: Console) -> str:
