@@ -29,7 +29,8 @@ def meanings(described: type) -> dict[str, str]:
 
 def describe(schema: dict[str, Any], described: type) -> None:
     """Move the meanings from the class's description in a JSON schema to its properties; a `json_schema_extra`."""
-    schema["description"] = cleandoc(described.__doc__ or "").partition("\n")[0]
+    if described.__doc__:
+        schema["description"] = cleandoc(described.__doc__).partition("\n")[0]
     for name, meaning in meanings(described).items():
         if name in schema["properties"]:
             schema["properties"][name]["description"] = meaning

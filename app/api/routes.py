@@ -1,4 +1,4 @@
-"""The HTTP API: OpenAI's endpoints, what Tandem adds to them, and what operators ask for."""
+"""HTTP API: OpenAI's endpoints, Tandem's own, and those for operators."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ VERSION = metadata.version("tandem-llm")
 
 
 def create_api(backend: Backend, coalescer: ChunkCoalescer | None = None) -> FastAPI:
-    """The ASGI application.
+    """Make the ASGI application.
 
     With Ray Serve: `@serve.ingress()` on a class whose `__serve_build_asgi_app__` returns `create_api(self)`.
     """
@@ -128,7 +128,7 @@ def _add_openai_endpoints(api: FastAPI, backend: Backend, coalescer: ChunkCoales
 def _add_own_endpoints(api: FastAPI, backend: Backend) -> None:
     @api.get("/v1/devices")
     async def devices(request: Request) -> dict[str, Any]:
-        """Those that the key may use."""
+        """List the registered devices that the key may use."""
         caller = await authenticate(request, backend)
         allowed = caller.terms.devices
         found = await backend.devices()
@@ -138,7 +138,7 @@ def _add_own_endpoints(api: FastAPI, backend: Backend) -> None:
     async def account(
         request: Request, device: DeviceName | None = None, account: str | None = None
     ) -> AccountView:
-        """Of the API key; of another account, for an operator; without keys, of a device."""
+        """Show the key's account; an operator may name another account and, without keys, anyone a device."""
         key = (await authenticate(request, backend)).at(device).account
         if account is not None and account != key:
             await operator(request, backend)
@@ -149,14 +149,14 @@ def _add_own_endpoints(api: FastAPI, backend: Backend) -> None:
     async def change_account(
         request: Request, device: DeviceName | None = None, account: str | None = None
     ) -> AccountView:
-        """Change an account's terms, as an operator."""
+        """Change an account's terms; for operators."""
         caller = await operator(request, backend)
         key = account or caller.at(device).account
         changes = (await body_of(request, AccountChange, backend.api)).changes()
         return AccountView.about(key, await backend.settle(key, changes))
 
     async def alive() -> dict[str, str]:
-        """This process answers; whether the rest is up, /readyz says."""
+        """Answer as long as this process runs; /readyz covers the rest."""
         return {"status": "ok"}
 
     @api.get("/", include_in_schema=False)
@@ -168,7 +168,7 @@ def _add_own_endpoints(api: FastAPI, backend: Backend) -> None:
         return {"version": VERSION}
 
     async def ready() -> JSONResponse:
-        """200 with what is up, or 503 with the reasons."""
+        """Answer 200 with what is up, or 503 with what is missing."""
         try:
             return JSONResponse({"status": "ready", **await backend.ready()})
         except NotReady as error:
@@ -181,7 +181,7 @@ def _add_own_endpoints(api: FastAPI, backend: Backend) -> None:
 
     @api.get("/metrics")
     async def prometheus(request: Request) -> Response:
-        """Of all replicas of the API. For operators, where there are keys."""
+        """Show metrics of all replicas of the API; for operators, once there are keys."""
         if (await backend.caller(None)) is None:
             await operator(request, backend)
         openmetrics = "application/openmetrics-text" in request.headers.get("accept", "")
@@ -190,7 +190,7 @@ def _add_own_endpoints(api: FastAPI, backend: Backend) -> None:
 
 
 def _documentation(generated: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """/openapi.json, with the requests' schemas."""
+    """Return /openapi.json with the requests' schemas."""
     forms: list[Any] = [
         (ChatRequest, "validation"),
         (CompletionRequest, "validation"),
@@ -204,7 +204,9 @@ def _documentation(generated: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     documentation["components"]["schemas"].update(definitions["$defs"])
     for operations in documentation["paths"].values():
         for operation in operations.values():
-            operation["responses"].pop("422", None)  # FastAPI's own form of what is a 400 here
+            operation["responses"].pop(
+                "422", None
+            )  # FastAPI's form of an invalid request, which is a 400 here
     return documentation
 
 
@@ -213,7 +215,7 @@ def _models(backend: Backend) -> list[Model]:
 
 
 async def _answer_error(request: Request, error: Exception) -> JSONResponse:
-    if isinstance(error, HTTPException):  # from the routing: no such path, or another method
+    if isinstance(error, HTTPException):  # no such path, or another method
         what = f"{error.detail}: {request.method} {request.url.path}"
         return ApiError(error.status_code, what, code="not_found").response()
     return api_error(error).response()

@@ -1,1 +1,1 @@
-"""Operators' routes: keys and accounts."""
+"""Routes for operators: keys and accounts."""

@@ -1,20 +1,21 @@
-"""Accounts over HTTP: what requests have cost so far, and the terms."""
+"""Accounts over HTTP: cost of the requests so far, and terms."""
 
 from __future__ import annotations
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 
 from tandem.app.api.admin.keys import TermsForm, TermsView
 from tandem.deployments.access.accounts import Statement
+from tandem.deployments.docstrings import describe
 from tandem.deployments.request.bill import Bill
 
 
 class AccountChange(TermsForm):
-    """What is left out stays as it is."""
+    """Changes of an account's terms; fields left out stay as they are."""
 
 
 class BillView(BaseModel):
-    """Tokens, dollars and joules."""
+    """Cost of requests, in tokens, dollars and joules."""
 
     requests: int
     server_tokens_in: int
@@ -33,7 +34,7 @@ class BillView(BaseModel):
 
     @staticmethod
     def shown(bill: Bill) -> dict[str, float]:
-        """The fields of it."""
+        """Return the fields of a bill."""
         used = bill.used
         return {
             "requests": bill.requests,
@@ -50,13 +51,16 @@ class BillView(BaseModel):
 
 
 class AccountView(BillView):
-    """Of all requests so far.
+    """Account: cost of all requests so far, and terms.
 
-    terms: that hold for the next one; budget and exchange_rate are among them.
-    budget_used: of the last 1000 races in which the server, or the device, was the constrained endpoint, its share of
-        prompt tokens.
-    devices: of the requests with each device.
+    account: id of the account.
+    budget, exchange_rate: as in `terms`.
+    terms: terms of the next request.
+    budget_used: by constrained endpoint, `server` or `device`, its share of the prompt tokens in its last 1000 races.
+    devices: cost of the requests with each device.
     """
+
+    model_config = ConfigDict(json_schema_extra=describe)
 
     account: str
     budget: float
@@ -67,7 +71,7 @@ class AccountView(BillView):
 
     @classmethod
     def about(cls, key: str, statement: Statement) -> AccountView:
-        """The account of that key."""
+        """Make the view of account `key`."""
         terms = TermsView.of(statement.terms)
         return cls(
             account=key,

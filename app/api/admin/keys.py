@@ -1,11 +1,11 @@
-"""Keys over HTTP, for operators: made, listed, changed, rotated and revoked."""
+"""Keys over HTTP, for operators: make, list, change, rotate and revoke."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any
 
 from fastapi import FastAPI, Request, Response
-from pydantic import AfterValidator, BaseModel, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from tandem.app.api.completions.schema import DeviceName, Strict
 from tandem.app.api.http.auth import operator
@@ -13,6 +13,7 @@ from tandem.app.api.http.backend import Backend
 from tandem.app.api.http.bodies import body_of, described
 from tandem.deployments.access.accounts import Terms
 from tandem.deployments.access.keys import Key, Role
+from tandem.deployments.docstrings import describe
 from tandem.deployments.modes import MODES
 
 YEAR_S = 366 * 24 * 3600.0
@@ -25,14 +26,16 @@ def _known_modes(names: tuple[str, ...] | None) -> tuple[str, ...] | None:
 
 
 class TermsForm(Strict):
-    """What is left out stays as it is, at first as the settings say; 0, or an empty list, lifts a limit.
+    """Terms of an account; 0 or an empty list lifts a limit, and what is left out stays, at first as in the settings.
 
-    budget: the share of prompt tokens that the constrained endpoint of races may take in; a request cannot raise it.
-    exchange_rate: what a joule of the devices is worth, dollars; a request cannot raise it.
-    requests_per_minute, tokens_per_minute: tokens taken in and given out.
+    budget: share of prompt tokens that the constrained endpoint of races may take in; a request cannot raise it.
+    exchange_rate: dollars that a joule of the devices is worth; a request cannot raise it.
+    requests_per_minute: requests per minute.
+    tokens_per_minute: tokens taken in and given out per minute.
     concurrent: answers under way at once.
-    modes, devices: that may be asked for, by name.
-    expires_s: when the key expires, seconds since the epoch.
+    modes: names of the modes that may be asked for.
+    devices: names of the devices that may be asked for.
+    expires_s: time at which the key expires, seconds since the epoch.
     """
 
     budget: float | None = Field(None, ge=0, le=1)
@@ -45,31 +48,40 @@ class TermsForm(Strict):
     expires_s: float | None = Field(None, ge=0, allow_inf_nan=False)
 
     def changes(self) -> dict[str, Any]:
-        """Of an account's terms."""
+        """Return the terms to change."""
         given = self.model_dump(include=set(TermsForm.model_fields))
         return {name: value for name, value in given.items() if value is not None}
 
 
 class KeyForm(TermsForm):
-    """name: whose it is; a device's: what requests call it."""
+    """A key to make.
+
+    name: the owner's name; for a device's key, the name by which requests ask for the device.
+    role: what the key may do.
+    """
 
     name: str = Field(min_length=1, max_length=128)
     role: Role = Field(Role.USER, strict=False)
 
 
 class KeyChange(TermsForm):
+    """Changes of a key; what is left out stays."""
+
     name: str | None = Field(None, min_length=1, max_length=128)
     role: Role | None = Field(None, strict=False)
 
 
 class Rotation(Strict):
-    """grace_s: how long the old secret holds, seconds."""
+    """A key's new secret.
+
+    grace_s: seconds for which the old secret stays valid.
+    """
 
     grace_s: float = Field(0.0, ge=0, le=YEAR_S)
 
 
 class TermsView(BaseModel):
-    """null: no limit."""
+    """Terms of an account; null means no limit."""
 
     budget: float
     exchange_rate: float
@@ -88,10 +100,13 @@ class TermsView(BaseModel):
 class KeyView(BaseModel):
     """A key as operators see it.
 
-    hint: the end of its secret.
-    made_s: when, seconds since the epoch.
-    secret: shown once, to whoever made or rotated it.
+    hint: last characters of its secret.
+    made_s: time at which it was made, seconds since the epoch.
+    terms: terms of its account.
+    secret: its secret; null except in the reply that makes or rotates it.
     """
+
+    model_config = ConfigDict(json_schema_extra=describe)
 
     id: str
     name: str
@@ -120,7 +135,7 @@ class KeyList(BaseModel):
 
 
 def add_keys(api: FastAPI, backend: Backend) -> None:
-    """The endpoints below /v1/keys."""
+    """Add the endpoints below /v1/keys."""
 
     @api.get("/v1/keys", response_model_exclude_none=True)
     async def keys(request: Request) -> KeyList:
@@ -129,7 +144,7 @@ def add_keys(api: FastAPI, backend: Backend) -> None:
 
     @api.post("/v1/keys", status_code=201, openapi_extra=described(KeyForm))
     async def make(request: Request) -> KeyView:
-        """The reply shows its secret, this once."""
+        """Make a key; only this reply shows its secret."""
         await operator(request, backend)
         form = await body_of(request, KeyForm, backend.api)
         return KeyView.of(*await backend.make_key(form.name, form.role, form.changes()))
@@ -142,7 +157,7 @@ def add_keys(api: FastAPI, backend: Backend) -> None:
 
     @api.post("/v1/keys/{id}/rotate", openapi_extra=described(Rotation))
     async def rotate(request: Request, id: str) -> KeyView:
-        """A new secret, shown this once."""
+        """Give a key a new secret; only this reply shows it."""
         await operator(request, backend)
         form = await body_of(request, Rotation, backend.api)
         return KeyView.of(*await backend.rotate_key(id, form.grace_s))

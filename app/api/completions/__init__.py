@@ -1,1 +1,1 @@
-"""Completions: from a request's JSON to a job, and from its tokens to the answer's JSON."""
+"""Chat and text completions: requests, their jobs, and the answers."""

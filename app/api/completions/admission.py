@@ -1,4 +1,4 @@
-"""From a request to jobs: the model, the prompt in tokens, and whether it all fits."""
+"""Makes jobs of a request: finds the model, tokenizes the prompts, and checks that they fit."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from tandem.engine.validation import check_ids
 from tandem.policies.routing.collaboration import ANY_DEVICE
 
 LONG = 2_000
-"""Characters from which on a request's prompts are encoded beside the event loop rather than on it."""
+"""Characters from which a request's prompts are encoded in a thread rather than on the event loop."""
 
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
     """A request that can be run: a job and a choice for each answer.
 
-    prompt_tokens: each prompt once.
+    prompt_tokens: tokens of all prompts, each counted once whatever `n`.
     caller: who pays.
     """
 
@@ -51,13 +51,16 @@ class Admitted:
 
     @property
     def entry(self) -> Entry:
-        """For the gate."""
+        """Entry for the admission controller."""
         return Entry(self.jobs[0].id, self.caller.account, len(self.jobs), self.prompt_tokens)
 
 
 async def admit(request: ChatRequest | CompletionRequest, backend: Backend, caller: Caller) -> Admitted:
-    """caller: who pays. Raises ApiError (no such model, no room in the context, not allowed), InvalidRequest,
-    UnknownMode, and what Backend.check raises."""
+    """Make the jobs of a request, which `caller` pays for.
+
+    Raises ApiError (no such model, no room in the context, not allowed), InvalidRequest, UnknownMode, and what
+    `Backend.check` raises.
+    """
     wishes = _wishes(request, caller)
     if wishes.mode is not None:
         backend.check(wishes.mode)
@@ -96,7 +99,7 @@ async def admit(request: ChatRequest | CompletionRequest, backend: Backend, call
 
 
 def _wishes(request: ChatRequest | CompletionRequest, caller: Caller) -> Job:
-    """The job but for its tokens: what the request asks for, within its caller's terms."""
+    """Return the job without its tokens: what the request asks for, within its caller's terms."""
     asked, terms = request.tandem, caller.terms
     scored = isinstance(request, CompletionRequest) and request.scored
     mode = CloudMode.name if scored else asked.mode
@@ -132,7 +135,7 @@ def _wishes(request: ChatRequest | CompletionRequest, caller: Caller) -> Job:
 
 
 def _question(request: ChatRequest | CompletionRequest, text: str, prompt: tuple[int, ...]) -> Question:
-    """What is asked: in a chat, by its last message."""
+    """Return the question: a chat's last message, or the prompt."""
     if isinstance(request, CompletionRequest):
         return Question(prompt, text=text)
     chat = request.chat()
@@ -140,7 +143,7 @@ def _question(request: ChatRequest | CompletionRequest, text: str, prompt: tuple
 
 
 def _reader_rate(request: ChatRequest | CompletionRequest, backend: Backend) -> float:
-    """Tokens/s; 0: nobody reads along. A chat is read by somebody; a completion may be for a program."""
+    """Return the reader's tokens/s; 0 if nobody reads along, the default for completions, which programs may use."""
     rate = request.tandem.reader_rate
     if rate is None:
         rate = backend.default_reader_rate if isinstance(request, ChatRequest) else 0.0
@@ -159,7 +162,10 @@ def _card(model: str, backend: Backend) -> ModelCard:
 async def _prompts(
     request: ChatRequest | CompletionRequest, tokenizer: Tokenizer, most: int
 ) -> list[tuple[str, tuple[int, ...]]]:
-    """Each prompt as (text, tokens); of tokens the text only where it will be echoed. most: answers in all."""
+    """Return each prompt as (text, tokens); a prompt of tokens has its text only if it will be echoed.
+
+    most: the most answers, over all prompts.
+    """
     prompts: list[Any] = [request.chat()] if isinstance(request, ChatRequest) else request.prompt
     if len(prompts) * request.n > most:
         raise too_many_answers(most)
@@ -178,7 +184,7 @@ async def _prompts(
 
 
 def _size(request: ChatRequest | CompletionRequest) -> int:
-    """Characters, or tokens, of all its prompts."""
+    """Return the characters, or tokens, of all its prompts."""
     if isinstance(request, ChatRequest):
         return sum(message.characters for message in request.messages)
     return sum(len(prompt) for prompt in request.prompt)

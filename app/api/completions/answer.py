@@ -1,4 +1,4 @@
-"""The response to an admitted request: whole or as a stream, given up when the client leaves."""
+"""Responses to admitted requests, whole or streamed; they stop when the client leaves."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ EVENT_STREAM = [
 
 
 class Answer(Response):
-    """Runs the jobs while it is being sent; whatever ends it, no job goes on."""
+    """A response that runs the jobs while it is being sent; when it ends, for whatever reason, all jobs end."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class Answer(Response):
         self._record.end(200)
 
     def used(self) -> int:
-        """Output tokens of all choices."""
+        """Return the output tokens of all choices."""
         return sum(choice.tokens for choice in self.admitted.choices)
 
     @property
@@ -100,18 +100,18 @@ class Answer(Response):
 
     @abstractmethod
     async def take(self, batch: list[tuple[int, Piece]], send: Send) -> None:
-        """The next (choice, piece) pairs."""
+        """Take the next (choice, piece) pairs."""
 
     @abstractmethod
     async def end(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """All choices are finished."""
+        """Send the rest, once all choices are finished."""
 
     async def send_error(self, error: ApiError, scope: Scope, receive: Receive, send: Send) -> None:
         await error.response()(scope, receive, send)
 
 
 class StreamedAnswer(Answer):
-    """Server-sent events. The status waits for the first text, so that a refusal still gets its own."""
+    """Server-sent events. The status waits for the first text, so that a refusal still gets its own status."""
 
     def __init__(
         self,
@@ -152,7 +152,7 @@ class StreamedAnswer(Answer):
 
 
 class WholeAnswer(Answer):
-    """One JSON object, when all choices are finished."""
+    """One JSON object, sent when all choices are finished."""
 
     def __init__(
         self,
@@ -202,11 +202,11 @@ class WholeAnswer(Answer):
         return TextChoice(index=index, text=text, logprobs=logprobs, finish_reason=finish)
 
     def _joined(self, index: int) -> tuple[str, list[ScoredToken], str]:
-        """A choice's text, tokens with log-probabilities, and finish."""
+        """Return a choice's text, its tokens with log-probabilities, and why it ended."""
         pieces = self._pieces[index]
         scored = [token for piece in pieces for token in piece.scored]
         finish = pieces[-1].finish
-        assert finish, "a choice's last piece says how it ended"
+        assert finish, "a choice's last piece has its finish"
         return "".join(piece.text for piece in pieces), scored, finish
 
 

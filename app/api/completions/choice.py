@@ -1,4 +1,4 @@
-"""One choice of an answer: from a job's tokens to text whose every character knows where it came from."""
+"""One choice of an answer: turns a job's tokens into text, with the origin of every character."""
 
 from __future__ import annotations
 
@@ -21,8 +21,11 @@ Run = tuple[str, int]  # (origin, characters)
 
 @dataclass(slots=True)
 class ScoredToken:
-    """A token with its log-probabilities; a prompt's first has none. offset: the character of the choice's text
-    at which it begins."""
+    """A token with its log-probabilities.
+
+    offset: index of its first character in the choice's text.
+    scores: its log-probabilities; None for a prompt's first token.
+    """
 
     token: int
     offset: int
@@ -31,10 +34,11 @@ class ScoredToken:
 
 @dataclass(slots=True)
 class Piece:
-    """What a choice has to say since the last piece.
+    """New text of a choice, with its tokens.
 
-    runs: who said it, as (origin, characters) in order; they add up to the length of `text`.
-    finish, stats and reading come with the last piece.
+    runs: (origin, characters) pairs in order, which add up to the length of `text`.
+    scored: tokens with log-probabilities, if asked for.
+    finish, stats, reading: set in the last piece.
     """
 
     text: str
@@ -47,7 +51,10 @@ class Piece:
 
 @dataclass(slots=True)
 class _Held:
-    """Text that is not given out yet, all of one origin, and the tokens behind it."""
+    """Text of one token that a stop string may still cut off.
+
+    scored: the token; None if it has no log-probabilities or was given out already.
+    """
 
     origin: Origin
     characters: int
@@ -58,10 +65,9 @@ class Choice:
     """Takes in the deltas of one job and gives out pieces of text.
 
     tokens: output tokens used so far, up to and including one that completed a stop string.
-    finish: None, "stop" or "length"; once it is set, what the job still says is of no use.
-    reading: how a reader met it, once the last piece was taken.
-    arrivals: when the tokens came; whoever runs the job notes it there. rate: the reader's tokens/s, 0: nobody.
-    chat: the answer begins a message, without the space that its first token is spelt with.
+    finish: why it ended, "stop" or "length"; None before. Later deltas are ignored.
+    reading: how the answer came for its reader; None before the last piece was taken.
+    arrivals: times of the tokens, noted by the caller that runs the job.
     """
 
     def __init__(
@@ -72,15 +78,21 @@ class Choice:
         rate: float = 0.0,
         chat: bool = False,
     ) -> None:
+        """Begin an empty choice.
+
+        mode: mode that the client asked for.
+        rate: tokens/s that the reader takes in; 0 if nobody reads along.
+        chat: whether to drop the space that a message's first token begins with.
+        """
         self._at_beginning = chat
         self._tokenizer, self._detokenizer = tokenizer, Detokenizer(tokenizer)
-        self._unscored: deque[tuple[int, int]] = deque()  # tokens of the prompt, and where they begin
+        self._unscored: deque[tuple[int, int]] = deque()  # (token, offset) of the prompt
         self._stops = StopStrings(stop) if stop else None
         self._stats, self._ttft_s = JobStats(mode=mode or ""), 0.0
         self._by_origin: dict[str, int] = {}
         self._started = time.monotonic()
         self._held: deque[_Held] = deque()
-        self._last = Origin.CLOUD  # who said the last token
+        self._last = Origin.CLOUD  # of the last token
         self._taken_in = 0  # characters detokenized so far
         self._text: list[str] = []
         self._runs: list[Run] = []
@@ -92,13 +104,13 @@ class Choice:
         self.finish: str | None = None
 
     def prepend(self, text: str) -> None:
-        """Begin with the prompt's own text, as `echo` asks; its origin is "prompt"."""
+        """Begin with the prompt's text, whose origin is "prompt", as `echo` asks."""
         self._text.append(text)
         self._runs.append(("prompt", len(text)))
         self._taken_in = len(text)
 
     def expect_scores(self, prompt: Sequence[int]) -> None:
-        """The prompt that it begins with will be scored."""
+        """Prepare for the prompt's log-probabilities, which `push` will bring."""
         offset, detokenizer = 0, Detokenizer(self._tokenizer)
         for token in prompt:
             self._unscored.append((token, offset))
@@ -106,7 +118,7 @@ class Choice:
         self._scored.append(ScoredToken(*self._unscored.popleft(), None))
 
     def push(self, delta: Delta) -> None:
-        """Take in what the job said; after `finish` nothing more."""
+        """Take in a delta of the job; ignored after `finish`."""
         if self.finish:
             return
         for score in delta.prompt_logprobs or ():
@@ -124,7 +136,7 @@ class Choice:
             self._stats = self._cut_short()
 
     def take(self) -> Piece | None:
-        """What is new since the last call; None if there is nothing to tell."""
+        """Return what is new since the last call; None if nothing is."""
         if not self._text and not self._scored and (self.finish is None or self._reported):
             return None
         self._reported = self.finish is not None
@@ -137,17 +149,17 @@ class Choice:
         return piece
 
     def so_far(self) -> JobStats:
-        """What it has cost until now, or to its end."""
+        """Return the job's stats until now, or to the choice's end."""
         return self._stats if self.finish else self._cut_short()
 
     def _push_runs(self, delta: Delta) -> None:
-        """The usual case: nothing is held back and no token is looked at alone."""
+        """Add text by runs of one origin: the fast path, without stop strings and log-probabilities."""
         for origin, group in groupby(zip(delta.origins, delta.ids, strict=True), itemgetter(0)):
             ids = [i for _, i in group]
             self._count(origin, len(ids))
             if text := self._detokenizer.push(ids):
                 self._taken_in += len(text)
-                self._say(text, origin)
+                self._append(text, origin)
 
     def _push_tokens(self, delta: Delta) -> None:
         scores: Iterator[TokenLogprob | None] = iter(delta.logprobs) if delta.logprobs else repeat(None)
@@ -159,7 +171,7 @@ class Choice:
                 return
 
     def _push_text(self, text: str, origin: Origin, scored: ScoredToken | None = None) -> None:
-        """Through the stop strings; what they hold back waits with its origin."""
+        """Add a token's text; what may be the beginning of a stop string is held back."""
         self._taken_in += len(text)
         self._held.append(_Held(origin, len(text), scored))
         safe, stopped = (text, False) if self._stops is None else self._stops.push(text)
@@ -168,7 +180,7 @@ class Choice:
             self.finish = "stop"
 
     def _release(self, safe: str) -> None:
-        """Give out `safe`, the beginning of what is held; a token is told of with its first character."""
+        """Give out `safe`, the beginning of the held text; a scored token comes with its first character."""
         at = 0
         while self._held and (at < len(safe) or not self._held[0].characters):
             held = self._held[0]
@@ -177,13 +189,13 @@ class Choice:
                 held.scored = None
             part = safe[at : at + held.characters]
             if part:
-                self._say(part, held.origin)
+                self._append(part, held.origin)
             at += len(part)
             held.characters -= len(part)
             if held.characters == 0:
                 self._held.popleft()
 
-    def _say(self, text: str, origin: Origin) -> None:
+    def _append(self, text: str, origin: Origin) -> None:
         if self._at_beginning:
             self._at_beginning = False
             text = text.removeprefix(" ")
@@ -202,15 +214,14 @@ class Choice:
         counts[origin] = counts.get(origin, 0) + tokens
 
     def _end(self, delta: Delta) -> None:
-        """The job ended by itself: nothing held back can become a stop string any more, except by the last
-        half of a character."""
+        """End with the job: release held text, unless the rest of an unfinished character completes a stop string."""
         self._push_text(self._detokenizer.flush(), self._last)
         if self.finish is None:
             self._release(self._stops.flush() if self._stops else "")
             self.finish = delta.finish
 
     def _cut_short(self) -> JobStats:
-        """The job's, as of now: the answer ends, by a stop string or because nobody wants it, before the job does."""
+        """Return a copy of the job's stats as of now, for an answer that ends before its job."""
         known = self._stats
         return replace(
             known,

@@ -1,4 +1,4 @@
-"""The jobs of one request, running at once, and the rhythm in which their text is handed on."""
+"""Runs the jobs of one request concurrently and collects their text into chunks."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ RunJob = Callable[[Job], AsyncGenerator[Delta, None]]
 
 
 class ChunkCoalescer:
-    """How long a stream may collect tokens before it sends them, shared by all streams of a process.
+    """Limits the chunks that all streams of a process send together.
 
-    One chunk costs the same whether it holds one token or ten. So the open streams share a budget of
-    `chunks_per_s`: a lone reader sees every token as it comes, and the interval grows with the load.
+    A chunk costs the same whether it holds one token or ten. So the open streams share a budget of `chunks_per_s`: a
+    lone stream sends every token as it comes, and the interval between chunks grows with the number of streams.
     """
 
     def __init__(self, chunks_per_s: float = 1000.0) -> None:
@@ -27,14 +27,14 @@ class ChunkCoalescer:
         self.streams = 0
 
     def interval_s(self) -> float:
-        """Seconds between two chunks of one stream, now."""
+        """Return the seconds between two chunks of one stream at the present load."""
         return self.streams / self.chunks_per_s
 
 
 class Gather:
-    """Runs one job for each choice, inside `async with`; leaving it closes what still runs.
+    """Runs one job for each choice, inside `async with`; leaving it cancels the jobs that still run.
 
-    paced: no choice is told of its tokens faster than its reader takes them in.
+    paced: choices get their tokens no faster than their reader takes them in.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Gather:
         self._pumps: list[asyncio.Task[None]] = []
         self._news = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
-        self._next_s = 0.0  # loop time before which only an end or an error is handed on
+        self._next_s = 0.0  # loop time of the next chunk; ends and errors do not wait for it
         self._error: Exception | None = None
 
     async def __aenter__(self) -> Gather:
@@ -69,13 +69,13 @@ class Gather:
         if self._timer:
             self._timer.cancel()
         for pump, choice in zip(self._pumps, self.choices, strict=True):
-            if choice.finish is None:  # the others are closing their job already
+            if choice.finish is None:  # the pumps of finished choices close their job already
                 pump.cancel()
 
     async def batches(self) -> AsyncIterator[list[tuple[int, Piece]]]:
-        """(choice, piece) pairs as they come: the first at once, later ones collected for an interval.
+        """Yield (choice, piece) pairs: the first at once, later ones collected for an interval.
 
-        Raises a job's error, after what was said before it.
+        Raises a job's error, after the pieces before it.
         """
         while True:
             await self._news.wait()
@@ -94,23 +94,23 @@ class Gather:
 
     async def _pump(self, job: Job, choice: Choice) -> None:
         try:
-            told = self._run(job)
+            source = self._run(job)
             if choice.arrivals.rate:
-                told = choice.arrivals.noted(told)
+                source = choice.arrivals.noted(source)
             if self._paced:
-                told = paced(told, job.sampling.reader_rate)
-            async with aclosing(told) as deltas:
+                source = paced(source, job.sampling.reader_rate)
+            async with aclosing(source) as deltas:
                 async for delta in deltas:
                     choice.push(delta)
-                    self._tell(urgent=choice.finish is not None)
+                    self._notify(urgent=choice.finish is not None)
                     if choice.finish:
                         return
-            raise EngineStopped("the answer ended without saying why")
+            raise EngineStopped("the answer ended without a finish reason")
         except Exception as error:
             self._error = self._error or error
-            self._tell(urgent=True)
+            self._notify(urgent=True)
 
-    def _tell(self, urgent: bool) -> None:
+    def _notify(self, urgent: bool) -> None:
         loop = self._loop
         if urgent or loop.time() >= self._next_s:
             self._news.set()

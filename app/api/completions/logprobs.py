@@ -1,4 +1,4 @@
-"""Log-probabilities in the two forms OpenAI gives them: of chats and of text completions."""
+"""Log-probabilities in OpenAI's two forms: for chats and for text completions."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from tandem.app.api.completions.choice import ScoredToken
 from tandem.engine.tokenizer import Tokenizer
 
 IMPOSSIBLE = -9999.0
-"""JSON has no minus infinity; this stands for a probability of 0, as in vLLM."""
+"""Stands for a probability of 0, as in vLLM: JSON has no minus infinity."""
 
 
 def chat_logprobs(scored: Sequence[ScoredToken], tokenizer: Tokenizer) -> dict[str, Any]:
-    """choices[].logprobs of a chat."""
+    """Return `choices[].logprobs` of a chat."""
 
     def entry(token: int, logprob: float) -> dict[str, Any]:
         raw = tokenizer.token_bytes(token)
@@ -29,8 +29,10 @@ def chat_logprobs(scored: Sequence[ScoredToken], tokenizer: Tokenizer) -> dict[s
 
 
 def completion_logprobs(scored: Sequence[ScoredToken], tokenizer: Tokenizer) -> dict[str, Any]:
-    """choices[].logprobs of a text completion. The best alternatives are keyed by their text; where two
-    read the same, the likelier stands."""
+    """Return `choices[].logprobs` of a text completion.
+
+    The best alternatives are keyed by their text; of two with the same text the likelier is kept.
+    """
 
     def top(s: ScoredToken) -> dict[str, float] | None:
         if s.scores is None:

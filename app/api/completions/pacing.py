@@ -1,7 +1,4 @@
-"""Paced delivery: a stream's tokens are handed on no faster than its reader takes them in.
-
-(How the streams of a process share its chunks is another matter: `app.api.completions.gather.ChunkCoalescer`.)
-"""
+"""Paced delivery: hands a stream's tokens on no faster than its reader takes them in."""
 
 from __future__ import annotations
 
@@ -14,11 +11,13 @@ from tandem.deployments.request.job import Delta
 
 
 async def paced(deltas: AsyncGenerator[Delta, None], rate: float) -> AsyncGenerator[Delta, None]:
-    """The tokens of `deltas`: the first at once, token k not before (k - 1) / rate seconds after it.
+    """Yield the tokens of `deltas`: the first at once, token k not before (k - 1) / rate seconds after it.
 
-    rate: tokens/s. What is due at the same time comes as one delta; the end comes with the last token, and an
-    error in its place, after what was said before it. `deltas` is read as it comes, however slow the reader, so
-    that the engine is never held up; closing this closes it at once.
+    Tokens that are due together come as one delta. The end comes with the last token; an error is raised after the
+    tokens before it. `deltas` is read as fast as it comes, so that a slow reader never holds up the engine; closing
+    this generator closes it at once.
+
+    rate: tokens/s.
     """
     loop, store = asyncio.get_running_loop(), _Store()
     filling = asyncio.create_task(store.fill(deltas))
@@ -55,7 +54,7 @@ class _Store:
         return sum(len(delta.ids) for delta in self._kept)
 
     async def fill(self, deltas: AsyncGenerator[Delta, None]) -> None:
-        """Take in all that comes."""
+        """Store every delta as it comes."""
         try:
             async with aclosing(deltas):
                 async for delta in deltas:
@@ -66,7 +65,7 @@ class _Store:
             self._news.set()
 
     async def has_more(self) -> bool:
-        """Wait until there is something to take; False when nothing more will come."""
+        """Wait for a delta; False if the job has ended without another."""
         while not self._kept:
             if self._ended:
                 return False

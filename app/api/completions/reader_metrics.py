@@ -1,4 +1,4 @@
-"""How an answer came for the one who reads it: the times of its tokens, and what a reader makes of them."""
+"""Arrival times of an answer's tokens, and how well they serve a reader of a given speed."""
 
 from __future__ import annotations
 
@@ -51,15 +51,17 @@ class Reading:
 
 
 class Arrivals:
-    """When the tokens of one choice came from the executor, which a paced delivery may be long before the
-    client had them. rate: its reader's tokens/s, or 0 for nobody."""
+    """Times at which the tokens of one choice came from the executor; a paced client gets them later.
+
+    rate: tokens/s that the reader takes in; 0 if nobody reads along, and then no times are kept.
+    """
 
     def __init__(self, rate: float = 0.0) -> None:
         self.rate = rate
-        self._times_s = array("d")  # of the event loop's clock
+        self._times_s = array("d")  # on the event loop's clock
 
     async def noted(self, deltas: AsyncGenerator[Delta, None]) -> AsyncGenerator[Delta, None]:
-        """`deltas`, unchanged."""
+        """Yield `deltas` unchanged, and note when each comes."""
         now_s = asyncio.get_running_loop().time
         async with aclosing(deltas):
             async for delta in deltas:
@@ -67,12 +69,12 @@ class Arrivals:
                 yield delta
 
     def note(self, tokens: int, now_s: float) -> None:
-        """So many tokens came at once."""
+        """Note that `tokens` tokens came at `now_s` on the event loop's clock."""
         if self.rate:
             self._times_s.extend([now_s] * tokens)
 
     def reading(self, tokens: int) -> Reading:
-        """Of the first so many tokens: what came after a stop string, nobody read."""
+        """Return how the first `tokens` tokens came; later ones follow a stop string and are not read."""
         times_s = self._times_s[:tokens]
         if not times_s:
             return Reading(self.rate)

@@ -1,6 +1,6 @@
-"""What becomes known of a request from its arrival to its end: then it is counted, and has its line in the log.
+"""Record of a request from its arrival to its end, when it is counted and written to the log.
 
-The line says who asked, how that went and how long it took; what was said is in no log, and neither is a secret.
+The log line has the account, the outcome and the times; never text of the request or the answer, nor a secret.
 """
 
 from __future__ import annotations
@@ -20,19 +20,16 @@ from tandem.deployments.request.job import JobStats
 logger = logging.getLogger("ray.serve")
 
 REQUEST_ID = "x-request-id"
-"""The header by which Serve tells requests apart; where the client does not send one, Serve makes it up. It is in the
-response, too."""
+"""Header with the request's id, by the client or else by Serve; it is in the response, too."""
 LONGEST = 64
-"""Characters of a client's request id that are worth a place in the log."""
+"""Characters of a client's request id that the log keeps."""
 
 
 class Record:
-    """One request.
+    """Record of one request.
 
-    request_id: as REQUEST_ID says.
-    observe: tells whoever counts.
-    key: whose it is: the id of an API key, or of the device's at a device, or "anonymous"; None: not known yet.
-    mode: asked for.
+    key: account: the id of an API key, at a device that of the device's key, or "anonymous"; None before it is known.
+    mode: mode that the client asked for.
     """
 
     def __init__(self, request_id: str | None, observe: Callable[[Observation], object]) -> None:
@@ -47,20 +44,20 @@ class Record:
         self.mode: str | None = None
 
     def begin(self, answer: str, admitted: Admitted) -> None:
-        """It can be run. answer: the id of what the client will get."""
+        """Note that the request is admitted. answer: id of the response."""
         self._answer, self._admitted, self._begun_s = answer, admitted, time.monotonic()
 
     def passed_gate(self) -> None:
-        """Its answers are begun."""
+        """Note that the admission controller let it in."""
         assert self._begun_s is not None
         self._queue_s = time.monotonic() - self._begun_s
 
     def sent_text(self) -> None:
-        """A part of the answer is on its way."""
+        """Note that text was sent; the first time counts."""
         self._ttft_s = self._ttft_s or time.monotonic() - self._came_s
 
     def end(self, status: int, error: str | None = None) -> None:
-        """It is over. error: the code of what went wrong, if anything did."""
+        """Count the request and log it. status: of HTTP; error: code of the failure, if any."""
         total_s = time.monotonic() - self._came_s
         jobs = [choice.so_far() for choice in self._admitted.choices] if self._admitted is not None else []
         seen = self._seen(status, jobs, total_s)
@@ -70,7 +67,7 @@ class Record:
 
     def _seen(self, status: int, jobs: list[JobStats], total_s: float) -> Observation:
         mode = (jobs[0].mode if jobs else self.mode) or ""
-        mode = mode if mode in MODES else OPEN  # the client may have made it up
+        mode = mode if mode in MODES else OPEN  # a client's invention is no label
         if self._admitted is None:
             return Observation(mode, status)
         origins, counted = Counter[str](), defaultdict[tuple[str, str], float](float)

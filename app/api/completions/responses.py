@@ -1,25 +1,30 @@
-"""What a client gets: OpenAI's response objects, with the `tandem` extension beside `choices`.
-
-tandem.origins: who said what, as [origin, characters] runs in order. They add up to the text of the
-object's choices, one choice after the other; characters are Unicode code points. Origins are
-those of `deployments.request.tokenlog.Origin`, and "prompt" for a prompt repeated by `echo`.
-tandem.stats: what the request cost, in seconds and tokens; for n > 1 of all choices together.
-"""
+"""OpenAI's response objects, with the `tandem` extension beside `choices`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 
 from tandem.app.api.completions.choice import Run
 from tandem.app.api.completions.reader_metrics import Reading
 from tandem.app.api.completions.stats import Stats, stats
+from tandem.deployments.docstrings import describe
 from tandem.deployments.request.job import JobStats
 
 
 class Tandem(BaseModel):
+    """The `tandem` extension.
+
+    origins: runs of [origin, characters] in order, which add up to the text of the choices, one after the other; a
+        character is a Unicode code point, an origin one of `deployments.request.tokenlog.Origin` or, for a prompt
+        repeated by `echo`, "prompt".
+    stats: how the answer was served, when it came and what it cost.
+    """
+
+    model_config = ConfigDict(json_schema_extra=describe)
+
     origins: list[tuple[str, int]]
     stats: Stats
 
@@ -71,7 +76,13 @@ class Completion(BaseModel):
 
 
 class Model(BaseModel):
-    """context: tokens of prompt and output; vocabulary: equal for models whose token ids mean the same."""
+    """A model.
+
+    context: the most tokens of prompt and output together.
+    vocabulary: id of the vocabulary, equal for models whose token ids mean the same.
+    """
+
+    model_config = ConfigDict(json_schema_extra=describe)
 
     id: str
     object: Literal["model"] = "model"
@@ -87,6 +98,7 @@ class ModelList(BaseModel):
 
 
 def usage(prompt_tokens: int, completion_tokens: int) -> Usage:
+    """Return OpenAI's usage object."""
     return Usage(
         prompt_tokens=prompt_tokens,
         completion_tokens=completion_tokens,
@@ -95,7 +107,7 @@ def usage(prompt_tokens: int, completion_tokens: int) -> Usage:
 
 
 def tandem(runs: Sequence[Run], jobs: Sequence[JobStats], readings: Sequence[Reading]) -> Tandem:
-    """Runs of the same origin that touch are joined."""
+    """Combine what the choices report; adjacent runs of one origin are joined."""
     joined: list[Run] = []
     for origin, characters in runs:
         if joined and joined[-1][0] == origin:

@@ -1,4 +1,4 @@
-"""What a client may send: OpenAI's chat and text completion requests, and the `tandem` extension.
+"""Requests: OpenAI's chat and text completions, with the `tandem` extension.
 
 A field that would change the answer and is not implemented is refused, never ignored.
 """
@@ -12,10 +12,11 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from tandem.deployments.docstrings import describe
 from tandem.deployments.modes.cloud import CloudMode
 from tandem.engine.base import Sampling
 
-# These do not change the answer, so a client may set them.
+# Fields that do not change the answer; they are accepted and ignored.
 IGNORED = frozenset(
     [
         "metadata",
@@ -28,7 +29,7 @@ IGNORED = frozenset(
         "user",
     ]
 )
-# Not implemented, but these values ask for nothing.
+# Fields that are not implemented, with the values that ask for nothing.
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     "tools": ([],),
     "tool_choice": ("none",),
@@ -44,9 +45,9 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
 
 
 class Strict(BaseModel):
-    """null means "not given"; what is not known is refused."""
+    """A form in which null means "not given" and unknown fields are refused."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, json_schema_extra=describe)
 
     @model_validator(mode="before")
     @classmethod
@@ -55,7 +56,7 @@ class Strict(BaseModel):
 
 
 def _content(value: Any) -> Any:
-    """A message's content is a text, or a list of text parts, which are joined."""
+    """Join a message's content if it is a list of text parts."""
     if not isinstance(value, list):
         return value
     for part in value:
@@ -67,7 +68,7 @@ def _content(value: Any) -> Any:
 
 
 def _prompts(value: Any) -> list[str | list[int]]:
-    """A prompt is a text, token ids, or a list of either."""
+    """Make a list of prompts from a text, token ids, or a list of either."""
     prompts = [value] if isinstance(value, str) or _is_ids(value) else value
     if not isinstance(prompts, list) or not all(isinstance(p, str) or _is_ids(p) for p in prompts):
         raise ValueError("must be a text, token ids, or a list of either")
@@ -90,7 +91,11 @@ class ToolCall(Strict):
 
 
 class Message(Strict):
-    """tool_calls, refusal: of an assistant's earlier answer, perhaps another model's."""
+    """A message of a chat.
+
+    content: text, or a list of text parts.
+    tool_calls, refusal: of an assistant's earlier answer, perhaps another model's.
+    """
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Annotated[str, BeforeValidator(_content)] | None = None
@@ -102,7 +107,7 @@ class Message(Strict):
     @model_validator(mode="before")
     @classmethod
     def _drop_annotations(cls, data: Any) -> Any:
-        """They are about the text, for people."""
+        """Drop annotations, which are notes on the text for people."""
         return {k: v for k, v in data.items() if k != "annotations"} if isinstance(data, dict) else data
 
     @model_validator(mode="after")
@@ -115,13 +120,13 @@ class Message(Strict):
 
     @property
     def characters(self) -> int:
-        """What the chat template will write of it, about."""
+        """Approximate length of what the chat template writes."""
         calls = sum(len(call.function.name) + len(call.function.arguments) for call in self.tool_calls)
         return len(self.content or self.refusal or "") + calls
 
     def for_template(self) -> dict[str, Any]:
-        """As chat templates know messages: OpenAI's newer name for "system" is the usual one, and the arguments of a
-        call are an object."""
+        """Return the message as chat templates expect it: role "system" for "developer", and a call's arguments as an
+        object."""
         message: dict[str, Any] = {
             "role": "system" if self.role == "developer" else self.role,
             "content": self.content or self.refusal or "",
@@ -138,7 +143,7 @@ class Message(Strict):
 
 
 def _object(arguments: str) -> Any:
-    """What a model wrote as JSON; its own words where it is none."""
+    """Parse the JSON object that a model wrote; its text if it is none."""
     try:
         read = json.loads(arguments)
     except ValueError:
@@ -147,9 +152,11 @@ def _object(arguments: str) -> Any:
 
 
 class StreamOptions(Strict):
-    """include_usage: a last chunk with it.
-    continuous_usage_stats: each chunk has it as well (as vLLM means it: together with include_usage).
-    include_obfuscation: chunks are padded, so that their sizes tell nobody what they say.
+    """Options of a stream.
+
+    include_usage: send the usage in a last chunk.
+    continuous_usage_stats: send it in every chunk as well; needs include_usage, as in vLLM.
+    include_obfuscation: pad chunks, so that their sizes do not reveal the text.
     """
 
     include_usage: bool = False
@@ -161,16 +168,17 @@ DeviceName = Annotated[str, Field(min_length=1, max_length=128)]
 
 
 class TandemOptions(Strict):
-    """How edge and cloud shall share the work; what is left out, the server's policies decide.
+    """How edge and cloud share the work; the server's policies decide what is left out.
 
     mode: one of `deployments.modes.MODES`.
     device: a name from /v1/devices, several to pick from, or "any".
-    window: tokens drafted a round.
-    reader_rate: tokens/s the reader takes in.
-    paced: the stream's tokens are handed over no faster than that.
-    budget, exchange_rate: of this request, in place of its account's (see `app.api.admin.account.AccountChange`).
-    min_quality: of what small models write in mode sketch, in relation to the target's own answer.
-    show_sketch: an answer in mode sketch begins with the sketch.
+    window: tokens drafted per round.
+    reader_rate: tokens/s that the reader takes in.
+    paced: whether to deliver the stream no faster than `reader_rate`.
+    budget: in races, share of prompt tokens for the constrained endpoint; at most the key's.
+    exchange_rate: dollars that a joule of the device is worth; at most the key's.
+    min_quality: in mode sketch, least quality of what small models write, relative to the target's own answer.
+    show_sketch: in mode sketch, whether to begin the answer with the sketch.
     """
 
     mode: str | None = Field(default=None, min_length=1, max_length=64)
@@ -188,12 +196,12 @@ class TandemOptions(Strict):
 
     @property
     def named(self) -> str | tuple[str, ...] | None:
-        """The device, or those to pick from."""
+        """The device if there is one, else those to pick from; None if none is named."""
         return self.device[0] if self.device is not None and len(self.device) == 1 else self.device
 
 
 class Generation(Strict):
-    """What both endpoints share. Penalties and top_k as vLLM defines them; top_k -1 and 0 are off."""
+    """Fields of both endpoints. Penalties and top_k are as in vLLM; top_k of -1 or 0 is off."""
 
     model: str
     stream: bool = False
@@ -232,19 +240,19 @@ class Generation(Strict):
 
     @property
     def streaming(self) -> StreamOptions:
-        """The options of a stream."""
+        """Options of the stream, defaults if none are given."""
         return self.stream_options or StreamOptions()
 
     def wanted_tokens(self) -> int | None:
-        """The most output tokens a choice may have, where the client said so."""
+        """Return the limit on a choice's output tokens that the client set; None if it set none."""
         return self.max_tokens
 
     @abstractmethod
     def wanted_logprobs(self) -> int:
-        """As `Sampling.logprobs` counts: -1 for none."""
+        """Return the number of alternatives to each token, as `Sampling.logprobs`; -1 for no log-probabilities."""
 
     def sampling(self, room: int) -> Sampling:
-        """For the first choice; choice i adds i to the seed. room: tokens that the context leaves."""
+        """Return the first choice's sampling; choice i adds i to the seed. room: tokens that the context leaves."""
         seed = secrets.randbits(62) if self.seed is None else self.seed % 2**63
         return Sampling(
             max_tokens=self.wanted_tokens() or room,
@@ -283,7 +291,7 @@ class ChatRequest(Generation):
         return (self.top_logprobs or 0) if self.logprobs else -1
 
     def chat(self) -> list[dict[str, Any]]:
-        """Messages for the chat template."""
+        """Return the messages for the chat template."""
         return [message.for_template() for message in self.messages]
 
 
@@ -304,7 +312,7 @@ class CompletionRequest(Generation):
 
     @property
     def scored(self) -> bool:
-        """Whether the prompt's tokens get log-probabilities, too."""
+        """Whether to compute log-probabilities of the prompt's tokens, too."""
         return self.echo and self.logprobs is not None
 
     def wanted_logprobs(self) -> int:

@@ -19,7 +19,7 @@ from tandem.app.api.http.errors import ApiError
 from tandem.engine.tokenizer import Tokenizer
 
 PADDED = 64
-"""Bytes to whose multiples events are padded."""
+"""Size in bytes that padded events are a multiple of."""
 DONE = b"data: [DONE]\n\n"
 _PADDING, _END = b',"obfuscation":"%b"', b"}\n\n"
 _AROUND = len(_PADDING % b"" + _END)
@@ -27,13 +27,9 @@ _encode = msgspec.json.Encoder().encode
 
 
 class EventWriter:
-    """Chunks of one answer.
+    """Writes the chunks of one answer.
 
-    chat: its kind.
-    common: id, created and model.
-    scored: with log-probabilities.
-    options: of the stream.
-    counted: every chunk says what has been used so far.
+    counted: whether every chunk says how many tokens have been used so far.
     """
 
     def __init__(
@@ -44,6 +40,12 @@ class EventWriter:
         scored: bool,
         options: StreamOptions,
     ) -> None:
+        """Prepare what all chunks share.
+
+        chat: whether the answer is a chat's, rather than a text completion.
+        common: fields id, created and model.
+        scored: whether chunks carry log-probabilities.
+        """
         kind = "chat.completion.chunk" if chat else "text_completion"
         self._head = b"data: " + _encode({"object": kind, **common})[:-1] + b',"choices":['
         self._nothing_yet = b',"usage":null' if options.include_usage else b""
@@ -53,7 +55,10 @@ class EventWriter:
         self._begun: set[int] = set()
 
     def chunk(self, index: int, piece: Piece, used: Usage | None = None) -> bytes:
-        """A piece of choice `index`; the first of a chat carries the role as well. used: so far, where `counted`."""
+        """Write a piece of choice `index`; a chat's first carries the role as well.
+
+        used: tokens so far, if `counted`.
+        """
         parts = [self._head, b'{"index":%d,' % index, self._text(index, piece.text)]
         parts += [b',"logprobs":', self._logprobs(piece), b',"finish_reason":', _encode(piece.finish), b"}]"]
         parts.append(b',"usage":' + used.model_dump_json().encode() if used else self._nothing_yet)
@@ -67,7 +72,7 @@ class EventWriter:
         return b"".join(parts)
 
     def usage(self, usage: Usage) -> bytes:
-        """The chunk that `stream_options.include_usage` asks for, without choices."""
+        """Write the chunk without choices that `stream_options.include_usage` asks for."""
         return self._head + b'],"usage":' + usage.model_dump_json().encode() + b"}\n\n"
 
     def _text(self, index: int, text: str) -> bytes:
@@ -85,5 +90,5 @@ class EventWriter:
 
 
 def error_event(error: ApiError) -> bytes:
-    """What ends a stream that failed after it had begun."""
+    """Write the event that ends a stream which failed after it had begun."""
     return b"data: " + _encode(error.body()) + b"\n\n"

@@ -1,4 +1,4 @@
-"""Who may ask: whoever has a key that is no device's; without any such key made, whoever is on this machine."""
+"""Access to the API: by any key but a device's; before such a key is made, from this machine only."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tandem.deployments.access.keys import Caller, Role, digest
 
 LOCAL = "localhost"
 FORWARDED_FOR = "x-forwarded-for"
-"""What the server has read already: whoever is named there, by a proxy on this machine, is the client."""
+"""Header by which a proxy on this machine names the client; the server has applied it to `request.client`."""
 
 
 async def authenticate(request: Request, backend: Backend) -> Caller:
-    """Who asks. Raises ApiError."""
+    """Return the caller. Raises ApiError."""
     secret = _bearer(request)
     caller = await backend.caller(None if secret is None else digest(secret))
     if caller is None:
@@ -30,7 +30,7 @@ async def authenticate(request: Request, backend: Backend) -> Caller:
 
 
 async def operator(request: Request, backend: Backend) -> Caller:
-    """The same, who must be an operator."""
+    """Return the caller, who must be an operator. Raises ApiError."""
     caller = await authenticate(request, backend)
     if caller.role is not Role.OPERATOR:
         raise ApiError(403, "this needs an operator's key", "permission_error", "operator_only")
@@ -38,7 +38,7 @@ async def operator(request: Request, backend: Backend) -> Caller:
 
 
 def check_json(request: Request) -> None:
-    """A web page may send other types anywhere, without asking. Raises ApiError."""
+    """Refuse other content types, which a web page could send without the browser asking first. Raises ApiError."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         raise ApiError(
@@ -54,12 +54,12 @@ def _bearer(request: Request) -> str | None:
 
 
 def _check_local(request: Request, behind_proxy: bool) -> None:
-    """Both who asks and the name by which it calls this machine: a web page's name may have been made to mean it."""
+    """Check that the client is on this machine and calls it by its own name, against DNS rebinding. Raises ApiError."""
     client = request.client
-    if behind_proxy and FORWARDED_FOR not in request.headers:  # else the proxy would be taken for who asks
+    if behind_proxy and FORWARDED_FOR not in request.headers:  # the proxy would be taken for the client
         raise ApiError(
             403,
-            "no API key has been made, and the proxy in front does not say who asks: see `tandem keys make`",
+            "no API key has been made, and the proxy in front does not name the client: see `tandem keys make`",
             "permission_error",
             "local_only",
         )

@@ -1,4 +1,4 @@
-"""What the API needs behind it: the models, the jobs' executor, and what is known of the machines."""
+"""Interface behind the API: models, executor of jobs, accounts and state of the machines."""
 
 from __future__ import annotations
 
@@ -18,7 +18,11 @@ from tandem.engine.tokenizer import Tokenizer
 
 @dataclass(frozen=True, slots=True)
 class ModelCard:
-    """A model as clients name it. context: tokens of prompt and output together; vocabulary: its id."""
+    """A model under the name that clients use.
+
+    context: the most tokens of prompt and output together.
+    vocabulary: id of the vocabulary.
+    """
 
     id: str
     context: int
@@ -26,87 +30,87 @@ class ModelCard:
 
 
 class Backend(Protocol):
-    """All of it is called on the API's event loop and must not block it."""
+    """Interface behind the API; every method is called on its event loop and must not block it."""
 
     @property
     def api(self) -> ApiSettings:
-        """What anybody is allowed."""
+        """Limits that hold for every client."""
         ...
 
     @property
     def default_reader_rate(self) -> float:
-        """Tokens/s that a chat's reader takes in where the client does not say; 0: nobody reads along."""
+        """Tokens/s of a chat's reader unless the client says; 0 if nobody reads along."""
         ...
 
     @property
     def behind_proxy(self) -> bool:
-        """Whether requests come from a proxy, which is to say whose they are."""
+        """Whether requests come through a proxy, which must name the client."""
         ...
 
     def models(self) -> Sequence[ModelCard]: ...
 
     def tokenizer(self, model: str) -> Tokenizer:
-        """Of a model that `models` names."""
+        """Return the tokenizer of a model in `models`."""
         ...
 
     def check(self, mode: str) -> None:
-        """Raises EngineError for a mode in which nothing can be driven from here."""
+        """Raise EngineError if requests in that mode cannot run here."""
         ...
 
     def run(self, job: Job) -> AsyncGenerator[Delta, None]:
-        """The job's tokens; closing the generator stops the work everywhere. Raises EngineError."""
+        """Yield the job's tokens; closing the generator stops the work everywhere. Raises EngineError."""
         ...
 
     def enter(self, caller: Caller, entry: Entry) -> AbstractAsyncContextManager[Passage]:
-        """Entered when the request may begin, left when it is over. Raises LimitReached."""
+        """Admit a request: entering waits until it may begin, leaving ends it. Raises LimitReached."""
         ...
 
     async def caller(self, hashed: str | None) -> Caller | None:
-        """Who has the key with that hash; None: nobody. As long as there are no keys, it is anybody."""
+        """Return the owner of the key with that hash, or None; before a key is made, anyone is anonymous."""
         ...
 
     async def account(self, key: str) -> Statement:
-        """The account of that key; asking does not open one."""
+        """Return that account's usage and terms, without opening it."""
         ...
 
     async def settle(self, key: str, changes: Mapping[str, Any]) -> Statement:
-        """The same, after its terms were changed; 0 or an empty list lifts a limit. Raises KeyRefused."""
+        """Change an account's terms and return it; 0 or an empty list lifts a limit. Raises KeyRefused."""
         ...
 
     async def keys(self) -> list[Key]:
-        """The oldest first."""
+        """Return all keys, the oldest first."""
         ...
 
     async def make_key(self, name: str, role: Role, changes: Mapping[str, Any]) -> tuple[Key, str]:
-        """A new one and its secret. Raises KeyRefused."""
+        """Make a key; return it and its secret. Raises KeyRefused."""
         ...
 
     async def rotate_key(self, id: str, grace_s: float) -> tuple[Key, str]:
-        """A new secret for it; the old one holds so long. Raises KeyRefused."""
+        """Give a key a new secret; the old one stays valid for `grace_s` seconds. Raises KeyRefused."""
         ...
 
     async def change_key(
         self, id: str, name: str | None, role: Role | None, changes: Mapping[str, Any]
     ) -> Key:
-        """Set what is not None. Raises KeyRefused."""
+        """Change what is not None. Raises KeyRefused."""
         ...
 
     async def revoke_key(self, id: str) -> Key:
-        """It opens nothing any more. Raises KeyRefused."""
+        """Revoke a key and return it. Raises KeyRefused."""
         ...
 
     async def devices(self) -> list[dict[str, Any]]:
-        """The registered devices, one JSON object each, with at least a "name"."""
+        """Return the registered devices, one JSON object each, with at least a "name"."""
         ...
 
     async def ready(self) -> dict[str, Any]:
-        """What is up, as a JSON object; raises `app.api.http.errors.NotReady` while something is missing."""
+        """Return what is up as a JSON object. Raises `app.api.http.errors.NotReady` while something is missing."""
         ...
 
     def observe(self, seen: Observation) -> None:
-        """A request is over: count it."""
+        """Count a request that is over."""
         ...
 
     async def metrics(self, openmetrics: bool) -> tuple[bytes, str]:
-        """What all replicas of the API have counted and how things stand, as `deployments.control.metrics` has it."""
+        """Return the metrics of all replicas of the API and their content type."""
         ...

@@ -1,4 +1,4 @@
-"""Bodies of requests: read by the endpoints themselves, to refuse them as OpenAI does, and soon."""
+"""Bodies of requests, read by the endpoints themselves so that errors have OpenAI's form and come early."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ F = TypeVar("F", bound=BaseModel)
 
 
 async def body_of(request: Request, form: type[F], limits: ApiSettings) -> F:
-    """The body as that form. Raises ApiError, ValidationError."""
+    """Read and validate the body. Raises ApiError, ValidationError."""
     check_json(request)
     return form.model_validate_json(await _read(request, limits.body_bytes, limits.body_s))
 
 
 async def _read(request: Request, limit: int, within_s: float) -> bytes:
-    """The whole body. Raises ApiError: as soon as it exceeds `limit` bytes, when it takes longer than `within_s`
-    seconds, or the client leaves."""
+    """Read the whole body. Raises ApiError if it exceeds `limit` bytes, takes longer than `within_s` seconds, or the
+    client leaves."""
     if int(request.headers.get("content-length", 0)) > limit:
         raise body_too_large(limit)
     body = bytearray()
@@ -44,6 +44,6 @@ async def _read(request: Request, limit: int, within_s: float) -> bytes:
 
 
 def described(form: type[BaseModel]) -> dict[str, Any]:
-    """For the documentation, which cannot see what is read here."""
+    """Describe a body for the documentation: FastAPI does not see what endpoints read themselves."""
     schema = {"$ref": REFERENCE.format(model=form.__name__)}
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}

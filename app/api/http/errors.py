@@ -1,7 +1,7 @@
-"""What goes wrong, as OpenAI's clients expect to hear it.
+"""Errors in OpenAI's form.
 
-Every failure leaves as {"error": {"message", "type", "param", "code"}} with a fitting status; after a
-stream has begun, as one last event of that form.
+Every failure is answered with {"error": {"message", "type", "param", "code"}} and a matching status; after a stream has
+begun, with one last event of that form.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ log = logging.getLogger("ray.serve")
 
 INVALID = "invalid_request_error"
 FAILURES = {
-    400: "the request makes no sense, or does not fit",
+    400: "the request is not valid, or does not fit",
     401: "no valid API key",
-    403: "not allowed with this key, or without one from elsewhere",
+    403: "not allowed with this key, or without a key from another machine",
     404: "no such model, device, key or path",
     408: "the body did not come in time",
     409: "the keys do not allow this change",
     413: "the body is too large",
-    415: "the body is no JSON",
-    429: "beyond a limit, or no room: Retry-After says when to come again",
-    500: "a failure here",
-    503: "something is not up: Retry-After says when to come again",
+    415: "the body is not JSON",
+    429: "beyond a limit, or no room: Retry-After says when to try again",
+    500: "a failure of the server",
+    503: "something is not up: Retry-After says when to try again",
 }
-"""What may be answered in place of what was asked for, by HTTP status."""
+"""Meaning of each HTTP status of a failure."""
 RETRY_AFTER_S = 2.0
 DISCONNECTED = 499
-"""The status of a request whose client went away (nginx' convention); only metrics and log get to see it."""
+"""Status of a request whose client left, by nginx' convention; only metrics and log show it."""
 
 
 class ErrorObject(BaseModel):
@@ -56,7 +56,7 @@ class ErrorReply(BaseModel):
 
 
 class NotReady(Exception):
-    """What /readyz says while parts are missing; `reasons` for people, one for each part."""
+    """Parts of the application are missing. reasons: one for each part, for people."""
 
     def __init__(self, reasons: list[str]) -> None:
         super().__init__("; ".join(reasons))
@@ -65,7 +65,11 @@ class NotReady(Exception):
 
 @dataclass
 class ApiError(Exception):
-    """An error reply. param: the request's field at fault; retry_after_s: when trying again makes sense."""
+    """An error reply.
+
+    param: the request's field at fault.
+    retry_after_s: seconds after which trying again makes sense.
+    """
 
     status: int
     message: str
@@ -78,7 +82,7 @@ class ApiError(Exception):
         return self.message
 
     def body(self) -> dict[str, Any]:
-        """The JSON object of the reply."""
+        """Return the JSON object of the reply."""
         fields = {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
         return {"error": fields}
 
@@ -104,7 +108,7 @@ _ENGINE_ERRORS: dict[str, tuple[int, str, str | None]] = {
 
 
 def api_error(error: Exception) -> ApiError:
-    """The reply to any exception. What is not meant for clients is logged here and not told."""
+    """Return the reply to an exception; one that is not meant for clients is logged and not shown."""
     match error:
         case ApiError():
             return error
@@ -126,7 +130,7 @@ def api_error(error: Exception) -> ApiError:
         case ValidationError():
             first = error.errors(include_url=False, include_context=False)[0]
             return _invalid_field(first["loc"], first["type"], first["msg"])
-        case RequestValidationError():  # of the path or its query; which of them, `loc` says first
+        case RequestValidationError():  # of the path or query: the first entry of `loc`
             first = error.errors()[0]
             return _invalid_field(first["loc"][1:], first["type"], first["msg"])
         case EngineError() if error.code in _ENGINE_ERRORS:
@@ -146,14 +150,14 @@ def model_not_found(model: str, known: list[str]) -> ApiError:
 
 
 def context_overflow(context: int, prompt: int, wanted: int | None, param: str) -> ApiError:
-    """All in tokens; wanted: output tokens, where the client said how many."""
+    """Refuse a prompt that leaves no room, all in tokens. wanted: output that the client asked for, if it said so."""
     answer = f"{wanted} output tokens" if wanted else "an answer"
     message = f"the model's context is {context} tokens: a prompt of {prompt} leaves no room for {answer}"
     return ApiError(400, message, code="context_length_exceeded", param=param)
 
 
 def not_allowed(what: str, name: str, allowed: Sequence[str]) -> ApiError:
-    """The account's terms do not include it."""
+    """Refuse a mode or device that the account's terms do not include."""
     message = f"this key may not use {what} {name!r}, but {', '.join(allowed)}"
     return ApiError(403, message, "permission_error", f"{what}_not_allowed", f"tandem.{what}")
 
@@ -169,7 +173,7 @@ def paced_for_nobody() -> ApiError:
 
 
 def client_gone() -> ApiError:
-    """Before its request was all there; nobody hears of it."""
+    """Return the error of a client that left before its request was complete; only the log shows it."""
     return ApiError(DISCONNECTED, "the client has gone", code="client_gone")
 
 
@@ -178,12 +182,11 @@ def body_too_slow(within_s: float) -> ApiError:
 
 
 def body_too_large(limit: int) -> ApiError:
-    """limit: bytes."""
     return ApiError(413, f"the request body exceeds {limit} bytes", code="body_too_large")
 
 
 def _invalid_field(where: Sequence[int | str], kind: str, why: str) -> ApiError:
-    """A field that pydantic refused."""
+    """Return the reply to a field that pydantic refused."""
     if kind == "json_invalid":
         return ApiError(400, f"the body is not valid JSON: {why}", code="invalid_json")
     param = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in where).lstrip(".")

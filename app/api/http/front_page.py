@@ -1,4 +1,4 @@
-"""`GET /`: what this is, for a person with a browser."""
+"""`GET /`: a page for people with a browser."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pre {{ background: #f2f2f2; padding: 1rem; overflow: auto }}</style>
 
 
 def front_page(models: Sequence[ModelCard], address: str) -> str:
-    """HTML. address: at which this was asked for."""
+    """Return the page's HTML. address: URL at which it was requested."""
     body = {"model": models[0].id, "messages": [{"role": "user", "content": "Hello!"}]} if models else {}
     example = f"curl {address}v1/chat/completions -H 'content-type: application/json' -d '{json.dumps(body)}'"
     names = ", ".join(f"<b>{escape(card.id)}</b> ({card.context} tokens)" for card in models)

@@ -1,4 +1,4 @@
-"""What is left of a key's limits, in OpenAI's headers."""
+"""OpenAI's headers with what is left of a key's limits."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ Headers = list[tuple[bytes, bytes]]
 
 
 def rate_limit_headers(passage: Passage) -> Headers:
-    """Of those limits that there are."""
+    """Return the headers of the key's limits; none for what is unlimited."""
     headers: Headers = []
     for what, left in (("requests", passage.requests), ("tokens", passage.tokens)):
         if left is not None:

@@ -1,4 +1,4 @@
-"""What the API allows anybody."""
+"""Limits of the API that hold for every client."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from tandem.deployments.config.settings import Strict
 
 
 class ApiSettings(Strict):
-    """body_bytes: of a request, at most.
-    body_s: in which it must have come.
+    """Limits of the API.
+
+    body_bytes: largest body of a request.
+    body_s: time within which a body must arrive.
     sessions: answers that one request may ask for: `n`, times prompts.
-    cors_origins: of web pages that may use the API from a browser.
-    drain_s: how long a replica of the API that is to be replaced lets its answers finish.
+    cors_origins: origins of web pages that may use the API from a browser.
+    drain_s: time for which a replica of the API that is replaced lets its answers finish.
     """
 
     body_bytes: int = Field(2**20, ge=1024)
