@@ -70,7 +70,7 @@ class IngressChanges(Strict):
 @serve.deployment
 @serve.ingress()
 class Ingress:
-    """The API's backend (`app.api.http.backend.Backend`), and the hub of the data plane."""
+    """Both backends of the API (`app.api.http.backend`), and the hub of the data plane."""
 
     async def __init__(  # type: ignore[misc]  # Serve awaits it
         self, router: DeploymentHandle, settings: Settings, gateway: DeploymentHandle | None = None
@@ -115,7 +115,7 @@ class Ingress:
         return Tools(window=choice.create, fused_window=fused_window, sketching=self._sketching)
 
     def __serve_build_asgi_app__(self) -> ASGIApp:
-        return create_api(self)
+        return create_api(self, self)
 
     @property
     def api(self) -> ApiSettings:

@@ -16,7 +16,7 @@ from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 
-from tandem.app.api.admin.account import AccountChange, AccountView
+from tandem.app.api.admin.account import AccountChange, AccountView, add_terms
 from tandem.app.api.admin.keys import KeyChange, KeyForm, Rotation, add_keys
 from tandem.app.api.completions.admission import admit
 from tandem.app.api.completions.answer import StreamedAnswer, WholeAnswer
@@ -25,7 +25,7 @@ from tandem.app.api.completions.request_log import REQUEST_ID, Record
 from tandem.app.api.completions.responses import ChatCompletion, Completion, Model, ModelList
 from tandem.app.api.completions.schema import ChatRequest, CompletionRequest, DeviceName
 from tandem.app.api.http.auth import authenticate, operator
-from tandem.app.api.http.backend import Backend
+from tandem.app.api.http.backend import AdminBackend, ServingBackend
 from tandem.app.api.http.bodies import REFERENCE, body_of, described
 from tandem.app.api.http.errors import FAILURES, ApiError, ErrorReply, NotReady, api_error, model_not_found
 from tandem.app.api.http.front_page import front_page
@@ -37,10 +37,12 @@ from tandem.policies.routing.collaboration import ANY_DEVICE
 VERSION = metadata.version("tandem-llm")
 
 
-def create_api(backend: Backend, coalescer: ChunkCoalescer | None = None) -> FastAPI:
-    """Make the ASGI application.
+def create_api(
+    backend: ServingBackend, admin: AdminBackend | None = None, coalescer: ChunkCoalescer | None = None
+) -> FastAPI:
+    """Make the ASGI application. admin: None if keys and terms are kept elsewhere.
 
-    With Ray Serve: `@serve.ingress()` on a class whose `__serve_build_asgi_app__` returns `create_api(self)`.
+    With Ray Serve: `@serve.ingress()` on a class whose `__serve_build_asgi_app__` returns `create_api(self, self)`.
     """
     api = FastAPIOffline(
         title="Tandem",
@@ -51,7 +53,11 @@ def create_api(backend: Backend, coalescer: ChunkCoalescer | None = None) -> Fas
     )
     _add_openai_endpoints(api, backend, coalescer or ChunkCoalescer())
     _add_own_endpoints(api, backend)
-    add_keys(api, backend)
+    if admin is None:
+        _refuse_administration(api)
+    else:
+        add_keys(api, backend, admin)
+        add_terms(api, backend, admin)
     if origins := backend.api.cors_origins:
         api.add_middleware(
             CORSMiddleware, allow_origins=list(origins), allow_methods=["*"], allow_headers=["*"]
@@ -72,7 +78,7 @@ def create_api(backend: Backend, coalescer: ChunkCoalescer | None = None) -> Fas
     return api
 
 
-def _add_openai_endpoints(api: FastAPI, backend: Backend, coalescer: ChunkCoalescer) -> None:
+def _add_openai_endpoints(api: FastAPI, backend: ServingBackend, coalescer: ChunkCoalescer) -> None:
     async def complete(request: Request, form: type[ChatRequest] | type[CompletionRequest]) -> Response:
         record = Record(request.headers.get(REQUEST_ID), backend.observe)
         try:
@@ -125,7 +131,7 @@ def _add_openai_endpoints(api: FastAPI, backend: Backend, coalescer: ChunkCoales
         return known[model]
 
 
-def _add_own_endpoints(api: FastAPI, backend: Backend) -> None:
+def _add_own_endpoints(api: FastAPI, backend: ServingBackend) -> None:
     @api.get("/v1/devices")
     async def devices(request: Request) -> dict[str, Any]:
         """List the registered devices that the key may use."""
@@ -144,16 +150,6 @@ def _add_own_endpoints(api: FastAPI, backend: Backend) -> None:
             await operator(request, backend)
             key = account
         return AccountView.about(key, await backend.account(key))
-
-    @api.patch("/v1/account", openapi_extra=described(AccountChange))
-    async def change_account(
-        request: Request, device: DeviceName | None = None, account: str | None = None
-    ) -> AccountView:
-        """Change an account's terms; for operators."""
-        caller = await operator(request, backend)
-        key = account or caller.at(device).account
-        changes = (await body_of(request, AccountChange, backend.api)).changes()
-        return AccountView.about(key, await backend.settle(key, changes))
 
     async def alive() -> dict[str, str]:
         """Answer as long as this process runs; /readyz covers the rest."""
@@ -189,6 +185,15 @@ def _add_own_endpoints(api: FastAPI, backend: Backend) -> None:
         return Response(text, headers={"content-type": content_type})
 
 
+def _refuse_administration(api: FastAPI) -> None:
+    async def refuse(request: Request) -> None:
+        raise KeyRefused("keys, and the terms of accounts, are kept in the cloud")
+
+    for path in ("/v1/keys", "/v1/keys/{id:path}"):
+        api.api_route(path, methods=["GET", "POST", "PATCH", "DELETE"], include_in_schema=False)(refuse)
+    api.patch("/v1/account", include_in_schema=False)(refuse)
+
+
 def _documentation(generated: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """Return /openapi.json with the requests' schemas."""
     forms: list[Any] = [
@@ -210,7 +215,7 @@ def _documentation(generated: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     return documentation
 
 
-def _models(backend: Backend) -> list[Model]:
+def _models(backend: ServingBackend) -> list[Model]:
     return [Model(id=card.id, context=card.context, vocabulary=card.vocabulary) for card in backend.models()]
 
 

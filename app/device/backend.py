@@ -7,7 +7,7 @@ request names them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, nullcontext, suppress
 from dataclasses import replace
 from typing import Any
@@ -22,7 +22,7 @@ from tandem.app.device.settings import DeviceProgram
 from tandem.cluster.devices.device import Device
 from tandem.cluster.devices.record import DeviceRecord
 from tandem.deployments.access.accounts import ANONYMOUS, Statement, Terms
-from tandem.deployments.access.keys import Caller, Key, KeyRefused, Role
+from tandem.deployments.access.keys import Caller, KeyRefused, Role
 from tandem.deployments.admission.controller import Entry, Passage
 from tandem.deployments.control.metrics import Metrics, Observation
 from tandem.deployments.gateway.client import Uplink
@@ -52,7 +52,7 @@ SOON_S = 2.0
 
 
 class DeviceBackend:
-    """As `app.api.http.backend.Backend`.
+    """An `app.api.http.backend.ServingBackend`.
 
     device: its own engine; speaks: the tokenizer of that.
     record: what is known of it, but for its name and its link.
@@ -198,31 +198,11 @@ class DeviceBackend:
 
     async def account(self, key: str) -> Statement:
         if key != self._account:
-            raise _elsewhere()
+            raise KeyRefused("accounts but the device's own are kept in the cloud")
         try:
             return await self._uplink.account()
         except EngineError as error:
             raise NotReady([str(error)]) from None
-
-    async def settle(self, key: str, changes: Mapping[str, Any]) -> Statement:
-        raise _elsewhere()
-
-    async def keys(self) -> list[Key]:
-        raise _elsewhere()
-
-    async def make_key(self, name: str, role: Role, changes: Mapping[str, Any]) -> tuple[Key, str]:
-        raise _elsewhere()
-
-    async def rotate_key(self, id: str, grace_s: float) -> tuple[Key, str]:
-        raise _elsewhere()
-
-    async def change_key(
-        self, id: str, name: str | None, role: Role | None, changes: Mapping[str, Any]
-    ) -> Key:
-        raise _elsewhere()
-
-    async def revoke_key(self, id: str) -> Key:
-        raise _elsewhere()
 
     async def devices(self) -> list[dict[str, Any]]:
         shown: dict[str, Any] = msgspec.to_builtins(self._record())
@@ -240,7 +220,3 @@ class DeviceBackend:
 
     async def metrics(self, openmetrics: bool) -> tuple[bytes, str]:
         return self._metrics.exposition(openmetrics)
-
-
-def _elsewhere() -> KeyRefused:
-    return KeyRefused("keys and terms, and accounts but the device's own, are kept in the cloud")

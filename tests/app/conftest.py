@@ -17,6 +17,6 @@ def backend(tmp_path) -> NullBackend:
 def url(backend):
     with start_blocking_portal() as portal:
         portal.call(backend.treasury.open)
-        with portal.wrap_async_context_manager(served(create_api(backend))) as address:
+        with portal.wrap_async_context_manager(served(create_api(backend, backend))) as address:
             yield address
         portal.call(backend.treasury.close)

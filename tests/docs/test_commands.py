@@ -65,7 +65,7 @@ def check_curl(words: list[str]) -> None:
     url = next(word for word in words if word.startswith("http"))
     assert words[words.index("-H") + 1] == "Content-Type: application/json"
     path = re.sub(r"^https?://[^/]+", "", url)
-    assert "post" in create_api(NullBackend()).openapi()["paths"][path]
+    assert "post" in create_api(backend := NullBackend(), backend).openapi()["paths"][path]
     ChatRequest.model_validate_json(words[words.index("-d") + 1])
 
 

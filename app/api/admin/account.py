@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from fastapi import FastAPI, Request
 from pydantic import BaseModel, ConfigDict
 
 from tandem.app.api.admin.keys import TermsForm, TermsView
+from tandem.app.api.completions.schema import DeviceName
+from tandem.app.api.http.auth import operator
+from tandem.app.api.http.backend import AdminBackend, ServingBackend
+from tandem.app.api.http.bodies import body_of, described
 from tandem.deployments.access.accounts import Statement
 from tandem.deployments.docstrings import describe
 from tandem.deployments.request.bill import Bill
@@ -85,3 +90,17 @@ class AccountView(BillView):
             },
             devices={name: BillView.of(bill) for name, bill in statement.devices.items()},
         )
+
+
+def add_terms(api: FastAPI, backend: ServingBackend, admin: AdminBackend) -> None:
+    """Add the endpoint that changes an account's terms."""
+
+    @api.patch("/v1/account", openapi_extra=described(AccountChange))
+    async def change_account(
+        request: Request, device: DeviceName | None = None, account: str | None = None
+    ) -> AccountView:
+        """Change an account's terms; for operators."""
+        caller = await operator(request, backend)
+        key = account or caller.at(device).account
+        changes = (await body_of(request, AccountChange, backend.api)).changes()
+        return AccountView.about(key, await admin.settle(key, changes))

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from tandem.app.api.completions.schema import DeviceName, Strict
 from tandem.app.api.http.auth import operator
-from tandem.app.api.http.backend import Backend
+from tandem.app.api.http.backend import AdminBackend, ServingBackend
 from tandem.app.api.http.bodies import body_of, described
 from tandem.deployments.access.accounts import Terms
 from tandem.deployments.access.keys import Key, Role
@@ -134,36 +134,36 @@ class KeyList(BaseModel):
     data: list[KeyView]
 
 
-def add_keys(api: FastAPI, backend: Backend) -> None:
+def add_keys(api: FastAPI, backend: ServingBackend, admin: AdminBackend) -> None:
     """Add the endpoints below /v1/keys."""
 
     @api.get("/v1/keys", response_model_exclude_none=True)
     async def keys(request: Request) -> KeyList:
         await operator(request, backend)
-        return KeyList(data=[KeyView.of(key) for key in await backend.keys()])
+        return KeyList(data=[KeyView.of(key) for key in await admin.keys()])
 
     @api.post("/v1/keys", status_code=201, openapi_extra=described(KeyForm))
     async def make(request: Request) -> KeyView:
         """Make a key; only this reply shows its secret."""
         await operator(request, backend)
         form = await body_of(request, KeyForm, backend.api)
-        return KeyView.of(*await backend.make_key(form.name, form.role, form.changes()))
+        return KeyView.of(*await admin.make_key(form.name, form.role, form.changes()))
 
     @api.patch("/v1/keys/{id}", openapi_extra=described(KeyChange))
     async def change(request: Request, id: str) -> KeyView:
         await operator(request, backend)
         form = await body_of(request, KeyChange, backend.api)
-        return KeyView.of(await backend.change_key(id, form.name, form.role, form.changes()))
+        return KeyView.of(await admin.change_key(id, form.name, form.role, form.changes()))
 
     @api.post("/v1/keys/{id}/rotate", openapi_extra=described(Rotation))
     async def rotate(request: Request, id: str) -> KeyView:
         """Give a key a new secret; only this reply shows it."""
         await operator(request, backend)
         form = await body_of(request, Rotation, backend.api)
-        return KeyView.of(*await backend.rotate_key(id, form.grace_s))
+        return KeyView.of(*await admin.rotate_key(id, form.grace_s))
 
     @api.delete("/v1/keys/{id}", status_code=204)
     async def revoke(request: Request, id: str) -> Response:
         await operator(request, backend)
-        await backend.revoke_key(id)
+        await admin.revoke_key(id)
         return Response(status_code=204)

@@ -11,7 +11,7 @@ import msgspec
 
 from tandem.app.api.completions.choice import Choice
 from tandem.app.api.completions.schema import ChatRequest, CompletionRequest
-from tandem.app.api.http.backend import Backend, ModelCard
+from tandem.app.api.http.backend import ModelCard, ServingBackend
 from tandem.app.api.http.errors import (
     context_overflow,
     model_not_found,
@@ -55,11 +55,13 @@ class Admitted:
         return Entry(self.jobs[0].id, self.caller.account, len(self.jobs), self.prompt_tokens)
 
 
-async def admit(request: ChatRequest | CompletionRequest, backend: Backend, caller: Caller) -> Admitted:
+async def admit(
+    request: ChatRequest | CompletionRequest, backend: ServingBackend, caller: Caller
+) -> Admitted:
     """Make the jobs of a request, which `caller` pays for.
 
     Raises ApiError (no such model, no room in the context, not allowed), InvalidRequest, UnknownMode, and what
-    `Backend.check` raises.
+    `ServingBackend.check` raises.
     """
     wishes = _wishes(request, caller)
     if wishes.mode is not None:
@@ -142,7 +144,7 @@ def _question(request: ChatRequest | CompletionRequest, text: str, prompt: tuple
     return Question(prompt, chat, chat[-1]["content"])
 
 
-def _reader_rate(request: ChatRequest | CompletionRequest, backend: Backend) -> float:
+def _reader_rate(request: ChatRequest | CompletionRequest, backend: ServingBackend) -> float:
     """Return the reader's tokens/s; 0 if nobody reads along, the default for completions, which programs may use."""
     rate = request.tandem.reader_rate
     if rate is None:
@@ -152,7 +154,7 @@ def _reader_rate(request: ChatRequest | CompletionRequest, backend: Backend) -> 
     return rate
 
 
-def _card(model: str, backend: Backend) -> ModelCard:
+def _card(model: str, backend: ServingBackend) -> ModelCard:
     cards = {card.id: card for card in backend.models()}
     if model not in cards:
         raise model_not_found(model, list(cards))

@@ -28,7 +28,7 @@ from tandem.app.api.completions.responses import (
 )
 from tandem.app.api.completions.schema import ChatRequest, CompletionRequest
 from tandem.app.api.completions.sse import DONE, EventWriter, error_event
-from tandem.app.api.http.backend import Backend
+from tandem.app.api.http.backend import ServingBackend
 from tandem.app.api.http.errors import DISCONNECTED, ApiError, api_error
 from tandem.app.api.http.rate_limit_headers import Headers, rate_limit_headers
 
@@ -46,7 +46,7 @@ class Answer(Response):
         self,
         request: ChatRequest | CompletionRequest,
         admitted: Admitted,
-        backend: Backend,
+        backend: ServingBackend,
         coalescer: ChunkCoalescer,
         record: Record,
     ) -> None:
@@ -117,7 +117,7 @@ class StreamedAnswer(Answer):
         self,
         request: ChatRequest | CompletionRequest,
         admitted: Admitted,
-        backend: Backend,
+        backend: ServingBackend,
         coalescer: ChunkCoalescer,
         record: Record,
     ) -> None:
@@ -158,7 +158,7 @@ class WholeAnswer(Answer):
         self,
         request: ChatRequest | CompletionRequest,
         admitted: Admitted,
-        backend: Backend,
+        backend: ServingBackend,
         coalescer: ChunkCoalescer,
         record: Record,
     ) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastapi import Request
 
-from tandem.app.api.http.backend import Backend
+from tandem.app.api.http.backend import ServingBackend
 from tandem.app.api.http.errors import ApiError
 from tandem.cluster.wire.address import is_loopback
 from tandem.deployments.access.keys import Caller, Role, digest
@@ -14,7 +14,7 @@ FORWARDED_FOR = "x-forwarded-for"
 """Header by which a proxy on this machine names the client; the server has applied it to `request.client`."""
 
 
-async def authenticate(request: Request, backend: Backend) -> Caller:
+async def authenticate(request: Request, backend: ServingBackend) -> Caller:
     """Return the caller. Raises ApiError."""
     secret = _bearer(request)
     caller = await backend.caller(None if secret is None else digest(secret))
@@ -29,7 +29,7 @@ async def authenticate(request: Request, backend: Backend) -> Caller:
     return caller
 
 
-async def operator(request: Request, backend: Backend) -> Caller:
+async def operator(request: Request, backend: ServingBackend) -> Caller:
     """Return the caller, who must be an operator. Raises ApiError."""
     caller = await authenticate(request, backend)
     if caller.role is not Role.OPERATOR:

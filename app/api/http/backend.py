@@ -1,4 +1,4 @@
-"""Interface behind the API: models, executor of jobs, accounts and state of the machines."""
+"""Interfaces behind the API: one serves requests, one keeps keys and the terms of accounts."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class ModelCard:
     vocabulary: str
 
 
-class Backend(Protocol):
-    """Interface behind the API; every method is called on its event loop and must not block it."""
+class ServingBackend(Protocol):
+    """Serves requests and says what is up; every method is called on its event loop and must not block it."""
 
     @property
     def api(self) -> ApiSettings:
@@ -73,6 +73,26 @@ class Backend(Protocol):
         """Return that account's usage and terms, without opening it."""
         ...
 
+    async def devices(self) -> list[dict[str, Any]]:
+        """Return the registered devices, one JSON object each, with at least a "name"."""
+        ...
+
+    async def ready(self) -> dict[str, Any]:
+        """Return what is up as a JSON object. Raises `app.api.http.errors.NotReady` while something is missing."""
+        ...
+
+    def observe(self, seen: Observation) -> None:
+        """Count a request that is over."""
+        ...
+
+    async def metrics(self, openmetrics: bool) -> tuple[bytes, str]:
+        """Return the metrics of all replicas of the API and their content type."""
+        ...
+
+
+class AdminBackend(Protocol):
+    """Keeps API keys and the terms of accounts."""
+
     async def settle(self, key: str, changes: Mapping[str, Any]) -> Statement:
         """Change an account's terms and return it; 0 or an empty list lifts a limit. Raises KeyRefused."""
         ...
@@ -97,20 +117,4 @@ class Backend(Protocol):
 
     async def revoke_key(self, id: str) -> Key:
         """Revoke a key and return it. Raises KeyRefused."""
-        ...
-
-    async def devices(self) -> list[dict[str, Any]]:
-        """Return the registered devices, one JSON object each, with at least a "name"."""
-        ...
-
-    async def ready(self) -> dict[str, Any]:
-        """Return what is up as a JSON object. Raises `app.api.http.errors.NotReady` while something is missing."""
-        ...
-
-    def observe(self, seen: Observation) -> None:
-        """Count a request that is over."""
-        ...
-
-    async def metrics(self, openmetrics: bool) -> tuple[bytes, str]:
-        """Return the metrics of all replicas of the API and their content type."""
         ...

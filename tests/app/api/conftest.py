@@ -21,7 +21,7 @@ async def backend(tmp_path: Path) -> AsyncIterator[NullBackend]:
 
 @pytest.fixture
 async def address(backend: NullBackend) -> AsyncIterator[str]:
-    async with served(create_api(backend)) as address:
+    async with served(create_api(backend, backend)) as address:
         yield address
 
 

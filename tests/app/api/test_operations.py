@@ -126,7 +126,7 @@ async def test_who_waits_at_the_gate_is_counted(tmp_path):
     backend.gate.settings = GateSettings(queue_s=30.0)
     backend.hold_after = 1
     await backend.treasury.open()
-    async with served(create_api(backend)) as address, httpx.AsyncClient(base_url=address) as http:
+    async with served(create_api(backend, backend)) as address, httpx.AsyncClient(base_url=address) as http:
         made = (await http.post("/v1/keys", json={"name": "boss", "role": "operator"})).json()
         http.headers["authorization"] = f"Bearer {made['secret']}"
         async with asyncio.timeout(20), asyncio.TaskGroup() as requests:

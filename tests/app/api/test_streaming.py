@@ -119,7 +119,7 @@ async def test_later_tokens_are_gathered():
     """With an hour between chunks there are two: the first token, and at the end all the others."""
     backend = NullBackend(says=SAYS)
     async with (
-        served(create_api(backend, ChunkCoalescer(chunks_per_s=1 / 3600))) as address,
+        served(create_api(backend, coalescer=ChunkCoalescer(chunks_per_s=1 / 3600))) as address,
         AsyncOpenAI(base_url=f"{address}/v1", api_key="none", timeout=20) as openai,
     ):
         chunks = [chunk async for chunk in await openai.chat.completions.create(**CHAT)]
@@ -131,7 +131,7 @@ async def test_what_is_gathered_is_sent_after_the_interval():
     backend = NullBackend(says=SAYS)
     backend.hold_after = 4
     async with (
-        served(create_api(backend, ChunkCoalescer(chunks_per_s=20))) as address,
+        served(create_api(backend, coalescer=ChunkCoalescer(chunks_per_s=20))) as address,
         AsyncOpenAI(base_url=f"{address}/v1", api_key="none", timeout=20) as openai,
     ):
         stream = await openai.chat.completions.create(**CHAT)
@@ -144,7 +144,7 @@ async def test_the_interval_grows_with_the_open_streams(backend):
     coalescer = ChunkCoalescer(chunks_per_s=1000)
     backend.hold_after = 1
     async with (
-        served(create_api(backend, coalescer)) as address,
+        served(create_api(backend, coalescer=coalescer)) as address,
         AsyncOpenAI(base_url=f"{address}/v1", api_key="none", timeout=20) as openai,
     ):
         streams = [await openai.chat.completions.create(**CHAT) for _ in range(5)]

@@ -239,7 +239,7 @@ def test_keys(url, monkeypatch):
 
 def test_bench_counts_connections_that_break(backend):
     """Every other answer of this server breaks off without a word."""
-    app, answers = create_api(backend), itertools.count()
+    app, answers = create_api(backend, backend), itertools.count()
 
     async def breaking(scope, receive, send):
         if scope["path"] == "/v1/chat/completions" and next(answers) % 2:

@@ -7,8 +7,10 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
+import httpx
 import pytest
 
+from tandem.app.api.routes import create_api
 from tandem.app.device.backend import SOON_S, DeviceBackend
 from tandem.app.device.settings import DeviceProgram
 from tandem.cluster.devices.device import Device
@@ -189,3 +191,22 @@ async def test_the_rest_of_an_answer_is_the_devices_own_where_the_cloud_is_lost(
         assert (made.mode, made.endpoints["device"].device) == ("device", True)
         with pytest.raises(NoEndpoint):
             await backend._assign(replace(begun, lost=(made.endpoints["device"].key,)))
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/v1/keys"),
+        ("POST", "/v1/keys"),
+        ("PATCH", "/v1/keys/key-1"),
+        ("POST", "/v1/keys/key-1/rotate"),
+        ("DELETE", "/v1/keys/key-1"),
+        ("PATCH", "/v1/account"),
+    ],
+)
+async def test_keys_and_terms_are_kept_in_the_cloud(backend: DeviceBackend, method: str, path: str) -> None:
+    transport = httpx.ASGITransport(create_api(backend))
+    async with httpx.AsyncClient(base_url="http://localhost", transport=transport) as http:
+        reply = await http.request(method, path, json={})
+    assert (reply.status_code, reply.json()["error"]["code"]) == (409, "key_refused")
+    assert "in the cloud" in reply.json()["error"]["message"]

@@ -55,7 +55,7 @@ async def test_another_name_for_it_is_not(http: httpx.AsyncClient, backend: Null
 
 
 async def test_another_machine_is_not(backend: NullBackend) -> None:
-    from_afar = httpx.ASGITransport(create_api(backend), client=("10.0.0.7", 1234))
+    from_afar = httpx.ASGITransport(create_api(backend, backend), client=("10.0.0.7", 1234))
     async with httpx.AsyncClient(transport=from_afar, base_url="http://localhost") as client:
         for path in ("/v1/models", "/v1/devices", "/v1/account", "/v1/keys"):
             assert error(await client.get(path)) == (403, "local_only")
@@ -99,7 +99,7 @@ async def test_everybody_needs_one_then(
 async def test_a_key_is_let_in_from_anywhere(
     http: httpx.AsyncClient, backend: NullBackend, operator: dict[str, str]
 ) -> None:
-    from_afar = httpx.ASGITransport(create_api(backend), client=("10.0.0.7", 1234))
+    from_afar = httpx.ASGITransport(create_api(backend, backend), client=("10.0.0.7", 1234))
     async with httpx.AsyncClient(transport=from_afar, base_url="http://tandem.example") as client:
         assert (await client.get("/v1/models", headers=operator)).status_code == 200
 
@@ -204,7 +204,7 @@ async def test_a_devices_key_opens_nothing_here(http: httpx.AsyncClient, backend
 
 
 async def test_with_devices_keys_alone_this_machine_needs_none(backend: NullBackend) -> None:
-    api = create_api(backend)
+    api = create_api(backend, backend)
     async with (
         httpx.AsyncClient(transport=httpx.ASGITransport(api), base_url="http://localhost") as here,
         httpx.AsyncClient(
@@ -372,7 +372,7 @@ async def test_other_pages_are_let_in_only_where_they_are_listed(backend: NullBa
     asked = {"Origin": "https://page.example", "Access-Control-Request-Method": "POST"}
     for origins, allowed in (((), None), (("https://page.example",), "https://page.example")):
         backend.api = backend.api.model_copy(update={"cors_origins": origins})
-        transport = httpx.ASGITransport(create_api(backend))
+        transport = httpx.ASGITransport(create_api(backend, backend))
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             reply = await client.options(CHAT, headers=asked)
             assert reply.headers.get("access-control-allow-origin") == allowed
