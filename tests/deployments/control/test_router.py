@@ -3,50 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
+import ray
 from ray import serve
 
-from tandem.app.main import build
-from tandem.app.settings import Settings
 from tandem.cluster.wire.peers import Peers
 from tandem.deployments.control.router import told
 from tandem.deployments.placement import profiles
 from tandem.deployments.request.job import NoSuchDevice
 from tandem.deployments.request.placement import PlanRequest, SketchPlan
 from tandem.engine.base import EngineStats
+from tests.applications import replicas, until
 from tests.conftest import Running
 
-pytestmark = pytest.mark.timeout(240)  # the first test that needs Ray starts it
-
-APP = "two-of-each"
-POOL = {"replicas": 2, "engine": {"kind": "null", "mistake_every": 5}}
-
-
-@pytest.fixture
-def address(application: Running) -> Iterator[str]:
-    """A second application on the Ray of these tests, without models: two verifiers, two drafters."""
-    settings = Settings.model_validate(
-        {
-            "verifier": POOL,
-            "drafter": POOL,
-            "expander": {"replicas": 0},
-            "router": {"routing": {"name": "round_robin"}},
-            "endpoint": {"token": application.token},
-        }
-    )
-    serve.run(build(settings), name=APP, route_prefix=f"/{APP}")
-    yield f"{application.address}/{APP}"
-    serve.delete(APP)
+pytestmark = [
+    pytest.mark.timeout(240),  # the first test that needs Ray starts it
+    pytest.mark.asyncio(loop_scope="session"),  # a Serve handle stays on the loop that first used it
+]
 
 
 async def _counters(token: str) -> dict[str, list[EngineStats]]:
     """Of every replica, by pool, read over the wire."""
-    scheduler, peers = serve.get_deployment_handle("Scheduler", APP), Peers(token=token)
+    scheduler, peers = serve.get_deployment_handle("Scheduler", "pairs"), Peers(token=token)
     snapshot = await scheduler.snapshot.remote()
     counters = {
         pool: [await (await peers.engine(e.address, e.engine)).stats() for e in replicas]
@@ -56,12 +37,14 @@ async def _counters(token: str) -> dict[str, list[EngineStats]]:
     return counters
 
 
-async def test_sessions_go_to_both_replicas_and_stay(address: str, application: Running) -> None:
-    async with httpx.AsyncClient(base_url=address, timeout=60) as client:
-        deadline = time.monotonic() + 60
-        while not {"verifier": 2, "drafter": 2}.items() <= (await client.get("/readyz")).json().items():
-            assert time.monotonic() < deadline
-            await asyncio.sleep(0.05)
+async def test_sessions_go_to_both_replicas_and_stay(pairs: str, application: Running) -> None:
+    async with httpx.AsyncClient(base_url=pairs, timeout=60) as client:
+
+        async def up() -> bool:
+            return {"verifier": 2, "drafter": 2}.items() <= (await client.get("/readyz")).json().items()
+
+        await until(up)
+        before = await _counters(application.token)
         question = {
             "model": "tandem",
             "messages": [{"role": "user", "content": "Tell me about the town."}],
@@ -76,10 +59,14 @@ async def test_sessions_go_to_both_replicas_and_stay(address: str, application: 
     assert len({answer["choices"][0]["message"]["content"] for answer in answers}) == 1
     assert all(answer["tandem"]["stats"]["modes"]["speculative"]["rounds"] > 10 for answer in answers)
     assert all(answer["tandem"]["stats"]["replans"] == 0 for answer in answers)
-    counters = await _counters(application.token)
-    for pool in ("verifier", "drafter"):
-        assert [stats.opened for stats in counters[pool]] == [4, 4], "once each, and in turn"
-    assert [stats.tokens_generated for stats in counters["verifier"]] == [400, 400]
+    after = await _counters(application.token)
+
+    def grown(pool: str, counter: str) -> list[int]:
+        both = zip(before[pool], after[pool], strict=True)
+        return [getattr(new, counter) - getattr(old, counter) for old, new in both]
+
+    assert grown("verifier", "opened") == grown("drafter", "opened") == [4, 4], "once each, and in turn"
+    assert grown("verifier", "tokens_generated") == [400, 400]
 
 
 async def test_a_refusal_is_an_answer() -> None:
@@ -98,36 +85,30 @@ async def test_a_refusal_is_an_answer() -> None:
         await asked(ZeroDivisionError())
 
 
-async def test_what_was_measured_outlives_a_router(application: Running, tmp_path: Path) -> None:
-    file = tmp_path / "profiles.json"
-    settings = Settings.model_validate(
-        {
-            "verifier": {"engine": {"kind": "null"}},
-            "drafter": {"replicas": 0},
-            "expander": {"engine": {"kind": "null"}},
-            "sketch": {"profiles": file, "models": {"null": {"capability": 1.0}}},
-            "endpoint": {"token": application.token},
-        }
-    )
+@pytest.mark.usefixtures("pairs")
+async def test_what_was_measured_outlives_a_router(profiles_file: Path) -> None:
+    router = serve.get_deployment_handle("Router", "pairs")
 
-    async def plan(app: str, wanted: PlanRequest) -> SketchPlan:
-        """Of a new router, once it knows the expander."""
-        serve.run(build(settings), name=app, route_prefix=f"/{app}")
-        router = serve.get_deployment_handle("Router", app)
+    async def plan(wanted: PlanRequest) -> SketchPlan:
+        """Of the router, once it knows the expander."""
         async with asyncio.timeout(60):
             while (made := await router.plan.remote(wanted)).reason == "no_device":  # noqa: ASYNC110 (it may come)
                 await asyncio.sleep(0.1)
         return made
 
-    first, second = "learns", "remembers"
-    try:
-        made = await plan(first, PlanRequest(1, 400, target_token_s=0.05))
-        assert made.sketch
-        async with asyncio.timeout(60):
-            while not await asyncio.to_thread(file.exists):  # noqa: ASYNC110 (a file has no such event)
-                await asyncio.sleep(0.1)
-        assert profiles.read(file).target_token_s == 0.05
-        assert await plan(second, PlanRequest(2, 400)) == made
-    finally:
-        for app in (first, second):
-            await asyncio.to_thread(serve.delete, app)
+    async def written() -> bool:
+        return await asyncio.to_thread(profiles_file.exists)
+
+    made = await plan(PlanRequest(1, 400, target_token_s=0.05))
+    assert made.sketch
+    await until(written)
+    assert profiles.read(profiles_file).target_token_s == 0.05
+    before = replicas("pairs", "Router")
+    (actor,) = before.values()
+    ray.kill(actor)
+
+    async def replaced() -> bool:
+        return not before.keys() & replicas("pairs", "Router").keys()
+
+    await until(replaced)
+    assert await plan(PlanRequest(2, 400)) == made

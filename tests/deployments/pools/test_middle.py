@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
 from ray import serve
 
-from tandem.app.main import build
-from tandem.app.settings import Settings
 from tandem.cluster.wire.peers import Peers
 from tandem.deployments.modes.base import Tools
 from tandem.deployments.modes.executor import Executor
@@ -24,46 +19,34 @@ from tandem.engine.base import Engine, Sampling
 from tandem.engine.tokenizer import Tokenizer
 from tandem.policies.routing.collaboration import collaboration
 from tandem.policies.routing.replica import routing
+from tests.applications import until
 from tests.conftest import Running
 from tests.engine.torch.split_parts import Parts
 
-pytestmark = pytest.mark.timeout(240)  # the first test that needs Ray starts it
+pytestmark = [
+    pytest.mark.timeout(240),  # the first test that needs Ray starts it
+    pytest.mark.asyncio(loop_scope="session"),  # a Serve handle stays on the loop that first used it
+]
 
-APP, LAYERS = "split", 2
-NULL = {"replicas": 1, "engine": {"kind": "null"}}
-
-
-@pytest.fixture
-def address(application: Running) -> Iterator[str]:
-    """A second application on the Ray of these tests, with the embedded target's middle."""
-    settings = Settings.model_validate(
-        {
-            "verifier": NULL,
-            "drafter": {"replicas": 0},
-            "middle": {"replicas": 1, "engine": {"model": "target", "first": LAYERS}},
-            "endpoint": {"token": application.token},
-        }
-    )
-    serve.run(build(settings), name=APP, route_prefix=f"/{APP}")
-    yield f"{application.address}/{APP}"
-    serve.delete(APP)
+LAYERS = 2
 
 
 async def test_a_device_is_answered_past_the_ingress(
-    address: str, application: Running, tmp_path: Path
+    pairs: str, application: Running, tmp_path: Path
 ) -> None:
-    async with httpx.AsyncClient(base_url=address, timeout=60) as client:
-        deadline = time.monotonic() + 60
-        while (ready := await client.get("/readyz")).json().get("middle") != 1:
-            assert time.monotonic() < deadline, ready.text
-            await asyncio.sleep(0.05)
+    async with httpx.AsyncClient(base_url=pairs, timeout=60) as client:
+
+        async def up() -> bool:
+            return (await client.get("/readyz")).json().get("middle") == 1
+
+        await until(up)
         assert "middle" in (await client.get("/metrics")).text
         refused = await client.post(
             "/v1/completions", json={"model": "tandem", "prompt": "My secret", "tandem": {"mode": "split"}}
         )
         assert (refused.status_code, refused.json()["error"]["code"]) == (400, "prompt_left_device")
 
-        snapshot = await serve.get_deployment_handle("Scheduler", APP).snapshot.remote()
+        snapshot = await serve.get_deployment_handle("Scheduler", "pairs").snapshot.remote()
         (replica,) = snapshot.pools["middle"]
         assert (replica.model, replica.sessions) == ("target", 0)
         peers = Peers(token=application.token)
