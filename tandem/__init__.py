@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tandem.app.cli.server.up import UpError
-    from tandem.app.sdk.client import Answer, Client, Piece, Stream
-    from tandem.app.sdk.http import ClientError
+    from tandem.app.client.client import Answer, Client, Piece, Stream
+    from tandem.app.client.http import ClientError
     from tandem.app.sdk.server import Server, start
     from tandem.app.sdk.simulation import simulate, sweep
     from tandem.policies.base import UnknownPolicy, families, policy
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "tandem.app.cli.server.up": ("UpError",),
-    "tandem.app.sdk.client": ("Answer", "Client", "Piece", "Stream"),
-    "tandem.app.sdk.http": ("ClientError",),
+    "tandem.app.client.client": ("Answer", "Client", "Piece", "Stream"),
+    "tandem.app.client.http": ("ClientError",),
     "tandem.app.sdk.server": ("Server", "start"),
     "tandem.app.sdk.simulation": ("simulate", "sweep"),
     "tandem.policies.base": ("UnknownPolicy", "families", "policy"),

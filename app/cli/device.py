@@ -14,9 +14,9 @@ from pydantic import ValidationError
 from rich.console import Console
 from rich.logging import RichHandler
 
+from tandem.app.client.http import ClientError
 from tandem.app.device.program import Running, running
 from tandem.app.device.settings import DeviceProgram
-from tandem.app.sdk.http import ClientError
 from tandem.cluster.wire.frames import AlreadyConnected, Unauthorized
 from tandem.deployments.modes.device import DeviceMode
 from tandem.deployments.modes.split import SplitMode

@@ -14,7 +14,7 @@ from rich.console import Console
 from tandem.app.cli.keys import keys
 from tandem.app.cli.server.target import Url, failures, server
 from tandem.app.cli.terminal.render import DEVICE_COLUMNS, device_row, show_table
-from tandem.app.sdk.http import Client, ClientError
+from tandem.app.client.http import Client, ClientError
 from tandem.deployments.modes import MODES
 
 HELP = """Language models served from the edge and the cloud together.

@@ -1,1 +1,1 @@
-"""Tandem from Python: start it, ask it, simulate it. `import tandem` is all of this."""
+"""Tandem in a Python program: a server of its own, and simulations."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tandem.app.cli.server.local_ray import free_port, local_ray
 from tandem.app.cli.server.up import CONFIG, LEDGER, UpError, deploy, read, wait_until_ready
-from tandem.app.sdk.client import Client
+from tandem.app.client.client import Client
 
 
 class Server:

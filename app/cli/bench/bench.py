@@ -13,7 +13,7 @@ from rich.progress import Progress
 
 from tandem.app.cli.bench.load import PROMPTS, LoadResult, generate_load, percentiles
 from tandem.app.cli.terminal.render import show_table
-from tandem.app.sdk.http import ClientError
+from tandem.app.client.http import ClientError
 
 SHOWN = ("p50", "p90", "p99")
 

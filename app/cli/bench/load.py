@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import numpy as np
 
-from tandem.app.sdk.http import TIMEOUT, ClientError, authorization, event, explained, refusal
+from tandem.app.client.http import TIMEOUT, ClientError, authorization, event, explained, refusal
 
 PROMPTS = (
     "Tell me about the town of Marworth.",

@@ -24,7 +24,7 @@ from tandem.app.cli.keys.terms import (
 )
 from tandem.app.cli.server.target import AsJson, Url, failures, server
 from tandem.app.cli.terminal.render import show_table
-from tandem.app.sdk.http import Client
+from tandem.app.client.http import Client
 from tandem.deployments.access.keys import Role
 
 cli = typer.Typer(

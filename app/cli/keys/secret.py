@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tandem.app.cli.server.target import abandon_stdout
-from tandem.app.sdk.http import ClientError
+from tandem.app.client.http import ClientError
 
 STDOUT = Path("-")
 

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from tandem.app.sdk.http import DEFAULT_URL, ClientError
+from tandem.app.client.http import DEFAULT_URL, ClientError
 
 Url = Annotated[
     str | None,

@@ -21,7 +21,7 @@ from rich.console import Console
 
 from tandem.app.cli.server.local_ray import ENVIRONMENT, LocalRay, StillRunning, local_ray, logs_of, token_of
 from tandem.app.cli.server.processes import Process, alive, descendants, end, myself
-from tandem.app.sdk.http import DEFAULT_URL
+from tandem.app.client.http import DEFAULT_URL
 
 LOOPBACK = {"host": "127.0.0.1", "port": 8000}
 """Where the Serve YAML does not say it: Serve's own default is every interface."""

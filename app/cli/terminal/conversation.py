@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from tandem.app.cli.terminal.render import show
-from tandem.app.sdk.http import Client, ClientError
+from tandem.app.client.http import Client, ClientError
 
 
 class Conversation:

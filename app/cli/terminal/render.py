@@ -8,8 +8,8 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-from tandem.app.sdk.client import pieces
-from tandem.app.sdk.http import Json
+from tandem.app.client.client import pieces
+from tandem.app.client.http import Json
 
 # Origin → (style, what the legend calls it).
 ORIGINS = {

@@ -18,7 +18,7 @@ from tandem.app.cli.main import cli
 from tandem.app.cli.server.up import CONFIG
 from tandem.app.cli.terminal import render as live
 from tandem.app.cli.terminal.conversation import Conversation
-from tandem.app.sdk.http import Client
+from tandem.app.client.http import Client
 from tests.app.api.null_backend import NullBackend, served
 
 SAYS = "Zürich 🗼 [bold]has[/] three bridges."

@@ -12,8 +12,8 @@ import yaml
 from pydantic import ValidationError
 
 from tandem.app.cli.device import run, settings_of
+from tandem.app.client.http import ClientError
 from tandem.app.device.settings import DeviceProgram
-from tandem.app.sdk.http import ClientError
 from tandem.cluster.wire.frames import AlreadyConnected, Unauthorized
 from tandem.engine.base import EngineError
 from tests.cluster.certificate import make_certificate

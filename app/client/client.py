@@ -6,8 +6,8 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from tandem.app.sdk import http
-from tandem.app.sdk.http import DEFAULT_URL, Json
+from tandem.app.client import http
+from tandem.app.client.http import DEFAULT_URL, Json
 
 Messages = Sequence[Mapping[str, Any]]
 

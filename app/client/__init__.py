@@ -1,0 +1,1 @@
+"""A client of the API, for the terminal and for Python programs."""
