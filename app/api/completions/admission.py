@@ -16,7 +16,7 @@ from tandem.app.api.http.errors import (
     context_overflow,
     model_not_found,
     not_allowed,
-    paced_for_nobody,
+    reader_rate_missing,
     too_many_answers,
 )
 from tandem.deployments.access.keys import Caller
@@ -145,12 +145,12 @@ def _question(request: ChatRequest | CompletionRequest, text: str, prompt: tuple
 
 
 def _reader_rate(request: ChatRequest | CompletionRequest, backend: ServingBackend) -> float:
-    """Return the reader's tokens/s; 0 if nobody reads along, the default for completions, which programs may use."""
+    """Return the reader's tokens/s; 0 without a reader, as completions, often for programs, are by default."""
     rate = request.tandem.reader_rate
     if rate is None:
         rate = backend.default_reader_rate if isinstance(request, ChatRequest) else 0.0
     if request.tandem.paced and not rate:
-        raise paced_for_nobody()
+        raise reader_rate_missing()
     return rate
 
 

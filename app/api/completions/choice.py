@@ -81,7 +81,7 @@ class Choice:
         """Begin an empty choice.
 
         mode: mode that the client asked for.
-        rate: tokens/s that the reader takes in; 0 if nobody reads along.
+        rate: tokens/s that the reader takes in; 0 if there is no reader.
         chat: whether to drop the space that a message's first token begins with.
         """
         self._at_beginning = chat

@@ -18,9 +18,9 @@ from tandem.policies.reader.quality import buffers, effective_tokens, stall_s
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How an answer came for a reader who reads along.
+    """Arrival of an answer as its reader sees it.
 
-    rate: tokens/s that the reader takes in; 0 if nobody reads along.
+    rate: tokens/s that the reader takes in; 0 if there is no reader.
     tokens: tokens that the figures rest on.
     stall_s: seconds that the reader waited for tokens after the first.
     effective_tokens: tokens that came when they were needed: with at most 10 % of the output unread a token counts in
@@ -53,7 +53,7 @@ class Reading:
 class Arrivals:
     """Times at which the tokens of one choice came from the executor; a paced client gets them later.
 
-    rate: tokens/s that the reader takes in; 0 if nobody reads along, and then no times are kept.
+    rate: tokens/s that the reader takes in; 0 if there is no reader, and then no times are kept.
     """
 
     def __init__(self, rate: float = 0.0) -> None:

@@ -168,7 +168,7 @@ DeviceName = Annotated[str, Field(min_length=1, max_length=128)]
 
 
 class TandemOptions(Strict):
-    """How edge and cloud share the work; the server's policies decide what is left out.
+    """Options for sharing the work between edge and cloud; the server's policies decide what is left out.
 
     mode: one of `deployments.modes.MODES`.
     device: a name from /v1/devices, several to pick from, or "any".

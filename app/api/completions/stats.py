@@ -63,7 +63,7 @@ class Cost(_Part):
 
 
 class Stats(_Part):
-    """How an answer was served, when it came and what it cost.
+    """Stats of an answer: mode, times, tokens, cost, and the figures of its modes.
 
     mode: mode in which the answer was served, at the end.
     device: device that took part, at the end; null if none.

@@ -39,7 +39,7 @@ class ServingBackend(Protocol):
 
     @property
     def default_reader_rate(self) -> float:
-        """Tokens/s of a chat's reader unless the client says; 0 if nobody reads along."""
+        """Tokens/s of a chat's reader unless the client says; 0 if there is no reader."""
         ...
 
     @property

@@ -167,7 +167,7 @@ def too_many_answers(most: int) -> ApiError:
     return ApiError(400, message, code="invalid_value", param="n")
 
 
-def paced_for_nobody() -> ApiError:
+def reader_rate_missing() -> ApiError:
     message = "tandem.paced needs to know how fast the reader is: say tandem.reader_rate, in tokens/s"
     return ApiError(400, message, code="missing_required_parameter", param="tandem.reader_rate")
 

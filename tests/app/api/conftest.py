@@ -1,4 +1,4 @@
-"""A fresh backend and a client of the API over a socket for each test."""
+"""Fixtures: a fresh backend for each test, and clients of its API over a socket."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path

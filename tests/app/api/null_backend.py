@@ -1,8 +1,9 @@
-"""A backend without a model, and the API over a real socket, for the tests of this folder."""
+"""Test double of the API's backend, without a model, and helpers to serve the API over a real socket."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager
@@ -43,7 +44,7 @@ EOS = 2
 
 
 def byte_tokenizer() -> Tokenizer:
-    """One token a byte, and the special ones."""
+    """Return a tokenizer with one token a byte, and special tokens."""
     tokenizer = RustTokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -73,18 +74,22 @@ UP = Snapshot(
     {"pixel-1": DeviceRecord(name="pixel-1", address="", profile="", model="small", vocabulary="v")},
     awaited=frozenset({"pixel-2", "pixel-3"}),
 )
-"""What the metrics of a null backend say is up."""
+"""Replicas and devices that are up."""
 
 
 class NullBackend:
-    """Jobs on a null engine that knows no sampling. What it says may be replaced by a text.
+    """Runs jobs on a null engine, which does not sample.
 
-    says: the answer's text (the engine then only sets the pace); burst: tokens of one delta.
-    hold_after: tokens after which every job waits for `go`; held: released by each that begins to wait.
-    fail_after: (tokens, error) of every job.
-    ledger: where keys are kept; capacity: sessions that the gate lets through at once.
-    snapshot: what is up; observations: what was told of requests that are over.
-    jobs: what was asked for; closed: released once for each job that has ended in whatever way.
+    says: tokens to answer with in place of the engine's.
+    burst: tokens of one delta.
+    hold_after: number of tokens after which every job waits for `go`.
+    held: released by each job that begins to wait.
+    fail_after: (tokens, error): every job raises the error after so many tokens.
+    snapshot: replicas and devices that are up.
+    observations: requests that are over.
+    missing: reasons for not being ready.
+    jobs: jobs that were run.
+    closed: released by each job that ends, for whatever reason.
     """
 
     def __init__(
@@ -95,6 +100,12 @@ class NullBackend:
         ledger: Path | None = None,
         capacity: int = 64,
     ) -> None:
+        """Start without keys.
+
+        says: text to answer with.
+        ledger: file that keeps keys.
+        capacity: sessions that the admission controller lets run at once.
+        """
         self.engine = NullEngine(vocab_size=TOKENIZER.vocab_size, context=context)
         self.says = [*TOKENIZER.encode(says), EOS] if says is not None else None
         self.burst = burst
@@ -206,7 +217,7 @@ class NullBackend:
             self.closed.release()
 
     async def _deltas(self, job: Job, session: Session, stops: tuple[int, ...]) -> AsyncIterator[Delta]:
-        """The engine's tokens, or those of `says` in their place, in bursts."""
+        """Yield the engine's tokens, or those of `says`, in bursts."""
         origins = cycle(ORIGINS[job.mode or "cloud"])
         stats = JobStats(mode=job.mode or "cloud", device=job.device, ttft_s=0.001, total_s=0.002)
         stats.figures[Speculation.mode] = Speculation(rounds=2, drafted=8, accepted=6)
@@ -244,9 +255,9 @@ class NullBackend:
 
 @asynccontextmanager
 async def served(app: object) -> AsyncIterator[str]:
-    """The ASGI app on a free port of this machine, in this event loop; its address.
+    """Serve the ASGI app on a free port in this event loop; gives its address.
 
-    Without uvicorn's main loop, which looks only ten times a second whether it shall end.
+    Bypasses uvicorn's main loop, which checks only ten times a second whether to end.
     """
     config = uvicorn.Config(app, lifespan="off", log_level="warning", timeout_graceful_shutdown=5)
     config.load()
@@ -258,6 +269,31 @@ async def served(app: object) -> AsyncIterator[str]:
             yield f"http://127.0.0.1:{listener.getsockname()[1]}"
         finally:
             await server.shutdown([listener])
+
+
+def events(text: str) -> list[dict[str, Any]]:
+    """Return the events of a finished stream; checks their framing."""
+    blocks = text.removesuffix("\n\n").split("\n\n")
+    assert text.endswith("\n\n")
+    assert all(block.startswith("data: ") for block in blocks)
+    assert blocks.pop() == "data: [DONE]"
+    return [json.loads(block.removeprefix("data: ")) for block in blocks]
+
+
+@asynccontextmanager
+async def uploading(
+    address: str, body: str, length: int | None = None
+) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """Send a chat's body over a connection of its own. length: announced length, if another than the body's."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(address.rsplit(":", 1)[1]))
+    head = (
+        f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length or len(body)}\r\n"
+    )
+    writer.write(f"{head}Content-Type: application/json\r\n\r\n{body}".encode())
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
 
 
 async def times(n: int, semaphore: asyncio.Semaphore, within_s: float = 10.0) -> None:

@@ -1,4 +1,4 @@
-"""Chat completions through the official client."""
+"""Chat completions through OpenAI's client."""
 
 import asyncio
 
@@ -31,7 +31,7 @@ async def test_an_answer(openai, backend):
     }
 
 
-async def test_what_the_job_is_told(openai, backend):
+async def test_the_request_as_a_job(openai, backend):
     await openai.chat.completions.create(
         model="null",
         messages=HELLO,
@@ -74,7 +74,7 @@ async def test_defaults(openai, backend):
     assert (backend.jobs[0].mode, backend.jobs[0].device, backend.jobs[0].window) == (None, None, None)
 
 
-async def test_messages_of_every_kind(openai, backend):
+async def test_messages_of_every_role(openai, backend):
     parts = [{"type": "text", "text": "two "}, {"type": "text", "text": "parts"}]
     messages = [
         {"role": "developer", "content": "short"},
@@ -170,12 +170,8 @@ async def test_origins_and_statistics(openai):
     assert stats["reader"]["rate"] == 5.0
     assert stats["modes"].keys() == {"speculative"}, "no other mode served it"
     rounds = stats["modes"]["speculative"]
-    assert (rounds["rounds"], rounds["drafted"], rounds["accepted"], rounds["accepted_per_round"]) == (
-        2,
-        8,
-        6,
-        3,
-    )
+    figures = ("rounds", "drafted", "accepted", "accepted_per_round")
+    assert [rounds[figure] for figure in figures] == [2, 8, 6, 3]
 
 
 async def test_two_modes_at_once(openai, backend):

@@ -1,8 +1,7 @@
-"""Clients that nobody here wrote, and the requests that they send, unmodified."""
+"""Third-party clients, and requests as they send them."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -13,7 +12,7 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_openai import ChatOpenAI
 
 from tandem.app.api.completions.sse import PADDED
-from tests.app.api.null_backend import TOKENIZER, NullBackend
+from tests.app.api.null_backend import TOKENIZER, NullBackend, events
 
 SAYS = "Zürich has three bridges, and a lake."
 HELLO: dict[str, Any] = {"model": "null", "messages": [{"role": "user", "content": "Hello?"}]}
@@ -24,13 +23,11 @@ async def backend() -> NullBackend:
     return NullBackend(says=SAYS)
 
 
-async def events(http: httpx.AsyncClient, body: dict[str, Any]) -> list[dict[str, Any]]:
-    """Of a stream."""
-    async with http.stream("POST", "/v1/chat/completions", json=body | {"stream": True}) as reply:
-        assert reply.status_code == 200, await reply.aread()
-        lines = [line.removeprefix("data: ") async for line in reply.aiter_lines() if line]
-    assert lines.pop() == "[DONE]"
-    return [json.loads(line) for line in lines]
+async def streamed(http: httpx.AsyncClient, body: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the events of a streamed chat."""
+    reply = await http.post("/v1/chat/completions", json=body | {"stream": True})
+    assert reply.status_code == 200, reply.text
+    return events(reply.text)
 
 
 # -- libraries ------------------------------------------------------------------------------------------
@@ -50,7 +47,7 @@ async def test_langchain(langchain: ChatOpenAI) -> None:
     assert "".join(map(str, parts)) == SAYS
 
 
-async def test_langchain_with_a_conversation_that_had_tools(
+async def test_langchain_with_tool_calls_in_the_conversation(
     langchain: ChatOpenAI, backend: NullBackend
 ) -> None:
     calls = [{"name": "weather", "args": {"town": "Marworth"}, "id": "call-1"}]
@@ -63,10 +60,10 @@ async def test_langchain_with_a_conversation_that_had_tools(
     assert "It rains." in TOKENIZER.decode(backend.jobs[-1].prompt)
 
 
-# -- shapes ---------------------------------------------------------------------------------------------
+# -- requests ---------------------------------------------------------------------------------------------
 
 
-async def test_what_guidellm_sends(http: httpx.AsyncClient) -> None:
+async def test_a_request_of_guidellm(http: httpx.AsyncClient) -> None:
     assert (await http.get("/health")).status_code == 200
     assert (await http.get("/v1/models")).json()["data"][0]["id"] == "null"
     asked = {
@@ -78,7 +75,7 @@ async def test_what_guidellm_sends(http: httpx.AsyncClient) -> None:
         "stop": None,
         "ignore_eos": True,
     }
-    found = await events(http, asked)
+    found = await streamed(http, asked)
     counted = [event["usage"]["completion_tokens"] for event in found]
     assert counted == sorted(counted)
     assert counted[-1] == 7
@@ -86,21 +83,20 @@ async def test_what_guidellm_sends(http: httpx.AsyncClient) -> None:
     assert found[-1]["choices"] == []
 
 
-async def test_usage_comes_once_where_nobody_asks_for_more(http: httpx.AsyncClient) -> None:
-    *chunks, last = await events(http, HELLO | {"stream_options": {"include_usage": True}})
+async def test_usage_comes_once_by_default(http: httpx.AsyncClient) -> None:
+    *chunks, last = await streamed(http, HELLO | {"stream_options": {"include_usage": True}})
     assert {event["usage"] for event in chunks} == {None}
     assert last["usage"]["completion_tokens"] == len(SAYS.encode()) + 1
 
 
-async def test_padded_events_do_not_tell_the_length_of_their_text(http: httpx.AsyncClient) -> None:
+async def test_padded_events_do_not_reveal_the_length_of_their_text(http: httpx.AsyncClient) -> None:
     asked = HELLO | {"stream": True, "stream_options": {"include_obfuscation": True}}
     reply = await http.post("/v1/chat/completions", json=asked)
-    lines = [line for line in reply.text.split("\n\n") if line.startswith("data: {")]
-    found = [json.loads(line.removeprefix("data: ")) for line in lines]
+    found, lines = events(reply.text), reply.text.split("\n\n")[:-2]
     assert "".join(event["choices"][0]["delta"]["content"] for event in found) == SAYS
     assert all("obfuscation" in event for event in found)
     assert {(len(line.encode()) + 2) % PADDED for line in lines} == {0}
-    assert "obfuscation" not in (await events(http, HELLO))[0]
+    assert "obfuscation" not in (await streamed(http, HELLO))[0]
 
 
 @pytest.mark.parametrize(
@@ -119,7 +115,7 @@ async def test_fields_of_the_official_client(http: httpx.AsyncClient, extra: dic
 # -- people ---------------------------------------------------------------------------------------------
 
 
-async def test_the_front_page_links_what_there_is(http: httpx.AsyncClient) -> None:
+async def test_the_links_of_the_front_page(http: httpx.AsyncClient) -> None:
     page = await http.get("/")
     assert page.headers["content-type"].startswith("text/html")
     assert "<b>null</b>" in page.text
@@ -127,7 +123,7 @@ async def test_the_front_page_links_what_there_is(http: httpx.AsyncClient) -> No
         assert (await http.get(f"/{link}")).status_code == 200, link
 
 
-async def test_the_documentation_needs_nobody_else(http: httpx.AsyncClient) -> None:
+async def test_the_documentation_loads_nothing_from_elsewhere(http: httpx.AsyncClient) -> None:
     page = (await http.get("/docs")).text
     assert "http" not in page.replace("http://www.w3.org", "")
     for link in links(page):

@@ -1,11 +1,9 @@
 """Text completions and models through the official client."""
 
-import json
-
 import pytest
 from openai import NotFoundError
 
-from tests.app.api.null_backend import TOKENIZER, NullBackend
+from tests.app.api.null_backend import TOKENIZER, NullBackend, events
 
 SAYS = "and so on."
 
@@ -17,11 +15,8 @@ async def backend() -> NullBackend:
 
 async def test_a_text_prompt(openai, backend):
     answer = await openai.completions.create(model="null", prompt="One, two")
-    assert (answer.object, answer.choices[0].text, answer.choices[0].finish_reason) == (
-        "text_completion",
-        SAYS,
-        "stop",
-    )
+    choice = answer.choices[0]
+    assert (answer.object, choice.text, choice.finish_reason) == ("text_completion", SAYS, "stop")
     assert backend.jobs[0].prompt == tuple(TOKENIZER.encode("One, two"))
     assert backend.jobs[0].sampling.max_tokens == 512 - 8
     assert answer.tandem["origins"] == [["cloud", len(SAYS)]]
@@ -49,7 +44,7 @@ async def test_several_prompts(openai, backend):
     assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (3, 4)
 
 
-async def test_echo_is_of_the_prompts_origin(openai):
+async def test_echo_has_the_origin_prompt(openai):
     answer = await openai.completions.create(model="null", prompt="Say: ", echo=True)
     assert answer.choices[0].text == "Say: " + SAYS
     assert answer.tandem["origins"] == [["prompt", 5], ["cloud", len(SAYS)]]
@@ -73,7 +68,7 @@ async def test_logprobs(openai):
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("prompt", ["né", list(TOKENIZER.encode("né"))])
 async def test_an_echoed_prompt_is_scored(http, backend, prompt, stream):
-    """As lm-eval asks for it, to compare continuations."""
+    """lm-eval asks for this, to compare continuations."""
     asked = {
         "model": "null",
         "prompt": prompt,
@@ -83,11 +78,7 @@ async def test_an_echoed_prompt_is_scored(http, backend, prompt, stream):
         "stream": stream,
     }
     reply = await http.post("/v1/completions", json=asked)
-    if stream:
-        events = [json.loads(line[6:]) for line in reply.text.splitlines() if line.startswith("data: {")]
-        choices = [event["choices"][0] for event in events]
-    else:
-        choices = reply.json()["choices"]
+    choices = [e["choices"][0] for e in events(reply.text)] if stream else reply.json()["choices"]
     assert "".join(choice["text"] for choice in choices) == "néa"
     scores = {name: [x for c in choices for x in c["logprobs"][name]] for name in choices[0]["logprobs"]}
     ids = TOKENIZER.encode("né")
@@ -105,7 +96,7 @@ async def test_prompts_are_scored_in_the_cloud_only(http):
     assert (reply.status_code, reply.json()["error"]["code"]) == (400, "invalid_value")
 
 
-async def test_logprobs_in_a_stream_are_those_of_the_whole(openai):
+async def test_logprobs_in_a_stream(openai):
     stream = await openai.completions.create(model="null", prompt="x", logprobs=0, max_tokens=5, stream=True)
     scores = [chunk.choices[0].logprobs async for chunk in stream]
     assert [t for s in scores for t in s.tokens] == list("and s")

@@ -1,4 +1,4 @@
-"""What operators ask for: health, readiness, devices, metrics."""
+"""Endpoints for operators: health, readiness, devices, metrics, documentation."""
 
 import asyncio
 import json
@@ -11,6 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tandem.app.api.routes import create_api
 from tandem.deployments.config.settings import GateSettings
+from tandem.deployments.modes import MODES
 from tandem.deployments.routing.directory import Snapshot
 from tandem.engine.base import EngineStopped
 from tests.app.api.null_backend import TOKENIZER, NullBackend, served, times
@@ -86,7 +87,7 @@ async def test_latencies_are_in_order(http, backend):
     assert 0 < seen.queue_s < seen.ttft_s < seen.total_s
 
 
-async def test_what_a_client_makes_up_is_no_label(http):
+async def test_no_label_has_a_clients_value(http):
     before = await samples(http)
     devices = ["toaster", "kettle"]
     made_up = [{"tandem": {"mode": "device", "device": device}} for device in devices]
@@ -102,7 +103,7 @@ async def test_what_a_client_makes_up_is_no_label(http):
         assert word not in str(new)
 
 
-async def test_how_things_stand(http, backend):
+async def test_gauges(http, backend):
     verifier = (("model_name", "null"), ("pool", "verifier"), ("replica", "10.0.0.1:1"))
     drafter = (("model_name", "small"), ("pool", "drafter"), ("replica", "10.0.0.2:1"))
     found = await samples(http)
@@ -118,10 +119,10 @@ async def test_how_things_stand(http, backend):
     backend.snapshot = Snapshot(2, {"verifier": (), "drafter": ()})
     found = await samples(http)
     assert found["tandem_replicas", ("pool", "verifier")] == 0
-    assert not any(name == "vllm:num_requests_running" for name, *_ in found), "nobody is left to tell of"
+    assert not any(name == "vllm:num_requests_running" for name, *_ in found), "no replica is left"
 
 
-async def test_who_waits_at_the_gate_is_counted(tmp_path):
+async def test_waiting_requests_are_counted(tmp_path):
     backend = NullBackend(capacity=1, ledger=tmp_path / "ledger.sqlite")
     backend.gate.settings = GateSettings(queue_s=30.0)
     backend.hold_after = 1
@@ -141,7 +142,7 @@ async def test_who_waits_at_the_gate_is_counted(tmp_path):
     assert first.queue_s < second.queue_s
 
 
-async def test_open_metrics_where_asked_for(http):
+async def test_openmetrics_if_asked_for(http):
     await http.post("/v1/chat/completions", json=HELLO)
     accept = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.2,*/*;q=0.1"
     reply = await http.get("/metrics", headers={"accept": accept})
@@ -151,7 +152,7 @@ async def test_open_metrics_where_asked_for(http):
 
 
 async def test_metrics_of_readers(http):
-    """Of a reader who is not through with the first token when the last comes, and of nobody."""
+    """One reader is slower than the whole answer, and one answer has no reader."""
     chat = HELLO | {"n": 2, "tandem": {"mode": "device", "reader_rate": 0.001}}
     answer = (await http.post("/v1/chat/completions", json=chat)).json()
     prompt = {"model": "null", "prompt": "x", "max_tokens": 9, "tandem": {"mode": "device"}}
@@ -165,7 +166,7 @@ async def test_metrics_of_readers(http):
     assert found["tandem_effective_tokens_total", device] == pytest.approx(effective, abs=1e-3)
 
 
-async def test_a_client_that_left_is_counted_with_what_it_got(http, backend):
+async def test_a_client_that_left_is_counted_with_its_tokens(http, backend):
     backend.hold_after = 3
     request = asyncio.create_task(http.post("/v1/chat/completions", json=HELLO))
     await times(1, backend.held)
@@ -180,7 +181,7 @@ async def test_a_client_that_left_is_counted_with_what_it_got(http, backend):
     assert ("vllm:e2e_request_latency_seconds_count", ("mode", "cloud"), null) not in found
 
 
-async def test_an_answer_that_broke_is_counted_with_what_it_gave(http, backend):
+async def test_an_answer_that_failed_is_counted_with_its_tokens(http, backend):
     backend.fail_after = (2, EngineStopped("no verifier is left"))
     await http.post("/v1/chat/completions", json=HELLO)
     found = await samples(http)
@@ -194,8 +195,7 @@ async def test_the_documentation_is_complete(http):
     schemas = documentation["components"]["schemas"]
     for reference in re.findall(r'"#/components/schemas/(\w+)"', json.dumps(documentation)):
         assert reference in schemas
-    options = schemas["TandemOptions"]["properties"]
-    assert options.keys() == {
+    own = {
         "mode",
         "device",
         "window",
@@ -206,10 +206,9 @@ async def test_the_documentation_is_complete(http):
         "min_quality",
         "show_sketch",
     }
-    assert documentation["paths"].keys() >= {
-        "/v1/chat/completions",
-        "/v1/completions",
-        "/v1/models",
-        "/v1/devices",
-        "/v1/account",
-    }
+    assert schemas["TandemOptions"]["properties"].keys() == own
+    assert schemas["TandemOptions"]["properties"]["window"]["description"] == "tokens drafted per round."
+    assert schemas["Stats"]["properties"]["modes"]["properties"].keys() == MODES.keys()
+    assert schemas["Sketched"]["properties"]["in_full"]["additionalProperties"] == {"type": "integer"}
+    openai = {f"/v1/{path}" for path in ("chat/completions", "completions", "models", "devices", "account")}
+    assert documentation["paths"].keys() >= openai

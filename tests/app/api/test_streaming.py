@@ -1,7 +1,9 @@
-"""Streams: their events, how tokens are gathered into them, and what happens when a client leaves."""
+"""Streams: their events, how tokens are gathered into chunks, and clients that leave."""
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import httpx
 import pytest
@@ -10,7 +12,7 @@ from openai import APIError, AsyncOpenAI
 from tandem.app.api.completions.gather import ChunkCoalescer
 from tandem.app.api.routes import create_api
 from tandem.engine.base import EngineStopped
-from tests.app.api.null_backend import NullBackend, served, times
+from tests.app.api.null_backend import NullBackend, events, served, times, uploading
 
 HELLO = [{"role": "user", "content": "Hello?"}]
 CHAT = {"model": "null", "messages": HELLO, "stream": True}
@@ -20,14 +22,6 @@ SAYS = "Zürich 🗼 has three bridges, é and ü."
 @pytest.fixture
 async def backend() -> NullBackend:
     return NullBackend(says=SAYS)
-
-
-def events(text: str) -> list:
-    """The events of a finished stream; checks the framing."""
-    assert text.endswith("\n\n")
-    datas = [block.removeprefix("data: ") for block in text.removesuffix("\n\n").split("\n\n")]
-    assert datas.pop() == "[DONE]"
-    return [json.loads(data) for data in datas]
 
 
 async def test_a_stream(openai):
@@ -61,7 +55,7 @@ async def test_usage_when_asked(openai):
     assert last.usage.total_tokens == last.usage.prompt_tokens + last.usage.completion_tokens
 
 
-async def test_a_stream_says_what_a_whole_answer_says(http):
+async def test_a_stream_equals_the_whole_answer(http):
     asked = CHAT | {"logprobs": True, "top_logprobs": 1, "stop": ["ü."], "tandem": {"mode": "speculative"}}
     chunks = events((await http.post("/v1/chat/completions", json=asked)).text)
     whole = (await http.post("/v1/chat/completions", json=asked | {"stream": False})).json()
@@ -94,7 +88,7 @@ async def test_the_last_chunk_has_the_statistics(http):
     assert last["tandem"]["stats"]["tokens"]["output"] == len(SAYS.encode()) + 1
 
 
-async def test_several_choices_are_told_apart(openai):
+async def test_choices_have_their_index(openai):
     texts = ["", "", ""]
     finished = []
     async for chunk in await openai.chat.completions.create(**CHAT, n=3):
@@ -115,25 +109,27 @@ async def test_the_first_token_does_not_wait(openai, backend):
     assert "Z" + "".join([c.choices[0].delta.content async for c in stream]) == SAYS
 
 
-async def test_later_tokens_are_gathered():
-    """With an hour between chunks there are two: the first token, and at the end all the others."""
-    backend = NullBackend(says=SAYS)
+@asynccontextmanager
+async def sharing(coalescer: ChunkCoalescer, backend: NullBackend) -> AsyncIterator[AsyncOpenAI]:
+    """A client of an API whose streams share that coalescer."""
     async with (
-        served(create_api(backend, coalescer=ChunkCoalescer(chunks_per_s=1 / 3600))) as address,
+        served(create_api(backend, coalescer=coalescer)) as address,
         AsyncOpenAI(base_url=f"{address}/v1", api_key="none", timeout=20) as openai,
     ):
+        yield openai
+
+
+async def test_later_tokens_are_gathered(backend):
+    """With an hour between chunks there are two: the first token, and at the end all the others."""
+    async with sharing(ChunkCoalescer(chunks_per_s=1 / 3600), backend) as openai:
         chunks = [chunk async for chunk in await openai.chat.completions.create(**CHAT)]
     assert [c.choices[0].delta.content for c in chunks] == ["Z", SAYS[1:]]
 
 
-async def test_what_is_gathered_is_sent_after_the_interval():
-    """Also when nothing comes after it."""
-    backend = NullBackend(says=SAYS)
+async def test_gathered_tokens_are_sent_after_the_interval(backend):
+    """Also if no token follows."""
     backend.hold_after = 4
-    async with (
-        served(create_api(backend, coalescer=ChunkCoalescer(chunks_per_s=20))) as address,
-        AsyncOpenAI(base_url=f"{address}/v1", api_key="none", timeout=20) as openai,
-    ):
+    async with sharing(ChunkCoalescer(chunks_per_s=20), backend) as openai:
         stream = await openai.chat.completions.create(**CHAT)
         assert [(await anext(stream)).choices[0].delta.content for _ in range(2)] == ["Z", "ür"]
         backend.go.set()
@@ -143,10 +139,7 @@ async def test_what_is_gathered_is_sent_after_the_interval():
 async def test_the_interval_grows_with_the_open_streams(backend):
     coalescer = ChunkCoalescer(chunks_per_s=1000)
     backend.hold_after = 1
-    async with (
-        served(create_api(backend, coalescer=coalescer)) as address,
-        AsyncOpenAI(base_url=f"{address}/v1", api_key="none", timeout=20) as openai,
-    ):
+    async with sharing(coalescer, backend) as openai:
         streams = [await openai.chat.completions.create(**CHAT) for _ in range(5)]
         assert coalescer.interval_s() == pytest.approx(0.005)
         backend.go.set()
@@ -171,7 +164,7 @@ async def test_one_failing_choice_ends_all(http, backend):
 
     async def run(job):
         if job.sampling.seed == 8:
-            await backend.held.acquire()  # the other one is in the middle of its answer
+            await backend.held.acquire()  # the other choice is in the middle of its answer
             raise EngineStopped("gone")
         async for delta in plain(job):
             yield delta
@@ -186,24 +179,24 @@ async def test_one_failing_choice_ends_all(http, backend):
 
 
 @pytest.mark.parametrize("tokens", [1, 4])
-@pytest.mark.parametrize("stream", [True, False])
-async def test_the_work_stops_when_the_client_leaves(address, backend, stream, tokens):
+@pytest.mark.parametrize(
+    "options", [{"stream": False}, {}, {"tandem": {"paced": True, "reader_rate": 0.001}}], ids=json.dumps
+)
+async def test_the_work_stops_when_the_client_leaves(address, backend, options, tokens):
     """Over a socket that is closed hard, before and after the first chunk."""
     backend.hold_after = tokens
-    reader, writer = await asyncio.open_connection("127.0.0.1", int(address.rsplit(":", 1)[1]))
-    body = json.dumps(CHAT | {"stream": stream, "n": 2})
-    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
-    writer.write(f"{head}Content-Type: application/json\r\n\r\n{body}".encode())
-    await times(2, backend.held)
-    if stream:
-        await reader.readuntil(b"data: ")
-    writer.transport.abort()
-    await times(2, backend.closed, within_s=0.5)
+    asked = CHAT | {"n": 2} | options
+    async with uploading(address, json.dumps(asked)) as (reader, writer):
+        await times(2, backend.held)
+        if asked["stream"]:
+            await reader.readuntil(b"data: ")
+        writer.transport.abort()
+        await times(2, backend.closed, within_s=0.5)
     stats = await backend.engine.stats()
     assert (stats.cancelled, stats.sessions, stats.tokens_generated) == (2, 0, 2 * tokens)
 
 
-async def test_a_client_may_leave_before_anything_is_said(address, backend):
+async def test_a_client_may_leave_before_the_first_token(address, backend):
     reached = asyncio.Event()
 
     async def run(job):

@@ -1,4 +1,4 @@
-"""Accounts over HTTP, where there are no keys: a device's or nobody's."""
+"""Accounts over HTTP without keys: one for each device, and the anonymous one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tandem.policies.cost import Used
 ASK = {"model": "null", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4}
 
 
-async def test_a_request_is_its_devices(backend, http):
+async def test_a_request_is_on_its_devices_account(backend, http):
     await http.post("/v1/chat/completions", json=ASK | {"tandem": {"device": "pixel-1"}})
     await http.post("/v1/chat/completions", json=ASK)
     assert [job.account for job in backend.jobs] == ["device-pixel-1", "anonymous"]
@@ -32,7 +32,7 @@ async def test_budget_and_exchange_rate_are_settable_live(http):
     assert (await http.get("/v1/account", params=phone)).json()["budget"] == 0.25, "what is left out stays"
 
 
-async def test_what_it_has_cost(backend, http):
+async def test_usage(backend, http):
     account = backend.accounts.of("anonymous")
     account.charge("", Bill(1, Used(10, 20, 0, 0), 0.5, 0.25))
     account.charge("pixel-1", Bill(2, Used(1, 2, 3, 4), 0.0, 0.0, 6.0, 0.125))
@@ -43,7 +43,7 @@ async def test_what_it_has_cost(backend, http):
     assert set(shown["devices"]) == {"pixel-1"}
 
 
-async def test_asking_opens_no_account(backend, http):
+async def test_reading_opens_no_account(backend, http):
     for number in range(20):
         await http.get("/v1/account", params={"device": f"invented-{number}"})
     assert not backend.accounts._accounts
@@ -53,7 +53,7 @@ async def test_asking_opens_no_account(backend, http):
     ("wrong", "param"),
     [({"budget": 1.5}, "budget"), ({"exchange_rate": -1}, "exchange_rate"), ({"budgets": 0.5}, "budgets")],
 )
-async def test_nonsense_is_refused_and_changes_nothing(http, wrong, param):
+async def test_an_invalid_change_is_refused(http, wrong, param):
     reply = await http.patch("/v1/account", json={"budget": 0.3} | wrong)
     assert reply.status_code == 400
     assert reply.json()["error"]["param"] == param
@@ -69,7 +69,7 @@ async def test_a_device_is_named_as_in_a_request(http, device):
         assert (reply.status_code, reply.json()["error"]["param"]) == (400, "device")
 
 
-async def test_a_request_may_have_its_own(backend, http):
+async def test_a_request_may_set_budget_and_exchange_rate(backend, http):
     asked = {"mode": "race", "device": ["pixel-1"], "budget": 0.1, "exchange_rate": 3e-6}
     reply = await http.post("/v1/chat/completions", json=ASK | {"tandem": asked})
     assert reply.status_code == 200
@@ -80,7 +80,7 @@ async def test_a_request_may_have_its_own(backend, http):
 @pytest.mark.parametrize(
     "wrong", [{"budget": 2}, {"budget": "all"}, {"exchange_rate": -1}, {"device": []}, {"device": [""]}]
 )
-async def test_a_requests_own_are_checked(backend, http, wrong):
+async def test_invalid_wishes_of_a_request(backend, http, wrong):
     reply = await http.post("/v1/chat/completions", json=ASK | {"tandem": wrong})
     assert reply.status_code == 400
     assert not backend.jobs

@@ -1,4 +1,4 @@
-"""A choice turns deltas into pieces: the text and who said it do not depend on how the deltas are cut."""
+"""Choices turn deltas into pieces: text and origins do not depend on how the deltas are cut."""
 
 from itertools import pairwise
 
@@ -22,7 +22,7 @@ cuts = st.lists(st.integers(0, 40), max_size=12)
 
 
 def feed(log, cuts, stop=(), scored=False, take_always=True):
-    """The pieces of a choice that is told `log` in deltas cut at the given places."""
+    """Push `log` in deltas cut at the given places; return the choice and its pieces."""
     choice = Choice(TOKENIZER, tuple(stop))
     places = sorted({min(c, len(log)) for c in cuts} | {0, len(log)})
     deltas = [log[a:b] for a, b in pairwise(places)] or [[]]
@@ -116,29 +116,26 @@ def test_text_that_is_held_back_keeps_its_origin():
     ][: len(pieces)]
 
 
-def test_the_end_of_the_output_is_no_text():
+def test_the_end_token_has_no_text():
     _, (piece,) = feed([(TOKENIZER.encode("x")[0], Origin.CLOUD), (EOS, Origin.CLOUD)], [])
     assert (piece.text, piece.runs, piece.finish) == ("x", [("cloud", 1)], "length")
 
 
-def test_what_is_known_where_a_stop_string_ends_a_job_early():
-    log = [
-        (t, o)
-        for t, o in zip(TOKENIZER.encode("abc"), [Origin.DRAFT, Origin.DRAFT, Origin.BONUS], strict=True)
-    ]
+def test_stats_of_a_choice_that_a_stop_string_ends():
     choice = Choice(TOKENIZER, ("b",))
     known = JobStats("speculative", figures={Speculation.mode: Speculation(rounds=1, drafted=4, accepted=2)})
-    choice.push(Delta([i for i, _ in log], [o for _, o in log], stats=known))
+    origins = [Origin.DRAFT, Origin.DRAFT, Origin.BONUS]
+    choice.push(Delta(TOKENIZER.encode("abc"), origins, stats=known))
     stats = choice.take().stats
     assert (stats.mode, stats.tokens, stats.by_origin) == ("speculative", 2, {"draft": 2})
     assert stats.total_s >= stats.ttft_s > 0
     known.figures[Speculation.mode].rounds += 1
-    assert Speculation.of(stats) == Speculation(rounds=1, drafted=4, accepted=2), "as of then"
+    assert Speculation.of(stats) == Speculation(rounds=1, drafted=4, accepted=2), "a copy"
     choice.push(Delta([5], [Origin.BONUS], "stop", stats=JobStats()))
     assert choice.take() is None
 
 
-def test_the_statistics_of_several_jobs():
+def test_stats_of_several_jobs():
     one = JobStats("device", "a", 0.5, 2.0, 20, {Origin.DEVICE: 20}, {"draft": 1.0, "assign": 0.1}, 1)
     two = JobStats("device", "a", 0.2, 3.0, 10, {Origin.DEVICE: 9, Origin.CLOUD: 1}, {"draft": 0.5})
     one.figures["speculative"] = Speculation(rounds=4, drafted=16, accepted=10)

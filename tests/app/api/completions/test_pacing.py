@@ -1,4 +1,4 @@
-"""Paced streams: never faster than the reader, nothing lost, and the engine neither held up nor kept."""
+"""Paced streams: no faster than the reader, nothing lost, and the engine is neither held up nor kept busy."""
 
 import asyncio
 import json
@@ -14,12 +14,12 @@ from tandem.app.api.completions.pacing import paced
 from tandem.deployments.request.job import Delta, JobStats
 from tandem.deployments.request.tokenlog import Origin
 from tandem.engine.base import EngineStopped, TokenLogprob
-from tests.app.api.fake_clock import timeless
-from tests.app.api.null_backend import NullBackend, times
+from tests.app.api.null_backend import NullBackend, events, times
+from tests.virtual import now_s
 
 SAYS = "Paced, token by token."
 CHAT = {"model": "null", "messages": [{"role": "user", "content": "Hello?"}], "stream": True}
-NEVER = 0.001  # tokens/s: a reader who is not through with the first token when the test is over
+NEVER = 0.001  # tokens/s: the second token is due long after the test
 
 
 def wish(rate: float) -> dict:
@@ -27,7 +27,11 @@ def wish(rate: float) -> dict:
 
 
 class Source:
-    """Says deltas of so many tokens after so many seconds, numbered from 0. closed_s: when it was closed."""
+    """Yields deltas, given as (seconds of pause, tokens); tokens are numbered from 0.
+
+    came_s: when each token came.
+    closed_s: when the generator was closed.
+    """
 
     def __init__(self, *deltas: tuple[float, int], error: Exception | None = None) -> None:
         self.deltas, self.error = deltas, error
@@ -35,12 +39,11 @@ class Source:
         self.closed_s: float | None = None
 
     async def run(self):
-        loop = asyncio.get_running_loop()
         try:
             for n, (pause_s, tokens) in enumerate(self.deltas):
                 await asyncio.sleep(pause_s)
                 ids = [len(self.came_s) + i for i in range(tokens)]
-                self.came_s += [loop.time()] * tokens
+                self.came_s += [now_s()] * tokens
                 last = n == len(self.deltas) - 1 and not self.error
                 scores = [TokenLogprob(-float(i)) for i in ids]
                 stats = JobStats() if last else None
@@ -50,34 +53,35 @@ class Source:
             if self.error:
                 raise self.error
         finally:
-            self.closed_s = loop.time()
+            self.closed_s = now_s()
 
 
-async def told(source: Source, rate: float) -> list[tuple[float, Delta]]:
-    loop = asyncio.get_running_loop()
-    return [(loop.time(), delta) async for delta in paced(source.run(), rate)]
+async def delivered(source: Source, rate: float) -> list[tuple[float, Delta]]:
+    """(time, delta) pairs of a paced delivery."""
+    return [(now_s(), delta) async for delta in paced(source.run(), rate)]
 
 
-def test_a_burst_is_told_token_by_token():
+@pytest.mark.virtual_time
+async def test_a_burst_is_delivered_token_by_token():
     source = Source((2.0, 4))
-    given = timeless(told(source, rate=10))
+    given = await delivered(source, rate=10)
     assert [at_s for at_s, _ in given] == pytest.approx([2.0, 2.1, 2.2, 2.3])
     assert [delta.ids for _, delta in given] == [[0], [1], [2], [3]]
     assert [delta.finish for _, delta in given] == [None, None, None, "length"]
-    assert len({id(delta.stats) for _, delta in given}) == 1, (
-        "what the job has cost so far comes with all of them"
-    )
+    assert len({id(delta.stats) for _, delta in given}) == 1, "all have the job's stats"
     assert source.closed_s == 2.0
 
 
-def test_what_is_due_at_once_comes_at_once():
-    given = timeless(told(Source((0.0, 1), (1.0, 3), (1.0, 9)), rate=5))
+@pytest.mark.virtual_time
+async def test_tokens_that_are_due_together_come_together():
+    given = await delivered(Source((0.0, 1), (1.0, 3), (1.0, 9)), rate=5)
     assert [at_s for at_s, _ in given] == pytest.approx([0.0, 1.0, 2.0, 2.2, 2.4])
     assert [len(delta.ids) for _, delta in given] == [1, 3, 7, 1, 1]
 
 
-def test_an_end_without_tokens_does_not_wait_for_a_turn():
-    given = timeless(told(Source((0.0, 2), (0.15, 0)), rate=10))
+@pytest.mark.virtual_time
+async def test_an_end_without_tokens_does_not_wait():
+    given = await delivered(Source((0.0, 2), (0.15, 0)), rate=10)
     assert [(round(at_s, 6), delta.ids, delta.finish) for at_s, delta in given] == [
         (0.0, [0], None),
         (0.1, [1], None),
@@ -85,13 +89,14 @@ def test_an_end_without_tokens_does_not_wait_for_a_turn():
     ]
 
 
+@pytest.mark.virtual_time
 @given(
     st.lists(st.tuples(st.sampled_from([0.0, 0.05, 0.3, 2.0]), st.integers(0, 6)), min_size=1, max_size=12),
     st.sampled_from([0.5, 3.0, 7.0, 100.0]),
 )
-def test_every_token_comes_when_it_is_there_and_due(deltas, rate):
+async def test_every_token_comes_as_soon_as_it_is_there_and_due(deltas, rate):
     source = Source(*deltas)
-    given = timeless(told(source, rate))
+    given = await delivered(source, rate)
     tokens = [(at_s, *token) for at_s, d in given for token in zip(d.ids, d.logprobs or [], strict=True)]
     assert [(i, scores.logprob) for _, i, scores in tokens] == [
         (i, -float(i)) for i in range(len(source.came_s))
@@ -102,36 +107,33 @@ def test_every_token_comes_when_it_is_there_and_due(deltas, rate):
     assert source.closed_s == pytest.approx(sum(pause_s for pause_s, _ in deltas))
 
 
-def test_an_error_comes_after_what_was_said_before_it():
-    source = Source((0.0, 3), error=EngineStopped("gone"))
-    said = []
+@pytest.mark.virtual_time
+async def test_an_error_comes_after_the_tokens_before_it():
+    source, came_s = Source((0.0, 3), error=EngineStopped("gone")), []
 
     async def listen():
-        async for delta in paced(source.run(), 10):
-            said.append((asyncio.get_running_loop().time(), delta.ids))
+        async for _ in paced(source.run(), 10):
+            came_s.append(now_s())
 
     with pytest.raises(EngineStopped, match="gone"):
-        timeless(listen())
-    assert [at_s for at_s, _ in said] == pytest.approx([0.0, 0.1, 0.2])
+        await listen()
+    assert came_s == pytest.approx([0.0, 0.1, 0.2])
     assert source.closed_s == 0.0
 
 
+@pytest.mark.virtual_time
 @pytest.mark.parametrize("error", [None, EngineStopped("gone")])
 @pytest.mark.parametrize("pause_s", [0.0, 1.0])
-def test_closing_closes_the_source_at_once(pause_s, error):
-    """Also while it waits, and where it has failed already without anybody hearing of it."""
+async def test_closing_closes_the_source_at_once(pause_s, error):
+    """Also while the source waits, or after it failed with tokens still to deliver."""
     source = Source((0.0, 3), (pause_s, 3), error=error)
-
-    async def leave():
-        async with aclosing(paced(source.run(), NEVER)) as deltas:
-            await anext(deltas)
-            waiting = asyncio.create_task(anext(deltas))
-            await asyncio.sleep(0)
-            waiting.cancel()
-            await asyncio.wait({waiting})
-        assert source.closed_s == 0.0
-
-    timeless(leave())
+    async with aclosing(paced(source.run(), NEVER)) as deltas:
+        await anext(deltas)
+        waiting = asyncio.create_task(anext(deltas))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.wait({waiting})
+    assert source.closed_s == 0.0
 
 
 @pytest.fixture
@@ -160,14 +162,12 @@ async def test_a_paced_stream_is_not_faster_than_its_reader(http):
 async def test_a_paced_stream_keeps_the_log_probabilities_of_the_prompt(http):
     asked = {"model": "null", "prompt": "ab", "echo": True, "logprobs": 0, "max_tokens": 2, "stream": True}
 
-    async def told(tandem):
-        async with http.stream("POST", "/v1/completions", json=asked | {"tandem": tandem}) as reply:
-            lines = [line.removeprefix("data: ") async for line in reply.aiter_lines()]
-        chunks = [json.loads(line) for line in lines if line.startswith("{")]
-        return [s for c in chunks for s in c["choices"][0]["logprobs"]["token_logprobs"]]
+    async def scores(tandem):
+        reply = await http.post("/v1/completions", json=asked | {"tandem": tandem})
+        return [s for e in events(reply.text) for s in e["choices"][0]["logprobs"]["token_logprobs"]]
 
-    assert await told({"paced": True, "reader_rate": 1000}) == await told({})
-    assert len(await told({})) == len("ab") + 2
+    assert await scores({"paced": True, "reader_rate": 1000}) == await scores({})
+    assert len(await scores({})) == len("ab") + 2
 
 
 async def test_a_paced_stream_of_several_choices(openai):
@@ -180,23 +180,9 @@ async def test_a_paced_stream_of_several_choices(openai):
 
 
 async def test_the_engine_does_not_wait_for_the_reader(http, backend):
-    """The job is over while the client has its first token and will long have no other."""
+    """The job ends while the client has only its first token."""
     async with http.stream("POST", "/v1/chat/completions", json=wish(NEVER)) as reply:
         first = await anext(reply.aiter_lines())
         await times(1, backend.closed)
         assert (await backend.engine.stats()).tokens_generated == len(SAYS) + 1
     assert json.loads(first.removeprefix("data: "))["choices"][0]["delta"]["content"] == "P"
-
-
-async def test_the_work_stops_when_the_client_of_a_paced_stream_leaves(address, backend):
-    backend.hold_after = 6
-    reader, writer = await asyncio.open_connection("127.0.0.1", int(address.rsplit(":", 1)[1]))
-    body = json.dumps(wish(NEVER) | {"n": 2})
-    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
-    writer.write(f"{head}Content-Type: application/json\r\n\r\n{body}".encode())
-    await times(2, backend.held)
-    await reader.readuntil(b"data: ")
-    writer.transport.abort()
-    await times(2, backend.closed, within_s=0.5)
-    stats = await backend.engine.stats()
-    assert (stats.cancelled, stats.sessions, stats.tokens_generated) == (2, 0, 2 * 6)

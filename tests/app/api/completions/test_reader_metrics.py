@@ -1,4 +1,4 @@
-"""What is told of an answer's reader: the rate that counts, and the figures of the times the tokens came at."""
+"""Figures of an answer's reader: the rate they are for, and how they follow from the tokens' times."""
 
 import asyncio
 
@@ -8,14 +8,13 @@ from tandem.app.api.completions.reader_metrics import Arrivals, Reading
 from tandem.app.api.completions.stats import stats
 from tandem.deployments.request.job import Delta, JobStats
 from tandem.deployments.request.tokenlog import Origin
-from tests.app.api.fake_clock import timeless
 from tests.app.api.null_backend import NullBackend
 
 SAYS = "Read slowly."
 TOKENS = len(SAYS) + 1  # and eos
 CHAT = {"model": "null", "messages": [{"role": "user", "content": "Hello?"}]}
 TEXT = {"model": "null", "prompt": "x"}
-NEVER = 0.001  # tokens/s: a reader who is not through with the first token when the test is over
+NEVER = 0.001  # tokens/s: the second token is needed long after the test
 
 
 @pytest.fixture
@@ -58,7 +57,7 @@ def test_a_reading_rests_on_the_times_of_the_tokens():
     assert 0 < reading.effective_tokens < 6
 
 
-def test_what_came_after_the_end_was_not_read():
+def test_tokens_after_the_end_are_not_read():
     arrivals, other = Arrivals(10.0), Arrivals(10.0)
     for a in (arrivals, other):
         a.note(2, 0.0)
@@ -68,14 +67,15 @@ def test_what_came_after_the_end_was_not_read():
     )
 
 
-def test_nothing_is_read_where_nobody_reads_or_nothing_came():
-    nobody = Arrivals()
-    nobody.note(3, 1.0)
-    assert nobody.reading(3) == Reading()
+def test_a_reading_without_a_reader_or_without_tokens_is_empty():
+    unread = Arrivals()
+    unread.note(3, 1.0)
+    assert unread.reading(3) == Reading()
     assert Arrivals(5.0).reading(0) == Reading(5.0)
 
 
-def test_tokens_are_noted_as_they_come():
+@pytest.mark.virtual_time
+async def test_tokens_are_noted_as_they_come():
     arrivals = Arrivals(1.0)
 
     async def run():
@@ -83,21 +83,18 @@ def test_tokens_are_noted_as_they_come():
             yield Delta([1, 2], [Origin.CLOUD] * 2)
             await asyncio.sleep(4.0)
 
-    async def listen():
-        return [delta.ids async for delta in arrivals.noted(run())]
-
-    assert timeless(listen()) == [[1, 2]] * 3
+    assert [delta.ids async for delta in arrivals.noted(run())] == [[1, 2]] * 3
     assert arrivals.reading(6).stall_s == pytest.approx(2 * (4.0 - 2.0))
 
 
-def test_several_choices_are_told_of_together():
+def test_readings_of_several_choices_are_joined():
     both = stats([JobStats(), JobStats()], [Reading(5.0, 9, 1.5, 8.0, 3), Reading(5.0, 9, 0.25, 4.5, 7)])
     assert both.reader == Reading(5.0, 18, 1.75, 12.5, 7)
     assert stats([JobStats()], [Reading()]).reader is None
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_the_statistics_of_an_answer(openai, stream):
+async def test_the_reader_in_an_answers_stats(openai, stream):
     asked = CHAT | {"stream": stream, "extra_body": {"tandem": {"reader_rate": NEVER}}}
     answer = await openai.chat.completions.create(**asked)
     if stream:
@@ -107,6 +104,6 @@ async def test_the_statistics_of_an_answer(openai, stream):
     assert 0 < told["effective_tokens"] < TOKENS
 
 
-async def test_a_completion_that_nobody_reads_along(http):
+async def test_a_completion_has_no_reader_by_default(http):
     told = (await http.post("/v1/completions", json=TEXT)).json()["tandem"]["stats"]
     assert told["reader"] is None

@@ -1,4 +1,4 @@
-"""The API answers as its schema says: schemathesis makes up what fits the schema, and what does not."""
+"""Every reply fits the API's schema, to requests that fit it and to others; schemathesis generates them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from schemathesis import GenerationMode
 from schemathesis.checks import CHECKS
 
 CHECKED = [check for check in CHECKS.get_all() if check.__name__ != "positive_data_acceptance"]
-"""What fits the schema may still name a model that is not there, or ask for more than the context holds."""
+"""Without that check, since a valid request may name an unknown model or exceed the context."""
 PATIENT = settings(
     max_examples=15,
     phases=[Phase.explicit, Phase.generate],
@@ -23,13 +23,13 @@ PATIENT = settings(
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(("mode", "least"), [(GenerationMode.POSITIVE, 14), (GenerationMode.NEGATIVE, 7)])
-async def test_every_answer_is_as_documented(address: str, mode: GenerationMode, least: int) -> None:
+async def test_every_reply_is_as_documented(address: str, mode: GenerationMode, least: int) -> None:
     explored = await asyncio.to_thread(_explore, address, mode)
     assert explored >= least, "operations"
 
 
 def _explore(address: str, mode: GenerationMode) -> int:
-    """How many operations were asked for; raises what a check finds."""
+    """Return the number of operations explored; raises what a check finds."""
     explored = 0
     for found in schemathesis.openapi.from_url(f"{address}/openapi.json").get_all_operations():
         operation = found.ok()
@@ -38,12 +38,12 @@ def _explore(address: str, mode: GenerationMode) -> int:
         @given(operation.as_strategy(generation_mode=mode))
         def answers(case: Any) -> None:
             if isinstance(case.body, dict) and isinstance(case.body.get("model"), str):
-                case.body["model"] = "null"  # the one that there is
+                case.body["model"] = "null"  # the only model
             case.call_and_validate(checks=CHECKED)
 
         try:
             answers()
-        except Unsatisfiable:  # it takes nothing that could be wrong
+        except Unsatisfiable:  # no request to it could be invalid
             continue
         explored += 1
     return explored

@@ -1,4 +1,4 @@
-"""Who is let in: this machine without keys, and with keys whoever has one, within its terms."""
+"""Access: from this machine without keys; then by key from anywhere, within the key's terms."""
 
 from __future__ import annotations
 
@@ -8,28 +8,35 @@ from typing import Any
 
 import httpx
 import pytest
+from fastapi import FastAPI
 
 from tandem.app.api.routes import create_api
 from tests.app.api.null_backend import NullBackend, times
 
 ASK: dict[str, Any] = {"model": "null", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4}
 CHAT = "/v1/chat/completions"
+GUARDED = ("/v1/models", "/v1/models/null", "/v1/devices", "/v1/account", "/v1/keys", "/metrics")
 
 
 def bearer(secret: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {secret}"}
 
 
+def from_afar(api: FastAPI, base_url: str = "http://localhost") -> httpx.AsyncClient:
+    """A client on another machine."""
+    return httpx.AsyncClient(transport=httpx.ASGITransport(api, client=("10.0.0.7", 1234)), base_url=base_url)
+
+
 @pytest.fixture
 async def operator(http: httpx.AsyncClient) -> dict[str, str]:
-    """The first key."""
+    """Header of the first key, an operator's."""
     made = await http.post("/v1/keys", json={"name": "boss", "role": "operator"})
     assert made.status_code == 201
     return bearer(made.json()["secret"])
 
 
 async def user(http: httpx.AsyncClient, operator: dict[str, str], **terms: Any) -> tuple[str, dict[str, str]]:
-    """A user's key: (its id, its header)."""
+    """Make a user's key; return (its id, its header)."""
     made = await http.post("/v1/keys", json={"name": "app", **terms}, headers=operator)
     assert made.status_code == 201, made.text
     return made.json()["id"], bearer(made.json()["secret"])
@@ -43,20 +50,21 @@ def error(reply: httpx.Response) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost:8000", "[::1]:8000", "127.0.0.1:1"])
-async def test_this_machine_is_answered_by_its_names(http: httpx.AsyncClient, host: str) -> None:
+async def test_this_machine_is_answered_under_its_names(http: httpx.AsyncClient, host: str) -> None:
     assert (await http.post(CHAT, json=ASK, headers={"Host": host})).status_code == 200
 
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:8000", "127.0.0.1.evil.example", "10.0.0.1"])
-async def test_another_name_for_it_is_not(http: httpx.AsyncClient, backend: NullBackend, host: str) -> None:
-    """A web page may have its own name mean this machine."""
+async def test_other_names_of_this_machine_are_refused(
+    http: httpx.AsyncClient, backend: NullBackend, host: str
+) -> None:
+    """DNS rebinding: a web page's name may resolve to this machine."""
     assert error(await http.post(CHAT, json=ASK, headers={"Host": host})) == (403, "host_not_allowed")
     assert not backend.jobs
 
 
-async def test_another_machine_is_not(backend: NullBackend) -> None:
-    from_afar = httpx.ASGITransport(create_api(backend, backend), client=("10.0.0.7", 1234))
-    async with httpx.AsyncClient(transport=from_afar, base_url="http://localhost") as client:
+async def test_another_machine_is_refused(backend: NullBackend) -> None:
+    async with from_afar(create_api(backend, backend)) as client:
         for path in ("/v1/models", "/v1/devices", "/v1/account", "/v1/keys"):
             assert error(await client.get(path)) == (403, "local_only")
         assert error(await client.post(CHAT, json=ASK)) == (403, "local_only")
@@ -64,15 +72,13 @@ async def test_another_machine_is_not(backend: NullBackend) -> None:
     assert not backend.jobs
 
 
-async def test_a_proxy_that_does_not_say_who_asks_is_not(
-    http: httpx.AsyncClient, backend: NullBackend
-) -> None:
+async def test_a_proxy_must_name_the_client(http: httpx.AsyncClient, backend: NullBackend) -> None:
     backend.behind_proxy = True
     assert error(await http.post(CHAT, json=ASK)) == (403, "local_only")
     assert (await http.post(CHAT, json=ASK, headers={"X-Forwarded-For": "127.0.0.1"})).status_code == 200
 
 
-async def test_an_invented_key_is_nobodys(http: httpx.AsyncClient, backend: NullBackend) -> None:
+async def test_an_invented_key_is_anonymous(http: httpx.AsyncClient, backend: NullBackend) -> None:
     for number in range(20):
         await http.post(CHAT, json=ASK, headers=bearer(f"invented-{number}"))
     assert {job.account for job in backend.jobs} == {"anonymous"}
@@ -81,11 +87,11 @@ async def test_an_invented_key_is_nobodys(http: httpx.AsyncClient, backend: Null
 # -- with keys ------------------------------------------------------------------------------------------
 
 
-async def test_everybody_needs_one_then(
+async def test_every_request_needs_a_key(
     http: httpx.AsyncClient, backend: NullBackend, operator: dict[str, str]
 ) -> None:
     for headers in ({}, bearer("invented"), {"Authorization": "Basic eDp5"}, {"Authorization": "Bearer"}):
-        for path in ("/v1/models", "/v1/models/null", "/v1/devices", "/v1/account", "/v1/keys", "/metrics"):
+        for path in GUARDED:
             assert error(await http.get(path, headers=headers)) == (401, "invalid_api_key")
         refused = await http.post(CHAT, json=ASK, headers=headers)
         assert error(refused) == (401, "invalid_api_key")
@@ -96,11 +102,10 @@ async def test_everybody_needs_one_then(
     assert (await http.post(CHAT, json=ASK, headers=operator)).status_code == 200
 
 
-async def test_a_key_is_let_in_from_anywhere(
+async def test_a_key_is_accepted_from_anywhere(
     http: httpx.AsyncClient, backend: NullBackend, operator: dict[str, str]
 ) -> None:
-    from_afar = httpx.ASGITransport(create_api(backend, backend), client=("10.0.0.7", 1234))
-    async with httpx.AsyncClient(transport=from_afar, base_url="http://tandem.example") as client:
+    async with from_afar(create_api(backend, backend), "http://tandem.example") as client:
         assert (await client.get("/v1/models", headers=operator)).status_code == 200
 
 
@@ -112,7 +117,9 @@ async def test_a_key_pays_whatever_device_it_names(
     assert [job.account for job in backend.jobs] == [id]
 
 
-async def test_operators_alone_make_keys_and_terms(http: httpx.AsyncClient, operator: dict[str, str]) -> None:
+async def test_only_operators_manage_keys_and_terms(
+    http: httpx.AsyncClient, operator: dict[str, str]
+) -> None:
     id, mine = await user(http, operator, budget=0.25)
     refused = [
         await http.get("/v1/keys", headers=mine),
@@ -142,9 +149,7 @@ async def test_keys_are_listed_without_their_secrets(
         assert headers["Authorization"].split()[1] not in reply.text
 
 
-async def test_a_revoked_or_rotated_key_is_shut_out(
-    http: httpx.AsyncClient, operator: dict[str, str]
-) -> None:
+async def test_a_revoked_or_rotated_key_is_refused(http: httpx.AsyncClient, operator: dict[str, str]) -> None:
     id, mine = await user(http, operator)
     rotated = await http.post(f"/v1/keys/{id}/rotate", json={}, headers=operator)
     new = bearer(rotated.json()["secret"])
@@ -155,7 +160,7 @@ async def test_a_revoked_or_rotated_key_is_shut_out(
     assert error(await http.delete(f"/v1/keys/{id}", headers=operator)) == (404, "key_not_found")
 
 
-async def test_somebody_stays_in_charge(http: httpx.AsyncClient) -> None:
+async def test_the_last_operators_key_stays(http: httpx.AsyncClient) -> None:
     assert error(await http.post("/v1/keys", json={"name": "app"})) == (409, "key_refused")
     made = (await http.post("/v1/keys", json={"name": "boss", "role": "operator"})).json()
     headers = bearer(made["secret"])
@@ -168,26 +173,16 @@ async def test_somebody_stays_in_charge(http: httpx.AsyncClient) -> None:
 # -- devices' keys --------------------------------------------------------------------------------------
 
 
-async def test_a_devices_key_opens_nothing_here(http: httpx.AsyncClient, backend: NullBackend) -> None:
+async def test_a_devices_key_is_refused_everywhere(http: httpx.AsyncClient, backend: NullBackend) -> None:
     made = await http.post("/v1/keys", json={"name": "pixel-1", "role": "device"})
     assert made.status_code == 201, made.text
     assert made.json()["terms"]["devices"] == ["pixel-1"]
     device = bearer(made.json()["secret"])
     boss = await http.post("/v1/keys", json={"name": "boss", "role": "operator"})
-    assert boss.status_code == 201, "whoever made a device's key first is not shut out by it"
+    assert boss.status_code == 201, "a device's key as the first locks no operator out"
     id = made.json()["id"]
     replies = [
-        *[
-            await http.get(path, headers=device)
-            for path in (
-                "/v1/models",
-                "/v1/models/null",
-                "/v1/devices",
-                "/v1/account",
-                "/v1/keys",
-                "/metrics",
-            )
-        ],
+        *[await http.get(path, headers=device) for path in GUARDED],
         await http.post(CHAT, json=ASK, headers=device),
         await http.post("/v1/completions", json={"model": "null", "prompt": "a"}, headers=device),
         await http.post("/v1/keys", json={"name": "more"}, headers=device),
@@ -203,13 +198,11 @@ async def test_a_devices_key_opens_nothing_here(http: httpx.AsyncClient, backend
     assert [key["role"] for key in listed.json()["data"]] == ["device", "operator"]
 
 
-async def test_with_devices_keys_alone_this_machine_needs_none(backend: NullBackend) -> None:
+async def test_devices_keys_alone_leave_this_machine_without_a_key(backend: NullBackend) -> None:
     api = create_api(backend, backend)
     async with (
         httpx.AsyncClient(transport=httpx.ASGITransport(api), base_url="http://localhost") as here,
-        httpx.AsyncClient(
-            transport=httpx.ASGITransport(api, client=("10.0.0.7", 1234)), base_url="http://localhost"
-        ) as afar,
+        from_afar(api) as afar,
     ):
         made = (await here.post("/v1/keys", json={"name": "pixel-1", "role": "device"})).json()
         assert (await here.get("/v1/models")).status_code == 200
@@ -253,7 +246,9 @@ async def test_a_devices_key_keeps_name_role_and_device(
         ({"limit": 5}, "limit"),
     ],
 )
-async def test_nonsense_makes_no_key(http: httpx.AsyncClient, wrong: dict[str, Any], param: str) -> None:
+async def test_an_invalid_form_makes_no_key(
+    http: httpx.AsyncClient, wrong: dict[str, Any], param: str
+) -> None:
     reply = await http.post("/v1/keys", json={"name": "boss", "role": "operator"} | wrong)
     assert reply.status_code == 400
     assert reply.json()["error"]["param"] == param
@@ -297,7 +292,7 @@ async def test_modes_and_devices(
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_limits_are_told_and_kept(
+async def test_rate_limits_and_their_headers(
     http: httpx.AsyncClient, operator: dict[str, str], stream: bool
 ) -> None:
     _, mine = await user(http, operator, requests_per_minute=2, tokens_per_minute=10_000)
@@ -314,7 +309,7 @@ async def test_limits_are_told_and_kept(
     assert not [name for name in unlimited.headers if name.startswith("x-ratelimit")]
 
 
-async def test_answers_at_once(
+async def test_limit_of_concurrent_answers(
     http: httpx.AsyncClient, backend: NullBackend, operator: dict[str, str]
 ) -> None:
     _, mine = await user(http, operator, concurrent=1)
@@ -327,7 +322,7 @@ async def test_answers_at_once(
     assert (await http.post(CHAT, json=ASK, headers=mine)).status_code == 200
 
 
-async def test_a_client_that_leaves_gives_its_place_back(
+async def test_a_client_that_leaves_frees_its_place(
     http: httpx.AsyncClient, backend: NullBackend, operator: dict[str, str]
 ) -> None:
     _, mine = await user(http, operator, concurrent=1)
@@ -351,11 +346,11 @@ async def test_too_many_answers_to_one_request(http: httpx.AsyncClient, backend:
         assert (reply.status_code, reply.json()["error"]["param"]) == (400, "n")
 
 
-# -- what a web page could do ---------------------------------------------------------------------------
+# -- attacks by web pages ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", None])
-async def test_only_json_is_taken(http: httpx.AsyncClient, backend: NullBackend, kind: str | None) -> None:
+async def test_only_json_is_accepted(http: httpx.AsyncClient, backend: NullBackend, kind: str | None) -> None:
     headers = {} if kind is None else {"content-type": kind}
     for path in (CHAT, "/v1/completions", "/v1/keys"):
         reply = await http.post(path, content=b'{"model": "null", "messages": []}', headers=headers)
@@ -368,7 +363,7 @@ async def test_json_with_a_charset_is_json(http: httpx.AsyncClient) -> None:
     assert (await http.post(CHAT, content=json.dumps(ASK), headers=headers)).status_code == 200
 
 
-async def test_other_pages_are_let_in_only_where_they_are_listed(backend: NullBackend) -> None:
+async def test_web_pages_need_a_listed_origin(backend: NullBackend) -> None:
     asked = {"Origin": "https://page.example", "Access-Control-Request-Method": "POST"}
     for origins, allowed in (((), None), (("https://page.example",), "https://page.example")):
         backend.api = backend.api.model_copy(update={"cors_origins": origins})

@@ -1,10 +1,8 @@
-"""Every refusal has its status, and says in OpenAI's form what is wrong."""
+"""Every refusal has its status, and OpenAI's form of an error."""
 
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 import httpx
 import openai as sdk
@@ -13,12 +11,11 @@ from starlette.requests import Request
 
 from tandem.app.api.http.settings import ApiSettings
 from tandem.engine.base import EngineError, EngineStopped, NoCapacity
+from tests.app.api.null_backend import uploading
 
 HELLO = [{"role": "user", "content": "Hello?"}]
 CHAT = {"model": "null", "messages": HELLO}
 TEXT = {"model": "null", "prompt": "x"}
-
-
 JSON = {"Content-Type": "application/json"}
 
 
@@ -88,7 +85,7 @@ async def refused(http: httpx.AsyncClient, body: object, path: str = "/v1/chat/c
     ],
     ids=lambda case: json.dumps(case)[:50] if isinstance(case, dict) else "",
 )
-async def test_a_chat_that_is_refused(http, backend, extra, expected):
+async def test_an_invalid_chat(http, backend, extra, expected):
     assert await refused(http, CHAT | extra) == expected
     assert (await backend.engine.stats()).opened == 0
 
@@ -116,23 +113,21 @@ async def test_a_chat_that_is_refused(http, backend, extra, expected):
         ),
     ],
 )
-async def test_a_completion_that_is_refused(http, extra, expected):
+async def test_an_invalid_completion(http, extra, expected):
     assert await refused(http, TEXT | extra, "/v1/completions") == expected
 
 
-async def test_a_chat_is_paced_for_nobody_where_the_server_says_so(http, backend):
+async def test_pacing_needs_a_rate_where_the_server_has_no_default(http, backend):
     backend.default_reader_rate = 0.0
     asked = CHAT | {"stream": True, "tandem": {"paced": True}}
     assert await refused(http, asked) == (400, "missing_required_parameter", "tandem.reader_rate")
 
 
-@pytest.mark.parametrize("body", ["{", "", "nonsense", b"\xff\xfe", '{"model": "\\ud800"}', "[" * 100_000])
+@pytest.mark.parametrize(
+    "body", ["{", "", "nonsense", b"\xff\xfe", '{"model": "\\ud800"}', "[" * 100_000, "[]"]
+)
 async def test_bad_json(http, body):
-    assert await refused(http, body) == (400, "invalid_json", None)
-
-
-async def test_json_that_is_no_object(http):
-    assert await refused(http, "[]") == (400, "invalid_value", None)
+    assert await refused(http, body) == (400, "invalid_value" if body == "[]" else "invalid_json", None)
 
 
 @pytest.mark.parametrize(
@@ -161,27 +156,15 @@ async def test_a_body_of_unknown_length_that_is_too_large(http):
     assert (reply.status_code, reply.json()["error"]["code"]) == (413, "body_too_large")
 
 
-@asynccontextmanager
-async def uploading(address: str) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    """A connection on which the beginning of a chat's body was sent."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", int(address.rsplit(":", 1)[1]))
-    writer.write(
-        b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-    )
-    writer.write(b"Content-Length: 99\r\n\r\n{")
-    yield reader, writer
-    writer.close()
-
-
-async def test_a_body_that_does_not_come(address, backend):
+async def test_a_body_that_does_not_arrive(address, backend):
     backend.api = ApiSettings(body_s=0.05)
-    async with uploading(address) as (reader, _), asyncio.timeout(5):
+    async with uploading(address, "{", 99) as (reader, _), asyncio.timeout(5):
         assert await reader.readline() == b"HTTP/1.1 408 Request Timeout\r\n"
         assert b"did not come within 0.05 s" in await reader.readuntil(b'"body_too_slow"}}')
 
 
 async def test_a_client_that_leaves_while_it_uploads(address, backend, monkeypatch, caplog):
-    """It is counted as gone, and is no failure of the server."""
+    """Its request is counted with status 499 and not logged as a failure of the server."""
     reading, counted = asyncio.Event(), asyncio.Queue()
     stream = Request.stream
 
@@ -192,7 +175,7 @@ async def test_a_client_that_leaves_while_it_uploads(address, backend, monkeypat
 
     monkeypatch.setattr(Request, "stream", noted)
     monkeypatch.setattr(backend, "observe", lambda seen: counted.put_nowait(seen.status))
-    async with uploading(address) as (_, writer), asyncio.timeout(5):
+    async with uploading(address, "{", 99) as (_, writer), asyncio.timeout(5):
         await reading.wait()
         writer.transport.abort()
         assert await counted.get() == 499
