@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -76,16 +77,17 @@ class BaseSession:
     def _check(self) -> None:
         """Raise what the session ended with, if it has."""
         if self._ended is not None:
-            raise self._ended
+            raise copy.copy(self._ended)
 
     def _end(self, error: EngineError | None = None) -> bool:
         """The session ends, and what its operation waits for raises `error`, by default SessionCancelled; whether
         it had not ended before."""
         if self._ended is not None:
             return False
-        self._ended = error or SessionCancelled(CANCELLED)
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_exception(self._ended)
+        # A copy, here and where it is raised: a raised exception holds its frames, and they the session.
+        self._ended = copy.copy(error) or SessionCancelled(CANCELLED)
+        if self._waiter is not None:
+            _wake(self._waiter)
         return True
 
     async def _wait(self, arrange: Callable[[Callable[[], None]], object]) -> None:

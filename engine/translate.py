@@ -17,6 +17,7 @@ from tandem.engine.base import (
     Engine,
     EngineInfo,
     EngineStats,
+    EngineStopped,
     InvalidRequest,
     Sampling,
     Session,
@@ -96,12 +97,12 @@ class _Session(BaseSession):
             try:
                 await self._inner.cancel()
                 self._inner = await self._translated.engine.open(*request)
-            except BaseException:
-                self._end()
+            except BaseException as error:
+                self._end(error if isinstance(error, EngineStopped) else None)
                 raise
             if self._ended is not None:  # while it was opened anew
                 await self._inner.cancel()
-                raise self._ended
+                self._check()
             self.output = output
         finally:
             self._busy = False

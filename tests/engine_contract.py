@@ -11,8 +11,11 @@ so that the number of tokens is known. `SPECULATIVE` are those of CHECKS that as
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import aclosing, asynccontextmanager
+import gc
+import weakref
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import aclosing, asynccontextmanager, contextmanager
+from typing import Any
 
 import numpy as np
 import pytest
@@ -472,13 +475,55 @@ FORWARDING = [
 """Of CHECKS and beyond: what an engine owes that only forwards, in place of CHECKS. A prompt is passed for nothing."""
 
 
-async def close_stops_it(engine: Engine, prompt: list[int]) -> None:
-    """Not among CHECKS: the engine is no use after it, and a remote one is not the caller's to stop."""
-    async with session(engine, prompt) as s:
+@contextmanager
+def by_reference_counting() -> Iterator[None]:
+    """Run without the garbage collector: whatever is part of a reference cycle stays."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+async def close_ends_it(
+    make: Callable[[], Engine],
+    prompt: list[int],
+    parts: Callable[[Any], Sequence[object]] = lambda _: (),
+    step_s: float = 0.0,
+) -> None:
+    """`close` ends every session, and frees the engine at once.
+
+    parts: returns objects that have to be freed with the engine, such as its model's weights.
+    step_s: seconds that a step under way may still take.
+
+    Not among CHECKS: the engine is no use after it, and a remote one is not the caller's to stop.
+    """
+    with by_reference_counting():
+        watched = await _closed(make(), prompt, parts)
+        await asyncio.sleep(step_s)  # at least a turn of the loop, which holds the task that has just ended
+        assert [part() for part in watched] == [None] * len(watched)
+
+
+async def _closed(
+    engine: Engine, prompt: list[int], parts: Callable[[Any], Sequence[object]]
+) -> list[weakref.ref[object]]:
+    """Close an engine whose sessions run, rest and have refused something; return references to what is to go."""
+    longest = greedy(min(engine.info.context - len(prompt), 50_000))
+    async with session(engine, prompt) as resting, session(engine, prompt, longest) as s:
+        with pytest.raises(InvalidRequest):
+            await resting.extend(1, [])
+        decodes = "generate" in engine.info.capabilities
+        call = exhaust(s.generate()) if decodes else s.forward(0, Tensor.of(hidden(1)), 1)
+        running = asyncio.ensure_future(call)
+        await asyncio.sleep(0)
         await engine.close()
         with pytest.raises(EngineStopped):
-            await s.extend(0, [])
-        with pytest.raises(EngineStopped):
-            await exhaust(s.generate())
+            await running
+        del running  # its exception holds this frame
+        for operation in ("extend", *engine.info.capabilities):
+            with pytest.raises(EngineStopped):
+                await operations(resting)[operation]()
         with pytest.raises(EngineStopped):
             await engine.open(prompt, greedy())
+    return [weakref.ref(part) for part in (engine, *parts(engine))]

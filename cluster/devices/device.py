@@ -182,7 +182,7 @@ class DeviceSession(BaseSession):
         self._inner = inner
         if self._ended is not None:  # the device was closed meanwhile
             await inner.cancel()
-            raise self._ended
+            self._check()
         if self._speed.emulated:
             self._prefill = Job(self._begin_prefill)
             self._processor.start(self._prefill)
@@ -295,8 +295,12 @@ class DeviceSession(BaseSession):
         self._device.remove(self)
         if self._prefill is not None:
             self._processor.finish(self._prefill)
-        if self._inner is not None:
-            await self._inner.cancel()
+        inner, self._inner = (
+            self._inner,
+            None,
+        )  # a timer may hold this session for a while yet, not the engine
+        if inner is not None:
+            await inner.cancel()
 
     def _start(self, operation: str) -> Session:
         self._device.check()

@@ -129,6 +129,7 @@ class SwitchingDevice(Device):
         began_s = timer.time()
         before, self._loaded = self._loaded, None
         if before is not None:
+            del self._engine  # or its weights were in memory beside the next model's
             await before.unload()
         engine = await model.load()
         if (left_s := began_s + model.speed.load_s - timer.time()) > 0:
@@ -164,7 +165,7 @@ class SwitchingDevice(Device):
             await asyncio.wait((self._switching,))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _With:
     """The device's engine with one of its models."""
 

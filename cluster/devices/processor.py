@@ -72,7 +72,7 @@ class Processor:
         """A job is done or given up, begun or not; a second time does nothing."""
         if job.over:
             return
-        job.over = True
+        job.over, job.on_start = True, None
         if job.start_s is not None:
             self._running -= 1
             if not self._running:

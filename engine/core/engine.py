@@ -6,6 +6,7 @@ The event loop hands commands over and is handed back all outcomes of a step tog
 from __future__ import annotations
 
 import asyncio
+import copy
 from collections.abc import AsyncGenerator, Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
@@ -128,6 +129,7 @@ class CoreEngine:
     async def close(self) -> None:
         self._closed = True
         await self._driver.stop()
+        self._core.close()
         self.fail(EngineStopped("the engine was closed"))
 
     def fail(self, error: EngineError) -> None:
@@ -161,8 +163,6 @@ class CoreSession(BaseSession):
         try:
             while True:
                 for tokens in await stream.take():
-                    if isinstance(tokens, Exception):
-                        raise tokens
                     if tokens.finish is None:
                         yield tokens
                         continue
@@ -214,24 +214,26 @@ class CoreSession(BaseSession):
         if self._end():
             self._engine.forget(self._sequence)
             self._driver.submit(partial(self._core.cancel, self._sequence))
-            self._resolve(self._pending, self._ended)
+            self._resolve(self._pending, copy.copy(self._ended))
 
     def fail(self, error: EngineError) -> None:
         """The engine works no more."""
         if self._end(error):
-            self._resolve(self._pending, error)
+            self._resolve(self._pending, copy.copy(error))
 
     async def _operation(self, operation: str, run: Callable[[Receive], None]) -> Any:
         """An operation with one outcome, which `run` (where the core works) passes to its argument."""
         future: asyncio.Future[Any] = self._loop.create_future()
-        deliver = partial(self._driver.deliver, partial(self._resolve, future))
-        self._start(operation, future, partial(run, deliver))
         try:
+            receive = partial(self._resolve, future)
+            self._start(operation, future, partial(run, partial(self._driver.deliver, receive)))
             return await future
         except asyncio.CancelledError:  # the caller has left: the core need not go on
             if self._rest(future):
                 self._driver.submit(partial(self._core.pause, self._sequence))
             raise
+        finally:
+            del future, receive  # an exception holds this frame, and it must not hold the exception
 
     def _start(self, operation: str, pending: asyncio.Future[Any] | Stream, run: Command) -> None:
         """Hand the next operation over; its outcome or error ends up in `pending`."""
@@ -243,7 +245,7 @@ class CoreSession(BaseSession):
             try:
                 run()
             except EngineError as error:
-                self._driver.deliver(partial(self._resolve, pending), error)
+                self._driver.deliver(partial(self._resolve, pending), error.with_traceback(None))
 
         self._driver.submit(command)
 

@@ -155,6 +155,11 @@ class Core:
         else:
             self.stats.finished += 1
 
+    def close(self) -> None:
+        """End every session's task, and forget who waits for it; no step follows."""
+        for s in self.memory.sequences.values():
+            s.end()
+
     def _changed(self) -> None:
         if self._control is not None:
             self._control.changed()

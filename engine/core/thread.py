@@ -37,7 +37,7 @@ class ThreadDriver:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._called = False  # the loop, which has not come yet
         self._stopping = False
-        self._broke: Receive = lambda _: None
+        self._broke: Receive = _ignore
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self, broke: Receive) -> None:
@@ -62,6 +62,8 @@ class ThreadDriver:
             self._stopping = True
             self._commands.put(lambda: None)
             await asyncio.to_thread(self._thread.join)
+        self._broke = _ignore  # it is the engine's, which is to be freed
+        self._commands = queue.SimpleQueue()
 
     def _run(self) -> None:
         self._prepare()
@@ -109,3 +111,7 @@ class ThreadDriver:
         for _ in range(len(self._outcomes)):
             receive, outcome = self._outcomes.popleft()
             receive(outcome)
+
+
+def _ignore(_: object) -> None:
+    pass

@@ -8,6 +8,7 @@ common part in the prefix cache.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import AsyncGenerator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
@@ -196,7 +197,7 @@ class VllmSession(BaseSession):
     def fail(self, error: EngineError) -> None:
         """The engine works no more."""
         if self._end(error) and self._request is not None:
-            self._request.outputs.put(error)  # nothing else will come
+            self._request.outputs.put(copy.copy(error))  # nothing else will come
 
     # -- what vLLM makes --------------------------------------------------------------------------------
 
@@ -222,8 +223,11 @@ class VllmSession(BaseSession):
         """What lies ahead once there is more of it."""
         try:
             output = request.outputs.get_nowait() or await request.outputs.get()
-        except self._engine.died as error:
-            raise EngineStopped(f"vLLM has stopped: {error}") from None
+        except Exception as error:
+            error.__traceback__ = None  # it has a frame of vLLM's that holds the error
+            if isinstance(error, self._engine.died):
+                raise EngineStopped(f"vLLM has stopped: {error}") from None
+            raise
         self._check()
         request.take(output)
         ahead = self._ahead

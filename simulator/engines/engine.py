@@ -101,9 +101,19 @@ class Alarm:
         # what comes in at the same moment is seen together: in the loop's next round, not at once
         self._handle = loop.call_soon(self._ring) if when <= loop.time() else loop.call_at(when, self._ring)
 
+    def stop(self) -> None:
+        """Ring no more; whose turn it was is freed."""
+        if self._handle is not None:
+            self._handle.cancel()
+        self._turn = _nothing
+
     def _ring(self) -> None:
         self._handle = None
         self._turn()
+
+
+def _nothing() -> None:
+    pass
 
 
 Chunk = tuple[int, int, bool]
@@ -187,6 +197,8 @@ class TimedDriver:
 
     async def stop(self) -> None:
         self.running = False
+        self._alarm.stop()
+        self._commands.clear()
 
     def _turn(self) -> None:
         if not self.running or self._computing:

@@ -129,6 +129,8 @@ class TimedCore:
 
     async def close(self) -> None:
         self._closed = True
+        self._alarm.stop()
+        self._commands.clear()
 
     # -- the steps --------------------------------------------------------------------------------------
 

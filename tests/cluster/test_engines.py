@@ -23,7 +23,7 @@ from tandem.cluster.wire.server import EngineHandler
 from tandem.cluster.wire.wire import WireSettings
 from tandem.engine.base import Engine
 from tandem.engine.null_engine import NullEngine
-from tests.engine_contract import CHECKS, close_stops_it
+from tests.engine_contract import CHECKS, close_ends_it
 
 PROMPT = [20, 21, 22]
 FAST = DeviceProfile(
@@ -104,4 +104,4 @@ async def test_contract(check: Callable[[Engine, list[int]], Awaitable[None]], e
 
 @pytest.mark.parametrize("name", LOCAL)
 async def test_close(name: str) -> None:
-    await close_stops_it(LOCAL[name](), PROMPT)
+    await close_ends_it(LOCAL[name], PROMPT, lambda engine: [getattr(engine, "_engine", engine)])

@@ -16,7 +16,6 @@ from tandem.engine import family
 from tandem.engine.base import (
     ContextOverflow,
     Engine,
-    EngineStopped,
     InvalidRequest,
     Sampling,
     SessionCancelled,
@@ -34,7 +33,7 @@ from tests import engine_contract
 from tests.engine.test_translate import OTHER, TARGET, TEXTS
 from tests.engine.torch import tiny_weights
 from tests.engine.torch.engines import Engines
-from tests.engine_contract import CHECKS, drain, exhaust, greedy, session
+from tests.engine_contract import CHECKS, close_ends_it, drain, greedy, session
 
 
 def byte_tokenizer(specials: Sequence[str], order: Sequence[str]) -> Tokenizer:
@@ -71,6 +70,15 @@ async def engine(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
 )
 async def test_contract(check: Callable[[Engine, list[int]], Awaitable[None]], engine: Engine) -> None:
     await check(engine, PROMPT)
+
+
+async def test_contract_of_close(tmp_path: Path) -> None:
+    """The other side's engine goes with it."""
+
+    def parts(engine: Translated) -> list[object]:
+        return [engine.engine, engine.engine._core.runner.model]
+
+    await close_ends_it(lambda: Translated(Engines(tmp_path).start(), HERE, THERE), PROMPT, parts)
 
 
 async def test_it_speaks_this_sides_vocabulary(engine: Engine) -> None:
@@ -113,19 +121,6 @@ async def test_a_refused_extension_changes_nothing(engine: Engine) -> None:
                 await s.extend(position, tokens)
         await s.extend(4, [])
         assert (await drain(s))[0] == whole[4:]
-
-
-async def test_an_engine_that_stops(engine: Engine) -> None:
-    async with session(engine, PROMPT) as s:
-        await engine.close()
-        with pytest.raises(EngineStopped):
-            await exhaust(s.generate())
-        with pytest.raises(EngineStopped):
-            await s.extend(0, PROMPT)
-        with pytest.raises(UnknownSession):  # nobody has it any more
-            await s.extend(0, PROMPT)
-        with pytest.raises(EngineStopped):
-            await engine.open(PROMPT, greedy())
 
 
 @pytest.mark.parametrize("how", ["session", "caller"])

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from tandem.cluster.devices.model_cache import HeldModel, SharedModel
 from tandem.cluster.devices.multi_model import SwitchingDevice
-from tandem.cluster.devices.profile import DeviceProfile
+from tandem.cluster.devices.profile import DeviceProfile, load_profile
 from tandem.engine.base import Engine, EngineInfo, EngineStopped, NoCapacity, Sampling, Session
+from tandem.engine.core.engine import CoreEngine
 from tandem.engine.null_engine import NullEngine
+from tandem.engine.torch.model import Model
+from tests.engine.torch.engines import Engines
+from tests.engine_contract import by_reference_counting
 from tests.virtual import in_virtual_time, now_s
 
 TWELVE = Sampling(max_tokens=12, ignore_eos=True)
@@ -87,6 +95,34 @@ async def test_a_switch_takes_its_time_and_only_one_model_is_held() -> None:
     assert [model.held for model in models] == [False, False, True]
     assert await answer(device) == 12, "with the one that is loaded"
     assert sum(model.loaded for model in models) == 1
+
+
+async def test_weights_are_freed_before_the_next_are_loaded(tmp_path: Path) -> None:
+    there: list[int] = []  # at each load, weights of models that were loaded before
+    weights: list[weakref.ref[Model]] = []
+
+    def make(name: str) -> CoreEngine:
+        there.append(sum(each() is not None for each in weights))
+        engine = Engines(tmp_path).start()
+        engine.info = msgspec.structs.replace(engine.info, model=name)
+        weights.append(weakref.ref(engine._core.runner.model))
+        return engine
+
+    with by_reference_counting():
+        native = load_profile("native")
+        info = NullEngine().info
+        shared = [
+            SharedModel(partial(make, name), msgspec.structs.replace(info, model=name), 0.0, 0.0)
+            for name in NAMES
+        ]
+        models = [HeldModel(model, native) for model in shared]
+        device = SwitchingDevice(await models[0].load(), models)
+        engines = device.engines("d")
+        for name in ("tiny", "small", "tiny"):
+            assert await answer(engines[f"d/{name}"]) == 12
+        await device.close()
+        await models[0].unload()
+    assert there == [0, 0, 0]
 
 
 @in_virtual_time

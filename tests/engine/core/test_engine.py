@@ -13,7 +13,7 @@ from tandem.engine.core.step import Core
 from tandem.engine.core.thread import ThreadDriver
 from tests.engine.core.core_driver import EOS, VOCAB
 from tests.engine.core.plain_runner import PlainRunner
-from tests.engine_contract import CHECKS, close_stops_it
+from tests.engine_contract import CHECKS, close_ends_it
 
 PROMPT = [3, 4, 5]
 KV_BLOCKS = 8192  # so large a context that no answer as long as it ends within a test
@@ -29,17 +29,21 @@ CONFIGS = {
 }
 
 
-@pytest.fixture(params=CONFIGS)
-async def engine(request: pytest.FixtureRequest) -> AsyncIterator[CoreEngine]:
-    config = CONFIGS[request.param]
+def start(config: EngineConfig) -> CoreEngine:
     info = EngineInfo("plain", "none", VOCAB, config.kv_tokens, EOS)
     core = Core(PlainRunner(config.kv_blocks, config.block_size), config)
     driver = ThreadDriver(core, "engine-plain")
     engine = CoreEngine(core, driver, info)
     driver.start(engine.fail)
+    return engine
+
+
+@pytest.fixture(params=CONFIGS)
+async def engine(request: pytest.FixtureRequest) -> AsyncIterator[CoreEngine]:
+    engine = start(CONFIGS[request.param])
     yield engine
     await engine.close()
-    assert not driver.running
+    assert not engine._driver.running
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
@@ -47,5 +51,6 @@ async def test_contract(check: Callable[[Engine, list[int]], Awaitable[None]], e
     await check(engine, PROMPT)
 
 
-async def test_contract_of_close(engine: CoreEngine) -> None:
-    await close_stops_it(engine, PROMPT)
+@pytest.mark.parametrize("config", CONFIGS)
+async def test_contract_of_close(config: str) -> None:
+    await close_ends_it(lambda: start(CONFIGS[config]), PROMPT, lambda engine: [engine._core.runner])

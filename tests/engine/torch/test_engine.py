@@ -29,7 +29,7 @@ from tandem.engine.core.engine import CoreEngine
 from tandem.policies.scheduling import scheduling
 from tests.engine.torch.engines import CONTEXT, Engines, Gate, collect, handled, thread, tokenizer
 from tests.engine.torch.tiny_weights import EOS, VOCAB
-from tests.engine_contract import CHECKS, close_stops_it, exhaust
+from tests.engine_contract import CHECKS, close_ends_it, exhaust
 
 PROMPT = [20, 21, 22]
 
@@ -45,13 +45,19 @@ async def engines(tmp_path: Path) -> AsyncIterator[Engines]:
     await made.close()
 
 
-@pytest.fixture(params=["first-come", "buffer-aware"])
+KINDS: dict[str, dict[str, Any]] = {
+    "first-come": {},
+    "buffer-aware": {
+        "scheduling": SchedulingChoice(name="buffer_aware"),
+        "max_running": 2,
+        "host_memory": HostMemory(blocks=64),
+    },
+}
+
+
+@pytest.fixture(params=KINDS)
 def engine(request: pytest.FixtureRequest, engines: Engines) -> CoreEngine:
-    if request.param == "first-come":
-        return engines.start()
-    return engines.start(
-        scheduling=SchedulingChoice(name="buffer_aware"), max_running=2, host_memory=HostMemory(blocks=64)
-    )
+    return engines.start(**KINDS[request.param])
 
 
 @pytest.fixture
@@ -64,8 +70,13 @@ async def test_contract(check: Callable[[Engine, list[int]], Awaitable[None]], e
     await check(engine, PROMPT)
 
 
-async def test_contract_of_close(engine: CoreEngine) -> None:
-    await close_stops_it(engine, PROMPT)
+@pytest.mark.parametrize("kind", KINDS)
+async def test_contract_of_close(kind: str, tmp_path: Path) -> None:
+    def parts(engine: CoreEngine) -> list[object]:
+        runner = engine._core.runner
+        return [runner, runner.model, runner.kv, engine._core.memory]
+
+    await close_ends_it(lambda: Engines(tmp_path).start(**KINDS[kind]), PROMPT, parts)
 
 
 # -- many at once ---------------------------------------------------------------------------------------

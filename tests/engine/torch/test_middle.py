@@ -29,7 +29,7 @@ from tests.cluster.wire.test_client import served
 from tests.engine.torch import tiny_weights
 from tests.engine.torch.engines import handled
 from tests.engine.torch.split_parts import CPU
-from tests.engine_contract import FORWARDING, alike, close_stops_it, hidden
+from tests.engine_contract import FORWARDING, alike, close_ends_it, hidden
 
 Check = Callable[[MiddleEngine, list[int]], Awaitable[None]]
 WIDTH, CONTEXT = 16, 128
@@ -46,12 +46,16 @@ def model() -> Middle:
         return load(Path(folder))
 
 
-def start(**config: object) -> MiddleEngine:
+def start(part: Middle | None = None, **config: object) -> MiddleEngine:
+    """part: None for one that all tests share."""
     split = SplitInfo("0" * 64, 1, 2, WIDTH)
     info = EngineInfo("tiny", "none", 31, CONTEXT, 2, ("forward",), split)
-    return start_middle(
-        model(), info, EngineConfig(**({"kv_blocks": 64, "block_size": 4} | config)), threads=1
-    )
+    settings = EngineConfig(**({"kv_blocks": 64, "block_size": 4} | config))
+    return start_middle(part or model(), info, settings, threads=1)
+
+
+def parts(engine: MiddleEngine) -> list[object]:
+    return [engine._core.runner, engine._core.runner.model]
 
 
 @pytest.fixture
@@ -72,8 +76,8 @@ async def test_contract_over_the_wire(check: Check, engine: MiddleEngine) -> Non
         await check(remote, [])
 
 
-async def test_closing(engine: MiddleEngine) -> None:
-    await close_stops_it(engine, [])
+async def test_closing(tmp_path: Path) -> None:
+    await close_ends_it(lambda: start(load(tmp_path)), [], parts)
 
 
 @torch.inference_mode()

@@ -18,8 +18,8 @@ from tandem.engine.split.hidden_states import KINDS, Kind, pack, unpack
 from tandem.engine.torch.split.bundle import BadBundle
 from tandem.engine.torch.split.runner import load_middle, load_pipeline
 from tests.engine.torch.split_parts import model_folder
-from tests.engine.torch.test_middle import start
-from tests.engine_contract import FORWARDING, close_stops_it
+from tests.engine.torch.test_middle import load, parts, start
+from tests.engine_contract import FORWARDING, close_ends_it
 
 FIRST, STAGES = 1, 2
 CONFIG = EngineConfig(kv_blocks=64, block_size=4)
@@ -44,8 +44,11 @@ async def test_contract(check: Callable[[Engine, list[int]], Awaitable[None]]) -
     await pipeline.close()
 
 
-async def test_closing(pipeline: Pipeline) -> None:
-    await close_stops_it(pipeline, [])
+async def test_closing(tmp_path: Path) -> None:
+    def of_all(pipeline: Pipeline) -> list[object]:
+        return [part for stage in stages(pipeline) for part in (stage, *parts(stage))]
+
+    await close_ends_it(lambda: Pipeline([start(load(tmp_path)) for _ in range(STAGES)]), [], of_all)
 
 
 @pytest.mark.parametrize("kind", KINDS)

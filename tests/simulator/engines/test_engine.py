@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from operator import attrgetter
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from tandem.simulator.clock import VirtualLoop
 from tandem.simulator.engines.engine import Hardware, timed_engine
 from tandem.simulator.engines.script import EOS, TOKEN, Script
 from tandem.simulator.workload import Request
-from tests.engine_contract import CHECKS
+from tests.engine_contract import CHECKS, close_ends_it
 from tests.simulator.timers import Linear
 
 CONFIG = EngineConfig(kv_blocks=64, block_size=4, token_budget=64, max_sessions=32)
@@ -52,6 +53,12 @@ class World:
 def test_contract(check):
     world = World()
     world.run(check(world.engine(), world.prompt()))
+
+
+def test_contract_of_close() -> None:
+    world = World()
+    parts = attrgetter("_core", "_core.runner", "_driver")
+    world.run(close_ends_it(world.engine, world.prompt(), parts, step_s=1.0))
 
 
 async def answer(

@@ -11,6 +11,7 @@ import sys
 import warnings
 from collections.abc import Coroutine
 from importlib import import_module
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from tandem.simulator.results.analysis import Result
 from tandem.simulator.runs.run import simulate
 from tandem.simulator.workload import Request, build
 from tandem.simulator.world.world import World
-from tests.engine_contract import CHECKS
+from tests.engine_contract import CHECKS, close_ends_it
 from tests.simulator import worlds
 from tests.simulator.configurations import TARGET, raw
 from tests.simulator.test_invariants import REFUSALS
@@ -85,6 +86,12 @@ class Alone:
 def test_contract(check: Any) -> None:
     alone = Alone()
     alone.run(check(alone.engine(), alone.prompt()))
+
+
+def test_contract_of_close() -> None:
+    alone = Alone()
+    parts = attrgetter("_core", "_core.scheduler")
+    alone.run(close_ends_it(alone.engine, alone.prompt(), parts, step_s=1.0))
 
 
 async def answer(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import random
+import weakref
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -16,7 +17,7 @@ import pytest
 import torch
 
 from tandem.engine import family
-from tandem.engine.base import InvalidRequest, Sampling, Tensor, UnknownSession
+from tandem.engine.base import EngineStopped, InvalidRequest, Sampling, Tensor, UnknownSession
 from tandem.engine.config import HostMemory
 from tandem.engine.split.hidden_states import KINDS, Kind, unpack
 from tandem.engine.tokenizer import Tokenizer
@@ -29,6 +30,7 @@ from tandem.training.family.prompts import heldout
 from tests.engine.torch import tiny
 from tests.engine.torch.engines import handled
 from tests.engine.torch.split_parts import CPU, RANDOM, Client, Parts, model_folder, write_adapter
+from tests.engine_contract import by_reference_counting
 
 PROMPTS = [[20, 21, 22], [9], [5, 6, 7, 8, 9, 10, 11, 12, 13] * 4, [30] * 8, [40 + i for i in range(21)]]
 
@@ -114,6 +116,27 @@ async def test_200_answers_of_the_embedded_target(tmp_path: Path) -> None:
     assert client.drafted > 200
     assert client.accepted > 0
     await made.close()
+
+
+async def test_a_closed_outer_part_is_freed(tmp_path: Path) -> None:
+    """With drafts, and branches beyond them, that were not judged."""
+
+    async def closed() -> list[weakref.ref[object]]:
+        async with parts(tmp_path, adapter=RANDOM) as made:
+            outer = made.outer
+            session = await outer.open(PROMPTS[0], Sampling(max_tokens=24, ignore_eos=True))
+            await session.propose(4)
+            assert await session.branch(2, 2) > 0
+            await made.close()
+            with pytest.raises(EngineStopped):
+                await session.propose(4)
+            runner = outer._core.runner
+            return [weakref.ref(part) for part in (outer, runner, runner.model)]
+
+    with by_reference_counting():
+        watched = await closed()
+        await asyncio.sleep(0)
+        assert [part() for part in watched] == [None] * 3
 
 
 SAMPLINGS = [
