@@ -13,7 +13,9 @@ from tandem.deployments.request.job import Job
 from tandem.engine.base import ContextOverflow, EngineError, EngineStopped, Sampling
 from tandem.policies.speculation.window import WindowPolicy
 from tandem.simulator import hardware
-from tandem.simulator.config.config import Config, DeviceModel, TargetGroup
+from tandem.simulator.config.config import Config
+from tandem.simulator.config.devices import DeviceModel
+from tandem.simulator.config.servers import TargetGroup
 from tandem.simulator.results.analysis import Result, Service
 from tandem.simulator.results.answer import Answer
 from tandem.simulator.workload import Request, build

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 import msgspec
 import yaml
 
-from tandem.simulator.config.config import Config, ConfigError, parse
+from tandem.simulator.config.config import Config, parse
+from tandem.simulator.config.errors import ConfigError
 from tandem.simulator.runs.tasks import resumable_map
 
 

@@ -15,7 +15,8 @@ from tandem.cluster.link.link import Link
 from tandem.deployments.request.assignment import EndpointInfo
 from tandem.engine.base import Engine, EngineInfo, EngineStopped, Sampling
 from tandem.simulator.clock import VirtualLoop
-from tandem.simulator.config.config import Config, DeviceGroup, DeviceModel
+from tandem.simulator.config.config import Config
+from tandem.simulator.config.devices import DeviceGroup, DeviceModel
 from tandem.simulator.engines.device_model import ScriptedEngine
 from tandem.simulator.engines.guesses import Guesses
 from tandem.simulator.engines.script import EOS, VOCAB_SIZE, VOCABULARY, Script
@@ -95,7 +96,7 @@ class Devices(Sequence[SimulatedDevice]):
         self._models = [
             [
                 self._model(
-                    speed(name, model.timer(data), group.places, group.watts, group.batch_limit), model
+                    speed(name, model.timer(data), group.capacity, group.watts, group.batch_limit), model
                 )
                 for name, model in zip(_names(g, group), group.models, strict=True)
             ]

@@ -8,7 +8,7 @@ from typing import Protocol
 from tandem.deployments.pools.autoscaling import EVERY_S, replica_state
 from tandem.policies.autoscaling import PoolState
 from tandem.simulator.clock import Handle, VirtualLoop
-from tandem.simulator.config.config import TargetGroup
+from tandem.simulator.config.servers import TargetGroup
 from tandem.simulator.world.server import Server
 
 
@@ -50,7 +50,7 @@ class Pool:
         self._cloud, self._g, self._group, self._places = cloud, g, group, places
         self._autoscaler = group.autoscaling.autoscaler()
         self._least = group.autoscaling.min_replicas
-        self.target = group.initial
+        self.target = group.initial_count
         self._starting: list[tuple[float, Handle]] = []  # since when; the oldest first
         self._draining: dict[Server, float] = {}  # until when at most
         self._since_s: dict[Server, float] = {server: 0.0 for server in self.up}

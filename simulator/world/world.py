@@ -36,7 +36,8 @@ from tandem.engine.core.split.pipeline import Pipeline
 from tandem.engine.split.base import OuterEngine
 from tandem.policies.speculation.window import WindowPolicy
 from tandem.simulator.clock import Handle, VirtualLoop
-from tandem.simulator.config.config import AnyEngine, Config, TargetGroup, Vllm
+from tandem.simulator.config.config import Config
+from tandem.simulator.config.servers import ServerEngine, TargetGroup, TimedVllmConfig
 from tandem.simulator.engines.engine import Hardware, timed_engine
 from tandem.simulator.engines.script import Script
 from tandem.simulator.engines.sketch import ScriptedFormat
@@ -101,7 +102,7 @@ class World:
         self._replicas: dict[str, Server] = {}
         self._numbers: dict[str, int] = {}
         for g, group in enumerate(self.targets):
-            for _ in range(group.initial):
+            for _ in range(group.initial_count):
                 self.add_server(g)
         self.devices = Devices(self.loop, self.script, config, groups, speed)
         self.context = min(_context(engine) for engine in self.engines)
@@ -347,14 +348,14 @@ class World:
     def _timed(
         self,
         group: TargetGroup,
-        config: AnyEngine,
+        config: ServerEngine,
         model: str,
         timer: StepTimer,
         hardware: Hardware,
         drafts: bool = False,
     ) -> CoreEngine | TimedVllm:
         """An engine of the kind that is configured. drafts: a drafter's."""
-        if isinstance(config, Vllm):
+        if isinstance(config, TimedVllmConfig):
             vllm.set_environment()
             from tandem.simulator.engines.vllm import timed_vllm  # imports vLLM: only where it is simulated
 
@@ -381,11 +382,11 @@ class World:
             padded=group.padded,
         )
 
-    def _middle(self, group: TargetGroup, config: AnyEngine, hardware: Hardware) -> CoreEngine | Pipeline:
+    def _middle(self, group: TargetGroup, config: ServerEngine, hardware: Hardware) -> CoreEngine | Pipeline:
         """In one stage or more, the first of which is on that hardware."""
         split = self.config.split_info
         assert split is not None
-        assert not isinstance(config, Vllm)
+        assert not isinstance(config, TimedVllmConfig)
         timers = group.stage_timers(self._data)
         stages = [
             timed_middle(
@@ -407,9 +408,9 @@ class World:
         self._replicas[server.endpoint.address] = server
 
 
-def _context(engine: AnyEngine) -> int:
+def _context(engine: ServerEngine) -> int:
     """Tokens of prompt and output."""
-    limits = (engine.kv_tokens, engine.longest if isinstance(engine, Vllm) else None)
+    limits = (engine.kv_tokens, engine.longest if isinstance(engine, TimedVllmConfig) else None)
     return min(limit for limit in limits if limit is not None)
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import yaml
 
-from tandem.simulator.config.config import ConfigError, load, parse
-from tandem.simulator.config.errors import RENAMED
+from tandem.simulator.config.config import load, parse
+from tandem.simulator.config.errors import ConfigError
 from tests.simulator.configurations import DEVICE, TARGET, raw
 
 A100 = {"hardware": "4xA100", "model": "Llama-2-70B"}
@@ -92,23 +92,6 @@ def test_what_is_wrong_is_named(changes: dict[str, Any], complaint: str) -> None
     with pytest.raises(ConfigError, match=f"^configuration: {complaint}") as error:
         parse(raw(**changes))
     assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize(("old", "new"), RENAMED.items())
-def test_a_key_of_earlier_configurations_is_named_with_the_one_that_took_its_place(
-    old: str, new: str
-) -> None:
-    *above, last = old.split(".")
-    value: Any = {last: 1}
-    for key in reversed(above):
-        value = {key: [value] if key.endswith("s") or key.endswith("_mix") else value}
-    document = raw()
-    document.pop("targets" if old.startswith("targets") else "", None)
-    with pytest.raises(ConfigError) as error:
-        parse({**document, **value})
-    message = str(error.value)
-    assert f"this key is now {new}" in message
-    assert ".".join(key for key in message.split(": ")[1].split(".") if not key.isdigit()) == old
 
 
 def test_auto_topology_shares_the_counts_out() -> None:

@@ -9,7 +9,7 @@ import pytest
 from tandem.deployments.modes.split import Splitting
 from tandem.deployments.request.uplink_queue import Lane
 from tandem.engine.split.hidden_states import row_bytes
-from tandem.simulator.config.config import ConfigError
+from tandem.simulator.config.errors import ConfigError
 from tandem.simulator.engines.script import EOS, TOKEN
 from tandem.simulator.results.analysis import Result
 from tandem.simulator.runs.run import simulate

@@ -24,7 +24,8 @@ from tandem.engine.base import Engine, InvalidRequest, NoCapacity, Sampling
 from tandem.engine.config import SchedulingChoice
 from tandem.engine.vllm.config import VllmConfig
 from tandem.simulator.clock import VirtualLoop
-from tandem.simulator.config.config import Config, ConfigError, parse
+from tandem.simulator.config.config import Config, parse
+from tandem.simulator.config.errors import ConfigError
 from tandem.simulator.engines.engine import Hardware
 from tandem.simulator.engines.script import EOS, TOKEN, Script
 from tandem.simulator.results.analysis import Result
@@ -411,7 +412,8 @@ WITHOUT_TORCH = """
 import sys
 for name in ("torch", "ray", "vllm"):
     sys.modules[name] = None  # whoever imports it fails
-from tandem.simulator.config.config import ConfigError, parse
+from tandem.simulator.config.config import parse
+from tandem.simulator.config.errors import ConfigError
 from tandem.simulator.runs.run import simulate
 from tests.simulator.configurations import raw
 assert simulate(parse(raw())).summary()["finished"] == 12

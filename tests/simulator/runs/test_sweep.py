@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tandem.simulator.config.config import ConfigError
+from tandem.simulator.config.errors import ConfigError
 from tandem.simulator.runs.run import simulate
 from tandem.simulator.runs.sweep import grid, sweep
 from tandem.simulator.runs.tasks import ForeignFile, ray_map, resumable_map

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tandem.simulator.config.config import ConfigError, parse
+from tandem.simulator.config.config import parse
+from tandem.simulator.config.errors import ConfigError
 from tandem.simulator.runs.run import Clients, Result, simulate
 from tandem.simulator.workload import Request
 from tandem.simulator.world.world import World
