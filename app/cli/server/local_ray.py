@@ -29,6 +29,9 @@ ENVIRONMENT = {
     "RAY_SERVE_ENABLE_HA_PROXY": "1",
     "RAY_SERVE_USE_GRPC_BY_DEFAULT": "1",  # a call of a handle costs less than one of an actor
     "RAY_SERVE_REPLICA_GRPC_MAX_MESSAGE_LENGTH": str(2**28),  # of bytes: a snapshot may name many devices
+    # On a busy machine HAProxy takes longer to start than the 5 s after which Serve starts it anew, and three times is
+    # for good; a new controller asks one that runs, and answers, in the same way.
+    "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",
 }
 """Ray and Serve read these when they are imported: set them before."""
 
