@@ -54,7 +54,8 @@ class Sketched(Figures):
     rewritten: sentences that the target wrote, as no expansion was good enough.
     moved: expansions that continued elsewhere after an endpoint failed.
     finished: answers that the target finished, as no endpoint was left to expand them.
-    in_full: answers that the target wrote in full, by reason.
+    in_full: answers that the target wrote in full, by reason: `off`, `unsuitable`, `short`, `no_device`, `queue_full`,
+        `slow`, `indivisible`, `no_room`, `no_list` or `endless`.
     """
 
     mode = "sketch"

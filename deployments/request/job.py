@@ -1,4 +1,4 @@
-"""A job: one request on its way through the house, as the API hands it to the executor and gets it back."""
+"""Jobs: requests as the API hands them to the executor, their output and their cost."""
 
 from __future__ import annotations
 
@@ -25,25 +25,24 @@ class UnknownMode(EngineError):
 
 
 class NoSuchDevice(EngineError):
-    """No device of that name is registered (or none at all, where one is needed)."""
+    """No device of that name is registered, or none at all where one is needed."""
 
     code = "device_not_found"
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What the client asked for, in tokens.
+    """Request of a client, in tokens.
 
-    id: tells it from all other jobs; 63 random bits.
-    mode, device, window: the client's wishes; None leaves the choice to the policies. device: a name, or several to
-        pick from.
-    account: who pays.
-    budget, exchange_rate: as the account has them where None.
-    modes, devices: that the account may use; None: all.
-    scored: the prompt's tokens get log-probabilities, too.
-    question: the same in words, for modes that ask it otherwise; None: nobody does.
-    min_quality: of an expansion in relation to the target's own answer, 0 to 1.
-    show_sketch: the answer begins with the sketch that it is made from, if there is one.
+    id: unique id, 63 random bits.
+    mode, device, window: the client's wishes, `device` a name or several to pick from; None leaves it to the policies.
+    account: account that pays.
+    budget, exchange_rate: of this request; None for the account's.
+    modes, devices: names that the account may use; None for all.
+    scored: whether to compute log-probabilities of the prompt's tokens, too.
+    question: the prompt as text, for modes that prompt differently; None if there are none.
+    min_quality: least quality of an expansion, relative to the target's own answer, 0 to 1.
+    show_sketch: whether to begin the answer with the sketch that it is made from.
     """
 
     id: int
@@ -93,15 +92,18 @@ class Figures:
 
 @dataclass(slots=True)
 class JobStats:
-    """What a request cost. Times in seconds since the job reached the executor.
+    """Times and cost of a job.
 
-    mode, device: as last served.
-    stages_s: seconds by stage (assign, connect, open, draft, verify ...), summed over the request.
-    replans: how often the request went on elsewhere after an endpoint failed or was full.
-    used: tokens taken in and given out at server and device, whatever became of them.
-    joules: that these cost the device.
-    prices: that the router told.
-    figures: of the modes in which it was served, by their names.
+    mode, device: mode and device that served it last; None without a device.
+    ttft_s, total_s: seconds from the job's arrival at the executor to the first and the last token.
+    tokens: output tokens.
+    by_origin: output tokens by origin.
+    stages_s: seconds by stage (assign, connect, open, draft, verify ...), summed.
+    replans: times that the job continued elsewhere after an endpoint failed or was full.
+    used: tokens taken in and given out by server and device, discarded ones included.
+    joules: energy that the device spent.
+    prices: prices of tokens and joules, from the router.
+    figures: figures of each mode that served the job, by its name.
     """
 
     mode: str = ""
@@ -118,7 +120,7 @@ class JobStats:
     figures: dict[str, Figures] = field(default_factory=dict)
 
     def bill(self) -> Bill:
-        """What it costs."""
+        """Return the cost."""
         used, server = self.used, self.prices.server
         return Bill(
             requests=1,
@@ -131,7 +133,7 @@ class JobStats:
 
     @property
     def usd(self) -> float:
-        """Dollars that it costs altogether."""
+        """Cost in dollars, joules included."""
         bill = self.bill()
         return bill.server_usd + bill.device_usd
 
