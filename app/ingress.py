@@ -5,15 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
-from functools import partial
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from typing import Any, TypeVar
 
 import msgspec
 from pydantic import Field
 from ray import serve
-from ray.exceptions import RayError
 from ray.serve.handle import DeploymentHandle
 from starlette.types import ASGIApp
 
@@ -30,22 +28,22 @@ from tandem.deployments.access.caller_cache import Callers
 from tandem.deployments.access.keys import Caller, Key, Role
 from tandem.deployments.admission.client import Entrance
 from tandem.deployments.admission.controller import Entry, Passage
+from tandem.deployments.calls import Client
 from tandem.deployments.config.choices import WindowChoice
 from tandem.deployments.config.reconfigure import in_place
 from tandem.deployments.config.settings import Strict
 from tandem.deployments.control.metrics import Observation
-from tandem.deployments.control.router_client import ask
+from tandem.deployments.control.router_client import RouterClient
+from tandem.deployments.gateway.deployment import Gateway
 from tandem.deployments.learning.report import Report
 from tandem.deployments.modes.base import Tools
 from tandem.deployments.modes.executor import Executor
 from tandem.deployments.modes.expansion import Sketching
 from tandem.deployments.outbox import Outbox
 from tandem.deployments.pools.engines import context_of
-from tandem.deployments.request.assignment import Assignment, EndpointInfo, RoutingRequest
+from tandem.deployments.request.assignment import EndpointInfo, Unavailable
 from tandem.deployments.request.job import Delta, Job
-from tandem.deployments.request.placement import Place, PlaceReport, PlaceRequest, PlanRequest, SketchPlan
 from tandem.deployments.request.pools import POOLS
-from tandem.deployments.routing.directory import Snapshot
 from tandem.engine.base import Engine
 from tandem.engine.sketch import sketch_format
 from tandem.engine.tokenizer import Tokenizer
@@ -75,27 +73,22 @@ class Ingress:
     async def __init__(  # type: ignore[misc]  # Serve awaits it
         self, router: DeploymentHandle, settings: Settings, gateway: DeploymentHandle | None = None
     ) -> None:
-        self._router, self._gateway = router, gateway
+        self._router = RouterClient(router, settings.limits, settings.gate)
+        self._gateway = None if gateway is None else Client(gateway)
         self._settings, self._changes = settings, IngressChanges()
         self._vocabularies = await asyncio.to_thread(Vocabularies, settings)
         vocabulary = self._vocabularies.target.vocabulary
         self._card = ModelCard(settings.model, context_of(settings.verifier.engine), vocabulary)
         endpoint = settings.endpoint
         self._peers = Peers(token=endpoint.token, tls=endpoint.dialling(), settings=settings.limits.wire())
-        self._outbox = Outbox[Report](lambda reports: self._router.report.remote(reports))
-        self._observations = Outbox[Observation](lambda seen: self._router.observe.remote(seen))
+        self._outbox = Outbox[Report](self._router.report)
+        self._observations = Outbox[Observation](self._router.observe)
         text = self._vocabularies.target
-        self._sketching = Sketching(sketch_format(text), RoutersExpanders(router), settings.sketch.suitable)
-        limits = settings.limits
-        queued_s = settings.gate.queue_s + limits.assign_s
-        self._entrance = Entrance(
-            partial(self._within, queued_s),
-            lambda method, *args: getattr(router, method).remote(*args),
-            lambda: self._executor.closing(),
-        )
-        self._callers = Callers(partial(self._within, limits.assign_s))
+        self._sketching = Sketching(sketch_format(text), self._router, settings.sketch.suitable)
+        self._entrance = Entrance(self._router, lambda: self._executor.closing())
+        self._callers = Callers(self._router.caller)
         self._executor = Executor(
-            self._assign,
+            self._router.assign,
             self._dial,
             self._tools(),
             settings.limits.limits(),
@@ -149,42 +142,47 @@ class Ingress:
 
     async def account(self, key: str) -> Statement:
         self._outbox.flush()
-        return await self._soon("account", key)
+        return await self._router.account(key)
 
     async def settle(self, key: str, changes: Mapping[str, Any]) -> Statement:
-        return await self._soon("settle", key, changes)
+        return await self._router.settle(key, changes)
 
     async def keys(self) -> list[Key]:
-        return await self._soon("keys")
+        return await self._router.keys()
 
     async def make_key(self, name: str, role: Role, changes: Mapping[str, Any]) -> tuple[Key, str]:
-        return await self._changing("make_key", name, role, changes)
+        with self._changing():
+            return await self._router.make_key(name, role, changes)
 
     async def rotate_key(self, id: str, grace_s: float) -> tuple[Key, str]:
-        return await self._changing("rotate_key", id, grace_s)
+        with self._changing():
+            return await self._router.rotate_key(id, grace_s)
 
     async def change_key(
         self, id: str, name: str | None, role: Role | None, changes: Mapping[str, Any]
     ) -> Key:
-        return await self._changing("change_key", id, name, role, changes)
+        with self._changing():
+            return await self._router.change_key(id, name, role, changes)
 
     async def revoke_key(self, id: str) -> Key:
-        return await self._changing("revoke_key", id)
+        with self._changing():
+            return await self._router.revoke_key(id)
 
-    async def _changing(self, method: str, *args: object) -> Any:
-        """A change of keys, which this replica heeds at once, and others soon."""
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """A change of keys holds here at once, and elsewhere soon."""
         try:
-            return await self._soon(method, *args)
+            yield
         finally:
             self._callers.forget()
 
     async def devices(self) -> list[dict[str, Any]]:
-        return [_shown(device) for device in (await self._snapshot()).devices.values()]
+        return [_shown(device) for device in (await self._router.snapshot()).devices.values()]
 
     async def ready(self) -> dict[str, Any]:
         """Replicas by pool and the number of devices, once every pool has a replica that should; "missing" names the
         devices that should be there and are not; "gateway" is where others dial in, if there is one."""
-        snapshot = await self._snapshot()
+        snapshot = await self._router.snapshot()
         if not snapshot.version:
             raise NotReady(["the router does not know yet what is up"])
         may_be_empty = [pool for pool in POOLS if getattr(self._settings, pool).may_be_empty]
@@ -193,45 +191,22 @@ class Ingress:
             raise NotReady(missing)
         up: dict[str, Any] = {pool: len(replicas) for pool, replicas in snapshot.pools.items()}
         if self._gateway is not None:
-            up["gateway"] = await self._dial_in_at(self._gateway)
+            try:
+                up["gateway"] = await self._gateway.ask(self._settings.limits.open_s, Gateway.address)
+            except Unavailable:
+                raise NotReady(["no gateway is up"]) from None
         return {**up, "devices": len(snapshot.devices), "missing": sorted(snapshot.awaited)}
-
-    async def _dial_in_at(self, gateway: DeploymentHandle) -> str:
-        try:
-            async with asyncio.timeout(self._settings.limits.open_s):
-                return str(await gateway.address.remote())
-        except (TimeoutError, RayError):
-            raise NotReady(["no gateway is up"]) from None
 
     def observe(self, seen: Observation) -> None:
         self._observations.add(seen)
 
     async def metrics(self, openmetrics: bool) -> tuple[bytes, str]:
         self._observations.flush()
-        text, content_type = await self._soon("exposition", openmetrics)
-        return text, content_type
-
-    async def _snapshot(self) -> Snapshot:
-        return await self._soon("snapshot")
-
-    async def _soon(self, method: str, *args: object) -> Any:
-        """What the router answers, to people who wait for nothing else."""
-        return await self._within(self._settings.limits.open_s, method, *args)
-
-    async def _within(self, limit_s: float, method: str, *args: object) -> Any:
-        """What the router answers; raises NotReady if it takes longer."""
-        try:
-            async with asyncio.timeout(limit_s):
-                return await ask(self._router, method, *args)
-        except TimeoutError:
-            raise NotReady(["the router does not answer"]) from None
-
-    async def _assign(self, wanted: RoutingRequest) -> Assignment:
-        return await ask(self._router, "assign", wanted)
+        return await self._router.exposition(openmetrics)
 
     def _lost(self, endpoint: EndpointInfo) -> None:
         if endpoint.device:  # the scheduler sees for itself which replicas are up
-            self._router.lost.remote(endpoint.name, endpoint.address)
+            self._router.lost(endpoint.name, endpoint.address)
 
     async def _dial(self, endpoint: EndpointInfo) -> Engine:
         engine = await self._peers.engine(endpoint.address, endpoint.engine)
@@ -243,26 +218,6 @@ class Ingress:
         self._observations.flush()
         self._entrance.close()
         await self._peers.close()
-
-
-class RoutersExpanders:
-    """As `deployments.request.placement.Expanders`, by a handle."""
-
-    def __init__(self, router: DeploymentHandle) -> None:
-        self._router = router
-
-    async def plan(self, wanted: PlanRequest) -> SketchPlan:
-        return await ask(self._router, "plan", wanted)
-
-    async def place(self, wanted: PlaceRequest) -> Place | None:
-        try:
-            return await ask(self._router, "place", wanted)
-        except asyncio.CancelledError:  # of this, Serve does not tell the router
-            self.free(PlaceReport(wanted.id))
-            raise
-
-    def free(self, report: PlaceReport) -> None:
-        self._router.free.remote(report)
 
 
 def _first(change: T | None, setting: T) -> T:

@@ -18,6 +18,7 @@ import warnings
 from typing import Any
 
 import ray
+from ray import serve
 from ray.experimental import internal_kv
 from ray.serve import Application, Deployment
 from ray.serve.config import AutoscalingConfig, AutoscalingPolicy
@@ -56,9 +57,9 @@ def build(args: Settings) -> Application:
         )
         if settings.exists
     }
-    scheduler = _control(Scheduler).bind(pools, args.hosts, args.scheduler, args.endpoint)
+    scheduler = _control(serve.deployment(Scheduler)).bind(pools, args.hosts, args.scheduler, args.endpoint)
     engine = args.verifier.engine
-    router = _control(Router).bind(
+    router = _control(serve.deployment(Router)).bind(
         scheduler,
         args.model,
         args.router,
@@ -71,7 +72,7 @@ def build(args: Settings) -> Application:
     )
     gateway = None
     if args.gateway is not None:
-        listening = _control(Gateway, surge_percent=0)  # its port is there once
+        listening = _control(serve.deployment(Gateway), surge_percent=0)  # its port is there once
         gateway = listening.bind(router, scheduler, args.gateway, args.gate, args.endpoint, args.limits)
     ingress = _control(Ingress, args.ingress_replicas, drain_s=args.api.drain_s)
     return ingress.bind(router, args, gateway)

@@ -31,6 +31,7 @@ from tandem.app.api.http.errors import FAILURES, ApiError, ErrorReply, NotReady,
 from tandem.app.api.http.front_page import front_page
 from tandem.deployments.access.keys import KeyRefused
 from tandem.deployments.access.store import LedgerError
+from tandem.deployments.request.assignment import Unavailable
 from tandem.engine.base import EngineError
 from tandem.policies.routing.collaboration import ANY_DEVICE
 
@@ -168,7 +169,10 @@ def _add_own_endpoints(api: FastAPI, backend: ServingBackend) -> None:
         try:
             return JSONResponse({"status": "ready", **await backend.ready()})
         except NotReady as error:
-            return JSONResponse({"status": "not ready", "reasons": error.reasons}, 503)
+            reasons = error.reasons
+        except Unavailable as error:
+            reasons = [str(error)]
+        return JSONResponse({"status": "not ready", "reasons": reasons}, 503)
 
     # vLLM calls the first one /health, and load balancers ask by HEAD
     for path, asked in (("/healthz", alive), ("/health", alive), ("/readyz", ready)):

@@ -15,12 +15,14 @@ KEPT = 10_000
 
 
 class Callers:
-    """ask: calls a method of the router."""
+    """find: asks the router."""
 
     def __init__(
-        self, ask: Callable[..., Awaitable[Caller | None]], clock: Callable[[], float] = time.monotonic
+        self,
+        find: Callable[[str | None], Awaitable[Caller | None]],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._ask, self._clock = ask, clock
+        self._find, self._clock = find, clock
         self._known: Kept[str | None, tuple[float, asyncio.Future[Caller | None]]] = Kept(KEPT)
 
     async def of(self, hashed: str | None) -> Caller | None:
@@ -28,7 +30,7 @@ class Callers:
         now_s = self._clock()
         found = self._known.get(hashed)
         if found is None or now_s >= found[0] or _failed(found[1]):
-            found = self._known[hashed] = now_s + KNOWN_S, asyncio.ensure_future(self._ask("caller", hashed))
+            found = self._known[hashed] = now_s + KNOWN_S, asyncio.ensure_future(self._find(hashed))
         return await asyncio.shield(found[1])
 
     def forget(self) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Protocol
 
 from tandem.deployments.admission.controller import SILENT_S, Entry, Passage
 from tandem.deployments.outbox import Outbox
@@ -17,29 +17,36 @@ CLOSING_S = 1.0
 """A session that takes longer to close is at an endpoint that is gone, and its place with it."""
 
 
+class Router(Protocol):
+    """Where the gate is."""
+
+    async def enter(self, replica: str, entry: Entry) -> Passage: ...
+
+    def left(self, replica: str, requests: Sequence[int]) -> None: ...
+
+    def under_way(self, replica: str, entries: Sequence[Entry]) -> None: ...
+
+
 class Entrance:
-    """ask: calls a method of the router and returns what it says. tell: calls one that says nothing.
-    closing: sessions of ended requests that are being closed: until they are, their places are taken.
-    """
+    """closing: sessions of ended requests that are being closed: until they are, their places are taken."""
 
     def __init__(
         self,
-        ask: Callable[..., Awaitable[Passage]],
-        tell: Callable[..., object],
+        router: Router,
         closing: Callable[[], Collection[asyncio.Task[Any]]] = tuple,
     ) -> None:
-        self._ask, self._tell, self._closing = ask, tell, closing
+        self._router, self._closing = router, closing
         self._leaving: dict[asyncio.Task[None], int] = {}
         self._name = secrets.token_hex(8)
         self._entries: dict[int, Entry] = {}
-        self._left = Outbox[int](lambda requests: self._tell("left", self._name, requests))
+        self._left = Outbox[int](lambda requests: self._router.left(self._name, requests))
         self._telling: asyncio.Task[None] | None = None
 
     @asynccontextmanager
     async def pass_through(self, entry: Entry) -> AsyncIterator[Passage]:
         """Entered when the request may begin. Raises LimitReached."""
         try:
-            passage = await self._ask("enter", self._name, entry)
+            passage = await self._router.enter(self._name, entry)
             self._entries[entry.request] = entry
             if self._telling is None or self._telling.done():
                 self._telling = asyncio.get_running_loop().create_task(self._keep_telling())
@@ -74,7 +81,7 @@ class Entrance:
             await asyncio.sleep(SIGN_S)
             if not self._entries:
                 return
-            self._tell("under_way", self._name, list(self._entries.values()))
+            self._router.under_way(self._name, list(self._entries.values()))
 
 
 async def _ended(tasks: Collection[asyncio.Task[Any]]) -> None:

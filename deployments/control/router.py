@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from functools import wraps
-from typing import Any, ParamSpec, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ray import serve
 from ray.serve.handle import DeploymentHandle
@@ -20,7 +19,9 @@ from tandem.deployments.access.accounts import Statement, device_of
 from tandem.deployments.access.guard_note import GuardNote
 from tandem.deployments.access.key_service import Treasury
 from tandem.deployments.access.keys import Caller, Key, KeyRefused, Role
+from tandem.deployments.access.store import LedgerError
 from tandem.deployments.admission.controller import Entry, Gate, Passage
+from tandem.deployments.calls import refuses
 from tandem.deployments.config.reconfigure import in_place
 from tandem.deployments.config.settings import (
     GateSettings,
@@ -31,6 +32,7 @@ from tandem.deployments.config.settings import (
     Strict,
 )
 from tandem.deployments.control.metrics import Metrics, Observation
+from tandem.deployments.control.scheduler_client import SchedulerClient
 from tandem.deployments.learning.experience import Experience
 from tandem.deployments.learning.report import Report
 from tandem.deployments.placement import profiles
@@ -50,28 +52,8 @@ KEEP_S = 10.0
 """How often what was measured is written down, if it has changed."""
 TELL_S = 0.5
 """How often the scheduler is told what requests wait for."""
-ANSWER_S = 10.0
+ANSWER_S = 5.0
 """The scheduler answers within that, or is not there."""
-
-
-P = ParamSpec("P")
-T = TypeVar("T")
-
-
-def told(
-    method: Callable[P, Coroutine[Any, Any, T]],
-) -> Callable[P, Coroutine[Any, Any, T | EngineError | KeyRefused]]:
-    """A method whose refusals are answers, for the caller to raise: Serve would log them as failures of the router,
-    with a stack trace for every mistake of a client."""
-
-    @wraps(method)
-    async def answered(*args: P.args, **kwargs: P.kwargs) -> T | EngineError | KeyRefused:
-        try:
-            return await method(*args, **kwargs)
-        except (EngineError, KeyRefused) as refusal:
-            return refusal
-
-    return answered
 
 
 class RouterChanges(Strict):
@@ -89,7 +71,7 @@ class RouterChanges(Strict):
     gate: GateSettings | None = None
 
 
-@serve.deployment
+@refuses(EngineError, KeyRefused, LedgerError)
 class Router:
     """Assigns endpoints to requests.
 
@@ -110,7 +92,7 @@ class Router:
         batch_limit: int,
         places: int,
     ) -> None:
-        self._scheduler = scheduler
+        self._scheduler = SchedulerClient(scheduler, ANSWER_S)
         self._started = RouterChanges(router=settings, racing=racing, sketch=sketch, gate=gate)
         self._assigner = Assigner(
             settings.collaboration.create(),
@@ -147,7 +129,6 @@ class Router:
         if (gate := changes.gate or started.gate) is not None:
             self._gate.settings = gate
 
-    @told
     async def assign(self, wanted: RoutingRequest) -> Assignment:
         """Mode and endpoints for a request; raises as Routing.assign."""
         return await self._routing.assign(wanted)
@@ -195,7 +176,6 @@ class Router:
         """As Treasury.caller."""
         return self._treasury.caller(hashed)
 
-    @told
     async def enter(self, replica: str, entry: Entry) -> Passage:
         """Return when a request may begin; raises as Gate.enter."""
         return await self._gate.enter(replica, entry, self._treasury.terms(entry.account))
@@ -213,7 +193,6 @@ class Router:
         """The account of that key."""
         return self._treasury.statement(key)
 
-    @told
     async def settle(self, key: str, changes: Mapping[str, Any]) -> Statement:
         """The same, after its terms were changed; raises NoSuchDevice, and as Treasury.settle."""
         device = device_of(key)
@@ -226,31 +205,27 @@ class Router:
         """All of them, the oldest first."""
         return self._treasury.keys()
 
-    @told
     async def make_key(self, name: str, role: Role, changes: Mapping[str, Any]) -> tuple[Key, str]:
         """A new one and its secret. Raises KeyRefused."""
         return await self._treasury.make(name, role, changes)
 
-    @told
     async def rotate_key(self, id: str, grace_s: float) -> tuple[Key, str]:
         """A new secret for it; the old one holds so long. Raises KeyRefused."""
         return await self._treasury.rotate(id, grace_s)
 
-    @told
     async def change_key(
         self, id: str, name: str | None, role: Role | None, changes: Mapping[str, Any]
     ) -> Key:
         """Set what is not None. Raises KeyRefused."""
         return await self._treasury.change(id, name, role, changes)
 
-    @told
     async def revoke_key(self, id: str) -> Key:
         """It opens nothing any more. Raises KeyRefused."""
         return await self._treasury.revoke(id)
 
     async def lost(self, name: str, address: str) -> None:
         """That device did not answer somebody."""
-        self._scheduler.lost.remote(name, address)
+        self._scheduler.lost(name, address)
 
     async def snapshot(self) -> Snapshot:
         """What is up, as this router knows it."""
@@ -259,8 +234,7 @@ class Router:
     async def _follow(self) -> None:
         while True:
             try:
-                async with asyncio.timeout(ANSWER_S):
-                    snapshot = await self._scheduler.snapshot.remote(self._assigner.version, wait_s=5.0)
+                snapshot = await self._scheduler.snapshot(self._assigner.version)
             except Exception as error:  # the scheduler restarts: go on with what is known
                 logger.warning("no news from the scheduler: %s", type(error).__name__)
                 await asyncio.sleep(0.5)
@@ -276,7 +250,7 @@ class Router:
             waiting = self._routing.take_waiting()
             waiting[VERIFIER] += self._gate.waiting
             if told or any(waiting.values()):
-                self._scheduler.waiting.remote(dict(waiting))
+                self._scheduler.waiting(dict(waiting))
             told = any(waiting.values())
 
     async def _keep_profiles(self) -> None:

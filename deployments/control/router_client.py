@@ -1,31 +1,116 @@
-"""Asking the router, and the scheduler: what they refuse is raised here as it was there."""
+"""Client of the router."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ray.exceptions import RayActorError, RayTaskError
 from ray.serve.handle import DeploymentHandle
 
-logger = logging.getLogger("ray.serve")
+from tandem.deployments.access.accounts import Statement
+from tandem.deployments.access.keys import Caller, Key, Role
+from tandem.deployments.admission.controller import Entry, Passage
+from tandem.deployments.calls import Client
+from tandem.deployments.config.settings import GateSettings, LimitSettings
+from tandem.deployments.control.metrics import Observation
+from tandem.deployments.control.router import Router
+from tandem.deployments.learning.report import Report
+from tandem.deployments.request.assignment import Assignment, RoutingRequest
+from tandem.deployments.request.placement import Place, PlaceReport, PlaceRequest, PlanRequest, SketchPlan
+from tandem.deployments.routing.directory import Snapshot
+from tandem.engine.base import SplitInfo
 
-AGAIN_S = 0.1
 
+class RouterClient(Client):
+    """Methods of the router, and what they raise. Unavailable: it did not answer within a limit of these settings."""
 
-async def ask(deployment: DeploymentHandle, method: str, *args: object) -> Any:
-    """Call the one replica; what it raises arrives without Ray's wrapping. If it dies over it, its successor
-    is asked."""
-    while True:
+    def __init__(self, router: DeploymentHandle, limits: LimitSettings, gate: GateSettings) -> None:
+        super().__init__(router)
+        self._assign_s, self._soon_s = limits.assign_s, limits.open_s
+        self._enter_s = gate.queue_s + limits.assign_s
+
+    # -- requests -----------------------------------------------------------------------------------------
+
+    async def enter(self, replica: str, entry: Entry) -> Passage:
+        """Return when the request may begin. Raises LimitReached."""
+        return await self.ask(self._enter_s, Router.enter, replica, entry)
+
+    def left(self, replica: str, requests: Sequence[int]) -> None:
+        self.tell(Router.left, replica, requests)
+
+    def under_way(self, replica: str, entries: Sequence[Entry]) -> None:
+        self.tell(Router.under_way, replica, entries)
+
+    async def assign(self, wanted: RoutingRequest) -> Assignment:
+        """Raises as Routing.assign."""
+        return await self.ask(self._assign_s, Router.assign, wanted)
+
+    def report(self, reports: Sequence[Report]) -> None:
+        self.tell(Router.report, reports)
+
+    def observe(self, seen: Sequence[Observation]) -> None:
+        self.tell(Router.observe, seen)
+
+    def lost(self, device: str, address: str) -> None:
+        self.tell(Router.lost, device, address)
+
+    # -- expansions ---------------------------------------------------------------------------------------
+
+    async def plan(self, wanted: PlanRequest) -> SketchPlan:
+        return await self.ask(None, Router.plan, wanted)
+
+    async def place(self, wanted: PlaceRequest) -> Place | None:
         try:
-            answer = await getattr(deployment, method).remote(*args)
-        except RayTaskError as error:
-            raise error.cause from None
-        except RayActorError as error:
-            logger.warning("%s: the replica died: %s", method, type(error).__name__)
-            await asyncio.sleep(AGAIN_S)
-            continue
-        if isinstance(answer, Exception):  # a refusal, see `deployments.control.router.told`
-            raise answer
-        return answer
+            return await self.ask(None, Router.place, wanted)
+        except asyncio.CancelledError:  # Serve does not tell the router
+            self.free(PlaceReport(wanted.id))
+            raise
+
+    def free(self, report: PlaceReport) -> None:
+        self.tell(Router.free, report)
+
+    # -- what is up ---------------------------------------------------------------------------------------
+
+    async def snapshot(self) -> Snapshot:
+        return await self.ask(self._soon_s, Router.snapshot)
+
+    async def known(self, version: int) -> None:
+        """Return when the router knows that version of the snapshot."""
+        await self.ask(self._soon_s, Router.known, version)
+
+    async def middles(self) -> tuple[SplitInfo, ...]:
+        return await self.ask(self._soon_s, Router.middles)
+
+    async def exposition(self, openmetrics: bool) -> tuple[bytes, str]:
+        return await self.ask(self._soon_s, Router.exposition, openmetrics)
+
+    # -- keys and accounts --------------------------------------------------------------------------------
+
+    async def caller(self, hashed: str | None) -> Caller | None:
+        return await self.ask(self._assign_s, Router.caller, hashed)
+
+    async def account(self, key: str) -> Statement:
+        return await self.ask(self._soon_s, Router.account, key)
+
+    async def settle(self, key: str, changes: Mapping[str, Any]) -> Statement:
+        """Raises NoSuchDevice, KeyRefused."""
+        return await self.ask(self._soon_s, Router.settle, key, changes)
+
+    async def keys(self) -> list[Key]:
+        return await self.ask(self._soon_s, Router.keys)
+
+    async def make_key(self, name: str, role: Role, changes: Mapping[str, Any]) -> tuple[Key, str]:
+        """Raises KeyRefused, as the methods below."""
+        return await self.ask(self._soon_s, Router.make_key, name, role, changes)
+
+    async def rotate_key(self, id: str, grace_s: float) -> tuple[Key, str]:
+        return await self.ask(self._soon_s, Router.rotate_key, id, grace_s)
+
+    async def change_key(
+        self, id: str, name: str | None, role: Role | None, changes: Mapping[str, Any]
+    ) -> Key:
+        return await self.ask(self._soon_s, Router.change_key, id, name, role, changes)
+
+    async def revoke_key(self, id: str) -> Key:
+        return await self.ask(self._soon_s, Router.revoke_key, id)

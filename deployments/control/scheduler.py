@@ -45,7 +45,6 @@ class SchedulerChanges(Strict):
     hosts: tuple[HostSettings, ...] | None = None
 
 
-@serve.deployment
 class Scheduler:
     """Keeps the directory and hands out snapshots of it. Sees to it that the device hosts that the settings list are
     there."""

@@ -6,6 +6,7 @@ same key is refused as long as the first answers; otherwise the two would push e
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 
@@ -76,20 +77,24 @@ class Guests:
             self._told_gone(guest.name)
             logger.info("device %s is gone", guest.name)
 
-    async def tend(self, address: str) -> list[DeviceRecord]:
-        """Those whose engines others reach at this address. Who has a key that was revoked is sent away."""
-        records = []
-        for guest in list(self._here.values()):
-            try:
-                await guest.tidy()
-                await guest.caller()
-            except Unauthorized as error:
-                guest.leave(error)
-            except EngineError:
-                pass  # the router is not there: it may be again
-            if (record := guest.present(address)) is not None and guest.name in self.engines:
-                records.append(record)
-        return records
+    def records(self, address: str) -> list[DeviceRecord]:
+        """The devices whose engines others reach at this address."""
+        guests = [guest for guest in self._here.values() if guest.name in self.engines]
+        return [record for guest in guests if (record := guest.present(address)) is not None]
+
+    async def check(self) -> None:
+        """Send devices away whose key was revoked, and end sessions that were left behind."""
+        await asyncio.gather(*map(_check, self._here.values()))
+
+
+async def _check(guest: Guest) -> None:
+    try:
+        await guest.tidy()
+        await guest.caller()
+    except Unauthorized as error:
+        guest.leave(error)
+    except EngineError:
+        pass  # the router does not answer
 
 
 def _taken(name: str) -> AlreadyConnected:

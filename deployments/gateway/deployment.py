@@ -12,11 +12,9 @@ import ssl
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import msgspec
 from pydantic import Field, model_validator
-from ray import serve
 from ray.serve.handle import DeploymentHandle
 
 from tandem.cluster.devices.record import DeviceRecord
@@ -28,19 +26,20 @@ from tandem.cluster.wire.tls import serving
 from tandem.deployments.access.caller_cache import Callers
 from tandem.deployments.admission.client import Entrance
 from tandem.deployments.config.settings import GateSettings, LimitSettings, Strict
-from tandem.deployments.control.router_client import ask
+from tandem.deployments.control.router_client import RouterClient
+from tandem.deployments.control.scheduler_client import SchedulerClient
 from tandem.deployments.gateway.connected_devices import Guests
 from tandem.deployments.gateway.device_session import Cloud
 from tandem.deployments.gateway.messages import SILENCE_S
 from tandem.deployments.learning.report import Report
 from tandem.deployments.outbox import Outbox
 from tandem.deployments.pools.replica import EndpointSettings
-from tandem.deployments.request.assignment import Assignment, EndpointInfo, RoutingRequest
-from tandem.engine.base import Engine, EngineStopped
+from tandem.deployments.request.assignment import EndpointInfo
+from tandem.engine.base import Engine
 
 logger = logging.getLogger("ray.serve")
 
-TEND_S = 1.0
+SIGN_S = 1.0
 """Between two signs of life to the scheduler."""
 
 
@@ -76,7 +75,6 @@ class GatewaySettings(Strict):
         return self
 
 
-@serve.deployment
 class Gateway:
     """Devices that have dialled in."""
 
@@ -89,22 +87,20 @@ class Gateway:
         endpoint: EndpointSettings,
         limits: LimitSettings,
     ) -> None:
-        self._router, self._scheduler, self._limits = router, scheduler, limits
-        self._outbox = Outbox[Report](lambda reports: router.report.remote(reports))
+        self._router = RouterClient(router, limits, gate)
+        self._scheduler = SchedulerClient(scheduler, limits.open_s)
+        self._outbox = Outbox[Report](self._router.report)
         self._peers = Peers(token=endpoint.token, tls=endpoint.dialling(), settings=limits.wire())
         cloud = self._cloud = Cloud(
-            assign=self._assign,
-            account=partial(self._within, limits.open_s, "account"),
-            middles=partial(self._within, limits.open_s, "middles"),
+            assign=self._router.assign,
+            account=self._router.account,
+            middles=self._router.middles,
             register=self._register,
             report=self._outbox.add,
             dial=self._dial,
-            entrance=Entrance(
-                partial(self._within, gate.queue_s + limits.assign_s),
-                lambda method, *args: getattr(router, method).remote(*args),
-            ),
+            entrance=Entrance(self._router),
         )
-        self._guests = Guests(Callers(partial(self._within, limits.open_s)), cloud, self._gone)
+        self._guests = Guests(Callers(self._router.caller), cloud, self._gone)
         self._exit = AsyncExitStack()
         inside = await self._exit.enter_async_context(
             serve_engines(
@@ -129,7 +125,9 @@ class Gateway:
             )
         )
         self._outside = outside.address
-        self._tending = asyncio.get_running_loop().create_task(self._tend())
+        loop = asyncio.get_running_loop()
+        # Two, as devices are to stay listed while nobody says whether their keys still hold.
+        self._loops = loop.create_task(self._register_all()), loop.create_task(self._check())
         logger.info("devices dial in at %s", self._outside)
 
     async def address(self) -> str:
@@ -137,47 +135,36 @@ class Gateway:
         return self._outside
 
     async def check_health(self) -> None:
-        """Serve replaces the gateway when its loop has ended."""
-        if self._tending.done():
-            raise RuntimeError(f"a loop ended: {self._tending}")
+        """Raise if a loop has ended, so that Serve replaces the gateway."""
+        for task in self._loops:
+            if task.done():
+                raise RuntimeError(f"a loop ended: {task}")
 
     def _gone(self, device: str) -> None:
-        self._scheduler.lost.remote(device, self._inside)
+        self._scheduler.lost(device, self._inside)
 
-    async def _tend(self) -> None:
-        """Tell the scheduler who is there, again and again, and send those away whose key was revoked."""
+    async def _register_all(self) -> None:
         while True:
-            records = await self._guests.tend(self._inside)
-            if records:
-                self._scheduler.register.remote(records)
-            await asyncio.sleep(TEND_S)
+            if records := self._guests.records(self._inside):
+                self._scheduler.register_soon(records)
+            await asyncio.sleep(SIGN_S)
+
+    async def _check(self) -> None:
+        while True:
+            await self._guests.check()
+            await asyncio.sleep(SIGN_S)
 
     async def _register(self, record: DeviceRecord) -> None:
-        """Return when the router knows the device. Raises EngineStopped if that takes too long."""
+        """Return when the router knows the device."""
         record = msgspec.structs.replace(record, address=self._inside)
-        try:
-            async with asyncio.timeout(self._limits.open_s):
-                version = await ask(self._scheduler, "register", [record])
-                await ask(self._router, "known", version)
-        except TimeoutError:
-            raise EngineStopped("the router does not know the device yet") from None
-
-    async def _assign(self, wanted: RoutingRequest) -> Assignment:
-        return await self._within(self._limits.assign_s, "assign", wanted)
-
-    async def _within(self, limit_s: float, method: str, *args: object) -> Any:
-        """What the router answers. Raises EngineStopped if it takes longer."""
-        try:
-            async with asyncio.timeout(limit_s):
-                return await ask(self._router, method, *args)
-        except TimeoutError:
-            raise EngineStopped("the router does not answer") from None
+        await self._router.known(await self._scheduler.register([record]))
 
     async def _dial(self, endpoint: EndpointInfo) -> Engine:
         return await self._peers.engine(endpoint.address, endpoint.engine)
 
     async def __del__(self) -> None:
-        self._tending.cancel()
+        for task in self._loops:
+            task.cancel()
         await self._exit.aclose()
         self._outbox.flush()
         self._cloud.entrance.close()

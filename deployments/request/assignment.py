@@ -20,6 +20,10 @@ class NoEndpoint(EngineStopped):
         self.pool = pool
 
 
+class Unavailable(EngineStopped):
+    """A deployment of the control plane does not answer."""
+
+
 class EndpointLost(EngineError):
     """An endpoint failed this request; others may still serve it."""
 

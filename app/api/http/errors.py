@@ -18,6 +18,7 @@ from pydantic import BaseModel, ValidationError
 
 from tandem.deployments.access.keys import KeyRefused, NoSuchKey
 from tandem.deployments.access.store import LedgerError
+from tandem.deployments.request.assignment import Unavailable
 from tandem.engine.base import EngineError
 
 log = logging.getLogger("ray.serve")
@@ -112,7 +113,7 @@ def api_error(error: Exception) -> ApiError:
     match error:
         case ApiError():
             return error
-        case NotReady():
+        case NotReady() | Unavailable():
             return ApiError(503, str(error), "service_unavailable", "not_ready", retry_after_s=RETRY_AFTER_S)
         case NoSuchKey():
             return ApiError(404, str(error), code="key_not_found")

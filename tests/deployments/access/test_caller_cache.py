@@ -24,8 +24,7 @@ class Router:
         self.error: Exception | None = None
         self.now_s = 0.0
 
-    async def ask(self, method: str, hashed: str | None) -> Caller | None:
-        assert method == "caller"
+    async def caller(self, hashed: str | None) -> Caller | None:
         self.asked += 1
         await asyncio.sleep(0)
         if self.error is not None:
@@ -43,7 +42,7 @@ def router() -> Router:
 
 @pytest.fixture
 def callers(router: Router) -> Callers:
-    return Callers(router.ask, router.clock)
+    return Callers(router.caller, router.clock)
 
 
 async def test_many_at_once_ask_once(router: Router, callers: Callers) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from collections.abc import Sequence
 
 import pytest
 
@@ -19,14 +19,16 @@ class Router:
         self.told: list[tuple[str, list[int]]] = []
         self.full = False
 
-    async def ask(self, method: str, replica: str, entry: Entry) -> Passage:
-        assert method == "enter"
+    async def enter(self, replica: str, entry: Entry) -> Passage:
         if self.full:
             raise LimitReached("full", 1.0)
         return Passage()
 
-    def tell(self, method: str, replica: str, what: list[Any]) -> None:
-        self.told.append((method, [e.request if isinstance(e, Entry) else e for e in what]))
+    def left(self, replica: str, requests: Sequence[int]) -> None:
+        self.told.append(("left", list(requests)))
+
+    def under_way(self, replica: str, entries: Sequence[Entry]) -> None:
+        self.told.append(("under_way", [entry.request for entry in entries]))
 
 
 def entry(number: int) -> Entry:
@@ -36,7 +38,7 @@ def entry(number: int) -> Entry:
 @in_virtual_time
 async def test_what_ends_is_told_together() -> None:
     router = Router()
-    entrance = Entrance(router.ask, router.tell)
+    entrance = Entrance(router)
     for number in (1, 2):
         async with entrance.pass_through(entry(number)):
             assert not router.told
@@ -51,7 +53,7 @@ async def test_a_place_is_taken_until_its_sessions_are_closed(closes: bool) -> N
     """Whoever came next might find the engine full. Where they do not close in time, nobody is there any more."""
     router, closed = Router(), asyncio.Event()
     closing = asyncio.ensure_future(closed.wait())
-    entrance = Entrance(router.ask, router.tell, lambda: {closing})
+    entrance = Entrance(router, lambda: {closing})
     async with entrance.pass_through(entry(1)):
         pass
     await asyncio.sleep(CLOSING_S / 2)
@@ -67,7 +69,7 @@ async def test_a_place_is_taken_until_its_sessions_are_closed(closes: bool) -> N
 @in_virtual_time
 async def test_what_is_under_way_is_told_again_and_again() -> None:
     router = Router()
-    entrance = Entrance(router.ask, router.tell)
+    entrance = Entrance(router)
     async with entrance.pass_through(entry(1)), entrance.pass_through(entry(2)):
         await asyncio.sleep(2.5 * SIGN_S)
     assert router.told == [("under_way", [1, 2])] * 2
@@ -81,7 +83,7 @@ async def test_whoever_is_turned_away_leaves_as_well() -> None:
     """It may have been waiting when it gave up."""
     router = Router()
     router.full = True
-    entrance = Entrance(router.ask, router.tell)
+    entrance = Entrance(router)
     with pytest.raises(LimitReached):
         async with entrance.pass_through(entry(1)):
             pass

@@ -11,9 +11,7 @@ import ray
 from ray import serve
 
 from tandem.cluster.wire.peers import Peers
-from tandem.deployments.control.router import told
 from tandem.deployments.placement import profiles
-from tandem.deployments.request.job import NoSuchDevice
 from tandem.deployments.request.placement import PlanRequest, SketchPlan
 from tandem.engine.base import EngineStats
 from tests.applications import replicas, until
@@ -67,22 +65,6 @@ async def test_sessions_go_to_both_replicas_and_stay(pairs: str, application: Ru
 
     assert grown("verifier", "opened") == grown("drafter", "opened") == [4, 4], "once each, and in turn"
     assert grown("verifier", "tokens_generated") == [400, 400]
-
-
-async def test_a_refusal_is_an_answer() -> None:
-    """A failure is none."""
-
-    @told
-    async def asked(error: Exception | None) -> int:
-        if error is not None:
-            raise error
-        return 1
-
-    refusal = NoSuchDevice("no device 'toaster'")
-    assert await asked(None) == 1
-    assert await asked(refusal) is refusal
-    with pytest.raises(ZeroDivisionError):
-        await asked(ZeroDivisionError())
 
 
 @pytest.mark.usefixtures("pairs")

@@ -12,7 +12,7 @@ import pytest
 from tandem.cluster.devices.device import Device
 from tandem.cluster.devices.profile import load_profile
 from tandem.cluster.wire.client import Connection
-from tandem.cluster.wire.frames import AlreadyConnected
+from tandem.cluster.wire.frames import AlreadyConnected, Unauthorized
 from tandem.cluster.wire.listener import dial_in, serve_engines
 from tandem.cluster.wire.wire import WireSettings
 from tandem.deployments.access.caller_cache import Callers
@@ -32,10 +32,11 @@ FOREVER = Sampling(max_tokens=2**31, ignore_eos=True)
 
 @dataclass
 class Gateway:
-    """address: where devices dial in. gone: who is."""
+    """address: where devices dial in. gone: who is. callers: whose keys there are."""
 
     guests: Guests
     gone: list[str]
+    callers: Callers
     address: str = ""
     arrivals: list[Connection] = field(default_factory=list)
 
@@ -52,8 +53,8 @@ class Gateway:
 @asynccontextmanager
 async def gateway(office: Office | None = None) -> AsyncIterator[Gateway]:
     office = office or Office()
-    cloud, gone = office.cloud(), list[str]()
-    here = Gateway(Guests(Callers(office.ask_caller), cloud, gone.append, ANSWER_S), gone)
+    cloud, gone, callers = office.cloud(), list[str](), Callers(office.find)
+    here = Gateway(Guests(callers, cloud, gone.append, ANSWER_S), gone, callers)
     async with serve_engines(
         {},
         admit=here.guests.admit,
@@ -199,3 +200,23 @@ async def test_the_same_program_takes_its_place_anew_at_once() -> None:
         await anew.close()
         await until(lambda: there.gone == ["laptop"])
         await (await dialled(there.address, b"another")).close()
+
+
+async def test_a_device_stays_listed_while_nobody_says_whether_its_key_holds() -> None:
+    """And is sent away as soon as it is known that it does not."""
+    office = Office()
+    async with gateway(office) as there, program(there.address) as (uplink, running):
+        await until(lambda: uplink.up)
+        office.answers.clear()
+        there.callers.forget()
+        checking = asyncio.create_task(there.guests.check())
+        await asyncio.sleep(0.05)
+        assert not checking.done()
+        assert [record.name for record in there.guests.records("10.0.0.1:1")] == ["laptop"]
+        office.caller = None
+        office.answers.set()
+        await checking
+        await asyncio.wait((running,), timeout=20)
+        with pytest.raises(Unauthorized):
+            running.result()
+        assert not there.guests.records("10.0.0.1:1")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -20,7 +20,7 @@ from tandem.deployments.access.accounts import Statement, Terms
 from tandem.deployments.access.caller_cache import Callers
 from tandem.deployments.access.keys import Caller, Role, digest
 from tandem.deployments.admission.client import Entrance
-from tandem.deployments.admission.controller import LimitReached, Passage
+from tandem.deployments.admission.controller import Entry, LimitReached, Passage
 from tandem.deployments.gateway.device_session import PATIENCE, SESSIONS, UNDER_WAY, Badge, Cloud, Guest
 from tandem.deployments.gateway.messages import (
     ACCOUNT,
@@ -62,15 +62,17 @@ class Office:
     refusal: Exception | None = None
     asked: list[RoutingRequest] = field(default_factory=list)
     entered: list[Any] = field(default_factory=list)
-    left: list[int] = field(default_factory=list)
+    gone: list[int] = field(default_factory=list)
     reports: list[Report] = field(default_factory=list)
     accounts: list[str] = field(default_factory=list)
     engine: Engine = field(default_factory=NullEngine)
     registered: list[DeviceRecord] = field(default_factory=list)
     router_knows: asyncio.Event = field(default_factory=asyncio.Event)
+    answers: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
         self.router_knows.set()
+        self.answers.set()
 
     async def register(self, record: DeviceRecord) -> None:
         self.registered.append(record)
@@ -94,22 +96,24 @@ class Office:
         assert endpoint == TARGET
         return self.engine
 
-    async def enter(self, method: str, replica: str, entry: Any) -> Passage:
+    async def enter(self, replica: str, entry: Entry) -> Passage:
         self.entered.append(entry)
         await asyncio.sleep(0)
         if self.passage is not None:
             raise self.passage
         return Passage()
 
-    def tell(self, method: str, replica: str, said: Any) -> None:
-        if method == "left":
-            self.left += said
+    def left(self, replica: str, requests: Sequence[int]) -> None:
+        self.gone += requests
 
-    async def ask_caller(self, method: str, hashed: str) -> Caller | None:
+    def under_way(self, replica: str, entries: Sequence[Entry]) -> None: ...
+
+    async def find(self, hashed: str | None) -> Caller | None:
+        await self.answers.wait()
         return self.caller if hashed == digest(KEY) else None
 
     def cloud(self) -> Cloud:
-        entrance = Entrance(self.enter, self.tell)
+        entrance = Entrance(self)
         return Cloud(
             self.assign, self.account, self.middles, self.register, self.reports.append, self.dial, entrance
         )
@@ -118,7 +122,7 @@ class Office:
 @asynccontextmanager
 async def dialled(office: Office) -> AsyncIterator[tuple[Connection, Guest]]:
     """A device's connection to a gateway, and the gateway's side of it."""
-    callers = Callers(office.ask_caller, clock=lambda: next(ticks))
+    callers = Callers(office.find, clock=lambda: next(ticks))
     ticks = iter(range(0, 10**9, 10))  # nothing is known for long
     guests: list[Guest] = []
     cloud = office.cloud()
@@ -231,7 +235,7 @@ async def test_what_it_was_given_is_counted_where_it_passes() -> None:
         assert (report.account, report.device, report.tokens) == ("key-1", "laptop", len(given))
         assert report.bill.used == Used(server_in=5, server_out=len(given))
         assert report.bill.server_usd == 5 * 1.0 + len(given) * 10.0
-        assert not office.left
+        assert not office.gone
         # It says what its own part was; of the cloud's it is not believed.
         said = Over(7, Used(server_in=-1000, server_out=-1000, device_in=2, device_out=9), joules=4.0)
         await connection.ask(OVER, pack(said))
@@ -290,7 +294,7 @@ async def test_a_session_that_it_abandons_is_counted_too() -> None:
     await guest._connection.finished
     (report,) = office.reports
     assert report.bill.used == Used(server_in=3, server_out=1)
-    assert office.left == [office.entered[0].request], "and its place is free"
+    assert office.gone == [office.entered[0].request], "and its place is free"
 
 
 async def test_a_request_that_nobody_can_serve_has_no_place() -> None:
@@ -304,7 +308,7 @@ async def test_a_request_that_nobody_can_serve_has_no_place() -> None:
         with pytest.raises(NoCapacity):
             await assigned(connection)  # half an answer keeps its own
         (first, second) = office.entered
-    assert office.left[0] == first.request
+    assert office.gone[0] == first.request
     assert second.request != first.request
 
 
@@ -354,7 +358,7 @@ async def test_a_request_that_is_said_twice_at_once_has_one_place() -> None:
     async with dialled(office) as (connection, _):
         await asyncio.gather(assigned(connection), assigned(connection))
         assert len(office.entered) == 2
-    assert len({entry.request for entry in office.entered}.intersection(office.left)) == 2
+    assert len({entry.request for entry in office.entered}.intersection(office.gone)) == 2
 
 
 async def test_it_cannot_have_any_number_of_requests_under_way() -> None:

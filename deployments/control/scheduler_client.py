@@ -1,0 +1,40 @@
+"""Client of the scheduler."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ray.serve.handle import DeploymentHandle
+
+from tandem.cluster.devices.record import DeviceRecord
+from tandem.deployments.calls import Client
+from tandem.deployments.control.scheduler import Scheduler
+from tandem.deployments.routing.directory import Snapshot
+
+POLL_S = 5.0
+"""How long the scheduler may wait for news before it answers."""
+
+
+class SchedulerClient(Client):
+    """Methods of the scheduler. answer_s: how long it may take to answer, seconds, beyond which it is Unavailable."""
+
+    def __init__(self, scheduler: DeploymentHandle, answer_s: float) -> None:
+        super().__init__(scheduler)
+        self._answer_s = answer_s
+
+    async def register(self, records: Sequence[DeviceRecord]) -> int:
+        """Return the version of the snapshot from which on these devices are in it."""
+        return await self.ask(self._answer_s, Scheduler.register, records)
+
+    def register_soon(self, records: Sequence[DeviceRecord]) -> None:
+        self.tell(Scheduler.register, records)
+
+    def lost(self, device: str, address: str) -> None:
+        self.tell(Scheduler.lost, device, address)
+
+    def waiting(self, requests: Mapping[str, float]) -> None:
+        self.tell(Scheduler.waiting, requests)
+
+    async def snapshot(self, after: int) -> Snapshot:
+        """Return what has changed since a version, at the latest after POLL_S."""
+        return await self.ask(self._answer_s + POLL_S, Scheduler.snapshot, after, wait_s=POLL_S)
