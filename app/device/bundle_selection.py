@@ -24,8 +24,8 @@ from tandem.engine.torch.split.runner import load_outer
 from tandem.policies.split import (
     CloudMonitor,
     DeviceMonitor,
-    DeviceSpeed,
     Refusal,
+    SplitDevice,
     SplitPoint,
     Workload,
     choose_split_point,
@@ -119,13 +119,13 @@ def _work(split: SplitInfo, settings: DeviceProgram) -> Workload:
     )
 
 
-async def _speed(found: Sequence[Candidate], settings: DeviceProgram, uplink: Uplink) -> DeviceSpeed:
+async def _speed(found: Sequence[Candidate], settings: DeviceProgram, uplink: Uplink) -> SplitDevice:
     """A layer's share is what the largest part takes longer than the smallest."""
     small, large = [await _measured(each, settings) for each in (found[0], found[-1])]
     layers = found[-1].split.first - found[0].split.first
     layer_s = _share(large.token_s, small.token_s, layers, found[-1].split.first)
     link = await _link(uplink)
-    return DeviceSpeed(
+    return SplitDevice(
         layer_s=layer_s,
         prefill_layer_s=_share(large.prefill_token_s, small.prefill_token_s, layers, found[-1].split.first),
         adapter_s=max(0.0, small.token_s - found[0].split.first * layer_s),

@@ -22,7 +22,7 @@ from tandem.benchmarks.disco import planning
 from tandem.benchmarks.speed.assign import router_costs
 from tandem.policies.race.dispatch import Side
 from tandem.policies.routing.replica import routing
-from tandem.policies.scheduling import Load, scheduling
+from tandem.policies.scheduling import EngineLoad, scheduling
 from tandem.policies.scheduling.batching import Demand, batching
 from tandem.policies.speculation.window import WindowState, window
 
@@ -47,13 +47,13 @@ def _us(decide: Callable[[int], object], rounds: int, calls: int = CALLS) -> lis
     return times
 
 
-def _load(seed: int, count: int = 400) -> Load:
+def _load(seed: int, count: int = 400) -> EngineLoad:
     """Requests of which some run, most have begun and some wait."""
     draw = np.random.default_rng(seed)
     received = draw.integers(1, 300, count) * (draw.random(count) < 0.8)
     running = draw.random(count) < 0.16
     missing = np.where(running, 0, draw.integers(0, 500, count))
-    return Load(
+    return EngineLoad(
         arrival=draw.permutation(count),
         age_s=draw.uniform(0, 30, count),
         received=received,

@@ -34,7 +34,7 @@ from tandem.benchmarks.application import application
 from tandem.engine import family
 from tandem.engine.vllm import ENVIRONMENT
 from tandem.engine.vllm.config import UNIPROC
-from tandem.policies.reader.quality import Quality, Stream, assess
+from tandem.policies.reader.quality import Quality, ReaderStream, assess
 
 CONCURRENCY = (1, 8, 32)
 TOKENS = 64  # of an answer
@@ -123,10 +123,10 @@ async def burst(server: Server, rates: Sequence[float]) -> Quality:
     """All at once, a reader each."""
     async with httpx.AsyncClient(timeout=300, limits=httpx.Limits(max_connections=None)) as client:
 
-        async def one(number: int, rate: float) -> Stream:
+        async def one(number: int, rate: float) -> ReaderStream:
             asker = server.asked(mode="cloud", reader_rate=rate) if server.extra else server
             answer = await chat(client, asker, number, BURST_TOKENS)
-            return Stream(answer.began_s, answer.token_times_s(), rate)
+            return ReaderStream(answer.began_s, answer.token_times_s(), rate)
 
         return assess(await asyncio.gather(*(one(i, rate) for i, rate in enumerate(rates))))
 

@@ -28,7 +28,7 @@ from tandem.engine.base import EngineStats, Sampling
 from tandem.engine.config import BatchingChoice, EngineConfig, HostMemory, SchedulingChoice
 from tandem.engine.core.engine import CoreEngine
 from tandem.engine.torch.engine import load
-from tandem.policies.reader.quality import Quality, Stream, assess
+from tandem.policies.reader.quality import Quality, ReaderStream, assess
 from tandem.simulator.workload import Request
 
 RUNNING = 16  # requests in a step at most
@@ -163,7 +163,7 @@ async def serve(kind: Kind, setup: Setup, work: list[Request], grow: int, thread
     return Outcome(assess(streams), stats)
 
 
-async def _one(target: CoreEngine, number: int, request: Request, begin: float) -> Stream:
+async def _one(target: CoreEngine, number: int, request: Request, begin: float) -> ReaderStream:
     await asyncio.sleep(max(0.0, begin + request.arrival_s - time.monotonic()))
     arrival = time.monotonic()
     prompt = [16 + (number * 31 + i * 7) % 1000 for i in range(request.prompt_tokens)]
@@ -174,7 +174,7 @@ async def _one(target: CoreEngine, number: int, request: Request, begin: float) 
         async for tokens in stream:
             times += [time.monotonic()] * len(tokens.ids)
     await session.cancel()
-    return Stream(arrival, times, request.reader_rate)
+    return ReaderStream(arrival, times, request.reader_rate)
 
 
 async def capacity(setup: Setup, grow: int, threads: int) -> float:

@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 
 from tandem.benchmarks import report
 from tandem.benchmarks.paths import DATA
-from tandem.policies.reader.quality import Quality, Stream, assess
+from tandem.policies.reader.quality import Quality, ReaderStream, assess
 from tandem.simulator.config.config import parse
 from tandem.simulator.runs.run import simulate
 from tandem.simulator.runs.tasks import ray_map
@@ -99,7 +99,7 @@ SETUPS = (
 )
 
 
-def streams(setup: Setup, kind: Kind, seed: int, chunk: int = CHUNKS[0]) -> list[Stream]:
+def streams(setup: Setup, kind: Kind, seed: int, chunk: int = CHUNKS[0]) -> list[ReaderStream]:
     """One simulation: what each reader got and when, in order of arrival."""
     scheduling, batching, host = kind
     parameters = {"chunk": chunk, "context_doubles": 10**9} if _chunked(kind) else {}
@@ -136,7 +136,7 @@ def streams(setup: Setup, kind: Kind, seed: int, chunk: int = CHUNKS[0]) -> list
     requests = _trace(setup, seed) if setup.trace else build(config.workload)
     requests = [replace(request, max_tokens=request.output_tokens) for request in requests]
     result = simulate(config, requests=requests)
-    return [Stream(answer.arrival_s, answer.times_s or (), answer.rate) for answer in result.answers]
+    return [ReaderStream(answer.arrival_s, answer.times_s or (), answer.rate) for answer in result.answers]
 
 
 def _chunked(kind: Kind) -> bool:

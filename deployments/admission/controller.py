@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from tandem.deployments.access.accounts import Terms
 from tandem.deployments.config.settings import GateSettings
 from tandem.engine.base import EngineError
-from tandem.policies.admission.fairness import FairQueue, Place
+from tandem.policies.admission.fairness import Claim, FairQueue
 from tandem.policies.admission.rate_limit import RateLimit
 
 SILENT_S = 10.0
@@ -97,8 +97,8 @@ class Gate:
         self._capacity, self.settings, self._clock = capacity, settings, clock
         self._fair = FairQueue(capacity())
         self._limits: dict[str, _Limits] = {}
-        self._waiting: dict[Place, asyncio.Future[None]] = {}
-        self._under_way: dict[str, dict[int, tuple[Entry, Place]]] = {}  # by replica of the API and request
+        self._waiting: dict[Claim, asyncio.Future[None]] = {}
+        self._under_way: dict[str, dict[int, tuple[Entry, Claim]]] = {}  # by replica of the API and request
         self._heard_s: dict[str, float] = {}
 
     @property
@@ -164,7 +164,7 @@ class Gate:
         if self._fair.waiting >= self.settings.queue:
             raise LimitReached(f"{self._fair.waiting} requests wait already", 1.0)
 
-    async def _admitted(self, place: Place) -> None:
+    async def _admitted(self, place: Claim) -> None:
         """Return when there is room for it. Raises LimitReached after `queue_s`."""
         self._admit()
         if place.admitted:

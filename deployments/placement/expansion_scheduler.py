@@ -24,7 +24,7 @@ from tandem.deployments.request.pools import EXPANDER
 from tandem.deployments.routing.assigner import Assigner
 from tandem.policies.estimators.moving_average import MovingAverage
 from tandem.policies.sketch.dispatch import Job
-from tandem.policies.sketch.sketch_length import Choice, Coming, SketchState, SmallModel
+from tandem.policies.sketch.sketch_length import Coming, SketchDecision, SketchState, SmallModel
 
 ENDPOINTS_KEPT = 65_536
 """Whose speed is known; whoever was not heard of for longest is forgotten."""
@@ -180,7 +180,7 @@ class Expansions:
             candidates=max(1, min(self.settings.candidates, idle)),
         )
 
-    def _promise(self, wanted: PlanRequest, choice: Choice, state: SketchState) -> None:
+    def _promise(self, wanted: PlanRequest, choice: SketchDecision, state: SketchState) -> None:
         """Its expansion is to come; the sketch may also be of no use. The target writes no more than it needs, and may
         write as much as was decided."""
         assert choice.model is not None

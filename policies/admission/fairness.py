@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(eq=False, slots=True)
-class Place:
+class Claim:
     """What a request asks for, and then has. size: sessions."""
 
     account: str
@@ -24,7 +24,7 @@ class Place:
 @dataclass(slots=True)
 class _Account:
     under_way: int = 0
-    waiting: deque[Place] = field(default_factory=deque)
+    waiting: deque[Claim] = field(default_factory=deque)
 
 
 class FairQueue:
@@ -52,16 +52,16 @@ class FairQueue:
         known = self._accounts.get(account)
         return 0 if known is None else known.under_way + sum(place.size for place in known.waiting)
 
-    def join(self, account: str, size: int) -> Place:
+    def join(self, account: str, size: int) -> Claim:
         """A request comes. `admit` says when it may begin."""
         self._arrivals += 1
-        place = Place(account, size, self._arrivals)
+        place = Claim(account, size, self._arrivals)
         self._accounts.setdefault(account, _Account()).waiting.append(place)
         self._waiting += 1
         self._rank(account)
         return place
 
-    def leave(self, place: Place) -> None:
+    def leave(self, place: Claim) -> None:
         """It is over, or waits no longer."""
         known = self._accounts[place.account]
         if place.admitted:
@@ -75,7 +75,7 @@ class FairQueue:
         elif not known.under_way:
             del self._accounts[place.account]
 
-    def admit(self) -> list[Place]:
+    def admit(self) -> list[Claim]:
         """Those that may begin now, of those that waited."""
         begun = []
         while self._next:

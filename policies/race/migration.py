@@ -68,7 +68,7 @@ migration: Registry[MigrationPolicy] = Registry("migration")
 
 
 @migration.register("never")
-class Never:
+class NeverMigrate:
     """Whoever gives the first token gives all."""
 
     def wanted(self, state: MigrationState) -> bool:
@@ -79,7 +79,7 @@ class Never:
 
 
 @migration.register("buffered")
-class Buffered:
+class MigrateBuffered:
     """DiSCo's own: where it pays, as soon as the reader's buffer covers the time that it takes.
 
     caution: factor on the estimate of t_m. Below 1 answers move sooner and cost less, but readers may have to wait.

@@ -68,7 +68,7 @@ def _check_rate(rate: float) -> None:
 
 
 @dataclass(frozen=True, eq=False)
-class Stream:
+class ReaderStream:
     """One request as its reader saw it.
 
     arrival_s: when it arrived.
@@ -115,7 +115,7 @@ class Quality:
     qos: float
 
 
-def assess(streams: Sequence[Stream], ttft_weight: float = 1.0, stall_weight: float = 1.0) -> Quality:
+def assess(streams: Sequence[ReaderStream], ttft_weight: float = 1.0, stall_weight: float = 1.0) -> Quality:
     """The metrics of some streams.
 
     ttft_weight: λ of TokenFlow's equation (2), tokens per second.

@@ -3,6 +3,6 @@
 Batching then shares one step among those that run; scheduling decides, every now and then, who they are.
 """
 
-from tandem.policies.scheduling.base import Load, SchedulingPolicy, fit, scheduling
+from tandem.policies.scheduling.base import EngineLoad, SchedulingPolicy, fit, scheduling
 
-__all__ = ["Load", "SchedulingPolicy", "fit", "scheduling"]
+__all__ = ["EngineLoad", "SchedulingPolicy", "fit", "scheduling"]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tandem.policies.scheduling.base import Floats, Ints, Load, fit, scheduling
+from tandem.policies.scheduling.base import EngineLoad, Floats, Ints, fit, scheduling
 
 
 @scheduling.register("andes")
@@ -26,7 +26,7 @@ class Andes:
             )
         self.interval_s, self._ttft_s, self._preemptions = interval_s, ttft_s, preemptions
 
-    def choose(self, load: Load) -> Ints:
+    def choose(self, load: EngineLoad) -> Ints:
         if load.running.all() and len(load) <= load.places and int(load.tokens.sum()) <= load.capacity:
             return load.arrival.argsort(kind="stable")
         density = self._gain(load) / load.tokens
@@ -42,7 +42,7 @@ class Andes:
         key[np.setdiff1d(np.flatnonzero(load.running), dropped)] = -np.inf
         return fit(load, np.lexsort((load.arrival, key)))
 
-    def _gain(self, load: Load) -> Floats:
+    def _gain(self, load: EngineLoad) -> Floats:
         """QoE with the next interval's tokens less QoE without."""
         waits_s = np.where(load.running, 0.0, load.missing * load.token_s)
         served = np.maximum(load.interval_s - waits_s, 0.1 * load.interval_s) / (

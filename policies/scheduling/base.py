@@ -16,7 +16,7 @@ Bools = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class EngineLoad:
     """All requests of one engine that want tokens now, as arrays of length N; seconds and tokens.
 
     arrival: order of arrival; lower is older.
@@ -81,7 +81,7 @@ class SchedulingPolicy(Protocol):
 
     interval_s: float
 
-    def choose(self, load: Load) -> Ints:
+    def choose(self, load: EngineLoad) -> Ints:
         """Indices of the requests that shall run, the most urgent first, without repetition. Their tokens sum to
         at most `capacity` and they are at most `places`, except that a single one may be too large."""
         ...
@@ -104,7 +104,7 @@ class FirstComeFirstServed:
             raise ValueError(f"reserve must be between 0 and 1, not {reserve}")
         self._reserve = reserve
 
-    def choose(self, load: Load) -> Ints:
+    def choose(self, load: EngineLoad) -> Ints:
         order = np.lexsort((load.arrival, ~load.running))
         if not self._reserve:
             return fit(load, order, overtake=False)
@@ -117,7 +117,7 @@ class FirstComeFirstServed:
         return fit(load, np.concatenate((chosen, rest))) if len(rest) else chosen
 
 
-def fit(load: Load, order: Ints, overtake: bool = True) -> Ints:
+def fit(load: EngineLoad, order: Ints, overtake: bool = True) -> Ints:
     """Those of `order` for which there is room, in that order; overtake: smaller ones may pass one for which there
     is none."""
     sums = load.tokens[order].cumsum()

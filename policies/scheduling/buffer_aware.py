@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from tandem.policies.reader.quality import token_value
-from tandem.policies.scheduling.base import Bools, Floats, Ints, Load, fit, scheduling
+from tandem.policies.scheduling.base import Bools, EngineLoad, Floats, Ints, fit, scheduling
 
 EXCHANGE = 0.25  # of the time: what bringing requests back may take
 HOLD = 1.0  # tokens: whoever runs goes on where it makes next to no difference
@@ -51,7 +51,7 @@ class BufferAware:
         )
         self._start_weight, self._shrink, self._headroom = start_weight, shrink, headroom
 
-    def choose(self, load: Load) -> Ints:
+    def choose(self, load: EngineLoad) -> Ints:
         if load.running.all() and len(load) <= load.places and int(load.tokens.sum()) <= load.capacity:
             return load.arrival.argsort(kind="stable")  # no stress: nobody waits, memory suffices
         cost_s = self._return_s(load)
@@ -68,7 +68,7 @@ class BufferAware:
         order = order[served[order]] if served.any() else order[:1]
         return self._swap(load, fit(load, order), order, utility, safe)
 
-    def _return_s(self, load: Load) -> Floats:
+    def _return_s(self, load: EngineLoad) -> Floats:
         """Until each could go on: the missing tokens loaded or recomputed, whichever is sooner (TokenFlow's
         section 4.2.3). For those that run, what coming back would take if they were displaced."""
         missing = np.where(load.running, load.tokens, load.missing)
@@ -79,7 +79,7 @@ class BufferAware:
         load_s = load.copy_queue_s + stored * load.copy_s + (missing - stored) * load.token_s
         return np.minimum(recompute_s, load_s)
 
-    def _late(self, load: Load, return_s: Floats, urgency: Floats, served: Bools) -> Ints:
+    def _late(self, load: EngineLoad, return_s: Floats, urgency: Floats, served: Bools) -> Ints:
         """No more come back at a time than can be loaded or computed again in a part of the time until the next
         decision: else the link and the engine would do little but exchange them. The others wait."""
         coming = np.flatnonzero((served > load.running) & (return_s > 0) & (load.received > 0))
@@ -90,12 +90,12 @@ class BufferAware:
         late: Ints = coming[before_s + np.minimum(own_s, most_s) > most_s]
         return late
 
-    def _needed(self, load: Load, return_s: Floats) -> Floats:
+    def _needed(self, load: EngineLoad, return_s: Floats) -> Floats:
         """Unread tokens a request must have to be displaced: b ≥ μ · r · (τ_evict + τ_load + τ_schedule). Write-through
         makes eviction free; it comes back at the decision after the next at the earliest."""
         return self._conservativeness * load.rate * (return_s + load.interval_s + load.base_s)
 
-    def _working_set(self, load: Load, width: int) -> Bools:
+    def _working_set(self, load: EngineLoad, width: int) -> Bools:
         """Who is served at all: whoever has begun to read, and newcomers in order of arrival as long as the readers'
         rates stay within the capacity, Σ r ≤ Γ (TokenFlow's equation (6)), and there is a place, W_current <
         W_scheduled.
@@ -126,7 +126,7 @@ class BufferAware:
         started[new[fits]] = True
         return started
 
-    def _utility(self, load: Load, return_s: Floats, width: int) -> Floats:
+    def _utility(self, load: EngineLoad, return_s: Floats, width: int) -> Floats:
         """What running through the next interval adds: U_i = v_i · t − γ · φ(b_i), with the tokens it brings and
         the buffer predicted for its end, less the same without running (TokenFlow's equation (3)). φ(b) = e^−b.
 
@@ -146,7 +146,7 @@ class BufferAware:
         utility: Floats = value * gained + weight * risk + HOLD * load.running
         return utility
 
-    def _swap(self, load: Load, chosen: Ints, order: Ints, utility: Floats, safe: Bools) -> Ints:
+    def _swap(self, load: EngineLoad, chosen: Ints, order: Ints, utility: Floats, safe: Bools) -> Ints:
         """Local search: the last that was chosen for the first that was not, where that adds utility."""
         if len(chosen) == len(order) or len(chosen) < 2:
             return chosen

@@ -13,7 +13,7 @@ import numpy as np
 
 from tandem.policies.estimators.step_time import StepTimeModel
 from tandem.policies.reader.quality import Reader
-from tandem.policies.scheduling.base import Ints, Load, SchedulingPolicy, fit
+from tandem.policies.scheduling.base import EngineLoad, Ints, SchedulingPolicy, fit
 
 REFERENCE_RATE = 5.0  # tokens/s: what a client that reads nothing along counts as
 SOON = 0.25  # of the policy's interval: under stress a change brings the next decision forward, to no less than this
@@ -155,7 +155,7 @@ class SchedulingControl:
         for rank, s in enumerate(rest, len(wanting)):
             s.paused, s.rank = True, rank
 
-    def _keep_fresh(self, load: Load, wanting: Sequence[SessionView], chosen: Ints) -> Ints:
+    def _keep_fresh(self, load: EngineLoad, wanting: Sequence[SessionView], chosen: Ints) -> Ints:
         """Whoever has just come (back) keeps its place until it has its next token, whatever the policy says: else all
         could give way to each other for ever."""
         fresh = [i for i, s in enumerate(wanting) if s.admitted and s.fresh and not s.paused]
@@ -165,7 +165,7 @@ class SchedulingControl:
         order = np.array([*fresh, *(i for i in chosen.tolist() if i not in kept)])
         return fit(load, order)
 
-    def _load(self, wanting: Sequence[SessionView], now_s: float) -> Load:
+    def _load(self, wanting: Sequence[SessionView], now_s: float) -> EngineLoad:
         memory, step_time = self._memory, self._step_time
         size, interval_s = memory.block_size, self._policy.interval_s
         ahead = int(interval_s / step_time.step_s(min(len(wanting), self._max_running))) + 1
@@ -173,7 +173,7 @@ class SchedulingControl:
         missing = np.array([s.missing for s in wanting])
         longest = np.array([s.longest for s in wanting])
         opened_s = np.array([s.opened_s for s in wanting])
-        return Load(
+        return EngineLoad(
             arrival=np.lexsort((np.array([s.number for s in wanting]), opened_s)).argsort(),
             age_s=now_s - opened_s,
             received=np.array([s.received for s in wanting]),

@@ -13,9 +13,9 @@ from tandem.policies.sketch.order import Schedule, list_schedule, reading_order
 from tandem.policies.sketch.rouge import rouge1
 from tandem.policies.sketch.selection import ModelSelection
 from tandem.policies.sketch.sketch_length import (
-    Choice,
     Coming,
     Reason,
+    SketchDecision,
     SketchPolicy,
     SketchState,
     SmallModel,
@@ -25,7 +25,6 @@ from tandem.policies.sketch.suitability import sketchable
 
 __all__ = [
     "Candidate",
-    "Choice",
     "Coming",
     "Groups",
     "Job",
@@ -36,6 +35,7 @@ __all__ = [
     "Outlook",
     "Reason",
     "Schedule",
+    "SketchDecision",
     "SketchPolicy",
     "SketchState",
     "SmallModel",

@@ -150,7 +150,7 @@ class Reason(StrEnum):
     SLOW = "a sketch that a model expands well, and its expansion, would take longer than the LLM alone"
 
 
-class Choice(NamedTuple):
+class SketchDecision(NamedTuple):
     """The decision.
 
     tokens: of the sketch, below l; 0: the LLM answers in full.
@@ -165,12 +165,12 @@ class Choice(NamedTuple):
     reason: Reason | None
 
 
-def _in_full(state: SketchState, reason: Reason) -> Choice:
-    return Choice(0, None, state.full_s, reason)
+def _in_full(state: SketchState, reason: Reason) -> SketchDecision:
+    return SketchDecision(0, None, state.full_s, reason)
 
 
 class SketchPolicy(Protocol):
-    def choose(self, state: SketchState) -> Choice:
+    def choose(self, state: SketchState) -> SketchDecision:
         """A sketch only where there is a device, a model and room in the queue."""
         ...
 
@@ -204,7 +204,7 @@ class WithinLatency:
         self._levels, self._shortest, self._slack = levels, shortest, slack
         self._objectives = ranked(objectives)
 
-    def choose(self, state: SketchState) -> Choice:
+    def choose(self, state: SketchState) -> SketchDecision:
         if not state.sketchable:
             return _in_full(state, Reason.UNSUITABLE)
         reason = _no_job(state, self._shortest)
@@ -229,7 +229,7 @@ class WithinLatency:
         if best is None:
             return _in_full(state, Reason.SLOW)
         model, tokens = ways[best]
-        return Choice(tokens, model.name, outlooks[best].latency, None)
+        return SketchDecision(tokens, model.name, outlooks[best].latency, None)
 
     def _outlook(self, state: SketchState, model: SmallModel, tokens: int, backlog: Backlog) -> Outlook:
         longest = tokens + self._slack
@@ -256,7 +256,7 @@ class Always:
             raise ValueError(f"needs 0 < share < 1 and shortest ≥ 2, not {share} and {shortest}")
         self._share, self._shortest = share, shortest
 
-    def choose(self, state: SketchState) -> Choice:
+    def choose(self, state: SketchState) -> SketchDecision:
         reason = _no_job(state, self._shortest)
         if reason is None and sum(not job.due_s for job in state.queue) >= state.room:
             reason = Reason.QUEUE_FULL
@@ -264,14 +264,14 @@ class Always:
             return _in_full(state, reason)
         model = max(state.models, key=lambda model: model.capability)
         tokens = max(1, int(self._share * state.tokens))
-        return Choice(tokens, model.name, state.latency_s(model, tokens), None)
+        return SketchDecision(tokens, model.name, state.latency_s(model, tokens), None)
 
 
 @sketching.register("never")
-class Never:
+class NeverSketch:
     """The LLM answers everything in full."""
 
-    def choose(self, state: SketchState) -> Choice:
+    def choose(self, state: SketchState) -> SketchDecision:
         return _in_full(state, Reason.OFF)
 
 

@@ -216,7 +216,7 @@ BINDS = (
 """One of them is enough for an answer in full."""
 
 
-class Reading(NamedTuple):
+class QuestionFeatures(NamedTuple):
     """What a question shows: features of ASKS_FOR_POINTS and of BINDS."""
 
     asks: tuple[Feature, ...]
@@ -228,10 +228,10 @@ class Reading(NamedTuple):
         return bool(self.asks) and not self.binds
 
 
-def read(question: str) -> Reading:
+def read(question: str) -> QuestionFeatures:
     """All features of a question."""
     text = question.strip()[:LOOKED_AT]
-    return Reading(
+    return QuestionFeatures(
         *(tuple(one for one in kind if one.pattern.search(text)) for kind in (ASKS_FOR_POINTS, BINDS))
     )
 

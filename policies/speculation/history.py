@@ -25,7 +25,7 @@ PRESENT = (
 LEAST_WEIGHT = 0.05  # of a round in the other regime
 
 
-class Round(NamedTuple):
+class SpeculativeRound(NamedTuple):
     """One speculative round.
 
     drafted: tokens.
@@ -48,7 +48,7 @@ class Round(NamedTuple):
     weighed_s: float
 
 
-_NOTHING = Round(0, 0, 0, 0, 0.0, 0.0, 0.0, 0.0)
+_NOTHING = SpeculativeRound(0, 0, 0, 0, 0.0, 0.0, 0.0, 0.0)
 
 
 class WindowedMin:
@@ -289,7 +289,7 @@ class PairSnapshot(NamedTuple):
     seen: int
     number: int
     previous: int
-    rounds: tuple[Round, ...]
+    rounds: tuple[SpeculativeRound, ...]
     sums: tuple[float, ...]
     memory: tuple[float, ...]
     target: TargetSnapshot
@@ -320,7 +320,7 @@ class PairHistory:
     def __init__(self, policy: WindowPolicy, rtt_s: float = 0.0, target: TargetHistory | None = None) -> None:
         self._policy, self.rtt_s = policy, rtt_s
         self._remembering = policy if isinstance(policy, Remembering) else None
-        self._rounds: deque[Round] = deque()
+        self._rounds: deque[SpeculativeRound] = deque()
         self._sums: tuple[float, ...] = _NOTHING
         self.target = target or TargetHistory()
         self._number = self.target.join()
@@ -333,7 +333,9 @@ class PairHistory:
         self.seen += 1
         judged = accepted + (accepted < drafted)
         weight = self.target.note(accepted, judged, verify_s)
-        new = Round(drafted, accepted, judged, tokens, verify_s, draft_s, weight, weight * verify_s)
+        new = SpeculativeRound(
+            drafted, accepted, judged, tokens, verify_s, draft_s, weight, weight * verify_s
+        )
         self._rounds.append(new)
         old = self._rounds.popleft() if len(self._rounds) > RECENT_ROUNDS else _NOTHING
         self._sums = tuple([a + b - c for a, b, c in zip(self._sums, new, old, strict=True)])

@@ -21,7 +21,7 @@ class Drafter(StrEnum):
     CLOUD = "cloud"
 
 
-class Plan(NamedTuple):
+class RoundPlan(NamedTuple):
     """A round to come. gamma: tokens to draft."""
 
     drafter: Drafter
@@ -48,7 +48,7 @@ class FusedRound(NamedTuple):
     cut: bool
 
 
-class Counts(Protocol):
+class RoundCounts(Protocol):
     """What is counted of rounds: how many, their tokens drafted and accepted, what of these was fused, rounds of
     the target's token alone, and switches between fused rounds and the others."""
 
@@ -105,7 +105,7 @@ class Rounds:
         window: int | None,
         distributed: bool,
         helper: bool,
-        counts: Counts,
+        counts: RoundCounts,
         fused_window: int = FUSED_WINDOW,
     ) -> None:
         self._pair, self._max_tokens, self._window = pair, max_tokens, window
@@ -120,7 +120,7 @@ class Rounds:
         """Whether rounds may be distributed or fused, as the policy has it."""
         return self._adaptive
 
-    def next(self, sent: int) -> Plan:
+    def next(self, sent: int) -> RoundPlan:
         """The round that follows an answer of `sent` tokens."""
         chosen = self._pair.choose() if self._window is None else self._window
         self._chosen = chosen
@@ -132,7 +132,7 @@ class Rounds:
             if fused:
                 drafter, gamma = Drafter.CLOUD if self._helper else Drafter.NOBODY, self._fused_window
         gamma = min(gamma, self._max_tokens - sent - 1)  # the target adds one token of its own
-        return Plan(drafter, gamma) if gamma > 0 else Plan(Drafter.NOBODY, 0)
+        return RoundPlan(drafter, gamma) if gamma > 0 else RoundPlan(Drafter.NOBODY, 0)
 
     def done(self, drafted: int, accepted: int, tokens: int, draft_s: float, verify_s: float) -> None:
         """The round is over: it added `tokens` to the answer. draft_s, verify_s: without the time on links."""

@@ -6,17 +6,17 @@ them; the cloud holds the layers between. What is decided for a request, `Split`
 """
 
 from tandem.policies.split.monitor import CloudMonitor, DeviceMonitor, Line, MovingDelay
-from tandem.policies.split.point import DeviceSpeed, Refusal, SplitPoint, Workload, choose_split_point
+from tandem.policies.split.point import Refusal, SplitDevice, SplitPoint, Workload, choose_split_point
 from tandem.policies.split.request import Split
 
 __all__ = [
     "CloudMonitor",
     "DeviceMonitor",
-    "DeviceSpeed",
     "Line",
     "MovingDelay",
     "Refusal",
     "Split",
+    "SplitDevice",
     "SplitPoint",
     "Workload",
     "choose_split_point",

@@ -29,7 +29,7 @@ class SplitPoint(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceSpeed:
+class SplitDevice:
     """What a device and its link can do.
 
     layer_s: a layer for one token, seconds.
@@ -66,7 +66,7 @@ class Workload:
     delay_s: Callable[[float], float]
 
 
-class Choice(NamedTuple):
+class SplitDecision(NamedTuple):
     """m, and what is expected of it: the draft length that suits it best, seconds per output token, and seconds to the
     first one."""
 
@@ -85,12 +85,12 @@ class Refusal(StrEnum):
 
 def choose_split_point(
     points: Iterable[SplitPoint],
-    device: DeviceSpeed,
+    device: SplitDevice,
     work: Workload,
     most_recovery: float,
     most_ttft_s: float = inf,
     most_draft: int = MAX_WINDOW,
-) -> Choice | Refusal:
+) -> SplitDecision | Refusal:
     """The fastest of the splits that leak no more than the owner accepts and give their first token in time.
 
     A leakage that nobody has measured is no accepted one: a split is among `points` with its recovery, or not at all.
@@ -103,15 +103,15 @@ def choose_split_point(
     return min(in_time, key=lambda choice: (choice.tpot_s, choice.ttft_s), default=Refusal.TTFT)
 
 
-def _expected(point: SplitPoint, device: DeviceSpeed, work: Workload, most_draft: int) -> Choice:
+def _expected(point: SplitPoint, device: SplitDevice, work: Workload, most_draft: int) -> SplitDecision:
     def tpot_s(draft: int) -> float:
         return round_s(point.m, draft, device, work) / expected_tokens(point.alpha, draft)
 
     draft = min(range(most_draft + 1), key=tpot_s)
-    return Choice(point.m, draft, tpot_s(draft), ttft_s(point.m, device, work))
+    return SplitDecision(point.m, draft, tpot_s(draft), ttft_s(point.m, device, work))
 
 
-def round_s(m: int, draft: int, device: DeviceSpeed, work: Workload) -> float:
+def round_s(m: int, draft: int, device: SplitDevice, work: Workload) -> float:
     """Seconds of a round: its draft, and the token before it, pass the device's layers once and travel up and down."""
     tokens = draft + 1
     device_s = tokens * m * device.layer_s + draft * (device.adapter_s + device.head_s) + device.head_s
@@ -119,7 +119,7 @@ def round_s(m: int, draft: int, device: DeviceSpeed, work: Workload) -> float:
     return device_s + link_s + _middle_s(m, tokens, work)
 
 
-def ttft_s(m: int, device: DeviceSpeed, work: Workload) -> float:
+def ttft_s(m: int, device: SplitDevice, work: Workload) -> float:
     """Seconds to the first token, if nothing overlaps; chunks do better, by how much depends on the moment. Of the deep
     hidden states only the last one has to come down."""
     prompt = work.prompt_tokens

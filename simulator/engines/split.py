@@ -30,7 +30,7 @@ def _info(model: str, context: int, split: SplitInfo, *capabilities: str) -> Eng
     return EngineInfo(model, VOCABULARY, VOCAB_SIZE, context, EOS, capabilities, split)
 
 
-class MiddleRunner(TimedRunner):
+class TimedMiddleRunner(TimedRunner):
     """Steps that give back as many rows as are wanted."""
 
     def run(self, work: Work, complete: Sequence[CoreSequence]) -> list[Outcome]:
@@ -49,13 +49,13 @@ def timed_middle(
     padded: bool = False,
 ) -> MiddleEngine:
     """As `simulator.engines.engine.timed_engine`."""
-    core = Core(MiddleRunner(Script(), token_bytes * config.block_size), config, loop.time)
+    core = Core(TimedMiddleRunner(Script(), token_bytes * config.block_size), config, loop.time)
     driver = TimedDriver(core, loop, partial(work_s, timer, padded=padded), hardware)
     info = _info(model, config.kv_tokens, split, "forward")
     return MiddleEngine(core, driver, info, codec(split.hidden))
 
 
-class OuterRunner(TimedRunner):
+class TimedOuterRunner(TimedRunner):
     """Drafts what guesses say, and judges as the script does. drafts: whether anything does."""
 
     def __init__(self, script: Script, guesses: Guesses, ends: Ends, drafts: bool) -> None:
@@ -118,7 +118,7 @@ class TimedOuterEngine(OuterEngine):
         config: EngineConfig,
         split: SplitInfo,
         kind: Kind,
-        runner: OuterRunner,
+        runner: TimedOuterRunner,
         ends: Ends,
     ) -> None:
         self._loop, self._hardware, self._ends = loop, Hardware(loop), ends

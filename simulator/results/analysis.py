@@ -14,7 +14,7 @@ import numpy as np
 from tandem.deployments.modes.figures import FIGURES
 from tandem.deployments.request.job import figures_by_mode
 from tandem.policies.race.dispatch import Side
-from tandem.policies.reader.quality import Stream, assess, effective_tokens, stall_s
+from tandem.policies.reader.quality import ReaderStream, assess, effective_tokens, stall_s
 from tandem.simulator.config.config import Config
 from tandem.simulator.results.answer import Answer
 from tandem.simulator.world.world import Load
@@ -125,7 +125,7 @@ class Result:
     def reading(self) -> dict[str, Any] | None:
         """What readers made of it (`policies.reader.quality.Quality`); None where nobody reads along."""
         streams = [
-            Stream(answer.arrival_s, answer.times_s, answer.rate)
+            ReaderStream(answer.arrival_s, answer.times_s, answer.rate)
             for answer in self.answers
             if answer.rate and answer.times_s is not None
         ]

@@ -11,7 +11,7 @@ from tandem.deployments.request.job import Delta, JobStats
 from tandem.simulator.workload import Request
 
 
-class Round(NamedTuple):
+class Delivery(NamedTuple):
     """One delivery to the reader.
 
     time_s: when it comes.
@@ -69,7 +69,7 @@ class Answer:
         self.failure: str | None = None
         self.stats: JobStats | None = None
         self.times_s = array("d") if keep_history or request.reader_rate else None
-        self.history: list[Round] | None = [] if keep_history else None
+        self.history: list[Delivery] | None = [] if keep_history else None
         self.ids: list[int] | None = [] if keep_history else None
         self._seen = (0, 0)  # tokens drafted and rounds fused so far
 
@@ -147,4 +147,4 @@ class Answer:
             drafted, fused = self._seen
             self._seen = rounds.drafted, rounds.fused_rounds
             window = rounds.drafted - drafted
-            self.history.append(Round(time_s, tokens, window, window > 0 and rounds.fused_rounds == fused))
+            self.history.append(Delivery(time_s, tokens, window, window > 0 and rounds.fused_rounds == fused))

@@ -10,7 +10,7 @@ import numpy as np
 
 from tandem.simulator.workload.acceptance import bernoulli, recorded
 from tandem.simulator.workload.request import Request
-from tandem.simulator.workload.settings import Arrival, Lengths, WorkloadSettings
+from tandem.simulator.workload.settings import Arrival, LengthDistribution, WorkloadSettings
 from tandem.simulator.workload.traces import TraceError, read_trace
 
 T = TypeVar("T")
@@ -63,7 +63,7 @@ def _repeated(trace: list[Request], count: int | None) -> list[Request]:
     ]
 
 
-def _lengths(lengths: Lengths, count: int, random: np.random.Generator) -> list[int]:
+def _lengths(lengths: LengthDistribution, count: int, random: np.random.Generator) -> list[int]:
     if lengths.cv == 0:
         drawn = np.full(count, lengths.mean)
     else:

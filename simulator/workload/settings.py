@@ -13,7 +13,7 @@ Share = tuple[float, float]
 ModeShare = tuple[float, str | None]
 
 
-class Lengths(Strict):
+class LengthDistribution(Strict):
     """Token counts, lognormal.
 
     mean: tokens.
@@ -27,7 +27,7 @@ class Lengths(Strict):
     most: int = Field(1_000_000, ge=1)
 
     @model_validator(mode="after")
-    def _in_order(self) -> Lengths:
+    def _in_order(self) -> LengthDistribution:
         if self.least > self.most:
             raise ValueError(f"least may not be above most, but {self.least} is above {self.most}")
         return self
@@ -81,8 +81,8 @@ class WorkloadSettings(Strict):
     kind: Literal["trace", "synthetic"] = "synthetic"
     path: str | None = None
     count: int | None = Field(None, ge=1)
-    prompt: Lengths = Lengths(mean=73, cv=0.3)
-    output: Lengths = Lengths(mean=138, cv=0.25)
+    prompt: LengthDistribution = LengthDistribution(mean=73, cv=0.3)
+    output: LengthDistribution = LengthDistribution(mean=138, cv=0.25)
     max_tokens: int | None = Field(None, ge=1)
     arrival: Arrival = Arrival()
     acceptance: Acceptance = Acceptance()

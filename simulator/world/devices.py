@@ -20,7 +20,7 @@ from tandem.simulator.config.devices import DeviceGroup, DeviceModel
 from tandem.simulator.engines.device_model import ScriptedEngine
 from tandem.simulator.engines.guesses import Guesses
 from tandem.simulator.engines.script import EOS, VOCAB_SIZE, VOCABULARY, Script
-from tandem.simulator.engines.split import OuterRunner, TimedOuterEngine
+from tandem.simulator.engines.split import TimedOuterEngine, TimedOuterRunner
 from tandem.simulator.hardware import StepTimer
 from tandem.simulator.world.network import Path
 
@@ -144,7 +144,7 @@ class Devices(Sequence[SimulatedDevice]):
         ends = group.split_ends(info.first, split.drafter, config.data_folder)
         if ends is None:
             return None
-        runner = OuterRunner(self._script, self._guesses, ends, split.drafter != "none")
+        runner = TimedOuterRunner(self._script, self._guesses, ends, split.drafter != "none")
         return TimedOuterEngine(self._loop, "ends", split.engine, info, split.wire, runner, ends)
 
     @property

@@ -15,7 +15,7 @@ from tandem.deployments.request.timeouts import Limits, Timeouts
 from tandem.engine.base import Draft, EngineStopped, NoCapacity, Sampling, Tokens
 from tandem.engine.null_engine import NullEngine, NullSession
 from tandem.policies.race.dispatch import SERVER_ONLY
-from tandem.policies.race.migration import Never
+from tandem.policies.race.migration import NeverMigrate
 from tandem.policies.race.race import RaceAccount
 from tandem.policies.reader.stall_timeout import FLOOR_S
 from tests.deployments.faults import PROMPT, Failing, World, reference
@@ -111,7 +111,9 @@ def test_a_stall_is_noticed_before_the_reader_has_waited_for_long(
             [Pausing() if stalling == "drafter" else good()],
             {"phone": phone},
             limits=Limits(),
-            experience=Experience(accounts=Accounts(lambda: RaceAccount(Planned(SERVER_ONLY), Never()))),
+            experience=Experience(
+                accounts=Accounts(lambda: RaceAccount(Planned(SERVER_ONLY), NeverMigrate()))
+            ),
         )
         answer = await ask(world, job(mode, device))
         assert answer.ids == EXPECTED

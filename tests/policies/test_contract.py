@@ -26,9 +26,9 @@ from tandem.policies.race.dispatch import DispatchState, Side, Start, dispatch
 from tandem.policies.race.migration import MigrationState, buffer_tokens, migration, saved_usd
 from tandem.policies.routing.collaboration import ANY_DEVICE, CollaborationState, DeviceView, collaboration
 from tandem.policies.routing.replica import routing
-from tandem.policies.scheduling import Load, scheduling
+from tandem.policies.scheduling import EngineLoad, scheduling
 from tandem.policies.scheduling.batching import Demand, batching
-from tandem.policies.sketch import Choice, Job, SketchState, job_queue, sketching
+from tandem.policies.sketch import Job, SketchDecision, SketchState, job_queue, sketching
 from tandem.policies.speculation.window import Remembering, WindowState, window
 from tandem.policies.split import Line
 from tandem.policies.split.chunking import ChunkState, chunking
@@ -90,7 +90,7 @@ def _grants_are_valid(state: tuple[list[Demand], int], grants: list[int]) -> Non
     assert any(grants) == bool(demands), "there is work, and nobody may do it"
 
 
-def _choice_is_valid(load: Load, chosen: list[int]) -> None:
+def _choice_is_valid(load: EngineLoad, chosen: list[int]) -> None:
     assert 1 <= len(chosen) <= load.places
     assert len(set(chosen)) == len(chosen)
     assert set(chosen) <= set(range(len(load)))
@@ -125,7 +125,7 @@ def _collaboration_is_valid(state: CollaborationState, chosen: Any) -> None:
     assert state.mode in (None, chosen.mode), "an explicit mode is followed"
 
 
-def _sketch_is_valid(state: SketchState, choice: Choice) -> None:
+def _sketch_is_valid(state: SketchState, choice: SketchDecision) -> None:
     assert 0 <= choice.tokens < state.tokens
     assert (choice.tokens == 0) == (choice.model is None) == (choice.reason is not None)
     if choice.model is not None:

@@ -18,9 +18,9 @@ from tandem.engine.config import HostMemory
 from tandem.engine.core.step import GRACE_S
 from tandem.engine.core.tasks import GenerateTask, VerifyTask
 from tandem.policies.scheduling.base import (
+    EngineLoad,
     FirstComeFirstServed,
     Ints,
-    Load,
     SchedulingPolicy,
     fit,
     scheduling,
@@ -94,7 +94,7 @@ class Whim:
         self.interval_s = 0.02
         self._random = np.random.default_rng(seed)
 
-    def choose(self, load: Load) -> Ints:
+    def choose(self, load: EngineLoad) -> Ints:
         return fit(load, self._random.permutation(len(load)))
 
 

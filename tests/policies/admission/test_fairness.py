@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandem.policies.admission.fairness import FairQueue, Place
+from tandem.policies.admission.fairness import Claim, FairQueue
 
 requests = st.lists(st.tuples(st.sampled_from("abcd"), st.integers(1, 5)), min_size=1, max_size=40)
 
@@ -27,8 +27,8 @@ def test_all_come_in_order_and_never_too_many(
         if number < len(places):
             queue.leave(places[number])
     expected = [place for number, place in enumerate(places) if number not in gives_up]
-    begun: list[Place] = []
-    under_way: list[Place] = []
+    begun: list[Claim] = []
+    under_way: list[Claim] = []
     chance = iter(ends)
     while True:
         new = queue.admit()

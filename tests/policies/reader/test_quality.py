@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tandem.policies.reader.quality import (
     Reader,
-    Stream,
+    ReaderStream,
     assess,
     buffers,
     effective_tokens,
@@ -139,9 +139,9 @@ def test_effective_tokens_of_all_at_once() -> None:
 def test_assess_by_hand() -> None:
     quality = assess(
         [
-            Stream(1.0, [2.0, 2.5, 5.0], 2.0),  # stalls 2 s
-            Stream(2.0, np.array([5.0, 5.5, 6.0]), 2.0),
-            Stream(3.0, [], 2.0),
+            ReaderStream(1.0, [2.0, 2.5, 5.0], 2.0),  # stalls 2 s
+            ReaderStream(2.0, np.array([5.0, 5.5, 6.0]), 2.0),
+            ReaderStream(3.0, [], 2.0),
         ],
         ttft_weight=0.5,
         stall_weight=0.25,
@@ -157,14 +157,14 @@ def test_assess_by_hand() -> None:
 
 def test_a_wait_of_a_millisecond_is_no_stall() -> None:
     def of(wait: float) -> float:
-        return assess([Stream(0.0, [0.0, 0.05 + wait], 20.0)]).stalled_share
+        return assess([ReaderStream(0.0, [0.0, 0.05 + wait], 20.0)]).stalled_share
 
     assert (of(0.0009), of(0.0011)) == (0.0, 1.0)
 
 
 @given(st.lists(st.tuples(exact_times, exact_rates, st.integers(0, 100)), min_size=1, max_size=6))
 def test_assess_equals_the_sums(drawn: list[tuple[list[float], float, int]]) -> None:
-    quality = assess([Stream(-delay / 64, times, rate) for times, rate, delay in drawn], 2.0, 3.0)
+    quality = assess([ReaderStream(-delay / 64, times, rate) for times, rate, delay in drawn], 2.0, 3.0)
     ttfts = [times[0] + delay / 64 for times, _, delay in drawn if times]
     effective = sum(slow_effective(times, rate) for times, rate, _ in drawn)
     stalls = [slow_stall(times, rate) for times, rate, _ in drawn]
@@ -189,7 +189,7 @@ def test_assess_equals_the_sums(drawn: list[tuple[list[float], float, int]]) -> 
 
 
 def test_requests_that_got_nothing() -> None:
-    quality = assess([Stream(1.0, [], 2.0), Stream(4.0, [], 2.0)])
+    quality = assess([ReaderStream(1.0, [], 2.0), ReaderStream(4.0, [], 2.0)])
     assert (quality.requests, quality.tokens, quality.span_s, quality.throughput) == (2, 0, 0.0, 0.0)
     assert all(map(math.isnan, (quality.ttft_mean_s, quality.ttft_p50_s, quality.ttft_p99_s)))
     assert (quality.stall_max_s, quality.stalled_share, quality.qos) == (0.0, 0.0, 0.0)
@@ -198,7 +198,7 @@ def test_requests_that_got_nothing() -> None:
 @pytest.mark.parametrize("rate", [0.0, -1.0, math.nan, math.inf])
 def test_no_such_rate(rate: float) -> None:
     with pytest.raises(ValueError, match="above 0"):
-        Stream(0.0, [], rate)
+        ReaderStream(0.0, [], rate)
     with pytest.raises(ValueError, match="above 0"):
         Reader(rate)
 
@@ -209,7 +209,7 @@ def test_no_such_rate(rate: float) -> None:
 )
 def test_no_such_times(arrival: float, times: list[float]) -> None:
     with pytest.raises(ValueError, match="not decrease"):
-        Stream(arrival, times, 1.0)
+        ReaderStream(arrival, times, 1.0)
 
 
 def test_other_errors() -> None:

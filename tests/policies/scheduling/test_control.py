@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tandem.policies.estimators.step_time import StepTimeModel
 from tandem.policies.reader.quality import Reader
-from tandem.policies.scheduling.base import Ints, Load, scheduling
+from tandem.policies.scheduling.base import EngineLoad, Ints, scheduling
 from tandem.policies.scheduling.control import FADE, SOON, SchedulingControl
 from tests.policies.scheduling.views import MemoryData, SessionData
 
@@ -23,9 +23,9 @@ class Says:
 
     def __init__(self, *chosen: int) -> None:
         self.chosen = chosen
-        self.shown: list[Load] = []
+        self.shown: list[EngineLoad] = []
 
-    def choose(self, load: Load) -> Ints:
+    def choose(self, load: EngineLoad) -> Ints:
         self.shown.append(load)
         return np.array(self.chosen, dtype=np.int64)
 

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tandem.policies.scheduling.andes import Andes
-from tandem.policies.scheduling.base import FirstComeFirstServed, Load, fit, scheduling
+from tandem.policies.scheduling.base import EngineLoad, FirstComeFirstServed, fit, scheduling
 from tandem.policies.scheduling.buffer_aware import BufferAware
 
 
-def load(count: int, **changes: Any) -> Load:
+def load(count: int, **changes: Any) -> EngineLoad:
     """So many alike requests that run and have a buffer; `changes` replace fields, single values for all."""
     fields: dict[str, Any] = {
         "arrival": np.arange(count),
@@ -43,11 +43,11 @@ def load(count: int, **changes: Any) -> Load:
         name: np.broadcast_to(np.asarray(value, dtype=kinds.get(name, int)), count).copy()
         for name, value in fields.items()
     }
-    return Load(**arrays, **scalars)  # type: ignore[arg-type]
+    return EngineLoad(**arrays, **scalars)  # type: ignore[arg-type]
 
 
 @st.composite
-def loads(draw: st.DrawFn) -> Load:
+def loads(draw: st.DrawFn) -> EngineLoad:
     count = draw(st.integers(1, 30))
     seed = draw(st.integers(0, 2**32))
     random = np.random.default_rng(seed)
@@ -74,7 +74,7 @@ def loads(draw: st.DrawFn) -> Load:
 
 @pytest.mark.parametrize("name", list(scheduling))
 @given(load=loads())
-def test_contract(name: str, load: Load) -> None:
+def test_contract(name: str, load: EngineLoad) -> None:
     """Somebody runs, nobody twice, and there is room for all of them."""
     chosen = scheduling.create(name).choose(load).tolist()
     assert 1 <= len(chosen) <= load.places

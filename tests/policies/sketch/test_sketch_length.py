@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from tandem.policies.sketch.sketch_length import (
     Backlog,
-    Choice,
     Coming,
     Reason,
+    SketchDecision,
     SketchState,
     SmallModel,
     WithinLatency,
@@ -65,7 +65,7 @@ def beside(slm: str, llm_s: float) -> SketchState:
 def test_no_chosen_level_violates_the_constraint(state: SketchState) -> None:
     choice = WithinLatency(slack=10).choose(state)
     if choice.reason is not None:
-        assert choice == Choice(0, None, state.full_s, choice.reason)
+        assert choice == SketchDecision(0, None, state.full_s, choice.reason)
         return
     (model,) = (m for m in state.models if m.name == choice.model)
     for sketch in (choice.tokens, choice.tokens + 10):  # as asked for, and as long as it may become
@@ -143,7 +143,7 @@ def test_the_papers_losing_cases_become_ties(llm: str, llm_s: float, slm: str, s
             assert choice.reason is None
             assert choice.latency_s < 0.75 * llm_s
         if not sketches:
-            assert choice == Choice(0, None, pytest.approx(llm_s), Reason.SLOW)
+            assert choice == SketchDecision(0, None, pytest.approx(llm_s), Reason.SLOW)
 
 
 def test_a_llm_must_be_several_times_slower_than_the_small_model() -> None:
@@ -210,7 +210,7 @@ def test_the_baselines() -> None:
     full = replace(STATE, queue=(Coming(0.0, ANSWER),) * 4, room=4)
     assert always.choose(full).reason is Reason.QUEUE_FULL
     assert always.choose(replace(full, room=5)).reason is None
-    assert never.choose(STATE) == Choice(0, None, 100.0, Reason.OFF)
+    assert never.choose(STATE) == SketchDecision(0, None, 100.0, Reason.OFF)
 
 
 @pytest.mark.parametrize(

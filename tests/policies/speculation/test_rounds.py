@@ -12,7 +12,7 @@ from tandem.policies.speculation.rounds import (
     Drafter,
     FusedRound,
     PairRound,
-    Plan,
+    RoundPlan,
     Rounds,
     teach,
 )
@@ -50,15 +50,15 @@ def rounds(windows: list[int], tokens: int = 100, **options: object) -> tuple[Ro
 @pytest.mark.parametrize(
     ("options", "chosen", "plan"),
     [
-        ({}, 5, Plan(Drafter.DEVICE, 5)),
-        ({}, 1, Plan(Drafter.CLOUD, FUSED_WINDOW)),
-        ({"helper": False}, 1, Plan(Drafter.NOBODY, FUSED_WINDOW)),
-        ({"window": 1}, 7, Plan(Drafter.DEVICE, 1)),
-        ({"distributed": False}, 5, Plan(Drafter.CLOUD, 5)),
-        ({"distributed": False}, 1, Plan(Drafter.CLOUD, 1)),
+        ({}, 5, RoundPlan(Drafter.DEVICE, 5)),
+        ({}, 1, RoundPlan(Drafter.CLOUD, FUSED_WINDOW)),
+        ({"helper": False}, 1, RoundPlan(Drafter.NOBODY, FUSED_WINDOW)),
+        ({"window": 1}, 7, RoundPlan(Drafter.DEVICE, 1)),
+        ({"distributed": False}, 5, RoundPlan(Drafter.CLOUD, 5)),
+        ({"distributed": False}, 1, RoundPlan(Drafter.CLOUD, 1)),
     ],
 )
-def test_who_drafts(options: dict[str, object], chosen: int, plan: Plan) -> None:
+def test_who_drafts(options: dict[str, object], chosen: int, plan: RoundPlan) -> None:
     made, _, _ = rounds([chosen], **options)
     assert made.next(1) == plan
 
@@ -108,7 +108,7 @@ def test_switches_are_counted_from_the_second_round_on() -> None:
 
 def test_a_round_that_the_outputs_end_has_cut_says_so() -> None:
     made, _, _ = rounds([1], tokens=4)
-    assert made.next(1) == Plan(Drafter.CLOUD, 2)
+    assert made.next(1) == RoundPlan(Drafter.CLOUD, 2)
     made.done(2, 2, 3, 0.01, 0.02)
     assert made.learnt == [FusedRound(2, 3, pytest.approx(0.03), True)]
 

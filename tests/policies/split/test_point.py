@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandem.policies.split import DeviceSpeed, Line, Refusal, SplitPoint, Workload, choose_split_point
-from tandem.policies.split.point import Choice, round_s, ttft_s
+from tandem.policies.split import Line, Refusal, SplitDevice, SplitPoint, Workload, choose_split_point
+from tandem.policies.split.point import SplitDecision, round_s, ttft_s
 
-DEVICE = DeviceSpeed(
+DEVICE = SplitDevice(
     layer_s=1e-3,
     prefill_layer_s=1e-4,
     adapter_s=5e-4,
@@ -34,7 +34,7 @@ def test_a_round_and_the_first_token_by_hand() -> None:
 
 def test_the_best_draft_is_found_for_a_split() -> None:
     choice = choose_split_point(POINTS[1:2], DEVICE, WORK, 0.5)
-    assert isinstance(choice, Choice)
+    assert isinstance(choice, SplitDecision)
     assert (choice.m, choice.draft) == (2, 2)
     assert choice.tpot_s == pytest.approx(0.0516 / 1.75)
     assert choice.ttft_s == pytest.approx(0.2352)
@@ -47,10 +47,10 @@ def test_it_says_why_there_is_none() -> None:
 
 
 def test_a_slow_device_keeps_fewer_layers() -> None:
-    slow = DeviceSpeed(0.05, 0.01, 0.02, 0.02, 1e6, 2e6)
-    fast = DeviceSpeed(1e-5, 1e-6, 1e-5, 1e-5, 1e6, 2e6)
+    slow = SplitDevice(0.05, 0.01, 0.02, 0.02, 1e6, 2e6)
+    fast = SplitDevice(1e-5, 1e-6, 1e-5, 1e-5, 1e6, 2e6)
     chosen = [choose_split_point(POINTS, device, WORK, 1.0) for device in (slow, fast)]
-    assert [choice.m for choice in chosen if isinstance(choice, Choice)] == [1, 4]
+    assert [choice.m for choice in chosen if isinstance(choice, SplitDecision)] == [1, 4]
 
 
 @given(points, st.floats(0, 1), st.one_of(st.just(float("inf")), st.floats(0, 0.5)))
@@ -68,5 +68,5 @@ def test_the_owners_limit_is_obeyed_and_nothing_allowed_is_faster(
     assert choice.ttft_s <= most_ttft_s
     for point in in_time:
         alone = choose_split_point([point], DEVICE, WORK, 1.0)
-        assert isinstance(alone, Choice)
+        assert isinstance(alone, SplitDecision)
         assert choice.tpot_s <= alone.tpot_s

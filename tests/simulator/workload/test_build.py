@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tandem.simulator.workload import Request, TraceError, WorkloadSettings, build
 from tandem.simulator.workload.acceptance import bernoulli, recorded, recordings
-from tandem.simulator.workload.settings import Acceptance, Arrival, Lengths
+from tandem.simulator.workload.settings import Acceptance, Arrival, LengthDistribution
 from tests.simulator.workload.traces import write_trace
 
 TRACE = [Request(0.5, 10, 4, bytes([1, 0, 1, 1]), 3), Request(1.5, 20, 2, bytes([0, 1]))]
@@ -50,7 +50,7 @@ def test_synthetic_workloads_are_what_they_say(seed: int, count: int, cv: float)
     settings = WorkloadSettings(
         count=count,
         seed=seed,
-        output=Lengths(mean=50, cv=cv, least=3, most=90),
+        output=LengthDistribution(mean=50, cv=cv, least=3, most=90),
         acceptance=Acceptance(kind="alpha"),
     )
     requests = build(settings)
@@ -63,7 +63,7 @@ def test_synthetic_workloads_are_what_they_say(seed: int, count: int, cv: float)
 def test_means_and_rates_are_met() -> None:
     settings = WorkloadSettings(
         count=20_000,
-        prompt=Lengths(mean=73, cv=0.3),
+        prompt=LengthDistribution(mean=73, cv=0.3),
         arrival=Arrival(rate_per_s=40.0),
         acceptance=Acceptance(kind="alpha", alpha=0.8),
     )
