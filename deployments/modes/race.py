@@ -26,7 +26,7 @@ from tandem.deployments.request.session import EndpointSession, EndpointSessions
 from tandem.deployments.request.tokenlog import Origin, TokenLog
 from tandem.engine.base import EngineError, EngineStopped, NoCapacity, Tokens
 from tandem.policies.cost import Costs, Used
-from tandem.policies.race.dispatch import BOTH, NEVER, DispatchState, Side, Start
+from tandem.policies.race.dispatch import NEVER, DispatchState, Side, Start
 from tandem.policies.race.migration import MigrationPolicy
 from tandem.policies.race.race import Race, RaceAccount, RaceSnapshot
 
@@ -61,12 +61,14 @@ class Racing(Figures):
 @dataclass(frozen=True, slots=True)
 class RaceBriefing:
     """start: who starts when.
+    limit: tokens that the constrained endpoint may take in, as long as the other one has not failed.
     costs: of server and device.
     migration: decides when the answer moves on.
     history: what all processes know of the two.
     """
 
     start: Start
+    limit: float
     costs: Costs
     migration: MigrationPolicy
     history: RaceSnapshot
@@ -132,7 +134,7 @@ class RaceMode(Mode):
                 wanted.budget,
             )
             experience.races[wanted.request] = race
-        return RaceBriefing(race.start, costs, account.migration, history.snapshot())
+        return RaceBriefing(race.start, race.limit, costs, account.migration, history.snapshot())
 
     @classmethod
     def learn(cls, experience: Experience, taught: object, used: Used) -> None:
@@ -191,7 +193,7 @@ class RaceRun(ModeRun):
         # In another vocabulary the log is said anew there, with the prompt: holding that is of no use.
         alike = sessions["server"].endpoint.vocabulary == sessions["device"].endpoint.vocabulary
         try:
-            start = briefing.start if not log else BOTH  # half an answer is in a hurry
+            start = race.starts(len(log))
             source, tokens = await _first_token(server, device, start, len(log), race)
             other = device if source is server else server
             if other.racing and alike and race.keep_loser(other.side, other.spared):
@@ -221,8 +223,8 @@ class RaceRun(ModeRun):
         finally:
             await asyncio.gather(server.leave(), device.leave())
 
-    def report(self) -> _Taught | None:
-        return None if self._contest is None else _Taught(self._job.id, self._contest.events)
+    def report(self) -> _Taught:
+        return _Taught(self._job.id, [] if self._contest is None else self._contest.events)
 
     def _begun(self, sessions: EndpointSessions, briefing: RaceBriefing) -> _Contest:
         """The request's race; it is the same with every assignment."""
@@ -238,7 +240,9 @@ class RaceRun(ModeRun):
                 RaceAccount(_AsTold(briefing.start), briefing.migration),  # the books are the router's
                 history,
                 coin=0.0,
+                share=1.0,
             )
+            race.limit = briefing.limit
             self._contest = _Contest(job, race)
         return self._contest
 
@@ -266,13 +270,14 @@ async def _first_token(
 ) -> tuple[_Runner, Tokens]:
     """Start both by plan; the winner and its first tokens. The other one may still be racing.
 
-    Who is not to start does, all the same, if the one that did stalls.
+    One that is not to start does so all the same if the other fails or, within the budget, stalls. A new request whose
+    other endpoint is merely full is not worth exceeding the budget. Raises NoCapacity.
     """
     now_s = asyncio.get_running_loop().time
     began_s = now_s()
     waiting = {server: start.server_s, device: start.device_s}
     for runner, other in ((server, device), (device, server)):
-        if waiting[runner] == NEVER:
+        if waiting[runner] == NEVER and race.may_start(runner.side, sent):
             waiting[runner] = race.patience_s(other.side, sent)
     running: dict[asyncio.Task[Tokens], _Runner] = {}
     while True:
@@ -291,9 +296,17 @@ async def _first_token(
             del running[task]
             try:
                 return runner, task.result()
-            except LOST:
+            except LOST as loss:
                 if not running and not waiting:
                     raise
+                if runner.full and not (sent or running or any(race.may_start(r.side, 0) for r in waiting)):
+                    raise _no_room(loss) from loss
+
+
+def _no_room(loss: Exception) -> NoCapacity:
+    refusal = loss if isinstance(loss, NoCapacity) else loss.__cause__
+    assert isinstance(refusal, NoCapacity)
+    return NoCapacity(f"{refusal}; the budget is spent", refusal.retry_after_s)
 
 
 class _Runner:
@@ -315,6 +328,11 @@ class _Runner:
     def racing(self) -> bool:
         """Whether it has begun, and has not failed."""
         return self._beginning is not None and self.fit
+
+    @property
+    def full(self) -> bool:
+        """Whether it had no room."""
+        return self._session.full
 
     @property
     def spared(self) -> int:

@@ -1,46 +1,62 @@
-"""A budget over time: the share of prompt tokens that the constrained endpoint has processed stays what was set.
+"""A budget over time: the share of prompt tokens that the constrained endpoint may take in.
 
-A plan meets its budget in expectation, if prompts and times stay as they were. They do not, so what was really
-spent is booked, and the next requests are planned with a little more or less.
+Two things keep to it. The plan is steered: a plan meets its budget on average if prompts and times stay as they were,
+which they do not, so the next requests are planned with a little more or less, by what was spent. And the budget is a
+limit: what the endpoint may take in for a request is reserved before it begins, and settled when the request is over.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
+from dataclasses import dataclass
 
 CORRECTION = 16.0
-"""Requests of mean length over which a deviation is made up. Nothing is planned to be spent where as much was overspent
-as so many requests are allowed."""
+"""Requests of mean length over which a deviation is made up."""
 
 
+@dataclass(eq=False, slots=True)
 class Booking:
-    """One request in the books, in tokens.
+    """A request in the books, in tokens.
 
-    tokens: its prompt.
-    spent: what the constrained endpoint has taken in for it, or is expected to.
-    allowed: what it was allowed to.
-    counts: it is among the requests over which the budget shall hold.
+    tokens: of its prompt.
+    allowed: its share of them.
+    limit: that the constrained endpoint may take in for it; infinite where the share is 1.
+    planned: what the plan spends; once it is settled, what was spent.
+    reserved: the same, with what may be spent beyond the plan.
+    counts: it is among the requests over which the budget holds.
     """
 
-    __slots__ = ("allowed", "counts", "spent", "tokens")
-
-    def __init__(self, tokens: int, spent: float, allowed: float) -> None:
-        self.tokens, self.spent, self.allowed = tokens, spent, allowed
-        self.counts = True
+    tokens: int
+    allowed: float
+    limit: float = 0.0
+    planned: int = 0
+    reserved: int = 0
+    counts: bool = True
 
 
 class Budget:
-    """Plans what requests may spend and books what they did.
+    """Plans what requests may spend, reserves it, and books what they did.
 
-    What is planned is booked at once, as it is expected to turn out: otherwise all requests of a burst would make up
-    for the same deviation.
+    Invariant: whenever a limit is given, `reserved` ≤ `allowed`. It follows that from the first request on, what all
+    requests have spent within their limits and may yet spend is at most the sum of their shares of their prompts. What
+    is spent beyond a limit is made up for by later requests. A share of 1 is no limit.
 
     share: b in [0, 1], the part of all prompt tokens that the constrained endpoint may take in; may be set at any time.
     window: requests over which it shall hold.
     correction: requests of mean length over which a deviation is made up.
     """
 
-    __slots__ = ("_allowed", "_correction", "_requests", "_spent", "_tokens", "_window", "share")
+    __slots__ = (
+        "_allowed",
+        "_correction",
+        "_planned",
+        "_requests",
+        "_reserved",
+        "_tokens",
+        "_window",
+        "share",
+    )
 
     def __init__(self, share: float = 1.0, window: int = 1000, correction: float = CORRECTION) -> None:
         if not 0.0 <= share <= 1.0:
@@ -50,8 +66,8 @@ class Budget:
         self.share = share
         self._window, self._correction = window, correction
         self._requests: deque[Booking] = deque()
-        self._tokens = 0
-        self._spent = self._allowed = 0.0
+        self._tokens = self._planned = self._reserved = 0
+        self._allowed = 0.0
 
     @property
     def tokens(self) -> int:
@@ -59,46 +75,83 @@ class Budget:
         return self._tokens
 
     @property
-    def spent(self) -> float:
-        """Tokens that the constrained endpoint took in for them: a prompt as often as it did, and answers that it
-        went on with."""
-        return self._spent
+    def spent(self) -> int:
+        """Tokens that the constrained endpoint took in for them, or will by plan: a prompt as often as it did, and
+        answers that it went on with."""
+        return self._planned
+
+    @property
+    def reserved(self) -> int:
+        """Tokens that it took in for them, or may."""
+        return self._reserved
+
+    @property
+    def allowed(self) -> float:
+        """Tokens that it may take in for all of them."""
+        return self._allowed
 
     def next(self, share: float | None = None) -> float:
-        """The share to plan the next request with.
+        """The share to plan the next request with: its own where `_savings` are left of what earlier ones were allowed.
 
         share: what that request is allowed; None: the budget's own share.
         """
         share = self.share if share is None else share
         if not 0.0 < share < 1.0 or not self._requests:
             return share
-        left = self._allowed - self._spent  # tokens; below 0: too many were spent
-        mean = self._tokens / len(self._requests)
-        return min(1.0, max(0.0, share + left / (self._correction * mean)))
+        deviation = self._allowed - self._planned - self._savings(share)
+        return min(1.0, max(0.0, share + deviation / (self._correction * self._mean)))
 
-    def book(self, tokens: int, expected: float, share: float | None = None) -> Booking:
-        """A request begins.
+    def book(self, tokens: int, planned: bool, share: float | None = None, beyond: int = 0) -> Booking:
+        """A request begins; its booking says what the constrained endpoint may take in for it.
 
         tokens: its prompt.
-        expected: how likely the constrained endpoint takes it in.
+        planned: whether the constrained endpoint is to take it in. Otherwise it may turn out to be needed, and the
+            prompt is reserved, too, where half of the savings remain.
         share: what the request is allowed; None: the budget's own share.
+        beyond: tokens that it may have to take in later, which are reserved with the prompt as far as there is room.
         """
-        booking = Booking(tokens, tokens * expected, tokens * (self.share if share is None else share))
+        share = self.share if share is None else share
+        booking = Booking(tokens, tokens * share)
         self._requests.append(booking)
         self._add(booking, 1)
         if len(self._requests) > self._window:
             oldest = self._requests.popleft()
             oldest.counts = False
             self._add(oldest, -1)
+        room = self._allowed - self._reserved
+        if share == 1.0:
+            booking.limit = math.inf
+            self._set(booking, tokens * planned, tokens)
+        elif planned and tokens <= room:
+            booking.limit = min(math.floor(room), tokens + beyond)
+            self._set(booking, tokens, int(booking.limit))
+        elif share and not planned and tokens + self._savings(share) / 2 <= room:
+            booking.limit = tokens
+            self._set(booking, 0, tokens)
         return booking
 
-    def resolve(self, booking: Booking, spent: float) -> None:
-        """So many tokens the constrained endpoint has taken in for the request so far; replaces what was booked."""
+    def settle(self, booking: Booking, spent: int) -> None:
+        """The request is over: so many tokens the constrained endpoint took in for it; the rest of what was reserved is
+        free again."""
+        self._set(booking, spent, spent)
+
+    @property
+    def _mean(self) -> float:
+        """Tokens of a prompt."""
+        return self._tokens / len(self._requests)
+
+    def _savings(self, share: float) -> float:
+        """Tokens left unspent on purpose, so that a prompt mostly finds room for its reservation."""
+        return self._correction * share * (1.0 - share) * self._mean
+
+    def _set(self, booking: Booking, planned: int, reserved: int) -> None:
         if booking.counts:
-            self._spent += spent - booking.spent
-        booking.spent = spent
+            self._planned += planned - booking.planned
+            self._reserved += reserved - booking.reserved
+        booking.planned, booking.reserved = planned, reserved
 
     def _add(self, booking: Booking, sign: int) -> None:
         self._tokens += sign * booking.tokens
-        self._spent += sign * booking.spent
+        self._planned += sign * booking.planned
+        self._reserved += sign * booking.reserved
         self._allowed += sign * booking.allowed

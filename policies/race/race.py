@@ -6,6 +6,7 @@ any one clock.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -14,7 +15,16 @@ from tandem.policies.cost import Costs
 from tandem.policies.estimators.step_time import StepTimeModel, StepTimes
 from tandem.policies.estimators.windows import Latencies, Lengths, Outputs, Sampled
 from tandem.policies.race.budget import Budget
-from tandem.policies.race.dispatch import NEVER, DispatchPolicy, DispatchState, Side
+from tandem.policies.race.dispatch import (
+    BOTH,
+    DEVICE_ONLY,
+    NEVER,
+    SERVER_ONLY,
+    DispatchPolicy,
+    DispatchState,
+    Side,
+    Start,
+)
 from tandem.policies.race.migration import MigrationPolicy, MigrationState, buffer_tokens
 from tandem.policies.reader.quality import Reader
 
@@ -89,7 +99,9 @@ class Race:
     coin: uniform in [0, 1), for what is decided by chance.
     share: a budget of the request's own; None: the account's.
 
-    start: who starts when.
+    start: who starts when, the constrained endpoint only where the budget has room for the prompt.
+    limit: tokens that the constrained endpoint may take in for it, as long as the other one has not failed; may be set
+        before the race is on.
     prices: dollars a token at either endpoint; may be set while the race is on.
     """
 
@@ -119,13 +131,25 @@ class Race:
             prompt, account.lengths, history.ttft, self._budget.next(share), self._constrained, coin
         )
         self.start = account.dispatch.choose(state)
-        self._booking = self._budget.book(prompt, self._likely(), share)
+        self._booking = self._budget.book(prompt, self._spends(), share, self._beyond())
+        self.limit = self._booking.limit
+        if not self._may_take_in(self._constrained, prompt):
+            self.start = self._alone
+
+    def starts(self, sent: int) -> Start:
+        """Who starts when, after an answer of so many tokens; NEVER: only if the other one fails or stalls."""
+        start = BOTH if sent else self.start  # half an answer is in a hurry
+        return start if self.may_start(self._constrained, sent) else self._alone
+
+    def may_start(self, side: Side, sent: int) -> bool:
+        """Whether it may take in the prompt and an answer of so many tokens, though the other one has not failed."""
+        return self._may_take_in(side, self._prompt + sent)
 
     def took_in(self, side: Side, tokens: int) -> None:
         """It takes in so many tokens, and will give the one after them.
 
-        To be called as every prefill starts: that of the race itself, of a fail-over and of a hand-over. What the
-        constrained endpoint takes in is booked to its budget each time, as a whole even if it is stopped on the way.
+        To be called as every prefill starts: that of the race itself, of a fail-over and of a hand-over. All of it is
+        spent, even if it is stopped on the way.
 
         tokens: the prompt and the answer so far, but for what the endpoint still holds.
         """
@@ -134,8 +158,6 @@ class Race:
             self._racing.add(side)
         if side is self._kept:
             self._kept = None
-        if side is self._constrained:
-            self._budget.resolve(self._booking, self._taken_in[side])
 
     def first_token(self, side: Side, taken_in: int, seconds: float) -> None:
         """It gave a token so many seconds after it had started to take in so many tokens."""
@@ -155,22 +177,16 @@ class Race:
             self._kept = None
 
     def finish(self) -> None:
-        """The race is decided, or was given up: whoever has not begun by now, does not by plan.
-
-        The first token calls this; the mode has to where none comes. More calls do nothing.
-        """
-        if not self._decided:
-            self._decided = True
-            self._budget.resolve(self._booking, self._taken_in.get(self._constrained, 0))
+        """The race is decided, as it is with the first token: an endpoint that begins later is not racing."""
+        self._decided = True
 
     def over(self, taken_in: Mapping[Side, int]) -> None:
-        """The request has ended, perhaps in another mode after both sides were lost.
+        """The request has ended, perhaps in another mode after both sides were lost: what was reserved is settled.
 
         taken_in: tokens that either side has taken in for it, in all.
         """
-        self.finish()
         side = self._constrained
-        self._budget.resolve(self._booking, max(taken_in[side], self._taken_in.get(side, 0)))
+        self._budget.settle(self._booking, max(taken_in[side], self._taken_in.get(side, 0)))
 
     def delivered(self, tokens: int, now_s: float) -> None:
         """So many more tokens of the answer are on their way to the reader."""
@@ -199,6 +215,8 @@ class Race:
             if buffer >= self._max_tokens:
                 return False
             sent = int(buffer)  # it has to be taken in, too, which takes time
+        if not self._may_take_in(side, sent):
+            return False
         state = self._state(source, sent + left, sent, self._migration_s(side, sent), float(sent))
         if self._migration.wanted(state):
             self._kept = side
@@ -209,15 +227,15 @@ class Race:
         other, reader = _other(side), self._reader
         if self.prices[side].decode <= self.prices[other].decode:
             return False
-        if other is self._constrained and other not in self._taken_in:
-            return False  # its budget was not asked for this prompt
         known = sent if other is self._kept else self._prompt + sent
+        if other is self._constrained and not (other in self._taken_in and self._may_take_in(other, known)):
+            return False
         migration_s = self._migration_s(other, self._to_take_in(other, sent))
         ahead = 0.0 if reader is None else reader.buffer(now_s)
         return self._migration.due(self._state(side, known, sent, migration_s, ahead))
 
     def patience_s(self, side: Side, sent: int) -> float:
-        """How long to wait for this side's first token, after an answer of so many, before the other is asked."""
+        """How long to wait for this side's first token, after an answer of so many, before it counts as stalled."""
         expected_s = self._first_token_s(side, self._to_take_in(side, sent), 0.99)
         return max(STALLED_S, STALLED * expected_s)
 
@@ -241,12 +259,26 @@ class Race:
         holds_prompt = side is self._kept and side not in self._racing
         return sent if holds_prompt else self._prompt + sent
 
-    def _likely(self) -> float:
-        """How likely the constrained endpoint takes the prompt in: if it starts before the other one has a token."""
-        if self._constrained is Side.SERVER:
-            return float(self.start.server_s == 0.0)
-        wait_s = self.start.device_s
-        return float(wait_s == 0.0) if wait_s in (0.0, NEVER) else 1.0 - self._history.ttft.cdf(wait_s)
+    @property
+    def _alone(self) -> Start:
+        """The endpoint that no budget limits starts."""
+        return SERVER_ONLY if self._constrained is Side.DEVICE else DEVICE_ONLY
+
+    def _spends(self) -> bool:
+        """Whether the constrained endpoint is to take part."""
+        start = self.start
+        return (start.server_s if self._constrained is Side.SERVER else start.device_s) < NEVER
+
+    def _beyond(self) -> int:
+        """Tokens of the answer that a hand-over to the constrained endpoint takes in, at most as many as an answer
+        probably has; 0 where it decodes no more cheaply."""
+        side = self._constrained
+        if self.prices[side].decode >= self.prices[_other(side)].decode:
+            return 0
+        return math.ceil(self._history.outputs.remaining(0, self._max_tokens))
+
+    def _may_take_in(self, side: Side, tokens: int) -> bool:
+        return side is not self._constrained or self._taken_in.get(side, 0) + tokens <= self.limit
 
     def _first_token_s(self, side: Side, tokens: int, quantile: float) -> float:
         """Seconds until it has taken in so many tokens and given one; infinite of a server that was never seen."""

@@ -9,7 +9,7 @@ request and its reader can be reached:
 2. Nobody waits longer between two deliveries, or for the end, than `promised_s`.
 3. No session, task or block of memory is left behind.
 4. A device that leaves in mid-answer, and whose connection is back in time, goes on with the session that it had.
-5. Plans overspend no budget by more than it can make up for (`policies.race.budget`) and the requests under way.
+5. The endpoint that the budget of races limits takes in no token beyond it, but where the other endpoint has failed.
 """
 
 from __future__ import annotations

@@ -8,17 +8,14 @@ from itertools import pairwise
 from typing import Any
 
 from tandem.deployments.request.timeouts import Limits
-from tandem.policies.race.budget import CORRECTION
 from tandem.simulator.chaos.saboteur import FragileWorld
 from tandem.simulator.chaos.scenario import DEAR_JOULE, DEVICE_FAULTS, FATAL_FAULTS, Fault
 from tandem.simulator.results.answer import Answer
 from tandem.simulator.runs.run import Unreachable
 from tandem.simulator.world.world import World
 
-BUDGETED = ("disco", "stochastic")
-"""Dispatch policies that keep to a budget."""
-REPORTED_S = 1.0
-"""After its end, the router has heard of an answer."""
+ROUNDED = 1e-6
+"""Tokens."""
 
 
 @dataclass(slots=True)
@@ -142,29 +139,24 @@ def _during(fault: Fault, answer: Answer) -> bool:
 
 
 def _overspent(outcome: Outcome, world: FragileWorld) -> list[str]:
-    """Whether the endpoint that the budget limits took in more by plan than it may. What it took in since the other one
-    had failed is no plan's fault.
-
-    A router plans to spend as long as no more was overspent than it makes up for: by then it may have overspent so
-    much, the prompt that it planned last, and those under way, of which it did not know yet what they would spend. One
-    that dies takes its books along.
-    """
+    """Whether the endpoint that the budget limits took in more than it may: for all races together, or for one of them
+    although the other endpoint had not failed. A router that dies takes its books along, and its successor plans a race
+    that goes on anew."""
     racing = world.config.racing
-    raced = [a for a in outcome.answers if a.number in world.plans]
-    if racing.dispatch.name not in BUDGETED or not raced:
-        return []
-    routers = 1 + sum(fault.kind == "router" for fault in outcome.faults)
-    longest = max(answer.prompt_tokens for answer in raced)
-    under_way = max(
-        sum(b.arrival_s <= a.arrival_s <= b.ended_s + REPORTED_S for b in raced if b is not a) for a in raced
-    )
-    allowed = racing.budget * sum(answer.prompt_tokens for answer in raced)
-    if racing.budget:
-        allowed += routers * longest * (CORRECTION * racing.budget + 1 + under_way)
-    spent = 0
-    for answer in raced:
-        if answer.stats is not None and world.plans[answer.number]:
-            used = answer.stats.used
-            taken_in = used.device_in if racing.exchange_rate == DEAR_JOULE else used.server_in
-            spent += min(answer.prompt_tokens, taken_in)
-    return [f"a budget of {allowed:.0f} tokens is overspent: {spent}"] if spent > allowed else []
+    by_device = racing.exchange_rate == DEAR_JOULE
+    broken, spent = [], 0.0
+    for answer in outcome.answers:
+        if answer.stats is None or (limit := world.limits.get(answer.number)) is None:
+            continue
+        used = answer.stats.used
+        taken_in = used.device_in if by_device else used.server_in
+        spent += min(limit, taken_in)
+        failed = any(
+            device is not by_device and answer.arrival_s <= at_s <= answer.ended_s
+            for device, at_s in world.losses
+        )
+        if taken_in > limit and not failed:
+            broken.append(f"request {answer.number} was to take in {limit:g} tokens, not {taken_in}")
+    if spent > world.allowed + ROUNDED:
+        broken.append(f"a budget of {world.allowed:.0f} tokens is overspent: {spent:.0f}")
+    return broken

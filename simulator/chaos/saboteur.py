@@ -7,11 +7,11 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from tandem.deployments.learning.experience import Report
+from tandem.deployments.learning.experience import Experience
+from tandem.deployments.learning.report import Report
 from tandem.deployments.modes.race import RaceBriefing
-from tandem.deployments.request.assignment import Assignment, RoutingRequest
+from tandem.deployments.request.assignment import Assignment, EndpointInfo, RoutingRequest
 from tandem.deployments.request.placement import Place, PlaceReport, PlaceRequest, PlanRequest, SketchPlan
-from tandem.policies.race.dispatch import NEVER, Side
 from tandem.simulator.chaos.scenario import Fault
 from tandem.simulator.config.config import Config
 from tandem.simulator.world.server import Server
@@ -27,19 +27,24 @@ class FragileWorld(World):
     """A world whose router and scheduler may be lost.
 
     deaf_until_s: the scheduler is not there until then, and nothing is listed.
-    plans: by raced request, whether the endpoint that the budget limits was to take part.
+    limits: by raced request, what the endpoint that the budget limits may take in, until the other one has failed.
+    allowed: tokens that the budget allows all races together, as each router has planned them.
+    losses: endpoints that were gone, whether each was a device, and when.
     """
 
     def __init__(self, config: Config) -> None:
         self.deaf_until_s = 0.0
-        self.plans: dict[int, bool] = {}
+        self.limits: dict[int, float] = {}
+        self.allowed = 0.0
+        self.losses: list[tuple[bool, float]] = []
+        self._planned: set[tuple[Experience, int]] = set()  # by router and request
         self._router_back: asyncio.Future[None] | None = None  # None: it is there
         self._asking: dict[asyncio.Task[Any], None] = {}
         super().__init__(config)
 
     async def assign(self, wanted: RoutingRequest) -> Assignment:
         assignment = await self._ask(partial(super().assign, wanted))
-        self._note_plan(wanted.request, assignment)
+        self._note_plan(wanted, assignment)
         return assignment
 
     async def plan(self, wanted: PlanRequest) -> SketchPlan:
@@ -70,12 +75,16 @@ class FragileWorld(World):
             finally:
                 del self._asking[asking]
 
-    def _note_plan(self, request: int, assignment: Assignment) -> None:
-        briefing = assignment.briefing
-        if isinstance(briefing, RaceBriefing):
-            limited, start = briefing.costs.constrained, briefing.start
-            spends = (start.device_s if limited is Side.DEVICE else start.server_s) < NEVER
-            self.plans[request] = self.plans.get(request, False) or spends
+    def _note_plan(self, wanted: RoutingRequest, assignment: Assignment) -> None:
+        plan = self.experience, wanted.request
+        if isinstance(assignment.briefing, RaceBriefing) and plan not in self._planned:
+            self._planned.add(plan)
+            self.limits.setdefault(wanted.request, assignment.briefing.limit)
+            self.allowed += self.config.racing.budget * wanted.prompt_tokens
+
+    def _lost(self, gone: EndpointInfo) -> None:
+        self.losses.append((gone.device, self.loop.time()))
+        super()._lost(gone)
 
     def report(self, reports: Sequence[Report]) -> None:
         """What answers have taught is lost without a router."""

@@ -16,6 +16,7 @@ from tandem.simulator.world.network import RESUME_S, SILENCE_S
 LAST_FAULT_S = 60.0
 HURRY = 10.0  # times as fast requests and faults come where room is tight
 SHORT_RACES = 40  # in some runs, beside all else
+SESSIONS = 8  # that a device works on at a time
 DEVICE_FAULTS = ("restart", "cut", "stall", "leave", "away")
 FATAL_FAULTS = ("kill", "restart", "cut", "drain", "leave", "drafter", "silence")
 FATAL = 3  # of these in a run at most, fewer than the endpoints that a request may lose
@@ -43,7 +44,7 @@ def scenario(seed: int) -> tuple[Config, list[Request], list[Fault]]:
         Random(f"more of {seed}"),
     )  # what is drawn from one leaves the others as they are
     split, sketch = Random(f"split of {seed}"), Random(f"sketches of {seed}")
-    held = Random(f"models of {seed}")
+    held, burst = Random(f"models of {seed}"), Random(f"bursts of {seed}")
     others = [
         {
             "rates": {"prefill_tokens_per_s": 500, "decode_tokens_per_s": rate},
@@ -116,7 +117,7 @@ def scenario(seed: int) -> tuple[Config, list[Request], list[Fault]]:
             "devices": [
                 {
                     "count": devices,
-                    "sessions": 8,
+                    "sessions": SESSIONS,
                     "rates": {"prefill_tokens_per_s": 500, "decode_tokens_per_s": 40},
                     "link": {"rtt_ms": random.choice([5, 30, 80]), "jitter_ms": random.choice([0, 2])},
                     "power_w": 5.0,
@@ -142,6 +143,9 @@ def scenario(seed: int) -> tuple[Config, list[Request], list[Fault]]:
     ]
     if more.random() < 0.2 and not tight:  # the budget of a few races is hard to overspend
         races = [_short_race(more, devices) for _ in range(SHORT_RACES)]
+        if burst.random() < 0.5:  # about as many at once as the devices have room for
+            at_s, many = burst.uniform(0, LAST_FAULT_S), SESSIONS * devices
+            races = [*(replace(race, arrival_s=at_s) for race in races[:many]), *races[many:]]
         requests = sorted([*requests, *races], key=lambda request: request.arrival_s)
     private = []
     if config.reader == "device":

@@ -139,7 +139,7 @@ class World:
         self._links = {name: link.address for name, link in (links or {}).items()}
         self.peers = Peers()
         self._directory = Directory(expiry_s=float("inf"))
-        experience = Experience(accounts=Accounts(lambda: RaceAccount(Alternating(), Scattered())))
+        experience = Experience(accounts=Accounts(lambda: RaceAccount(Alternating(), Scattered()), 1.0))
         self._assigner = Assigner(
             collaboration.create("explicit"), lambda: routing.create("round_robin"), 64, experience
         )

@@ -112,7 +112,7 @@ def test_a_stall_is_noticed_before_the_reader_has_waited_for_long(
             {"phone": phone},
             limits=Limits(),
             experience=Experience(
-                accounts=Accounts(lambda: RaceAccount(Planned(SERVER_ONLY), NeverMigrate()))
+                accounts=Accounts(lambda: RaceAccount(Planned(SERVER_ONLY), NeverMigrate()), 1.0)
             ),
         )
         answer = await ask(world, job(mode, device))

@@ -17,7 +17,8 @@ from tandem.deployments.modes.observer import Observer
 from tandem.deployments.request.session import EndpointSession
 from tandem.deployments.request.timeouts import Limits, Timeouts
 from tandem.engine.core.kvcache import BlockPool
-from tandem.policies.race.budget import Budget
+from tandem.policies.race.budget import Booking, Budget
+from tandem.policies.race.race import Race
 from tandem.simulator.chaos import Fault, Outcome, play, promises
 from tandem.simulator.chaos.promises import promised_s
 from tandem.simulator.chaos.saboteur import FragileWorld, Saboteur
@@ -221,15 +222,20 @@ def test_tasks_that_nobody_ends_are_seen(monkeypatch: pytest.MonkeyPatch) -> Non
     assert breaks("tasks are left: _asked", 2003)
 
 
-def test_plans_that_know_no_budget_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Budget, "next", lambda budget, share=None: 1.0)
-    assert breaks("a budget of 0 tokens is overspent", 2004)
+def test_reservations_without_a_limit_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    book = Budget.book
+
+    def unlimited(budget: Budget, tokens: int, planned: bool, share: float | None, beyond: int) -> Booking:
+        return book(budget, tokens, planned, 1.0, beyond)
+
+    monkeypatch.setattr(Budget, "book", unlimited)
+    assert breaks("is overspent", 2004)
 
 
-def test_books_that_nobody_keeps_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where there is something to spend, but what was spent is made up for by nothing."""
-    monkeypatch.setattr(Budget, "next", lambda budget, share=None: 1.0 if budget.share else 0.0)
-    assert breaks("is overspent", 2031)
+def test_limits_that_nobody_heeds_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the other endpoint stalls or is full."""
+    monkeypatch.setattr(Race, "may_start", lambda race, side, sent: True)
+    assert breaks("was to take in 0 tokens", 2031)
 
 
 def test_answers_that_nobody_goes_on_with_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:

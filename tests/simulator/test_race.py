@@ -49,7 +49,7 @@ def request(prompt: int = 5, output: int = 4, at_s: float = 0.0, rate: float = 0
 )
 def test_alone(dispatch: str, origin: Origin, first_s: float, used: Used) -> None:
     """The server takes one step for the prompt and the first token, though it is asked for them one after another."""
-    (answer,) = race([request()], dispatch).answers
+    (answer,) = race([request()], dispatch, budget=1.0).answers
     assert answer.first_s == pytest.approx(first_s)
     assert answer.origins == {origin: 4}
     assert answer.stats.used == used
@@ -152,7 +152,7 @@ def test_a_server_that_is_still_coming_to_rest_resumes() -> None:
         "racing": {
             "dispatch": {"name": "server"},
             "migration": {"name": "buffered"},
-            "budget": 0.0,
+            "budget": 1.0,
             "exchange_rate": 0.0,
         },
         "engine": {"max_sessions": 1, "token_budget": 16, "latency": {"median_s": 0.3, "sigma": 1.0}},

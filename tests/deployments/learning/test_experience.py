@@ -29,7 +29,7 @@ from tests.deployments.faults import PROMPT, Failing, World, reference
 from tests.deployments.modes.test_executor import answer
 
 TOKENS = 24
-RACING = RacingSettings(exchange_rate=0.0, dispatch=DispatchChoice(name="server"))
+RACING = RacingSettings(budget=1.0, exchange_rate=0.0, dispatch=DispatchChoice(name="server"))
 
 
 def world(experience: Experience | None = None) -> World:

@@ -27,6 +27,7 @@ from tandem.policies.race.dispatch import BOTH, DEVICE_ONLY, SERVER_ONLY, Dispat
 from tandem.policies.race.migration import MigrationState
 from tandem.policies.race.race import Race, RaceAccount
 from tests.deployments.faults import PROMPT, Failing, World, reference
+from tests.virtual import in_virtual_time, now_s
 
 pytestmark = pytest.mark.virtual_time
 
@@ -83,8 +84,9 @@ def race(
     limits: Limits | None = None,
     **settings: object,
 ) -> World:
-    """A world whose races start and migrate as told. Either endpoint counts as the dearer one when asked."""
-    made = RacingSettings(**settings)
+    """A world whose races start and migrate as told, without a budget to heed. Either endpoint counts as the dearer one
+    when asked."""
+    made = RacingSettings(**{"budget": 1.0, **settings})
     accounts = Accounts(lambda: RaceAccount(Planned(start), At(at)), made.budget, made.exchange_rate)
     experience = Experience(made, accounts=accounts)
     return World([server], [], {"phone": device}, limits=limits, experience=experience)
@@ -221,6 +223,43 @@ async def test_who_stalls_before_its_first_token_is_not_waited_for_longer_than_i
         ids, _, stats = await answer(world, job())
     assert ids == EXPECTED
     assert (stalled.begun, good.begun, Racing.of(stats).failovers) == (1, 1, 1)
+
+
+NO_BUDGET = {"server": {"budget": 0.0, "exchange_rate": 0.0}, "device": {"budget": 0.0, "exchange_rate": 1.0}}
+"""By the endpoint that is constrained."""
+
+
+@pytest.mark.parametrize("constrained", ["server", "device"])
+@in_virtual_time
+async def test_without_a_budget_a_stall_is_waited_for_and_a_failure_is_not(constrained: str):
+    """The other endpoint gives its first token after 50 s, for which it has 60; then it dies."""
+    stalled, good = Gate(opened=False), Gate()
+    failing = Failing(stalled, "generate", after=2)
+    server, device = (good, failing) if constrained == "server" else (failing, good)
+    limits = Limits(timeouts=Timeouts(first_s=60, step_s=60))
+    world = race(server, device, BOTH, limits=limits, **NO_BUDGET[constrained])
+    (verifier,) = world.snapshot.pools["verifier"]
+    world.experience.rivals.of(verifier, verifier).ttft.note(0.001)
+    asyncio.get_running_loop().call_later(50, stalled.gate.set)
+    begun = []
+    asyncio.get_running_loop().call_later(49, lambda: begun.append(good.begun))
+    ids, origins, stats = await answer(world, job())
+    assert (ids, begun, good.begun) == (EXPECTED, [0], 1)
+    other, own = (Origin.DEVICE, Origin.CLOUD) if constrained == "server" else (Origin.CLOUD, Origin.DEVICE)
+    assert origins == [other] * 2 + [own] * 22
+    assert (failing.fired, Racing.of(stats).failovers, now_s()) == (1, 1, pytest.approx(50, abs=1))
+
+
+@pytest.mark.parametrize("constrained", ["server", "device"])
+async def test_without_a_budget_a_full_endpoint_is_no_reason_to_pay_for_the_other(constrained: str):
+    full, good = Failing(Gate(), "open", error=lambda: NoCapacity("full", 7.0)), Gate()
+    server, device = (good, full) if constrained == "server" else (full, good)
+    world = race(server, device, BOTH, **NO_BUDGET[constrained])
+    with pytest.raises(NoCapacity, match="full; the budget is spent") as refused:
+        await answer(world, job())
+    assert (refused.value.retry_after_s, full.fired, good.begun) == (7.0, 1, 0)
+    budgets = world.experience.accounts.of("").payer.budgets
+    assert [budgets[Side(constrained)].spent, budgets[Side(constrained)].tokens] == [0, len(PROMPT)]
 
 
 async def test_a_hand_over_to_one_that_stalls_is_given_up():

@@ -12,7 +12,17 @@ from hypothesis import strategies as st
 from tandem.policies.cost import MAINS_USD_PER_J, Costs, PerToken
 from tandem.policies.estimators.step_time import StepTimeModel
 from tandem.policies.estimators.windows import Latencies, Outputs
-from tandem.policies.race.dispatch import BOTH, NEVER, DispatchState, Side, Start, dispatch
+from tandem.policies.race.budget import Budget
+from tandem.policies.race.dispatch import (
+    BOTH,
+    DEVICE_ONLY,
+    NEVER,
+    SERVER_ONLY,
+    DispatchState,
+    Side,
+    Start,
+    dispatch,
+)
 from tandem.policies.race.migration import migration
 from tandem.policies.race.race import STALLED_S, Race, RaceAccount, RaceHistory
 
@@ -39,8 +49,8 @@ class Fixed:
         return BOTH
 
 
-def account() -> RaceAccount:
-    return RaceAccount(Fixed(), migration.create("buffered"))
+def account(share: float = 1.0) -> RaceAccount:
+    return RaceAccount(Fixed(), migration.create("buffered"), {side: Budget(share) for side in Side})
 
 
 def history() -> RaceHistory:
@@ -94,21 +104,33 @@ def test_what_the_constrained_one_takes_in_is_booked_as_often_as_it_does(
     if took_part:
         race.took_in(constrained, 100)
     race.first_token(other(constrained), 100, 0.5)
-    assert (budget.tokens, budget.spent) == (100, 100.0 * took_part)
     race.took_in(other(constrained), 120)  # of no interest
     race.took_in(constrained, 130)  # a fail-over with 30 tokens of the answer
     race.first_token(constrained, 130, 0.5)
-    assert (budget.tokens, budget.spent) == (100, 100.0 * took_part + 130)
+    assert (budget.tokens, budget.spent) == (100, 100), "as the plan expects"
+    race.over({SERVER: 0, DEVICE: 0})
+    assert (budget.tokens, budget.spent) == (100, 100 * took_part + 130)
     assert who.budgets[other(constrained)].tokens == 0
 
 
-def test_a_race_without_a_token_is_booked_when_it_is_given_up():
-    who = account()
-    race = a_race(who, history(), DEVICE_DEARER)
-    assert who.budgets[DEVICE].spent == 100, "as the plan expects"
-    race.took_in(SERVER, 100)
-    race.finish()
-    assert who.budgets[DEVICE].spent == 0
+@pytest.mark.parametrize(
+    ("costs", "constrained", "alone"),
+    [(DEVICE_CHEAPER, SERVER, DEVICE_ONLY), (DEVICE_DEARER, DEVICE, SERVER_ONLY)],
+)
+def test_where_the_budget_has_no_room_the_constrained_one_does_not_start(
+    costs: Costs, constrained: Side, alone: Start
+):
+    """Half of two prompts is one. It may go on with an answer only where that was reserved, too."""
+    who = account(0.5)
+    first, second, third = (a_race(who, history(), costs) for _ in range(3))
+    assert [race.start for race in (first, second, third)] == [alone, BOTH, alone]
+    assert (first.limit, second.limit) == (0, 100)
+    assert (first.starts(0), second.starts(0), second.starts(1)) == (alone, BOTH, alone)
+    assert second.may_start(constrained, 0)
+    second.took_in(constrained, 100)
+    assert second.starts(0) == alone, "it was taken in once"
+    for race in (first, second):
+        assert race.may_start(other(constrained), 1000)
 
 
 prompts = st.integers(1, 300)
@@ -158,7 +180,11 @@ def test_whatever_happens_the_books_are_right_and_decisions_make_sense(
             races.append(Race(tokens, most, rate, costs, who, known, coin, share))
             prompts.append(tokens)
             taken_in.append(0)
-            assert min(races[-1].start.server_s, races[-1].start.device_s) == 0.0
+            start = races[-1].start
+            assert min(start.server_s, start.device_s) == 0.0
+            started = start.server_s if costs.constrained is SERVER else start.device_s
+            assert started == NEVER or tokens <= races[-1].limit
+            assert budget.reserved <= budget.allowed or share == 1.0
             continue
         at = which % len(races)
         race = races[at]
@@ -179,11 +205,13 @@ def test_whatever_happens_the_books_are_right_and_decisions_make_sense(
             case "hand_over":
                 moves = race.hand_over(side, tokens, now_s)
                 assert not moves or dear, "nothing goes where decoding is dearer"
+                spends = moves and other(side) is costs.constrained
+                assert not spends or taken_in[at] + tokens <= race.limit
                 assert not moves or not (other(side) is SERVER and rate and not len(known.ttft))
                 assert race.patience_s(side, tokens) >= STALLED_S
-    for race in races:
-        race.finish()
-    assert budget.spent == pytest.approx(sum(taken_in), abs=1e-9)
+    for race, spent in zip(races, taken_in, strict=True):
+        race.over({costs.constrained: spent})
+    assert budget.spent == budget.reserved == sum(taken_in)
     assert budget.tokens == sum(prompts)
 
 
@@ -210,7 +238,7 @@ def test_the_answer_goes_where_decoding_is_cheaper():
 def test_a_server_that_was_never_seen_gets_no_answer_that_is_read(name: str):
     """Nobody knows how long it would take, so no buffer is large enough."""
     who = RaceAccount(dispatch.create(name), migration.create("buffered"))
-    race = Race(100, 1000, 5.0, DEVICE_DEARER, who, history(), coin=0.1)
+    race = Race(100, 1000, 5.0, DEVICE_DEARER, who, history(), coin=0.1, share=1.0)
     assert race.start == Start(NEVER, 0.0)
     race.took_in(DEVICE, 100)
     race.first_token(DEVICE, 100, 0.5)
@@ -285,6 +313,7 @@ def test_a_hand_over_to_what_was_kept_is_booked_with_what_it_takes_in():
     assert list(known.ttft) == [0.8], "whoever keeps running says how long it takes"
     assert race.hand_over(DEVICE, 3, 0.0)
     race.took_in(SERVER, 3)
+    race.over({SERVER: 103, DEVICE: 100})
     assert who.budgets[SERVER].spent == 103
 
 
@@ -311,6 +340,30 @@ def test_it_does_not_go_beyond_a_budget():
     assert not raced.hand_over(DEVICE, 1, 0.0)
     raced.took_in(SERVER, 100)
     assert raced.hand_over(DEVICE, 1, 0.0)
+    raced.limit = 200.0
+    assert not raced.hand_over(DEVICE, 1, 0.0), "prompt and answer would make 201"
+    raced.limit = 201.0
+    assert raced.hand_over(DEVICE, 1, 0.0)
+
+
+def test_what_a_hand_over_takes_in_is_reserved_with_the_prompt():
+    """As much as an answer probably has, 128 tokens, where the constrained endpoint decodes more cheaply."""
+    who, known = account(0.5), history()
+    for _ in range(9):
+        a_race(who, known, DEVICE_CHEAPER).over({SERVER: 0})
+    assert a_race(who, known, DEVICE_CHEAPER).limit == 100
+    assert a_race(who, known, SERVER_DECODES_CHEAPER).limit == 228
+
+
+def test_a_loser_keeps_no_prompt_that_the_budget_has_no_answer_for():
+    race = a_race(account(), history(), SERVER_DECODES_CHEAPER)
+    for side in Side:
+        race.took_in(side, 100)
+    race.first_token(DEVICE, 100, 0.1)
+    race.limit = 100.0
+    assert not race.keep_loser(SERVER)
+    race.limit = 101.0
+    assert race.keep_loser(SERVER)
 
 
 def test_what_races_have_taught_travels():
