@@ -1,6 +1,6 @@
-"""The engine protocol over a core, whoever takes the core through its steps: a thread, or a clock.
+"""The engine protocol over a core, which a driver (a thread or a virtual clock) takes through its steps.
 
-The event loop hands commands over and is handed back all outcomes of a step together.
+The event loop hands over commands, and receives all outcomes of a step together.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ class Driver(Protocol):
 
 
 class CoreEngine:
-    """Sessions of one core."""
+    """The Engine protocol over one core."""
 
     def __init__(
         self, core: Core, driver: Driver, info: EngineInfo, tokenizer: Spelling | None = None
     ) -> None:
-        """tokenizer: to recognise stop strings; without one they are refused."""
+        """tokenizer: recognises stop strings; None refuses requests that have some."""
         self.info = msgspec.structs.replace(info, context=min(info.context, core.config.kv_tokens))
         self._core, self._driver, self._tokenizer = core, driver, tokenizer
         self._sequence: type[CoreSequence] = CoreSequence
@@ -91,28 +91,28 @@ class CoreEngine:
         return session
 
     def check_request(self, prompt: Sequence[int], log: Sequence[int], sampling: Sampling) -> None:
-        """Raises InvalidRequest, ContextOverflow."""
+        """Raise InvalidRequest or ContextOverflow for a request that this engine does not take."""
         check_request(prompt, log, sampling, self.info.vocab_size, self.info.context)
 
     def number(self) -> int:
-        """Of a new session, or of a branch of one."""
+        """Return a new number for a session, or for a branch of one."""
         self._numbers += 1
         return self._numbers
 
     @property
     def sessions(self) -> int:
-        """Open ones."""
+        """Number of open sessions."""
         return len(self._sessions)
 
     @property
     def blocks_used(self) -> int:
-        """Blocks that sessions hold."""
+        """Number of blocks that sessions hold."""
         pool = self._core.memory.pool
         return pool.num_blocks - pool.available
 
     @property
     def counters(self) -> EngineStats:
-        """Counters since the start; the gauges among them are `stats`' to fill in."""
+        """Counters since the start. Its gauges are not up to date, see `stats`."""
         return self._core.stats
 
     async def stats(self) -> EngineStats:
@@ -123,7 +123,7 @@ class CoreEngine:
         return stats
 
     def gauges(self) -> EngineStats:
-        """As `stats`, without a wait, and of sessions only what the core knows."""
+        """Return counters, and gauges that the core knows, at once."""
         return self._core.gauges()
 
     async def close(self) -> None:
@@ -133,14 +133,14 @@ class CoreEngine:
         self.fail(EngineStopped("the engine was closed"))
 
     def fail(self, error: EngineError) -> None:
-        """Fail every session, on the event loop: the core works no more."""
+        """Fail every session, on the event loop, because the core has stopped."""
         self._failure = error
         sessions, self._sessions = self._sessions, {}
         for session in sessions.values():
             session.fail(error)
 
     def forget(self, sequence: CoreSequence) -> None:
-        """A session has ended."""
+        """Remove a session that has ended."""
         self._sessions.pop(sequence.number, None)
 
     def _check_running(self) -> None:
@@ -149,8 +149,6 @@ class CoreEngine:
 
 
 class CoreSession(BaseSession):
-    """A session of a CoreEngine."""
-
     def __init__(self, engine: CoreEngine, core: Core, driver: Driver, sequence: CoreSequence) -> None:
         super().__init__(engine.info)
         self._engine, self._core, self._driver, self._sequence = engine, core, driver, sequence
@@ -166,7 +164,7 @@ class CoreSession(BaseSession):
                     if tokens.finish is None:
                         yield tokens
                         continue
-                    self._rest(stream)  # whether or not the consumer asks on
+                    self._rest(stream)  # the operation is over even if the consumer stops here
                     yield tokens
                     return
         finally:
@@ -217,12 +215,13 @@ class CoreSession(BaseSession):
             self._resolve(self._pending, copy.copy(self._ended))
 
     def fail(self, error: EngineError) -> None:
-        """The engine works no more."""
+        """End the session because the engine has stopped."""
         if self._end(error):
             self._resolve(self._pending, copy.copy(error))
 
     async def _operation(self, operation: str, run: Callable[[Receive], None]) -> Any:
-        """An operation with one outcome, which `run` (where the core works) passes to its argument."""
+        """Run an operation that has one outcome, and return it. `run`, called on the core's side, passes it to its
+        argument."""
         future: asyncio.Future[Any] = self._loop.create_future()
         try:
             receive = partial(self._resolve, future)
@@ -236,7 +235,7 @@ class CoreSession(BaseSession):
             del future, receive  # an exception holds this frame, and it must not hold the exception
 
     def _start(self, operation: str, pending: asyncio.Future[Any] | Stream, run: Command) -> None:
-        """Hand the next operation over; its outcome or error ends up in `pending`."""
+        """Hand the next operation over; its outcome or error is put into `pending`."""
         self._engine._check_running()
         self._begin(operation)
         self._pending = pending
@@ -250,7 +249,7 @@ class CoreSession(BaseSession):
         self._driver.submit(command)
 
     def _resolve(self, pending: asyncio.Future[Any] | Stream | None, outcome: Any) -> None:
-        """On the event loop: the outcome, or the error, of an operation."""
+        """Put the outcome or error of an operation into `pending`, on the event loop."""
         if isinstance(pending, Stream):
             pending.put(outcome)
         elif pending is not None and not pending.done():
@@ -261,7 +260,7 @@ class CoreSession(BaseSession):
         self._rest(pending)
 
     def _rest(self, pending: asyncio.Future[Any] | Stream | None) -> bool:
-        """That operation is over; whether it still ran."""
+        """Mark the operation of `pending` as over; return whether it was still running."""
         if self._pending is not pending:
             return False
         self._pending, self._busy = None, False

@@ -1,4 +1,4 @@
-"""The KV cache's second tier: which blocks of host memory hold what, and when copies are done."""
+"""The KV cache's second tier: blocks of host memory, and the copies to and from them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from tandem.engine.config import HostMemory
 
 
 class Copy(Protocol):
-    """A copy that was submitted."""
+    """A submitted copy."""
 
     @property
     def left_s(self) -> float:
-        """Seconds until it is done, as far as known; 0: it is."""
+        """Seconds until the copy is done, as far as known; 0 if it is."""
         ...
 
     def wait(self) -> None:
@@ -22,29 +22,30 @@ class Copy(Protocol):
 
 
 class HostCopies(Protocol):
-    """Copies blocks between the two tiers, those of one direction after one another."""
+    """Copies blocks between the two tiers. Copies of one direction run one after another."""
 
     def save(self, blocks: Sequence[int], hosts: Sequence[int]) -> Copy:
         """Copy blocks of the KV cache to host blocks."""
         ...
 
     def load(self, hosts: Sequence[int], blocks: Sequence[int], after: Copy | None = None) -> Copy:
-        """Copy host blocks to blocks of the KV cache; after: the save that fills them, if it may be under way."""
+        """Copy host blocks to blocks of the KV cache, after `after`, the save that fills them, if one may be
+        under way."""
         ...
 
     @property
     def queue_s(self) -> float:
-        """Seconds that a load submitted now would wait for."""
+        """Seconds that a load submitted now would wait."""
         ...
 
     @property
     def block_s(self) -> float:
-        """Seconds to copy a block, as configured or as measured."""
+        """Seconds to copy a block, configured or measured."""
         ...
 
 
 class HostTier:
-    """The host blocks of one engine, free ones and those in use."""
+    """The host blocks of one engine: which are free, and copies to and from them."""
 
     def __init__(self, settings: HostMemory, copies: HostCopies) -> None:
         self.settings = settings
@@ -54,20 +55,20 @@ class HostTier:
 
     @property
     def free(self) -> int:
-        """Host blocks that hold nothing."""
+        """Number of free host blocks."""
         return len(self._free)
 
     def take(self, most: int) -> list[int]:
-        """Up to `most` free host blocks."""
+        """Take up to `most` free host blocks."""
         return [self._free.pop() for _ in range(min(most, len(self._free)))]
 
     def give(self, hosts: Sequence[int]) -> None:
-        """These host blocks hold nothing of worth any more."""
+        """Free host blocks."""
         self._free += hosts
 
     @property
     def queue_s(self) -> float:
-        """Seconds that a load submitted now would wait for."""
+        """Seconds that a load submitted now would wait."""
         return self._copies.queue_s
 
     @property
@@ -77,14 +78,18 @@ class HostTier:
 
 
 class EmulatedLink:
-    """One direction of a bus that carries so many bytes/s, in emulated time; infinite: copies take no time."""
+    """One direction of a bus in emulated time.
+
+    bytes_per_s: its bandwidth; infinite for copies that take no time.
+    """
 
     def __init__(self, bytes_per_s: float, clock: Callable[[], float]) -> None:
         self.bytes_per_s, self._clock = bytes_per_s, clock
         self._busy_until = 0.0
 
     def carry(self, size_bytes: float, after: Copy | None = None) -> Copy:
-        """A copy of that size, after those submitted before it; after: one of the other direction to wait for."""
+        """Submit a copy of `size_bytes`. It begins after those submitted before it, and after `after` in the other
+        direction."""
         now = self._clock()
         begin_at = max(self._busy_until, now if after is None else now + after.left_s)
         self._busy_until = begin_at + size_bytes / self.bytes_per_s
@@ -92,12 +97,12 @@ class EmulatedLink:
 
     @property
     def queue_s(self) -> float:
-        """Seconds until all copies submitted so far are done."""
+        """Seconds until all submitted copies are done."""
         return max(0.0, self._busy_until - self._clock())
 
 
 class EmulatedBus:
-    """Both directions of a bus, as configured, in emulated time. It moves no data."""
+    """Both directions of a configured bus, in emulated time. It moves no data."""
 
     def __init__(self, block_bytes: float, settings: HostMemory, clock: Callable[[], float]) -> None:
         """clock: seconds."""
@@ -132,4 +137,4 @@ class _Emulated:
         return max(0.0, self._done_at - self._clock())
 
     def wait(self) -> None:
-        """Nothing: the data are copied when the copy is submitted."""
+        """Return at once: the data are copied when the copy is submitted."""

@@ -1,6 +1,6 @@
 """Paged KV cache: fixed-size blocks, a block table per sequence, whole blocks shared between equal prefixes.
 
-This module keeps the books; the tensors live in `engine.torch.model.KVPool`. Token positions of a sequence map to
+This module keeps the books; the tensors are in `engine.torch.model.KVPool`. Token positions of a sequence map to
 slots: slot = table[position // block_size] · block_size + position % block_size.
 """
 
@@ -9,27 +9,31 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
-# A block's content is named exactly (no hash that could collide): its parent's name and its tokens.
+# A block's content has an exact name, its parent's name and its tokens: unlike a hash, it cannot collide.
 _Key = tuple[int, tuple[int, ...]]
 
 
 class BlockTable:
-    """The blocks of one sequence, in order. `shared` counts the leading ones whose content is registered."""
+    """The blocks of one sequence, in order.
+
+    shared: leading blocks whose content is registered.
+    tail: name of the last registered block; 0 for the empty prefix.
+    """
 
     __slots__ = ("blocks", "shared", "tail")
 
     def __init__(self) -> None:
         self.blocks: list[int] = []
         self.shared = 0
-        self.tail = 0  # name of the last registered block; 0 is the empty prefix
+        self.tail = 0
 
 
 class BlockPool:
     """Allocates `num_blocks` blocks of `block_size` tokens.
 
-    A block is used (held by one or more tables), cached (held by none, but its content is registered and
-    may be taken up again) or free. Cached blocks are given away, least recently used first, when no free
-    block is left, so `available` counts both.
+    A block is used (held by one or more tables), cached (held by none, but its content is registered and can be taken
+    up again) or free. Where no free block is left, cached blocks are reused, least recently used first, so `available`
+    counts both.
 
     copy_block(source, target): copies a block's tensors, for a shared block that one sequence rewrites.
     """
@@ -37,26 +41,26 @@ class BlockPool:
     def __init__(self, num_blocks: int, block_size: int, copy_block: Callable[[int, int], None]) -> None:
         self.num_blocks, self.block_size = num_blocks, block_size
         self._copy_block = copy_block
-        self._untouched = 0  # the first block that was never used; nor were those after it
-        self._free: list[int] = []  # of those before it
+        self._untouched = 0  # first block that was never used, nor any after it
+        self._free: list[int] = []  # used and released, among those before `_untouched`
         self._cached: OrderedDict[int, None] = OrderedDict()
-        self._references: dict[int, int] = {}  # of used blocks
+        self._references: dict[int, int] = {}  # holders of each used block
         self._by_key: dict[_Key, int] = {}  # registered content → block
         self._key_of: dict[int, _Key] = {}
-        self._name_of: dict[int, int] = {}  # block → the name its children use as parent
+        self._name_of: dict[int, int] = {}  # block → name that its children use as parent
         self._last_name = 0
 
     @property
     def available(self) -> int:
-        """Blocks that an allocation can get."""
+        """Number of blocks that can be allocated."""
         return self.num_blocks - len(self._references)
 
     def blocks_for(self, tokens: int) -> int:
         return -(-tokens // self.block_size)
 
     def match(self, table: BlockTable, tokens: Sequence[int], limit: int) -> int:
-        """Fill the empty `table` with registered blocks equal to the beginning of `tokens`, `limit` tokens
-        at most; returns how many tokens they cover."""
+        """Fill the empty `table` with registered blocks equal to the beginning of `tokens`, `limit` tokens at most;
+        return the number of tokens that they cover."""
         size = self.block_size
         for start in range(0, limit - size + 1, size):
             block = self._by_key.get((table.tail, tuple(tokens[start : start + size])))
@@ -69,7 +73,7 @@ class BlockPool:
         return table.shared * size
 
     def grow(self, table: BlockTable, tokens: int) -> bool:
-        """Give `table` the blocks for `tokens` tokens; False, and nothing changed, if there are too few."""
+        """Give `table` the blocks for `tokens` tokens. Return False, and change nothing, if there are too few."""
         missing = self.blocks_for(tokens) - len(table.blocks)
         if missing > self.available:
             return False
@@ -79,7 +83,7 @@ class BlockPool:
 
     def fork(self, table: BlockTable, branch: BlockTable, tokens: int) -> bool:
         """Give the empty `branch` the first `tokens` tokens of `table`: its registered blocks, and copies of the
-        others. False, and nothing changed, if there are too few blocks for those."""
+        others. Return False, and change nothing, if there are too few blocks for the copies."""
         shared, count = min(table.shared, tokens // self.block_size), self.blocks_for(tokens)
         if count - shared > self.available:
             return False
@@ -96,7 +100,8 @@ class BlockPool:
     def register(self, table: BlockTable, tokens: Sequence[int], computed: int) -> None:
         """Make the full blocks among the first `computed` tokens available to other sequences.
 
-        Only for tokens that will not be rolled back (a prompt, accepted output), else it is wasted work.
+        Use it only for tokens that will not be rolled back (a prompt, accepted output): registering others is wasted
+        work.
         """
         size = self.block_size
         while (table.shared + 1) * size <= computed:
@@ -108,7 +113,7 @@ class BlockPool:
                 self._last_name += 1
                 self._by_key[key], self._key_of[block] = block, key
                 self._name_of[block] = self._last_name
-            elif twin != block:  # another sequence computed the same content first: share its block
+            elif twin != block:  # another sequence registered the same content first: share its block
                 self._hold(twin)
                 self._release(block)
                 table.blocks[table.shared] = block = twin
@@ -116,10 +121,10 @@ class BlockPool:
             table.shared += 1
 
     def truncate(self, table: BlockTable, tokens: int) -> bool:
-        """Roll back to the first `tokens` tokens; the blocks beyond are given up.
+        """Roll back to the first `tokens` tokens, and give up the blocks beyond.
 
-        If that cuts a shared block in two, the sequence gets a copy of its own. False, and nothing
-        changed, if there is no block for that copy.
+        If that cuts a shared block, the sequence gets its own copy. Return False, and change nothing, if there is no
+        block for the copy.
         """
         keep = self.blocks_for(tokens)
         whole = tokens // self.block_size
@@ -137,7 +142,7 @@ class BlockPool:
 
     def release(self, table: BlockTable) -> None:
         """Give up all blocks; registered ones stay cached for later prefixes."""
-        for block in reversed(table.blocks):  # the children first, so that they are evicted before parents
+        for block in reversed(table.blocks):  # children are evicted before their parents
             self._release(block)
         table.blocks.clear()
         table.shared = table.tail = 0

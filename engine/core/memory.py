@@ -1,7 +1,7 @@
-"""Which sessions hold KV blocks: admission, making room for a step's grants, preemption and return, rollback.
+"""Which sessions hold KV blocks: admission, room for a step's grants, preemption and return, rollback.
 
-With a second tier, what gives way goes to host memory and comes back from there, where that is sooner than
-computing it again; blocks are written through beforehand as they fill.
+With a second tier, the KV cache of preempted sessions goes to host memory, and is loaded from there where that is
+faster than computing it again. Blocks are written through as they fill.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from tandem.policies.estimators.step_time import StepTimeModel
 
 
 class Memory:
-    """The sessions of one engine over its pool of blocks; those that hold none wait.
+    """The sessions of one engine over its pool of blocks. Sessions that hold no blocks wait.
 
     max_sessions: sessions that hold blocks at once.
-    step_time: of the engine's steps, to know what recomputing takes.
-    tier: host memory, None for none.
+    step_time: model of the engine's step times, which gives the cost of recomputing.
+    tier: host memory; None if there is none.
     """
 
     def __init__(
@@ -33,20 +33,20 @@ class Memory:
         self._stats, self._step_time = stats, step_time
         self.sequences: dict[int, Sequence] = {}
         self.waiting: list[Sequence] = []  # oldest first
-        # Those with something to compute or to load, and a few that have no more.
+        # Sessions with something to compute or to load, and a few that have none left.
         self._active: dict[int, Sequence] = {}
-        self._leaving: list[tuple[Copy, BlockTable]] = []  # blocks that are given up when they are copied
-        self._short = False  # somebody who runs waits for blocks of those
+        self._leaving: list[tuple[Copy, BlockTable]] = []  # blocks that are freed when they are copied
+        self._short = False  # a running session waits for `_leaving`
         self._credit = 0.0  # blocks that may be written through
 
     def add(self, s: Sequence) -> None:
-        """A new session, which waits."""
+        """Add a new session, which waits."""
         self.sequences[s.number] = self._active[s.number] = s
         self.waiting.append(s)
 
     def fork(self, s: Sequence, branch: Sequence) -> bool:
-        """A new session whose first `branch.computed` tokens are computed as those of `s` are; False, and nothing
-        changed, if there is no room for it."""
+        """Add a session whose first `branch.computed` tokens are computed as those of `s` are. Return False, and change
+        nothing, if there is no room for it."""
         there = s.admitted and s.loading is None and not self._full
         if not there or not self.pool.fork(s.table, branch.table, branch.computed):
             return False
@@ -55,8 +55,8 @@ class Memory:
         return True
 
     def adopt(self, s: Sequence, branch: Sequence) -> bool:
-        """Swap what `s` holds for what a branch of it does, whose tokens begin with its own; False, and nothing
-        changed, if that is not there any more."""
+        """Swap the blocks of `s` for those of a branch whose tokens begin with its own. Return False, and change
+        nothing, if the branch's are gone."""
         if not (s.admitted and branch.admitted) or branch.computed < s.computed:
             return False
         self._finish_copies(s)
@@ -66,7 +66,7 @@ class Memory:
         return True
 
     def remove(self, s: Sequence) -> None:
-        """Free what the session holds."""
+        """Remove a session, and free what it holds."""
         del self.sequences[s.number]
         self._active.pop(s.number, None)
         self._finish_copies(s)
@@ -76,12 +76,12 @@ class Memory:
             self.waiting.remove(s)
 
     def wake(self, s: Sequence) -> None:
-        """It may have something to compute or to load."""
+        """Mark a session that may have something to compute or to load."""
         self._active[s.number] = s
 
     @property
     def busy(self) -> bool:
-        """Whether blocks are on their way out, which `admit` sees to."""
+        """Whether blocks are being copied out, which `admit` waits for."""
         return bool(self._leaving) or self._short
 
     @property
@@ -101,20 +101,20 @@ class Memory:
 
     @property
     def copying_s(self) -> float | None:
-        """Seconds until the next copy that somebody waits for is done; None if nobody does."""
+        """Seconds until the next copy that a session waits for is done; None if no session waits for one."""
         loading = [s.loading.left_s for s in self.sequences.values() if s.loading is not None]
         return min([*loading, *(copy.left_s for copy, _ in self._leaving)], default=None)
 
-    # -- what a scheduling control sees (policies.scheduling.control.MemoryView) --------------------------
+    # -- policies.scheduling.control.MemoryView ----------------------------------------------------------
 
     @property
     def block_size(self) -> int:
-        """Tokens."""
+        """Tokens of a block."""
         return self.pool.block_size
 
     @property
     def capacity(self) -> int:
-        """Tokens of KV cache."""
+        """Tokens that the KV cache holds."""
         return self.pool.num_blocks * self.pool.block_size
 
     @property
@@ -124,29 +124,32 @@ class Memory:
 
     @property
     def copy_s(self) -> float:
-        """Seconds to bring a token back from host memory; infinite without any."""
+        """Seconds to load a token from host memory; infinite without host memory."""
         return float("inf") if self.tier is None else self.tier.block_s / self.pool.block_size
 
     @property
     def copy_queue_s(self) -> float:
-        """Seconds until what waits to be copied is."""
+        """Seconds until all submitted copies are done."""
         return 0.0 if self.tier is None else self.tier.queue_s
 
     # -- admission --------------------------------------------------------------------------------------
 
     def admit(self) -> None:
-        """Let waiting sessions in, those with a task first, then by rank, while there is a place and their tokens
-        fit into the free blocks. For a task, sessions that wait for their client or are paused give way:
-        they may wait for long, and for this very task."""
+        """Let waiting sessions in, those with a task first, then by rank, while there is a place and their tokens fit
+        into the free blocks.
+
+        For a session with a task, admitted sessions that are paused or wait for their client are preempted: they may
+        wait for long, and for this very task.
+        """
         if self._leaving:
             self._collect()
         short, self._short = self._short, False
-        if short:  # who runs already gets the blocks that were freed for it
+        if short:  # the freed blocks are for sessions that already run
             return
         while candidates := [w for w in self.waiting if not w.paused]:
             s = min(candidates, key=lambda w: (w.task is None, w.rank))
             s.computed = self.pool.match(s.table, s.tokens, s.reusable)
-            # what its window needs, or else it would be let in only to give way again
+            # the whole window's blocks, or it would be let in only to be preempted again
             need = min(len(s.tokens) + max(1, s.window - 1), s.prompt_len + s.sampling.max_tokens)
             while self._full or not self.pool.grow(s.table, need):
                 idle = [r for r in self.sequences.values() if r.admitted and (r.pending == 0 or r.paused)]
@@ -166,16 +169,19 @@ class Memory:
 
     @property
     def _coming(self) -> int:
-        """Blocks that can be had now or when the copies under way are done."""
+        """Blocks that are free, or will be when the copies under way are done."""
         return self.pool.available + sum(len(table.blocks) for _, table in self._leaving)
 
     def make_room(self, granted: list[tuple[Sequence, int]]) -> list[tuple[Sequence, int]]:
-        """Blocks for every grant, by rank. Where the cache is full, others give way: first those that wait for
-        their client or are paused, then the last by rank; they come back later."""
+        """Allocate blocks for every grant, by rank; return the grants that have them.
+
+        Where the cache is full, sessions are preempted: first those that are paused or wait for their client, then the
+        last by rank. They return later.
+        """
         placed: list[tuple[Sequence, int]] = []
         size = self.pool.block_size
         for s, grant in sorted(granted, key=_by_rank):
-            if not s.admitted:  # gave way to one before it
+            if not s.admitted:  # preempted for one before it
                 continue
             if s.computed + grant <= len(s.table.blocks) * size:
                 placed.append((s, grant))
@@ -223,7 +229,7 @@ class Memory:
         if hosts:
             self._stats.blocks_written += len(hosts)
             copy = s.saving = tier.save(s.table.blocks[there : there + len(hosts)], hosts)
-            leaving = BlockTable()  # what is in host memory already is given up at once
+            leaving = BlockTable()  # blocks that are in host memory already are freed at once
             first = there if tier.settings.overlap else 0
             leaving.blocks = s.table.blocks[first:]
             del s.table.blocks[first:]
@@ -231,7 +237,7 @@ class Memory:
             self._collect()
 
     def _bring_back(self, s: Sequence) -> None:
-        """Load from host memory what the device's own prefix cache does not have, if that pays."""
+        """Load from host memory what the KV cache's prefixes do not have, if that is faster than recomputing it."""
         if self.tier is None:
             return
         size = self.pool.block_size
@@ -248,7 +254,7 @@ class Memory:
             self._forget(s, s.stored // size)  # a block that is not full will change
 
     def _loads(self, s: Sequence) -> bool:
-        """Whether it waits for its blocks still."""
+        """Return whether the session still waits for its blocks."""
         if s.loading is None:
             return False
         if s.loading.left_s > 0:
@@ -257,8 +263,8 @@ class Memory:
         return False
 
     def _finish_copies(self, s: Sequence) -> None:
-        """Its copies are done, or are waited for, where they read or write its blocks: those that it gave up on
-        giving way are kept until they are copied."""
+        """Finish the copies that read or write the session's blocks. Blocks that it gave up are kept in `_leaving`
+        until they are copied."""
         if not s.admitted:
             return
         for copy in (s.loading, s.saving):
@@ -268,8 +274,10 @@ class Memory:
         self._forget(s, s.computed // self.pool.block_size)  # a block that is not full will change
 
     def write_through(self, seconds: float) -> None:
-        """Copy blocks that have filled, as many as the link carries in so many seconds: the next step's. Those with
-        the most unread tokens first: they are likeliest to give way (TokenFlow, section 5.2)."""
+        """Copy filled blocks to host memory, as many as the link carries in `seconds`, the duration of the next step.
+
+        Blocks of sessions with the most unread tokens come first: those are preempted first (TokenFlow, section 5.2).
+        """
         tier = self.tier
         if tier is None or not tier.settings.write_through:
             return
@@ -295,7 +303,7 @@ class Memory:
             s.hosts += taken
             s.stored = len(s.hosts) * self.pool.block_size
             saved.append(s)
-        self._credit = min(self._credit - len(blocks), 1.0)  # an idle link is not made up for
+        self._credit = min(self._credit - len(blocks), 1.0)  # idle time of the link is not made up for
         if blocks:
             self._stats.blocks_written += len(blocks)
             copy = tier.save(blocks, hosts)
@@ -314,7 +322,7 @@ class Memory:
         self._leaving = left
 
     def _forget(self, s: Sequence, blocks: int) -> None:
-        """Only its first `blocks` blocks in host memory are of worth."""
+        """Keep only the first `blocks` host blocks of the session."""
         if self.tier is not None and len(s.hosts) > blocks:
             self.tier.give(s.hosts[blocks:])
             del s.hosts[blocks:]
@@ -325,7 +333,7 @@ class Memory:
         s.computed = 0
 
     def roll_back(self, s: Sequence, tokens: int) -> None:
-        """At most the first `tokens` of its computed tokens are still its tokens."""
+        """Roll back: at most the first `tokens` computed tokens stay valid."""
         self.wake(s)
         if tokens < max(s.computed, s.stored):
             self._finish_copies(s)
@@ -341,5 +349,6 @@ def _by_rank(granted: tuple[Sequence, int]) -> int:
 
 
 def _first_to_go(s: Sequence) -> tuple[bool, int]:
-    """Who waits for its client or is paused goes before the others, the last by rank first."""
+    """Key whose maximum is preempted first: paused sessions and those that wait for their client, then the last by
+    rank."""
     return s.pending == 0 or s.paused, s.rank

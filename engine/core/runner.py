@@ -1,4 +1,4 @@
-"""What a core needs of whatever computes its steps: a model, or a clock that stands in for one."""
+"""What a core needs of its runner, which computes steps: a model, or a timer that stands in for one."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from tandem.engine.core.host_memory import HostCopies
 from tandem.engine.core.sequence import Sequence as Session
 
 Work = list[tuple[Session, int]]
-"""Sessions of a step, each with the positions that it computes."""
+"""The sessions of a step, each with the number of positions to compute."""
 
 
 class Outcome(NamedTuple):
-    """What became of a session whose window was computed.
+    """Result of a session whose window was computed.
 
-    accepted: of the task's drafts, how many stand.
-    token: the model's own, after those.
-    scores: of the accepted drafts and the token, where they were asked for.
+    accepted: number of the task's drafts that stand.
+    token: the model's own token after those.
+    scores: log-probabilities of the accepted drafts and the token; None if not asked for.
     q: (ids, probabilities) that a draft's token was drawn from, [width] each; None for a greedy one, except in a split
         model's outer part.
     hidden: rows that a forward task asked for.
@@ -35,10 +35,11 @@ class Outcome(NamedTuple):
 
 
 class Runner(Protocol):
-    """Computes steps over paged keys and values. All of it is called on the core's thread."""
+    """Computes steps over paged keys and values. Called on the core's thread only."""
 
     def run(self, work: Work, complete: Sequence[Session]) -> list[Outcome]:
-        """Compute a step; the outcomes of the sessions whose windows it completes, in their order."""
+        """Compute a step; return the outcomes of `complete`, the sessions whose windows it completes, in their
+        order."""
         ...
 
     def copy_block(self, source: int, target: int) -> None:
@@ -46,5 +47,5 @@ class Runner(Protocol):
         ...
 
     def host_copies(self, settings: HostMemory, clock: Callable[[], float]) -> HostCopies:
-        """What copies blocks between the KV cache and `settings.blocks` blocks of host memory; clock: seconds."""
+        """Return copies between the KV cache and `settings.blocks` blocks of host memory; clock: in seconds."""
         ...

@@ -1,4 +1,4 @@
-"""One session inside the engine: its tokens, how far they are computed, and what it is asked to do."""
+"""One session inside the engine: its tokens, how many of them are computed, and its task."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ class Place:
     """A session's place in the engine's memory.
 
     table: its blocks of KV cache.
-    admitted: whether it may hold any.
-    computed: leading tokens whose keys and values are there.
-    hosts: host blocks that hold its first blocks.
-    stored: leading tokens that those are good for.
-    loading, saving: copies under way.
+    admitted: whether it may hold blocks.
+    computed: leading tokens whose keys and values are in the KV cache.
+    hosts: host blocks that hold copies of its first blocks.
+    stored: leading tokens whose keys and values are in `hosts`.
+    loading: copy from host memory under way; None if there is none.
+    saving: copy to host memory under way; None if there is none.
     """
 
     __slots__ = ("admitted", "computed", "hosts", "loading", "saving", "stored", "table")
@@ -39,29 +40,29 @@ class Place:
         self.saving: Copy | None = None
 
     def recede(self, tokens: int) -> None:
-        """At most the first `tokens` of what is computed are still right."""
+        """Roll back: at most the first `tokens` computed tokens stay valid."""
         self.computed = min(self.computed, tokens)
 
 
 class Sequence(Place):
     """A prompt and its output.
 
-    number: order of opening, the session's age.
+    number: order of opening.
     arrival: order of its present task.
     tokens: prompt and output, tentative drafts included.
-    confirmed: leading tokens that are no tentative draft; only they may be shared as a prefix.
-    goal: tokens, drafts under verification included, that are to be computed next; see `pending`.
+    confirmed: leading tokens that are no tentative drafts; only these may be shared as a prefix.
+    goal: tokens to be computed next, drafts under verification included; see `pending`.
     window: positions at the end of `pending` whose logits the task needs together.
-    rank: who comes first where not all can run, the lowest.
-    paused: it shall not run now.
-    fresh: it has had no token since it was let in.
+    rank: order in which sessions run where not all can, the lowest first.
+    paused: whether the scheduling policy keeps it from running.
+    fresh: whether it has had no token since it was admitted.
     ends: tokens with which the output ends.
-    reader: whoever takes the output in.
-    opened_s: when it was opened, or the one that its request had before, on the engine's clock.
+    reader: the client's reading of the output.
+    opened_s: when the request's first session was opened, on the engine's clock.
     """
 
     RESERVED = 1
-    """Last tokens that only a task computes: it needs their logits."""
+    """Last tokens that only a task computes, because it needs their logits."""
 
     __slots__ = (
         "_new_text",
@@ -93,7 +94,7 @@ class Sequence(Place):
         eos: int,
         text: Callable[[], tuple[Detokenizer, StopStrings]] | None = None,
     ) -> None:
-        """text: makes what watches the output for its stop strings, at the output's beginning."""
+        """text: makes the detokenizer and the stop strings at the output's beginning; None without stop strings."""
         super().__init__()
         self.number = self.arrival = self.rank = number
         self.prompt_len = len(prompt)
@@ -125,41 +126,41 @@ class Sequence(Place):
 
     @property
     def pending(self) -> int:
-        """Positions to compute before the task (or, without one, the prefill) has what it needs."""
+        """Positions to compute before the task, or without one the prefill, is done."""
         return max(0, self.goal - self.computed)
 
     def begin(self, task: Task, arrival: int) -> None:
-        """The session's next task."""
+        """Set the session's next task."""
         self.task, self.arrival = task, arrival
         self.window = task.window
         self.goal = len(self.tokens) + len(task.drafts)
 
     def end(self) -> None:
-        """No task is left."""
+        """Remove the task."""
         self.task = None
         self.goal, self.window = len(self.tokens) - self.RESERVED, 0
 
     def full_blocks(self, block_size: int) -> int:
-        """Blocks that will not change any more: computed, confirmed and full."""
+        """Number of blocks that will not change any more: computed, confirmed and full."""
         return min(self.computed, self.confirmed) // block_size
 
     @property
     def reusable(self) -> int:
-        """Leading tokens that it may find in the KV cache when it is let in."""
+        """Leading tokens that may be taken from cached prefixes on admission."""
         return min(self.confirmed, len(self.tokens) - 1)
 
     def upcoming(self, count: int) -> list[int] | np.ndarray:
-        """The next `count` tokens to compute."""
+        """Return the next `count` tokens to compute."""
         ids = self.tokens[self.computed : self.computed + count]
         if len(ids) < count and self.task is not None:
             ids += self.task.drafts[: count - len(ids)]
         return ids
 
-    # -- what a scheduling control sees (policies.scheduling.control.SessionView) -----------------------
+    # -- policies.scheduling.control.SessionView ---------------------------------------------------------
 
     @property
     def wanting(self) -> bool:
-        """Whether it has a task; otherwise its client is to ask first."""
+        """Whether the session has a task; otherwise it waits for its client."""
         return self.task is not None
 
     @property
@@ -174,7 +175,7 @@ class Sequence(Place):
 
     @property
     def missing(self) -> int:
-        """Tokens to be computed or brought back before it decodes."""
+        """Tokens to be computed or loaded before it decodes."""
         return (
             self.goal - self.computed - self.RESERVED
             if self.admitted
@@ -182,13 +183,13 @@ class Sequence(Place):
         )
 
     def reach(self, more: int) -> int:
-        """Tokens it may hold after so many more, its present window included."""
+        """Return the tokens that it may hold after `more` further ones, its present window included."""
         return min(len(self.tokens) + max(more, self.window), self.prompt_len + self.sampling.max_tokens)
 
     # -- output -----------------------------------------------------------------------------------------
 
     def append(self, ids: list[int]) -> int:
-        """Add output tokens as far as the output's end (`finish` then says why); how many those are."""
+        """Add output tokens up to the output's end, which sets `finish`; return how many were added."""
         tokens, most = self.tokens, self.prompt_len + self.sampling.max_tokens
         if self._text is None and len(tokens) + len(ids) < most and self.ends.isdisjoint(ids):
             tokens += ids
@@ -205,7 +206,7 @@ class Sequence(Place):
         return token in self.ends or self.output_len >= self.sampling.max_tokens
 
     def check_place(self, position: int, count: int) -> None:
-        """Raises InvalidRequest where so many tokens cannot be set from `position` of the output on."""
+        """Raise InvalidRequest if `count` tokens cannot be set from output position `position` on."""
         if not 0 <= position <= self.output_len or position + count > self.sampling.max_tokens:
             raise InvalidRequest(
                 f"cannot set {count} tokens at position {position}: the output has {self.output_len} "
@@ -213,7 +214,7 @@ class Sequence(Place):
             )
 
     def replace(self, position: int, tokens: Collection[Any]) -> int:
-        """Set the output from `position` on; returns how many leading tokens are unchanged."""
+        """Set the output from `position` on; return the number of leading tokens that are unchanged."""
         start = self.prompt_len + position
         same = 0
         for old, new in zip(self.tokens[start:], tokens, strict=False):
@@ -223,12 +224,12 @@ class Sequence(Place):
         self.tokens[start:] = tokens
         self.confirmed = len(self.tokens)
         self.goal = self.confirmed - self.RESERVED
-        # What watches text has no state to go back to, and an end that was found may lie before `position`.
+        # Stop strings cannot be rolled back, and an end that was found may lie before `position`.
         self._find_finish(0 if self._new_text or self.finish else position)
         return start + same
 
     def _find_finish(self, start: int = 0) -> None:
-        """Look through the output from token `start` on for where it ends."""
+        """Find where the output ends, from output token `start` on."""
         self._text = self._new_text and self._new_text()
         self.finish = None
         for count, token in enumerate(self.tokens[self.prompt_len + start :], start + 1):

@@ -1,7 +1,7 @@
 """The core of an engine: sessions, admission, and one batched step at a time.
 
-A step: the batching policy grants positions, the cache gives them room, the runner computes them, and each session
-whose window was completed gets its outcome. Everything here runs on one thread, or in virtual time on a loop.
+A step: the batching policy grants positions, the cache makes room for them, the runner computes them, and each session
+whose window is complete gets its outcome. All of it runs on one thread, or on a loop in virtual time.
 """
 
 from __future__ import annotations
@@ -28,14 +28,15 @@ from tandem.policies.scheduling.control import SchedulingControl
 from tandem.policies.scheduling.outstanding import outstanding
 
 GRACE_S = 0.002
-"""A session's first task usually follows at once. The engine waits this long for it, so that one step covers prompt and
+"""How long the engine waits for a session's first task, which usually follows at once: one step then covers prompt and
 first token, and none runs before the scheduling policy has seen the session."""
 
 
 class Core:
-    """Sessions over one runner. clock: seconds.
+    """Sessions over one runner.
 
-    step_time: what steps take, learnt while it runs.
+    clock: returns seconds.
+    step_time: model of step times, learnt while the core runs.
     stats: counters.
     """
 
@@ -48,7 +49,7 @@ class Core:
         batching_policy: BatchingPolicy | None = None,
         scheduling_policy: SchedulingPolicy | None = None,
     ) -> None:
-        """batching_policy, scheduling_policy: in place of those that the configuration names."""
+        """batching_policy, scheduling_policy: used in place of the configured ones."""
         self.runner, self.config, self.clock = runner, config, clock
         self.step_time = StepTimeModel()
         self.stats = EngineStats(blocks_total=config.kv_blocks)
@@ -65,12 +66,12 @@ class Core:
             self._control = SchedulingControl(scheduling_policy, self.memory, self.step_time, most)
         self._arrivals = 0
         self._began_s = 0.0
-        self._batch = 0, 0.0  # of this step: positions, and seconds until it was computed
-        self._grace_s: float | None = None  # for which it waits, see GRACE_S
-        self._ended_s: float | None = None  # the last step, if the next one follows at once
+        self._batch = 0, 0.0  # positions of this step, and seconds until it was computed
+        self._grace_s: float | None = None  # how much longer it waits, see GRACE_S
+        self._ended_s: float | None = None  # end of the last step, if the next one follows at once
 
     def gauges(self) -> EngineStats:
-        """Counters, and gauges of memory and work; may be called from another thread."""
+        """Return counters, and gauges of memory and work. May be called from another thread."""
         stats, memory = copy.copy(self.stats), self.memory
         stats.waiting, stats.blocks_free = len(memory.waiting), memory.pool.available
         stats.block_size = memory.block_size
@@ -83,22 +84,20 @@ class Core:
     # -- sessions ---------------------------------------------------------------------------------------
 
     def open(self, s: Sequence) -> None:
-        """A new session."""
+        """Add a session."""
         s.opened_s = self.clock() - s.sampling.waited_s
         self.memory.add(s)
         self.stats.opened += 1
         self._changed()
 
     def assign(self, s: Sequence, task: Task) -> None:
-        """Give the session its next task; a finished output ends it at once.
-
-        Raises InvalidRequest while another one runs.
-        """
+        """Give the session its next task; a finished output ends it at once. Raise InvalidRequest while another task
+        runs."""
         self._check_idle(s)
-        if s.confirmed < len(s.tokens):  # proposals that nobody confirmed are no output
+        if s.confirmed < len(s.tokens):  # unconfirmed proposals are no output
             self.extend(s, s.confirmed - s.prompt_len, [])
         if isinstance(task, ForwardTask):
-            if not task.window and s.goal <= s.computed:  # no more than a rollback
+            if not task.window and s.goal <= s.computed:  # only a rollback
                 task.deliver(Computed(np.empty((0, 0), np.float32)))
                 return
         elif isinstance(task, DraftTask):
@@ -113,9 +112,7 @@ class Core:
             return
         elif isinstance(task, VerifyTask) and task.drafts:
             room = s.sampling.max_tokens - s.output_len
-            if (
-                len(task.drafts) >= room
-            ):  # the target's own token needs a place: drafts beyond it could not stand
+            if len(task.drafts) >= room:  # the target's own token takes the last place
                 task = task.cut(room - 1)
         self._begin(s, task)
         self._changed()
@@ -128,9 +125,9 @@ class Core:
     def extend(self, s: Sequence, position: int, tokens: list[int] | np.ndarray) -> None:
         """Set the output from `position` on; the cache keeps the common part.
 
-        tokens: hidden states [positions, hidden] of a forward session.
+        tokens: ids; hidden states [positions, hidden] for a forward session.
 
-        Raises InvalidRequest for a position beyond the output, for tokens beyond max_tokens, or while a task runs.
+        Raise InvalidRequest for a position beyond the output, for tokens beyond max_tokens, or while a task runs.
         """
         self._check_idle(s)
         s.check_place(position, len(tokens))
@@ -144,7 +141,7 @@ class Core:
             self._changed()
 
     def cancel(self, s: Sequence) -> None:
-        """End the session and free its blocks; one that has ended is left alone."""
+        """End the session and free its blocks. Do nothing if it has ended."""
         if s.number not in self.memory.sequences:
             return
         self.memory.remove(s)
@@ -156,7 +153,7 @@ class Core:
             self.stats.finished += 1
 
     def close(self) -> None:
-        """End every session's task, and forget who waits for it; no step follows."""
+        """End every session's task, which holds its client. No step follows."""
         for s in self.memory.sequences.values():
             s.end()
 
@@ -172,18 +169,18 @@ class Core:
     # -- the step ---------------------------------------------------------------------------------------
 
     def step(self) -> bool:
-        """Form, compute and conclude a step; False if there was nothing to do before `idle_s` are over."""
+        """Form, compute and conclude a step. Return False if there is nothing to do for `idle_s`."""
         work = self.form()
         if work:
             self.conclude(work, self.runner.run(work, self.completed(work)))
         return work is not None
 
     def form(self) -> Work | None:
-        """Who takes part in the next step; None: there is nothing to do before `idle_s` are over. Empty: all gave way
-        to sessions that were granted nothing, which go first when this is called again.
+        """Return the work of the next step; None if there is nothing to do for `idle_s`.
 
-        What lies between two steps that follow each other counts to the second: delivery, commands, and the wait
-        for the interpreter while the event loop has it.
+        Empty work means that all were preempted for sessions that were granted nothing; call it again. The time between
+        two steps that follow each other counts to the second one: delivery, commands, and the wait for the interpreter
+        while the event loop holds it.
         """
         now = self.clock()
         self._began_s, self._ended_s = now if self._ended_s is None else self._ended_s, None
@@ -204,7 +201,7 @@ class Core:
         return work if work or memory.copying_s is None else None
 
     def _begun(self, ready: list[Sequence], now: float) -> list[Sequence]:
-        """Those whose first task is there, or does not follow at once."""
+        """Return the sessions whose first task has come, or has not come within GRACE_S."""
         since = now - GRACE_S
         begun = [s for s in ready if s.task is not None or s.opened_s <= since]
         self._grace_s = None
@@ -217,7 +214,8 @@ class Core:
         return [s for s, grant in work if s.task is not None and s.computed + grant == s.goal]
 
     def conclude(self, work: Work, outcomes: list[Outcome]) -> None:
-        """Advance every session by its grant, and give those whose window is complete their outcome, in their order."""
+        """Advance every session by its grant; deliver the outcomes of those whose window is complete, in their
+        order."""
         stats, register, size = self.stats, self.memory.pool.register, self.memory.block_size
         positions, i, now = sum(grant for _, grant in work), 0, self.clock()
         self._batch = positions, now - self._began_s
@@ -240,7 +238,7 @@ class Core:
 
     @property
     def idle_s(self) -> float | None:
-        """After a step that found nothing to do: when to try again, in seconds; None: when something is asked."""
+        """Seconds until a step is worth trying again after one that found nothing to do; None for the next command."""
         waits = [self.memory.copying_s, self._grace_s]
         if self._control is not None:
             waits.append(self._control.due_s(list(self.memory.sequences.values()), self.clock()))
@@ -249,14 +247,14 @@ class Core:
     def _decide(self, now: float) -> None:
         control = self._control
         assert control is not None
-        begin = time.thread_time()  # not what other threads take meanwhile
+        begin = time.thread_time()  # of this thread alone
         control.decide(list(self.memory.sequences.values()), now)
         if control.decisions != self.stats.decisions:
             self.stats.decisions = control.decisions
             self.stats.decision_s += time.thread_time() - begin
 
     def _slack(self, s: Sequence, now: float) -> int:
-        """Positions that a step may have if it shall end before the session's reader runs dry."""
+        """Return the positions that a step may have to end before the session's reader runs dry."""
         step_time = self.step_time
         return max(0, int((s.reader.dry_s(now) - step_time.base_s) / step_time.token_s))
 
@@ -294,7 +292,7 @@ class Core:
                 self.memory.roll_back(s, min(before + accepted, len(s.tokens) - 1))
             task.deliver(Verdict(accepted, ids, s.finish, scores))
         else:
-            if s.finish is None:  # the next token is new work: it stands behind work that waits already
+            if s.finish is None:  # the next token is new work, behind work that already waits
                 self._begin(s, task)
             task.deliver(Tokens(ids, s.finish, scores))
 

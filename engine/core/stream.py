@@ -1,4 +1,4 @@
-"""What a running generate has been delivered and its consumer not yet taken."""
+"""Tokens that a running generate has delivered, and its consumer has not taken yet."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tandem.engine.base import Tokens
 
 
 class Stream:
-    """One consumer; lighter than asyncio.Queue, which matters where 32 of them are served between two steps."""
+    """A queue with one consumer. It is cheaper than asyncio.Queue, which matters for 32 consumers between two steps."""
 
     __slots__ = ("_errors", "_items", "_loop", "_waiter")
 
@@ -28,7 +28,7 @@ class Stream:
             self._waiter.set_result(None)
 
     async def __aiter__(self) -> AsyncGenerator[Tokens, None]:
-        """All tokens as they come, to the last; raises the error that comes among them."""
+        """Yield all tokens as they come, up to those with `finish`; raise the error that follows them."""
         while True:
             for tokens in await self.take():
                 yield tokens
@@ -36,11 +36,11 @@ class Stream:
                     return
 
     async def take(self) -> list[Tokens]:
-        """Return everything there is, at least one item; raise the error that follows them."""
+        """Return all items there are, at least one; raise the error that follows them."""
         if not self._items and not self._errors:
             self._waiter = self._loop.create_future()
             await self._waiter
         if not self._items:
-            raise self._errors.pop()  # held by nothing else: its frames would be kept with it
+            raise self._errors.pop()  # not stored: the frames it holds would be kept with it
         items, self._items = self._items, []
         return items

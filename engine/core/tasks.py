@@ -1,4 +1,4 @@
-"""What a session is asked to do next: decode, check drafts, draft, or run hidden states through."""
+"""Tasks of a session: decode, verify drafts, draft, or run hidden states through."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ class GenerateTask:
 
 @dataclass(slots=True, eq=False)
 class VerifyTask:
-    """Check the drafts in one step and deliver the verdict.
+    """Verify the drafts in one step and deliver the verdict.
 
-    q_ids, q_probs: the distributions they were drawn from, [drafts, width] each; None for point masses.
+    q_ids: ids of the distributions that the drafts were drawn from, [drafts, width]; None for point masses.
+    q_probs: their probabilities, [drafts, width].
     """
 
     drafts: list[int]
@@ -39,7 +40,7 @@ class VerifyTask:
         return len(self.drafts) + 1
 
     def cut(self, drafts: int) -> VerifyTask:
-        """The same with the first `drafts` drafts only."""
+        """Return a task with the first `drafts` drafts only."""
         q_ids = None if self.q_ids is None else self.q_ids[:drafts]
         q_probs = None if self.q_probs is None else self.q_probs[:drafts]
         return VerifyTask(self.drafts[:drafts], q_ids, q_probs, self.deliver)
@@ -49,8 +50,8 @@ class VerifyTask:
 class DraftTask:
     """Decode `length` tentative tokens and deliver them with the distributions they were drawn from.
 
-    ids: those that there are so far.
-    q: (ids, probabilities) of each that was drawn by chance, [width] each.
+    ids: tokens so far.
+    q: (ids, probabilities) of each sampled token, [width] each.
     """
 
     length: int
@@ -71,7 +72,7 @@ class Computed(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class ForwardTask:
-    """Compute all there is and deliver the last `window` rows."""
+    """Compute all rows and deliver the last `window`."""
 
     window: int
     deliver: Callable[[Computed], None]
@@ -90,11 +91,12 @@ class ShallowTask:
 
 @dataclass(slots=True, eq=False)
 class RoundTask:
-    """Draft in the outer part of a split model until `length` tokens are tentative or `go_on`, told how probable the
-    last one was, has enough; and deliver.
+    """Draft in the outer part of a split model, and deliver.
 
-    closes: and compute the last of them, too, so that its hidden states are there.
-    closing: that is what is being done.
+    length: most tentative tokens.
+    go_on: called with the probability of the last token; returns whether to draft another one.
+    closes: whether the last token is computed, too, so that its hidden states are there.
+    closing: whether it is being computed.
     """
 
     length: int

@@ -1,4 +1,4 @@
-"""A core's steps in a thread of their own: a continuous loop that carries out commands between two steps."""
+"""Runs a core's steps in a thread of their own: a continuous loop that carries out commands between two steps."""
 
 from __future__ import annotations
 
@@ -20,28 +20,29 @@ _Outcome = tuple[Receive, Any]
 
 
 class ThreadDriver:
-    """Drives a core for as long as the process lives, or until `stop`.
+    """Drives a core until `stop`.
 
-    Commands go to the thread in a queue; the outcomes of a step go to the event loop in one call. The loop is called
-    once until it comes: asyncio empties the pipe that wakes it until nothing is left, so a thread that writes at every
-    short step would keep it there.
+    Commands go to the thread in a queue. The outcomes of a step go to the event loop in one call, and no further call
+    is
+    made until that has run: asyncio empties the pipe that wakes it until nothing is left, so a thread that wrote at
+        every short step would keep it there.
     """
 
     def __init__(self, core: Core, name: str, prepare: Callable[[], None] = lambda: None) -> None:
-        """name: of the thread.
-        prepare: called in it before anything else.
+        """name: the thread's.
+        prepare: called in the thread before anything else.
         """
         self._core, self._name, self._prepare = core, name, prepare
         self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
         self._outcomes: deque[_Outcome] = deque()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._called = False  # the loop, which has not come yet
+        self._called = False  # whether the loop was called and has not come yet
         self._stopping = False
         self._broke: Receive = _ignore
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self, broke: Receive) -> None:
-        """Begin. broke: told, on the event loop, of the EngineStopped with which a bug ended the thread."""
+        """Begin. broke: called on the event loop with EngineStopped if a bug ends the thread."""
         self._broke = broke
         self._thread.start()
 
@@ -62,7 +63,7 @@ class ThreadDriver:
             self._stopping = True
             self._commands.put(lambda: None)
             await asyncio.to_thread(self._thread.join)
-        self._broke = _ignore  # it is the engine's, which is to be freed
+        self._broke = _ignore  # the engine's method, which would keep the engine
         self._commands = queue.SimpleQueue()
 
     def _run(self) -> None:
@@ -75,14 +76,14 @@ class ThreadDriver:
                     self._wait(self._core.idle_s)
                 self._flush()
         except Exception as error:
-            # A bug: fail loudly and for good rather than serve on from a state nobody knows.
+            # A bug: fail for good, rather than serve on from a state that is not known.
             logger.exception("%s broke down", self._name)
             self._stopping = True
             self.deliver(self._broke, EngineStopped(f"the engine broke down: {error!r}"))
             self._flush()
 
     def _wait(self, limit_s: float | None) -> None:
-        """Carry out the next command, but wait for one no longer than this."""
+        """Carry out the next command, if one comes within `limit_s`."""
         try:
             command = self._commands.get(timeout=limit_s)
         except queue.Empty:
@@ -90,24 +91,23 @@ class ThreadDriver:
         command()
 
     def _drain(self) -> None:
-        """Carry out the commands that are there (not those that come meanwhile: a stream of them must not hold up
-        the steps)."""
+        """Carry out the commands that are there now. Later ones wait: a stream of them must not hold up the steps."""
         for _ in range(self._commands.qsize()):
             self._commands.get_nowait()()
 
     def _flush(self) -> None:
-        """Have the event loop take the outcomes so far."""
+        """Have the event loop receive the outcomes so far."""
         if not self._outcomes or self._called or self._loop is None:
             return
         self._called = True
         try:
             self._loop.call_soon_threadsafe(self._receive)
-        except RuntimeError:  # the loop was closed first: nobody waits any more
+        except RuntimeError:  # the loop was closed first: no client waits any more
             self._stopping = True
 
     def _receive(self) -> None:
-        """On the event loop."""
-        self._called = False  # first: what comes from here on is another call's
+        """Receive the outcomes, on the event loop."""
+        self._called = False  # first: outcomes that come from now on need another call
         for _ in range(len(self._outcomes)):
             receive, outcome = self._outcomes.popleft()
             receive(outcome)

@@ -1,8 +1,8 @@
-"""The middle of a split model behind the engine protocol: sessions of hidden states, which know of no token.
+"""The middle of a split model behind the engine protocol: sessions of hidden states, without any token.
 
-A session's rows stay in host memory (they are small beside keys and values), so that whoever gave way is computed
-again without asking the device. In place of token ids each row has a number that no other row has: the cache is keyed
-by them, so no session ever finds another's blocks, nor its own of what was rolled back.
+A session's rows stay in host memory (they are small beside keys and values), so that a preempted session is computed
+again without asking the device. Each row has a unique number in place of a token id. The cache is keyed by these
+numbers, so a session never finds blocks of another session, nor of its own rolled-back rows.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _numbers = count()
 class MiddleSequence(CoreSequence):
     """Rows of hidden states; `tokens` are their numbers.
 
-    known: positions of prompt and output that the device is certain of, as far as its rounds tell.
-    begun: those of them with which its answer began; None before.
+    known: positions of prompt and output that the device has confirmed, as far as its rounds tell.
+    begun: value of `known` at the first round; None before.
     """
 
     RESERVED = 0
@@ -45,7 +45,7 @@ class MiddleSequence(CoreSequence):
         self.begun: int | None = None
 
     def hear(self, known: int, now: float) -> None:
-        """A round begins, with what the one before gave the device's reader."""
+        """Note the beginning of a round, with the tokens that the last one gave the device's reader."""
         if self.begun is None:
             self.begun = known
         else:
@@ -76,7 +76,7 @@ class MiddleSequence(CoreSequence):
 
 
 class MiddleEngine(CoreEngine):
-    """Forward sessions of one core."""
+    """Sessions of hidden states over one core."""
 
     def __init__(self, core: Core, driver: Driver, info: EngineInfo, codec: Codec = CODEC) -> None:
         assert info.split is not None
@@ -94,14 +94,12 @@ class MiddleEngine(CoreEngine):
 
 
 class MiddleSession(CoreSession):
-    """A session of a MiddleEngine."""
-
     _engine: MiddleEngine
     _sequence: MiddleSequence
 
     @property
     def engine(self) -> MiddleEngine:
-        """Whose it is."""
+        """The session's engine."""
         return self._engine
 
     async def forward(self, position: int, hidden: Tensor, wanted: int) -> Forwarded:
@@ -110,15 +108,19 @@ class MiddleSession(CoreSession):
     async def compute(
         self, position: int, given: Callable[[], np.ndarray], judged: int, returned: int
     ) -> Computed:
-        """Hidden states from `position` on through these layers. given: those, asked for where the core works.
-        judged: how many of the last ones the device judges drafts by; returned: how many come back."""
+        """Run hidden states from `position` on through these layers.
+
+        given: returns the hidden states; called on the core's side.
+        judged: number of last rows that the device judges drafts by.
+        returned: number of last rows to return.
+        """
 
         def run(deliver: Receive) -> None:
             rows = given()
             if not 0 <= judged <= len(rows):
                 raise InvalidRequest(f"of {len(rows)} positions, {judged} cannot come back")
             self._core.extend(self._sequence, position, rows)
-            if judged:  # its drafts, and the last token that is certain
+            if judged:  # drafts, and the last confirmed token
                 self._sequence.hear(position + len(rows) - judged + 1, self._core.clock())
             self._core.assign(self._sequence, ForwardTask(returned, deliver))
 
@@ -127,15 +129,15 @@ class MiddleSession(CoreSession):
         return computed
 
     async def extend(self, position: int, tokens: Sequence[int]) -> None:
-        """No more than a rollback."""
+        """Roll back; tokens are refused."""
         if tokens:
             raise InvalidRequest(f"{self._engine.info.model} takes hidden states, no tokens")
         await super().extend(position, ())
 
 
 async def through(stages: Sequence[MiddleSession], position: int, hidden: Tensor, wanted: int) -> Forwarded:
-    """Hidden states through one stage after the other, as `Session.forward`: what is asked for next follows on its
-    heels. Between stages they are as they were computed, whatever the wire has."""
+    """Run hidden states through all stages, as `Session.forward`; the next call follows in the stage that this one
+    leaves. Between stages, hidden states are not encoded for the wire."""
     loop = asyncio.get_running_loop()
     began_s, batch_s = loop.time(), 0.0
     first = stages[0].engine
@@ -145,6 +147,6 @@ async def through(stages: Sequence[MiddleSession], position: int, hidden: Tensor
         computed = await stage.compute(position, given, wanted, returned)
         batch_s += computed.batch_s
         given = partial(np.asarray, computed.rows)
-    kind: Kind = hidden.dtype  # type: ignore[assignment]  # unpack has seen to it
+    kind: Kind = hidden.dtype  # type: ignore[assignment]  # unpack has checked it
     deep = first.codec.pack(computed.rows, kind)
     return Forwarded(deep, computed.batch_tokens, batch_s, loop.time() - began_s)

@@ -1,8 +1,8 @@
 """The outer part of a split model, see `engine.split.base`: drafting, judging and branches over a core.
 
-Shallow layers and adapter are one stack over one paged KV cache, in which the core's ordinary steps compute prompts and
-drafts. Their hidden states stay in host memory until the session ends, so that none is computed twice. Drafts are
-tentative tokens of the sequence, each with what it was drawn from.
+Shallow layers and adapter are one stack over one paged KV cache, in which the core's steps compute prompts and drafts.
+Their hidden states stay in host memory until the session ends, so that each is computed once. Drafts are tentative
+tokens of the sequence, each with the distribution it was drawn from.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ from tandem.engine.split.hidden_states import CODEC, Codec, Kind
 from tandem.engine.text import Spelling
 
 ALTERNATIVES = 8
-"""For the last drafted token, of which a proposal tells."""
+"""Alternatives for the last drafted token that a proposal carries."""
 
 
 class Choice(NamedTuple):
-    """What a token was drafted from: the likeliest ids and their probabilities, best first, and which it is."""
+    """The distribution that a token was drafted from: the likeliest ids and their probabilities, best first; and the
+    token."""
 
     ids: np.ndarray
     probabilities: np.ndarray
@@ -41,7 +42,7 @@ class Choice(NamedTuple):
 
     @property
     def alternatives(self) -> list[tuple[int, float]]:
-        """(id, probability): the token, then the others."""
+        """(id, probability) of the token, and then of the others."""
         pairs = zip(self.ids.tolist(), self.probabilities.tolist(), strict=True)
         return sorted(pairs, key=lambda pair: pair[0] != self.token)
 
@@ -51,10 +52,11 @@ class OuterSequence(CoreSequence):
 
     shallow: hidden states after the shallow layers.
     sent: leading positions whose states the middle has.
-    choices: of the tentative tokens.
+    choices: distributions of the tentative tokens.
     branches: sequences that go on from alternatives for the last token.
-    stem: of a branch, the sequence that has it.
-    branched_s, stepped_s: when the branches began and when the longest had its last token, on the core's clock.
+    stem: for a branch, the sequence that has it; None otherwise.
+    branched_s: when the branches began, on the core's clock.
+    stepped_s: when the longest branch had its last token.
     """
 
     __slots__ = ("branched_s", "branches", "choices", "sent", "shallow", "stem", "stepped_s")
@@ -70,7 +72,7 @@ class OuterSequence(CoreSequence):
 
     @property
     def reusable(self) -> int:
-        """No position whose hidden states are not there."""
+        """Leading tokens that may be taken from cached prefixes: none without hidden states."""
         return min(super().reusable, self.shallow.end)
 
     def recede(self, tokens: int) -> None:
@@ -83,13 +85,14 @@ class OuterSequence(CoreSequence):
         return super().replace(position, tokens)
 
     def stated(self) -> tuple[np.ndarray, np.ndarray] | tuple[None, None]:
-        """What the tentative tokens were drawn from, (ids, probabilities), [tokens, width] each; None if greedily."""
+        """Return the distributions of the tentative tokens, (ids, probabilities), [tokens, width] each; None for greedy
+        ones."""
         if self.sampling.greedy or not self.choices:
             return None, None
         return np.stack([c.ids for c in self.choices]), np.stack([c.probabilities for c in self.choices])
 
     def fork(self, number: int, token: int) -> OuterSequence:
-        """The same with another last token."""
+        """Return a copy with another last token."""
         output = [*self.tokens[self.prompt_len : -1], token]
         branch = OuterSequence(number, self.prompt, output, self.sampling, -1)
         branch.stem, branch.ends = self, self.ends
@@ -99,7 +102,7 @@ class OuterSequence(CoreSequence):
 
 
 class OuterRunner(Runner, Protocol):
-    """A runner that also notes hidden states in `OuterSequence.shallow`.
+    """A runner that also puts hidden states into `OuterSequence.shallow`.
 
     drafts: whether there is an adapter.
     """
@@ -107,19 +110,19 @@ class OuterRunner(Runner, Protocol):
     drafts: bool
 
     def judge(self, s: OuterSequence, deep: np.ndarray) -> Outcome:
-        """The outcome of the session's VerifyTask, whose rows after the middle are `deep`, [window, hidden]."""
+        """Return the outcome of the session's VerifyTask, whose rows after the middle are `deep`, [window, hidden]."""
         ...
 
 
 class OuterCore(Core):
-    """A core whose sessions are outer parts."""
+    """A core of outer sessions."""
 
     def __init__(self, runner: OuterRunner, config: EngineConfig, *args: Any, **policies: Any) -> None:
         super().__init__(runner, config, *args, **policies)
         self.outer = runner
 
     def shallow(self, s: OuterSequence, task: ShallowTask) -> None:
-        """Deliver when the task's positions are computed, but the last token's."""
+        """Compute the task's positions except the last token's, and deliver."""
         self._check_idle(s)
         task.end = min(task.end, s.confirmed - 1)
         if s.shallow.end >= task.end:
@@ -130,9 +133,9 @@ class OuterCore(Core):
         self._changed()
 
     def draft(self, s: OuterSequence, task: RoundTask) -> None:
-        """Go on drafting from the tentative tokens, as far as they are such as the task asks for."""
+        """Go on drafting from the tentative tokens that fit the task."""
         self._check_idle(s)
-        room = s.sampling.max_tokens - (s.confirmed - s.prompt_len) - 1  # one is the model's own
+        room = s.sampling.max_tokens - (s.confirmed - s.prompt_len) - 1  # the model's own token takes one
         task.length = min(task.length, room) if self.outer.drafts and s.finish is None else 0
         stand, ended = _standing(s, task)
         if stand < len(s.choices):
@@ -149,8 +152,8 @@ class OuterCore(Core):
         self._changed()
 
     def branch(self, s: OuterSequence, numbers: Sequence[int], task: RoundTask) -> int:
-        """Draft on from as many alternatives for the last tentative token as there are numbers, each with a copy of the
-        task."""
+        """Draft on from alternatives for the last tentative token, one a number, each with a copy of the task; return
+        how many there are."""
         self._check_idle(s)
         self.drop(s)
         if not s.choices or not s.admitted:
@@ -167,7 +170,7 @@ class OuterCore(Core):
         return len(s.branches)
 
     def judge(self, s: OuterSequence, deep: np.ndarray) -> Judgement:
-        """Computed at once, between two steps."""
+        """Judge the tentative tokens at once, between two steps."""
         self._check_idle(s)
         if s.finish is not None:
             return Judgement(Verdict(0, [], s.finish), s.sent)
@@ -188,14 +191,14 @@ class OuterCore(Core):
         return Judgement(verdicts[0], s.sent, ready, steps, s.stepped_s - s.branched_s if steps else 0.0)
 
     def drop(self, s: OuterSequence) -> None:
-        """Its branches are of no use."""
+        """Remove the session's branches."""
         for branch in s.branches:
             self.memory.remove(branch)
             branch.end()
         s.branches.clear()
 
     def form(self) -> Work | None:
-        for s in list(self.memory.waiting):  # a branch that gave way is not worth computing again
+        for s in list(self.memory.waiting):  # a preempted branch is not worth computing again
             assert isinstance(s, OuterSequence)
             if s.stem is not None:
                 s.stem.branches.remove(s)
@@ -243,7 +246,7 @@ class OuterCore(Core):
         self._close(s, task)
 
     def _close(self, s: OuterSequence, task: RoundTask) -> None:
-        """The tentative tokens are those that are wanted; the last of them may have to be computed."""
+        """End a round, after computing the last tentative token if the task wants its hidden states."""
         if not task.closes or s.shallow.end >= len(s.tokens):
             task.deliver()
             return
@@ -251,7 +254,7 @@ class OuterCore(Core):
         self._begin(s, task)
 
     def _adopt(self, s: OuterSequence) -> int:
-        """Go on as the branch that says what the output does now; how many tokens it has drafted beyond."""
+        """Continue as the branch that begins with the present output; return how many tokens it has drafted beyond."""
         length = len(s.tokens)
         for branch in s.branches:
             new = branch.tokens[length:]
@@ -270,7 +273,7 @@ class OuterCore(Core):
 
 
 def _ends(s: OuterSequence, task: RoundTask, count: int) -> bool:
-    """Whether a draft ends with the tentative token that is the `count`-th. The task is asked once for each."""
+    """Return whether a draft ends with the tentative token number `count`. `go_on` is asked once for each."""
     return (
         count >= task.length
         or s.tokens[s.confirmed + count - 1] in s.ends
@@ -279,7 +282,7 @@ def _ends(s: OuterSequence, task: RoundTask, count: int) -> bool:
 
 
 def _standing(s: OuterSequence, task: RoundTask) -> tuple[int, bool]:
-    """How many of the tentative tokens are such as the task asks for, and whether the draft ends with them."""
+    """Return how many tentative tokens fit the task, and whether the draft ends with them."""
     if task.length < 1:
         return 0, True
     for count in range(1, len(s.choices) + 1):
@@ -289,7 +292,10 @@ def _standing(s: OuterSequence, task: RoundTask) -> tuple[int, bool]:
 
 
 class OuterEngine(CoreEngine):
-    """Sessions of the outer part of a split model. kind: of its hidden states on the wire."""
+    """Sessions of the outer part of a split model.
+
+    kind: type of its hidden states on the wire.
+    """
 
     def __init__(
         self,
@@ -312,7 +318,7 @@ class OuterEngine(CoreEngine):
 
 
 class OuterSession(CoreSession):
-    """A session of an OuterEngine, see `engine.split.base.OuterSession`."""
+    """See `engine.split.base.OuterSession`."""
 
     _engine: OuterEngine
     _core: OuterCore
@@ -386,7 +392,8 @@ class OuterSession(CoreSession):
         return self._engine.codec.pack(rows, self._engine.kind)
 
     def _send(self, end: int) -> tuple[int, np.ndarray]:
-        """(position, states) of what the middle has not seen of the first `end` positions; it will have now."""
+        """Return (position, states) of those of the first `end` positions that the middle has not seen, and count them
+        as sent."""
         s = self._sequence
         position, rows = s.sent, s.shallow.between(s.sent, end)
         s.sent += len(rows)

@@ -1,7 +1,7 @@
-"""A middle in stages: P engines, each with some of its layers and a KV cache for them, one after the other.
+"""A middle in P stages: engines that each have some of the layers, and a KV cache for them.
 
-While one stage computes a chunk of hidden states the one before has the next, of the same session or of another's: so P
-batches are computed at once (HAT, section 3.3). What a session does it does at every stage.
+While one stage computes a chunk of hidden states, the stage before it computes the next one, of the same session or of
+another: P batches are computed at once (HAT, section 3.3). Each operation of a session runs at every stage.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from tandem.engine.session import BaseSession
 
 
 def spread(first: int, layers: int, stages: int) -> list[tuple[int, int]]:
-    """The layers from `first` on, in so many parts (first, end) that differ by one layer at most. Raises ValueError."""
+    """Return (first, end) of the layers from `first` on in `stages` parts that differ by one layer at most. Raise
+    ValueError if there are too few layers."""
     if not 1 <= stages <= layers - first:
         raise ValueError(f"{layers - first} layers cannot be {stages} stages")
     ends = [first + (layers - first) * (i + 1) // stages for i in range(stages)]
@@ -26,7 +27,7 @@ def spread(first: int, layers: int, stages: int) -> list[tuple[int, int]]:
 
 
 class Pipeline:
-    """The Engine protocol over the stages of a middle, which it closes."""
+    """The Engine protocol over the stages of a middle. It closes them."""
 
     def __init__(self, stages: Sequence[MiddleEngine]) -> None:
         self._stages = list(stages)
@@ -52,20 +53,20 @@ class Pipeline:
 
     @property
     def sessions(self) -> int:
-        """Open ones."""
+        """Number of open sessions."""
         return self._stages[0].sessions
 
     @property
     def blocks_used(self) -> int:
-        """Blocks that sessions hold, at all stages together."""
+        """Number of blocks that sessions hold, at all stages together."""
         return sum(stage.blocks_used for stage in self._stages)
 
     async def stats(self) -> EngineStats:
-        """Of the stage with the least room, whose steps are the pipeline's."""
+        """Return the stats of the stage with the least room, whose steps are the pipeline's."""
         return min([await stage.stats() for stage in self._stages], key=_room)
 
     def gauges(self) -> EngineStats:
-        """As `CoreEngine.gauges`, of that stage."""
+        """Return the gauges of that stage, as `CoreEngine.gauges`."""
         return min((stage.gauges() for stage in self._stages), key=_room)
 
     async def close(self) -> None:

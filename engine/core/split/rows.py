@@ -6,7 +6,7 @@ import numpy as np
 
 
 class Rows:
-    """[positions, hidden] float32, of the positions start .. end − 1."""
+    """[positions, hidden] float32 of the positions start .. end − 1."""
 
     __slots__ = ("_held", "end", "start")
 
@@ -15,7 +15,7 @@ class Rows:
         self._held = np.empty((0, 0), np.float32)
 
     def put(self, position: int, rows: np.ndarray) -> None:
-        """Those from `position` on, which follow what is there; what is there already stays."""
+        """Append rows that begin at `position`; rows of positions that are there already are ignored."""
         assert position <= self.end
         rows = rows[self.end - position :]
         if not (count := len(rows)):
@@ -30,9 +30,9 @@ class Rows:
         self.end += count
 
     def cut(self, position: int) -> None:
-        """Forget those from `position` on."""
+        """Drop the rows from `position` on."""
         self.end = max(self.start, min(self.end, position))
 
     def between(self, first: int, end: int) -> np.ndarray:
-        """A copy of those of the positions first .. end − 1, as far as they are there."""
+        """Return a copy of the rows of first .. end − 1 that are there."""
         return self._held[max(first, self.start) - self.start : min(end, self.end) - self.start].copy()
