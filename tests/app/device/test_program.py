@@ -322,7 +322,7 @@ async def test_its_owner_is_answered_when_the_cloud_has_just_died(
         _, stats = await said(laptop.address, QUESTIONS[0], LONG, cut)
         assert proxy.cuts
         assert (stats["mode"], stats["replans"]) == ("device", 1)
-        assert sum(stats["by_origin"].values()) > stats["by_origin"]["device"] > 0
+        assert sum(stats["tokens"]["by_origin"].values()) > stats["tokens"]["by_origin"]["device"] > 0
 
 
 async def test_the_next_gateway_is_found(
