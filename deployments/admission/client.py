@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Protocol
 
 from tandem.deployments.admission.controller import SILENT_S, Entry, Passage
@@ -23,6 +23,8 @@ class Router(Protocol):
     async def enter(self, replica: str, entry: Entry) -> Passage: ...
 
     def left(self, replica: str, requests: Sequence[int]) -> None: ...
+
+    async def leave(self, replica: str, requests: Sequence[int]) -> None: ...
 
     def under_way(self, replica: str, entries: Sequence[Entry]) -> None: ...
 
@@ -45,19 +47,31 @@ class Entrance:
     @asynccontextmanager
     async def pass_through(self, entry: Entry) -> AsyncIterator[Passage]:
         """Entered when the request may begin. Raises LimitReached."""
+        passage: Passage | None = None
         try:
             passage = await self._router.enter(self._name, entry)
             self._entries[entry.request] = entry
             if self._telling is None or self._telling.done():
                 self._telling = asyncio.get_running_loop().create_task(self._keep_telling())
             yield passage
+            if passage.counted:  # the account's next request may follow at once, and needs this one's place
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(CLOSING_S):
+                        if closing := self._closing():
+                            await asyncio.wait(closing)
+                        await self._router.leave(self._name, [entry.request])
+                        self._entries.pop(entry.request)
         finally:
-            if closing := self._closing():
-                task = asyncio.get_running_loop().create_task(_ended(closing))
-                self._leaving[task] = entry.request
-                task.add_done_callback(self._leave)
-            else:
-                self._say_left(entry.request)
+            if passage is None or entry.request in self._entries:
+                self._leave_soon(entry.request)
+
+    def _leave_soon(self, request: int) -> None:
+        if closing := self._closing():
+            task = asyncio.get_running_loop().create_task(_ended(closing))
+            self._leaving[task] = request
+            task.add_done_callback(self._leave)
+        else:
+            self._say_left(request)
 
     def _leave(self, task: asyncio.Task[None]) -> None:
         if (request := self._leaving.pop(task, None)) is not None:

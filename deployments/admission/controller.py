@@ -56,10 +56,15 @@ class Allowance:
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """A request may begin. What is left of its account's limits; None where there is none."""
+    """Permission to begin.
+
+    requests, tokens: what is left of the account's limits; None if there is none.
+    counted: the account may have only so many answers at once.
+    """
 
     requests: Allowance | None = None
     tokens: Allowance | None = None
+    counted: bool = False
 
 
 class _Limits:
@@ -126,7 +131,8 @@ class Gate:
             self._leave(replica, entry.request)
             raise
         now_s = self._clock()
-        return Passage(_allowance(limits.requests, now_s), _allowance(limits.tokens, now_s))
+        left = _allowance(limits.requests, now_s), _allowance(limits.tokens, now_s)
+        return Passage(*left, counted=terms.concurrent is not None)
 
     def used(self, account: str, tokens: int) -> None:
         """So many tokens were given out to it."""

@@ -39,6 +39,10 @@ class RouterClient(Client):
     def left(self, replica: str, requests: Sequence[int]) -> None:
         self.tell(Router.left, replica, requests)
 
+    async def leave(self, replica: str, requests: Sequence[int]) -> None:
+        """Return when the router knows that these requests are over."""
+        await self.ask(self._enter_s, Router.left, replica, requests)
+
     def under_way(self, replica: str, entries: Sequence[Entry]) -> None:
         self.tell(Router.under_way, replica, entries)
 

@@ -6,11 +6,12 @@ import asyncio
 import secrets
 import time
 from abc import abstractmethod
+from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any
 
 from fastapi import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from tandem.app.api.completions.admission import Admitted
 from tandem.app.api.completions.choice import Piece, Run, ScoredToken
@@ -37,6 +38,14 @@ EVENT_STREAM = [
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),  # or nginx would collect the events
 ]
+
+
+WRITE_S = 60.0
+"""Time limit of one write to a client; a client that reads nothing for so long is treated as gone."""
+
+
+class ClientStalled(Exception):
+    """The client does not read."""
 
 
 class Answer(Response):
@@ -73,20 +82,28 @@ class Answer(Response):
             work.result()
 
     async def _work(self, scope: Scope, receive: Receive, send: Send) -> None:
+        send = partial(_write, send)
         try:
             await self._answer(scope, receive, send)
+        except ClientStalled:
+            self._record.end(DISCONNECTED)
         except Exception as failure:
             error = api_error(failure)
             await self.send_error(error, scope, receive, send)
             self._record.end(error.status, error.code)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async with self._enter() as passage, self._gather as gather:
+        place = AsyncExitStack()
+        passage = await place.enter_async_context(self._enter())
+        async with self._gather as gather:
+            # The place is given back when the jobs are over: a client that reads slowly must not keep it.
+            self._leaving = asyncio.create_task(_leave(place, gather))
             self._record.passed_gate()
             self.limits = rate_limit_headers(passage)
             async for batch in gather.batches():
                 await self.take(batch, send)
                 self._record.sent_text()
+        await self._leaving  # the client may ask again as soon as it has the end of this answer
         await self.end(scope, receive, send)
         self._record.end(200)
 
@@ -208,6 +225,21 @@ class WholeAnswer(Answer):
         finish = pieces[-1].finish
         assert finish, "a choice's last piece has its finish"
         return "".join(piece.text for piece in pieces), scored, finish
+
+
+async def _write(send: Send, message: Message) -> None:
+    """Send a message within WRITE_S. Raises ClientStalled."""
+    try:
+        async with asyncio.timeout(WRITE_S):
+            await send(message)
+    except TimeoutError:
+        raise ClientStalled from None
+
+
+async def _leave(place: AsyncExitStack, gather: Gather) -> None:
+    """Give the place up once no job runs any more."""
+    await gather.finished()
+    await place.aclose()
 
 
 async def _disconnected(receive: Receive) -> None:

@@ -72,6 +72,10 @@ class Gather:
             if choice.finish is None:  # the pumps of finished choices close their job already
                 pump.cancel()
 
+    async def finished(self) -> None:
+        """Return when no job runs any more."""
+        await asyncio.wait(self._pumps)
+
     async def batches(self) -> AsyncIterator[list[tuple[int, Piece]]]:
         """Yield (choice, piece) pairs: the first at once, later ones collected for an interval.
 

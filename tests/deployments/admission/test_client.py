@@ -17,12 +17,16 @@ class Router:
 
     def __init__(self) -> None:
         self.told: list[tuple[str, list[int]]] = []
-        self.full = False
+        self.full = self.counted = self.away = False
 
     async def enter(self, replica: str, entry: Entry) -> Passage:
         if self.full:
             raise LimitReached("full", 1.0)
-        return Passage()
+        return Passage(counted=self.counted)
+
+    async def leave(self, replica: str, requests: Sequence[int]) -> None:
+        await asyncio.sleep(1e9 if self.away else 0.001)
+        self.left(replica, requests)
 
     def left(self, replica: str, requests: Sequence[int]) -> None:
         self.told.append(("left", list(requests)))
@@ -89,3 +93,30 @@ async def test_whoever_is_turned_away_leaves_as_well() -> None:
             pass
     entrance.close()
     assert router.told == [("left", [1])]
+
+
+@in_virtual_time
+async def test_a_counted_place_is_free_before_the_answer_ends() -> None:
+    """Otherwise the account's next request would be refused."""
+    router = Router()
+    router.counted = True
+    entrance = Entrance(router)
+    async with entrance.pass_through(entry(1)):
+        assert not router.told
+    assert router.told == [("left", [1])]
+    await asyncio.sleep(0.5)
+    assert router.told == [("left", [1])]
+    entrance.close()
+
+
+@in_virtual_time
+async def test_a_router_that_is_away_keeps_no_answer_from_ending() -> None:
+    router = Router()
+    router.counted = router.away = True
+    entrance = Entrance(router)
+    async with entrance.pass_through(entry(1)):
+        began_s = asyncio.get_running_loop().time()
+    assert asyncio.get_running_loop().time() - began_s == pytest.approx(CLOSING_S)
+    await asyncio.sleep(0.5)
+    assert router.told == [("left", [1])]
+    entrance.close()
