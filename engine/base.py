@@ -1,8 +1,8 @@
-"""The engine protocol: an engine opens sessions, which generate, verify, draft and extend.
+"""The engine protocol: an engine opens sessions, which generate, verify, draft, extend and forward.
 
-Every engine speaks it: the batched torch engine, the timed engine of simulations, the null engine of tests and
-benchmarks, a device slowed to its profile, and an engine in another process reached over the wire. A mode is written
-against this protocol and does not know which it drives.
+Implementations: the batched torch engine, vLLM, the timed engine of simulations, the null engine of tests and
+benchmarks, a device slowed to its profile, and an engine in another process, reached over the wire. Modes are written
+against this protocol, and do not know which engine they drive.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from tandem.policies.scheduling.outstanding import Outstanding
 
 
 class EngineError(Exception):
-    """Base of everything an engine refuses or fails with; `code` names it on the wire and in the API."""
+    """Base of the errors of engines; `code` names the error on the wire and in the API."""
 
     code = "engine_error"
 
 
 class InvalidRequest(EngineError):
-    """The request's values make no sense to this engine; nothing was changed."""
+    """The request's values make no sense to this engine. Nothing was changed."""
 
     code = "invalid_request"
 
@@ -35,7 +35,7 @@ class ContextOverflow(InvalidRequest):
 
 
 class NoCapacity(EngineError):
-    """No room for another session now; try again in `retry_after_s` seconds."""
+    """The engine has no room for another session now; try again in `retry_after_s` seconds."""
 
     code = "overloaded"
 
@@ -45,7 +45,7 @@ class NoCapacity(EngineError):
 
 
 class UnknownSession(EngineError):
-    """No session with this id is open (never opened, finished and closed, or cancelled)."""
+    """No session with this id is open: it was never opened, has ended, or was cancelled."""
 
     code = "unknown_session"
 
@@ -57,24 +57,27 @@ class SessionCancelled(EngineError):
 
 
 class EngineStopped(EngineError):
-    """The engine is shut down or its process is gone: the work may go on elsewhere."""
+    """The engine is closed or its process is gone. The work may go on elsewhere."""
 
     code = "engine_stopped"
 
 
 class Sampling(msgspec.Struct, frozen=True, array_like=True):
-    """How output tokens are chosen. temperature 0 is greedy; a session's randomness depends only on
-    (seed, output position), so that a preempted, moved or retried session repeats its tokens.
+    """How output tokens are chosen. A session's randomness depends only on (seed, output position), so that a
+    preempted, moved or retried session repeats its tokens.
 
-    max_tokens: output tokens, including those of a log the session was opened with.
-    top_k, top_p: 0 and 1.0 leave all tokens in.
-    stop: strings; stop_tokens: token ids. Either ends the output with finish "stop".
-    logprobs: -1 for none; n ≥ 0 for the chosen token's and the n best alternatives'
-        (of the model's own distribution, before temperature and filters).
-    reader_rate: tokens/s that whoever waits for the output takes in, for scheduling; 0: nobody reads along.
-    forced: drafts stand, whatever the model thinks of them: with logprobs, a given text is scored.
-    waited_s: for how long the request has had another session before this one, whose place among those that wait it
-        then takes.
+    max_tokens: most output tokens, including those of a log that the session was opened with.
+    temperature: 0 is greedy.
+    top_k: number of likeliest tokens to sample from; 0 for all.
+    top_p: share of the probability to sample from; 1 for all of it.
+    stop: strings that end the output with finish "stop".
+    stop_tokens: token ids that end the output with finish "stop".
+    logprobs: n ≥ 0 for log-probabilities of the chosen token and the n best alternatives, of the model's own
+        distribution (before temperature and filters); -1 for none.
+    reader_rate: tokens/s at which the client reads the output, for scheduling; 0 if it does not read along.
+    forced: whether all drafts stand; with logprobs, this scores a given text.
+    waited_s: seconds that the request has spent in an earlier session, which count for its place among waiting
+        sessions.
     """
 
     max_tokens: int = 256
@@ -131,7 +134,10 @@ class TokenLogprob(msgspec.Struct, array_like=True):
 
 
 class Tokens(msgspec.Struct, array_like=True):
-    """Output tokens in order. finish: None while more may come, "stop" or "length" at the end."""
+    """Output tokens in order.
+
+    finish: "stop" or "length" at the output's end; None before.
+    """
 
     ids: list[int]
     finish: str | None = None
@@ -139,10 +145,11 @@ class Tokens(msgspec.Struct, array_like=True):
 
 
 class DraftProbs(msgspec.Struct, array_like=True):
-    """The distributions a draft was sampled from, sparse: `width` (id, probability) pairs a token.
+    """The distributions that drafts were sampled from, sparse: `width` (id, probability) pairs a token.
 
-    ids: int32 and probs: float32, little-endian bytes, each [drafted, width] row by row. A row sums to 1;
-    unused pairs have probability 0. The draft must have been drawn from exactly these numbers.
+    ids: little-endian int32, [drafted, width] row by row.
+    probs: little-endian float32, [drafted, width] row by row. A row sums to 1; unused pairs have probability 0. The
+        draft must have been drawn from exactly these numbers.
     """
 
     width: int
@@ -151,17 +158,17 @@ class DraftProbs(msgspec.Struct, array_like=True):
 
     @classmethod
     def of(cls, ids: np.ndarray, probs: np.ndarray) -> DraftProbs:
-        """Of arrays [drafted, width]."""
+        """Pack arrays of [drafted, width]."""
         return cls(ids.shape[1], ids.astype("<i4").tobytes(), probs.astype("<f4").tobytes())
 
     def arrays(self) -> tuple[np.ndarray, np.ndarray]:
-        """(ids, probs) as [drafted, width] arrays."""
+        """Return (ids, probs) as [drafted, width] arrays."""
         ids = np.frombuffer(self.ids, "<i4").reshape(-1, self.width)
         return ids, np.frombuffer(self.probs, "<f4").reshape(-1, self.width)
 
 
 class Tensor(msgspec.Struct, array_like=True):
-    """An array by shape, dtype name ("float32", "bfloat16" ...) and its little-endian bytes, row by row."""
+    """An array as its shape, dtype name ("float32", "bfloat16" ...) and little-endian bytes, row by row."""
 
     shape: tuple[Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)], ...]
     dtype: str
@@ -169,13 +176,13 @@ class Tensor(msgspec.Struct, array_like=True):
 
     @classmethod
     def of(cls, array_: np.ndarray) -> Tensor:
-        """The tensor of a numpy array; shares its memory where that is contiguous."""
+        """Wrap a numpy array, sharing its memory if that is contiguous."""
         return cls(
             array_.shape, array_.dtype.name, np.ascontiguousarray(array_).reshape(-1).view(np.uint8).data
         )
 
     def numpy(self) -> np.ndarray:
-        """A read-only view as a numpy array; raises InvalidRequest if bytes, shape and dtype disagree."""
+        """Return a read-only view as a numpy array. Raise InvalidRequest if bytes, shape and dtype disagree."""
         try:
             return np.frombuffer(self.data, self.dtype).reshape(self.shape)
         except (TypeError, ValueError) as error:
@@ -185,9 +192,9 @@ class Tensor(msgspec.Struct, array_like=True):
 class Draft(msgspec.Struct, array_like=True):
     """Proposed tokens.
 
-    probs: None for a greedy draft; each token then counts as a point mass.
-    took_s: how long whoever drafted was at it, waiting for others included; the rest of what the caller waited was the
-        link. 0 where nobody says.
+    probs: distributions they were drawn from; None for a greedy draft, whose tokens count as point masses.
+    took_s: seconds that drafting took at the drafter, waiting for other sessions included; 0 if unknown. The rest of
+        the caller's wait is the link's.
     """
 
     ids: list[int]
@@ -196,10 +203,10 @@ class Draft(msgspec.Struct, array_like=True):
 
 
 class Verdict(msgspec.Struct, array_like=True):
-    """What became of a draft: its first `accepted` tokens stand, and the target adds its own.
+    """Result of verifying drafts: the first `accepted` drafts stand, and the target adds a token of its own.
 
-    ids: the accepted tokens and then the target's own (a correction, or a bonus after a full accept);
-        shorter where the output ended on the way (finish is then set).
+    ids: the accepted drafts and the target's token (a correction, or a bonus after a full accept); fewer if the output
+        ended before, which sets `finish`.
     """
 
     accepted: int
@@ -209,10 +216,11 @@ class Verdict(msgspec.Struct, array_like=True):
 
 
 class Forwarded(msgspec.Struct, array_like=True):
-    """Hidden states that a part of a model gives back, and the batch that they were computed in.
+    """Hidden states that a part of a model returns, and the batch that they were computed in.
 
-    batch_tokens, batch_s: positions of that batch, all sessions' together, and seconds that it took; of several, the
-        last. 0: nothing was to be computed.
+    batch_tokens: positions of the batch, of all sessions; of the last batch if there were several; 0 if nothing was
+        computed.
+    batch_s: seconds that the batch took.
     took_s: as in Draft.
     """
 
@@ -225,32 +233,33 @@ class Forwarded(msgspec.Struct, array_like=True):
 class EngineStats(msgspec.Struct):
     """Gauges of this moment and counters since the start. Times in seconds.
 
-    sessions: that are open.
-    running: of them, with an operation under way.
-    waiting: of them, without a place in the KV cache.
+    sessions: open sessions.
+    running: sessions with an operation under way.
+    waiting: sessions without a place in the KV cache.
     blocks_free: KV blocks that can be allocated, cached prefixes included.
-    blocks_total: of the KV cache.
-    block_size: tokens of such a block.
-    outstanding: what sessions still want.
-    base_s, token_s: what a step takes, see `policies.estimators.step_time`.
-    steps: taken.
-    step_s: that they took, with what lies between two that follow each other.
-    opened: sessions.
+    blocks_total: KV blocks.
+    block_size: tokens of a block.
+    outstanding: work that sessions still want.
+    base_s: constant part of a step's time, see `policies.estimators.step_time`.
+    token_s: part of a step's time for each position.
+    steps: steps taken.
+    step_s: time that they took, with the time between two that follow each other.
+    opened: sessions opened.
     cancelled: sessions that ended before their output did.
-    finished: sessions that ended after it.
-    preempted: times that a session gave way.
-    tokens_prefilled: positions computed without need of their logits; again for those computed again.
+    finished: sessions that ended after their output.
+    preempted: preemptions.
+    tokens_prefilled: positions computed without need of their logits, recomputed ones included.
     tokens_generated: output tokens, accepted drafts included.
-    tokens_drafted: proposed by draft.
-    tokens_verified: drafts that verify checked.
-    tokens_accepted: of these, accepted.
-    tokens_from_prefix: found in the KV cache when a session was let in.
+    tokens_drafted: tokens that `draft` proposed.
+    tokens_verified: drafts that `verify` checked.
+    tokens_accepted: drafts that `verify` accepted.
+    tokens_from_prefix: tokens that admitted sessions found in the KV cache.
     emulated: whether times are those of other hardware.
     energy_j: joules that a device has spent.
-    tokens_loaded: of returning sessions: brought from host memory.
-    tokens_recomputed: of returning sessions: held in host memory but recomputed, because that was faster.
-    blocks_written: to host memory.
-    decisions: of the scheduling policy.
+    tokens_loaded: tokens that returning sessions loaded from host memory.
+    tokens_recomputed: tokens in host memory that returning sessions recomputed, because that was faster.
+    blocks_written: blocks copied to host memory.
+    decisions: decisions of the scheduling policy.
     decision_s: CPU time that they took.
     """
 
@@ -285,13 +294,13 @@ class EngineStats(msgspec.Struct):
 
 
 class SplitInfo(msgspec.Struct, frozen=True):
-    """Which part of a model an engine has; the two parts of one model say the same.
+    """The part of a split model that an engine has. The two parts of one model have equal infos.
 
     checksum: of all the model's weights, in hexadecimal.
-    first: layer with which the middle begins; those before it are the outer part's.
-    layers: of the whole model.
-    hidden: numbers of a token's hidden states.
-    stages: P, of a middle's pipeline: so many batches are computed at once, one after the other.
+    first: first layer of the middle; the layers before it are the outer part's.
+    layers: layers of the whole model.
+    hidden: width of a token's hidden states.
+    stages: P, stages of the middle's pipeline, which compute P batches at once.
     """
 
     checksum: str
@@ -327,9 +336,9 @@ CAPABILITIES = ("generate", "verify", "draft", "forward")
 class Session(Protocol):
     """One sequence at one engine: a prompt and the output tokens that follow it.
 
-    Output positions count from 0 at the first token after the prompt. One operation runs at a time, another one raises
-    InvalidRequest; only a `forward` may follow another. An operation that the engine lacks (see
-    EngineInfo.capabilities) raises InvalidRequest.
+    Output positions count from 0 at the first token after the prompt. One operation runs at a time; a second one raises
+    InvalidRequest, except a `forward` behind another. So does an operation that the engine lacks (see
+    EngineInfo.capabilities).
     """
 
     def generate(self) -> AsyncGenerator[Tokens, None]:
@@ -337,10 +346,10 @@ class Session(Protocol):
         ...
 
     async def verify(self, drafts: Sequence[int], probs: DraftProbs | None = None) -> Verdict:
-        """One speculative round of the target: check `drafts`, keep the accepted prefix, add one token.
+        """Run one speculative round of the target: verify `drafts`, keep the accepted prefix, add one token.
 
-        Greedy sessions accept by exact match; others by rejection sampling (Leviathan et al. 2023) with
-        the draft's distributions, or as point masses where `probs` is None. No drafts: plain decode.
+        Greedy sessions accept by exact match; others by rejection sampling (Leviathan et al. 2023) with the drafts'
+        distributions, or with point masses if `probs` is None. Without drafts, this is plain decoding.
         """
         ...
 
@@ -352,45 +361,45 @@ class Session(Protocol):
         ...
 
     async def extend(self, position: int, tokens: Sequence[int]) -> None:
-        """Set the output from `position` on to `tokens`: keeps the common part, rolls the rest back."""
+        """Set the output from `position` on to `tokens`; the common part is kept, the rest is rolled back."""
         ...
 
     async def forward(self, position: int, hidden: Tensor, wanted: int) -> Forwarded:
         """Run hidden states of the positions from `position` on through the engine's part of a model.
 
-        wanted: how many of the last of them are to come back.
+        wanted: number of last rows to return.
 
-        Others may be asked for before one has ended, so that they travel meanwhile: they run one after another.
+        Positions count from the prompt's first token, and rows that were there from `position` on are dropped. Further
+        calls may follow before one has ended, so that their states travel meanwhile; they run in order.
 
-        Positions count from the prompt's first token on. What was there from `position` on is dropped. Such a session
-        is opened with an empty prompt and a sampling that says no more than `max_tokens`, which is of prompt and
-        output, and `reader_rate`: it learns of no token.
+        Such a session is opened with an empty prompt and a sampling of only `max_tokens`, which covers prompt and
+        output, and `reader_rate`: it never sees a token.
         """
         ...
 
     async def cancel(self) -> None:
-        """End the session and free what it holds; a second call does nothing. A running operation of it raises
+        """End the session and free what it holds; a second call does nothing. Its running operation raises
         SessionCancelled, a later one UnknownSession."""
         ...
 
 
 class Engine(Protocol):
-    """Sessions of one model. All methods are called on one event loop and block it for no longer
-    than a queue operation; the work happens elsewhere."""
+    """Sessions of one model. All methods are called on one event loop, and block it for no longer than a queue
+    operation."""
 
     @property
     def info(self) -> EngineInfo: ...
 
     async def open(self, prompt: Sequence[int], sampling: Sampling, log: Sequence[int] = ()) -> Session:
-        """Begin a session: prompt plus the output `log` so far; prefill starts at once.
+        """Open a session for the prompt and the output `log` so far. Prefill starts at once.
 
-        Returns when the session is accepted (not when it is prefilled). If the call is cancelled, so is the session.
-        Raises InvalidRequest, ContextOverflow, NoCapacity, EngineStopped.
+        Return when the session is accepted, not when it is prefilled. If the call is cancelled, so is the session.
+        Raise InvalidRequest, ContextOverflow, NoCapacity or EngineStopped.
         """
         ...
 
     async def stats(self) -> EngineStats: ...
 
     async def close(self) -> None:
-        """Stop working; open sessions fail with EngineStopped."""
+        """Stop working; open sessions fail with EngineStopped. A closed engine is freed when its caller drops it."""
         ...

@@ -1,4 +1,4 @@
-"""How an engine is set up: one vocabulary for the live engines, the application's settings and simulations."""
+"""Settings of engines: one vocabulary for live engines, the application's settings and simulations."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ P = TypeVar("P")
 
 
 class Strict(BaseModel):
-    """Settings that name what they do not know instead of ignoring it."""
+    """Settings that refuse unknown names."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -32,7 +32,7 @@ class PolicyChoice(Strict, Generic[P]):
         return self
 
     def create(self) -> P:
-        """Build the policy; raises ValueError naming the policies there are, or the parameter that is wrong."""
+        """Build the policy. Raise ValueError naming the registered policies, or the wrong parameter."""
         try:
             policy: P = self.family.create(self.name, **self.parameters)
         except TypeError as error:
@@ -54,13 +54,13 @@ class SchedulingChoice(PolicyChoice[SchedulingPolicy]):
 
 
 class HostMemory(Strict):
-    """Host memory beside the KV cache, to which sessions that give way are copied.
+    """Host memory beside the KV cache, to which preempted sessions are copied.
 
-    blocks: of KV cache that it holds.
+    blocks: blocks of KV cache that it holds.
     copy_mb_per_s: megabytes/s of the link, each way. On a CPU this emulates one (null: as fast as memory is); a GPU's
         is measured; a simulation needs it.
-    write_through: copy full blocks as they are computed, so that giving way later costs next to nothing.
-    overlap: loading does not wait for what is being saved.
+    write_through: copy full blocks as they are computed, so that preemption costs next to nothing.
+    overlap: load while saves are under way.
     """
 
     blocks: int = Field(4096, ge=1)
@@ -70,11 +70,11 @@ class HostMemory(Strict):
 
 
 class SessionLimits(Strict):
-    """How many sessions an engine takes, and who of them runs.
+    """How many sessions an engine takes, and which of them run.
 
     max_sessions: sessions that hold KV blocks at once.
     max_waiting: further ones that wait for a place before one is refused.
-    scheduling: who runs while not all can; null: first come, first served.
+    scheduling: which sessions run while not all can; null: first come, first served.
     max_running: sessions that `scheduling` lets run at once; null: max_sessions.
     """
 
@@ -85,15 +85,15 @@ class SessionLimits(Strict):
 
     @property
     def host_tier(self) -> bool:
-        """Whether the KV cache of sessions that give way can be kept in host memory."""
+        """Whether the KV cache of preempted sessions can be kept in host memory."""
         return False
 
     @property
     def scheduling_warning(self) -> str | None:
-        """What to tell an operator of `scheduling`; None if nothing.
+        """Warning for an operator about `scheduling`; None if there is none.
 
-        TokenFlow's policy counts on host memory. Without it, sessions that give way are computed again, and a heavy
-        burst takes longer than first come, first served.
+        TokenFlow's policy relies on host memory. Without it, preempted sessions are recomputed, and a heavy burst takes
+        longer than first come, first served.
         """
         if self.host_tier or self.scheduling is None or self.scheduling.name != "buffer_aware":
             return None
@@ -104,23 +104,23 @@ class SessionLimits(Strict):
 
     @property
     def places(self) -> int:
-        """Sessions that it holds at once."""
+        """Sessions that the engine holds at once."""
         return self.max_sessions
 
     @property
     def batch_limit(self) -> int:
-        """Sessions that a step takes at most."""
+        """Most sessions in a step."""
         return min(self.max_sessions, self.max_running or self.max_sessions)
 
 
 class EngineConfig(SessionLimits):
     """Memory, limits and policies of the engines with Tandem's own core.
 
-    kv_blocks, block_size: the KV cache, in blocks of so many tokens.
+    kv_blocks: blocks of the KV cache.
+    block_size: tokens of a block.
     token_budget: positions computed in one step at most.
-    batching: who is computed in a step.
-    host_memory: second tier of the KV cache; null for none.
-    The rest: see SessionLimits.
+    batching: which sessions are computed in a step.
+    host_memory: second tier of the KV cache; null for none. Other fields: see SessionLimits.
     """
 
     kv_blocks: int = Field(2048, ge=8)

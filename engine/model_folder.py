@@ -1,4 +1,4 @@
-"""A local Hugging Face folder, looked at before anything is loaded. Nothing here needs torch."""
+"""Checks of a local Hugging Face folder before anything is loaded. Nothing here needs torch."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ ARCHITECTURES = ("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 
 
 class UnsupportedModel(ValueError):
-    """The folder holds a model that this engine cannot run, or no model at all."""
+    """The folder holds no model, or a model that this engine cannot run."""
 
 
 def read_config(folder: Path, architectures: Sequence[str] | None = ARCHITECTURES) -> dict[str, Any]:
-    """Its config.json, if the model is one that our engine runs, or, without `architectures`, whatever it is. Raises
-    UnsupportedModel saying what is the matter."""
+    """Return the folder's config.json. Raise UnsupportedModel if the model's architecture is not among `architectures`
+    (None: any), or files are missing."""
     try:
         raw: dict[str, Any] = json.loads((folder / "config.json").read_text())
     except FileNotFoundError:

@@ -1,7 +1,7 @@
 """An engine without a model: its next token is a fixed function of the tokens before it.
 
-For tests and for benchmarks of everything around an engine. Sampling other than greedy, penalties, stop
-strings and logprobs have no meaning here and are refused rather than ignored.
+For tests, and for benchmarks of everything around an engine. It refuses what has no meaning here: sampling other than
+greedy, penalties, stop strings and logprobs.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tandem.engine.validation import check_request
 
 
 class NullSession(BaseSession):
-    """A session of a NullEngine; one that acts otherwise is put into `NullEngine.session_class`."""
+    """A session of a NullEngine. Another class can be set as `NullEngine.session_class`."""
 
     def __init__(
         self, engine: NullEngine, prompt: Sequence[int], sampling: Sampling, log: Sequence[int]
@@ -41,7 +41,7 @@ class NullSession(BaseSession):
 
     @property
     def finish(self) -> str | None:
-        """Why the output is at its end; None if it isn't."""
+        """ "stop" or "length" at the output's end; None before."""
         if self.output and self.output[-1] in self.sampling.stop_tokens:
             return "stop"
         return "length" if len(self.output) >= self.sampling.max_tokens else None
@@ -114,7 +114,7 @@ class NullSession(BaseSession):
             self._engine.remove(self)
 
     def stop(self, error: EngineError) -> None:
-        """The engine ends."""
+        """End the session because the engine has closed."""
         self._end(error)
 
     def _replace(self, position: int, tokens: Sequence[int]) -> None:
@@ -123,7 +123,7 @@ class NullSession(BaseSession):
         self.output[position:] = tokens
 
     def _pause(self, tokens: int) -> Coroutine[Any, Any, None]:
-        """What so many tokens take; at least one turn of the event loop."""
+        """Wait as long as so many tokens take; at least one turn of the event loop."""
         if pause_s := self._engine.token_s * tokens:
             return self._wait(partial(self._loop.call_later, pause_s))
         return asyncio.sleep(0)
@@ -132,11 +132,12 @@ class NullSession(BaseSession):
 class NullEngine:
     """Deterministic tokens at a settable pace.
 
-    tokens_per_s: pace of generate, per session; None: as fast as the event loop allows.
-    mistake_every: while drafting, every n-th output position is proposed wrong (0: never), so that
-        verification has something to reject.
-    vocab_size, context, capacity: tokens, tokens, sessions.
-    token_s: what a token takes, seconds.
+    tokens_per_s: pace of a session; None for the event loop's own.
+    mistake_every: while drafting, every n-th output position is proposed wrong, so that verification has something to
+        reject; 0 for none.
+    vocab_size: tokens of the vocabulary.
+    context: most tokens of prompt and output together.
+    capacity: most open sessions.
     """
 
     session_class = NullSession
@@ -172,19 +173,19 @@ class NullEngine:
         return session
 
     def next_token(self, prompt: Sequence[int], output: Sequence[int]) -> int:
-        """The token after `output`; never a special one (ids below 16)."""
+        """Return the token after `output`; never a special one (ids below 16)."""
         last = output[-1] if output else prompt[-1]
         return 16 + (last * 31 + len(prompt) * 7 + len(output) * 13) % (self.info.vocab_size - 16)
 
     def proposal(self, prompt: Sequence[int], output: Sequence[int]) -> int:
-        """The token that a draft proposes after `output`: the next one, or a mistake."""
+        """Return the token that a draft proposes after `output`: the next one, or a mistake."""
         token = self.next_token(prompt, output)
         if self._mistake_every and len(output) % self._mistake_every == self._mistake_every - 1:
             return 16 + (token - 15) % (self.info.vocab_size - 16)
         return token
 
     def remove(self, session: NullSession) -> None:
-        """A session has ended."""
+        """Remove a session that has ended."""
         if session in self._sessions:
             del self._sessions[session]
             self.counters.cancelled += session.finish is None

@@ -1,4 +1,4 @@
-"""What every session keeps to: one operation at a time, none that its engine lacks, none after its end."""
+"""Rules of every session: one operation at a time, none that its engine lacks, none after its end."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ BUSY = "the session is still at work on its last operation"
 
 
 class BaseSession:
-    """Base of sessions. An operation calls `_begin` first and sets `_busy` to False at its end; what it does not
-    override is refused.
+    """Base of sessions. An operation calls `_begin` first and sets `_busy` to False at its end; operations that are not
+    overridden are refused.
 
-    _ended: what an operation that ran at the session's end raises; None while the session is open.
+    _ended: error of an operation that ran at the session's end; None while the session is open.
     """
 
     def __init__(self, info: EngineInfo) -> None:
@@ -39,7 +39,7 @@ class BaseSession:
         self._loop = asyncio.get_running_loop()
         self._ended: EngineError | None = None
         self._waiter: asyncio.Future[None] | None = None
-        self._forwards = asyncio.Lock()  # they take turns
+        self._forwards = asyncio.Lock()  # forwards take turns
 
     @property
     def busy(self) -> bool:
@@ -59,8 +59,8 @@ class BaseSession:
         return InvalidRequest(f"the engine of {self._info.model} cannot {operation}")
 
     def _begin(self, operation: str) -> None:
-        """An operation starts. Raises UnknownSession or EngineStopped after the session's end, InvalidRequest if
-        the engine lacks it or while another one runs."""
+        """Start an operation. Raise UnknownSession or EngineStopped after the session's end, InvalidRequest if the
+        engine lacks the operation or another one runs."""
         if self._busy or self._ended is not None or operation not in self._operations:
             raise self._refusal(operation)
         self._busy = True
@@ -75,23 +75,23 @@ class BaseSession:
         return InvalidRequest(BUSY)
 
     def _check(self) -> None:
-        """Raise what the session ended with, if it has."""
+        """Raise the session's error if it has ended."""
         if self._ended is not None:
             raise copy.copy(self._ended)
 
     def _end(self, error: EngineError | None = None) -> bool:
-        """The session ends, and what its operation waits for raises `error`, by default SessionCancelled; whether
-        it had not ended before."""
+        """End the session; its running operation raises `error`, by default SessionCancelled. Return False if it had
+        ended before."""
         if self._ended is not None:
             return False
-        # A copy, here and where it is raised: a raised exception holds its frames, and they the session.
+        # A copy, here and where it is raised: a raised exception keeps its frames, and so the session.
         self._ended = copy.copy(error) or SessionCancelled(CANCELLED)
         if self._waiter is not None:
             _wake(self._waiter)
         return True
 
     async def _wait(self, arrange: Callable[[Callable[[], None]], object]) -> None:
-        """Wait until what `arrange` is given is called, or the session's end, which raises."""
+        """Wait until the callback that `arrange` receives is called. Raise the session's error if it ends before."""
         self._check()
         waiter = self._waiter = self._loop.create_future()
         arrange(partial(_wake, waiter))
@@ -100,5 +100,5 @@ class BaseSession:
 
 
 def _wake(waiter: asyncio.Future[None]) -> None:
-    if not waiter.done():  # the session may have ended, or whoever waited have given up
+    if not waiter.done():  # the session may have ended, or the caller have left
         waiter.set_result(None)

@@ -8,35 +8,35 @@ from typing import Protocol
 
 
 class Spelling(Protocol):
-    """What tokens are written with, as a `engine.tokenizer.Tokenizer` knows it."""
+    """The bytes of tokens, as `engine.tokenizer.Tokenizer` has them."""
 
     def shown_bytes(self, ids: Iterable[int], /) -> bytes:
-        """The text of these tokens; special ones have none."""
+        """Return the bytes of these tokens; special tokens have none."""
         ...
 
 
 class Detokenizer:
-    """Output tokens to text as they come, never half a character: however the tokens are split into
-    pushes, the pieces joined are `Tokenizer.decode` of all."""
+    """Decodes output tokens as they come, never half a character. However the tokens are split into pushes, the joined
+    pieces are `Tokenizer.decode` of all."""
 
     def __init__(self, spelling: Spelling) -> None:
         self._shown_bytes = spelling.shown_bytes
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def push(self, ids: Iterable[int]) -> str:
-        """The characters that these tokens complete."""
+        """Return the characters that these tokens complete."""
         return self._decoder.decode(self._shown_bytes(ids))
 
     def flush(self) -> str:
-        """At the end: U+FFFD if the output stopped inside a character."""
+        """Return U+FFFD if the output ends inside a character, else nothing."""
         return self._decoder.decode(b"", final=True)
 
 
 class StopStrings:
     """Cuts text before the first stop string to be completed, whatever the pieces it arrives in.
 
-    Of several completed by the same character the longest counts. Nothing is given out that may turn out
-    to be the beginning of a stop string.
+    Of several completed by the same character, the longest counts. Text that may be the beginning of a stop string is
+    held back.
     """
 
     def __init__(self, stops: Sequence[str]) -> None:
@@ -45,7 +45,8 @@ class StopStrings:
         self._stopped = False
 
     def push(self, text: str) -> tuple[str, bool]:
-        """(text that is safe to give out, whether a stop string was met). After that: nothing more."""
+        """Return (text that is safe to give out, whether a stop string was met). Once one was met, no more text is
+        given out."""
         if self._stopped:
             return "", True
         if not self._stops:
@@ -61,17 +62,17 @@ class StopStrings:
         return text[:safe], False
 
     def flush(self) -> str:
-        """What was held back, at the end of an output that met no stop string."""
+        """Return the text held back, at the end of an output that met no stop string."""
         held, self._held = self._held, ""
         return held
 
 
 def watch(spelling: Spelling, stop: Sequence[str]) -> tuple[Detokenizer, StopStrings]:
-    """What watches an output for its stop strings, at the output's beginning."""
+    """Return a detokenizer and stop strings for the beginning of an output."""
     return Detokenizer(spelling), StopStrings(stop)
 
 
 def unfinished_length(text: str, strings: Iterable[str]) -> int:
-    """Length of the longest end of `text` that begins one of `strings` without being all of it."""
+    """Return the length of the longest end of `text` that begins one of `strings` without being all of it."""
     ends = (n for s in strings for n in range(min(len(s) - 1, len(text)), 0, -1) if text.endswith(s[:n]))
     return max(ends, default=0)

@@ -24,13 +24,17 @@ from tandem.engine.text import unfinished_length
 class Tokenizer:
     """The tokenizer of one model, in the Hugging Face folder layout.
 
-    vocabulary: equal for two tokenizers exactly when they give every token the same id.
-    eos, bos: token ids; bos is None where the model has none.
-    vocab_size: tokens, added ones included.
+    vocabulary: equal for two tokenizers if and only if they give every token the same id.
+    eos: token id.
+    bos: token id; None if the model has none.
+    vocab_size: number of tokens, added ones included.
     """
 
     def __init__(self, definition: str, config: Mapping[str, Any], template: str | None = None) -> None:
-        """definition: the text of tokenizer.json; config: tokenizer_config.json; template: jinja2 source."""
+        """definition: text of tokenizer.json.
+        config: content of tokenizer_config.json.
+        template: jinja2 source of the chat template; None if there is none.
+        """
         self._full = RustTokenizer.from_str(definition)
         self._full.no_truncation()
         self._full.no_padding()
@@ -61,7 +65,7 @@ class Tokenizer:
     def load(cls, folder: str | Path) -> Tokenizer:
         """Read tokenizer.json, tokenizer_config.json and chat_template.jinja of a model folder.
 
-        Raises FileNotFoundError without the first two, ValueError where they do not say what is needed.
+        Raise FileNotFoundError without the first two, ValueError if they lack something needed.
         """
         folder = Path(folder)
         config = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
@@ -74,19 +78,20 @@ class Tokenizer:
         return cls((folder / "tokenizer.json").read_text(encoding="utf-8"), config, template)
 
     def encode(self, text: str) -> list[int]:
-        """A raw prompt: special tokens written in it count as such; bos comes first, once, if the model
+        """Encode a raw prompt. Special tokens written in it count as such; bos comes first, once, if the model
         has it."""
         ids = _encode(self._full, text, add_special_tokens=True)
-        if ids[:2] == [self.bos, self.bos]:  # written in the text and added by the tokenizer as well
+        if ids[:2] == [self.bos, self.bos]:  # written in the text, and added by the tokenizer
             return ids[1:]
         return ids if ids[:1] == self._prepended else self._prepended + ids
 
     def render_chat(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
-        """The prompt of a chat, up to where the assistant's answer begins.
+        """Return the prompt of a chat, up to the beginning of the assistant's answer.
 
-        messages: {"role", "content"} each, and what else the template knows of. A special token written inside any of
-        it stays ordinary text.
-        Raises InvalidRequest where the template refuses the messages or the model has no template.
+        messages: {"role", "content"} each, and other keys that the template knows. A special token written in a message
+            stays ordinary text.
+
+        Raise InvalidRequest if the template refuses the messages or the model has no template.
         """
         if self._template is None:
             raise InvalidRequest("this model has no chat template; use /v1/completions")
@@ -101,7 +106,7 @@ class Tokenizer:
         return self._encode_marked(prompt, mark)
 
     def _escape(self, content: str, mark: str) -> str:
-        """Break every added token in `content` with `mark`, also one that what follows would complete."""
+        """Break every added token in `content` with `mark`, including one that the text after it would complete."""
         content = self._any_added.sub(lambda m: m[0][0] + mark + m[0][1:], content)
         if unfinished := unfinished_length(content, self._added):
             at = len(content) - unfinished + 1
@@ -109,7 +114,7 @@ class Tokenizer:
         return content
 
     def _encode_marked(self, prompt: str, mark: str) -> list[int]:
-        """Added tokens of the template become their ids, the rest is encoded as plain text without marks."""
+        """Encode the template's added tokens as their ids, and the rest as plain text without marks."""
         ids: list[int] = []
         at = 0
         for match in self._any_added.finditer(prompt):
@@ -122,9 +127,8 @@ class Tokenizer:
         return _encode(self._plain, text) if text else []
 
     def encode_bytes(self, data: bytes) -> list[int]:
-        """Ordinary tokens whose bytes are exactly these. Need not be UTF-8: what is not text, or would not
-        come back as it was, becomes tokens of one byte. Raises InvalidRequest where the vocabulary lacks those.
-        """
+        """Return ordinary tokens whose bytes are exactly these. Bytes that are no UTF-8, or would not come back, become
+        tokens of one byte. Raise InvalidRequest if the vocabulary lacks those."""
         texts = _BROKEN.split(data.decode("utf-8", "surrogateescape"))
         return [token for text in texts for token in self._encode_exactly(text)]
 
@@ -134,12 +138,12 @@ class Tokenizer:
         if self.shown_bytes(ids) == data:
             return ids
         words = _WORD.findall(text)
-        if len(words) > 1:  # most of them will come back as they were
+        if len(words) > 1:  # most of them come back
             return [token for word in words for token in self._encode_exactly(word)]
         return [self._byte(byte) for byte in data]
 
     def _byte(self, byte: int) -> int:
-        """The token of one byte."""
+        """Return the token of one byte."""
         if self._byte_ids is None:
             named = [(bytes([b]), c, f"<0x{b:02X}>") for c, b in _BYTE_OF.items()]
             ids = [
@@ -154,35 +158,35 @@ class Tokenizer:
         return self._byte_ids[byte]
 
     def special_name(self, token: int) -> str | None:
-        """A special token's name; None of an ordinary one."""
+        """Return a special token's name; None for an ordinary token."""
         return self._bytes[token].decode() if token in self._special else None
 
     def special_id(self, name: str) -> int:
-        """The special token of that name; raises InvalidRequest where there is none."""
+        """Return the special token of that name. Raise InvalidRequest if there is none."""
         token = self._added.get(name)
         if token is None or token not in self._special:
             raise InvalidRequest(f"this vocabulary has no special token {name!r}")
         return token
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of output tokens: special ones are left out, broken UTF-8 becomes U+FFFD."""
+        """Return the text of output tokens, without special ones; broken UTF-8 becomes U+FFFD."""
         return self.shown_bytes(ids).decode("utf-8", "replace")
 
     def shown_bytes(self, ids: Iterable[int]) -> bytes:
-        """What tokens add to the output's text, as bytes: nothing for special ones."""
+        """Return the bytes that tokens add to the output's text: none for special ones."""
         return b"".join([self._bytes[i] for i in ids if i not in self._special])
 
     def token_bytes(self, token: int) -> bytes:
-        """One token's own bytes, special ones by name; it need not be whole UTF-8."""
+        """Return one token's bytes, which need not be whole UTF-8; a special token's name."""
         return self._bytes[token]
 
     def token_text(self, token: int) -> str:
-        """One token for people to read: U+FFFD stands for a part of a character."""
+        """Return one token as readable text, with U+FFFD for a part of a character."""
         return self._bytes[token].decode("utf-8", "replace")
 
 
 class _TokenBytes(dict[int, bytes]):
-    """Bytes by token id, filled as they are asked for; added tokens are given, by their text."""
+    """Bytes by token id, computed on demand; those of added tokens are given."""
 
     def __init__(self, tokenizer: RustTokenizer, added: Mapping[int, str]) -> None:
         super().__init__((i, text.encode()) for i, text in added.items())
@@ -205,12 +209,12 @@ class _TokenBytes(dict[int, bytes]):
 
 
 def _encode(tokenizer: RustTokenizer, text: str, add_special_tokens: bool = False) -> list[int]:
-    """Of `tokenizers`' calls the one that lets other threads run meanwhile, and the fastest."""
+    """Encode with the fastest call of `tokenizers` that lets other threads run meanwhile."""
     return tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
 
 
 def _byte_alphabet() -> dict[str, int]:
-    """Byte-level BPE writes each byte as one printable character; this reads them back (GPT-2's table)."""
+    """Return the byte of each character with which byte-level BPE writes bytes (GPT-2's table)."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [b for b in range(256) if b not in printable]
     return {chr(b): b for b in printable} | {chr(256 + n): b for n, b in enumerate(others)}
@@ -218,11 +222,11 @@ def _byte_alphabet() -> dict[str, int]:
 
 _BYTE_OF = _byte_alphabet()
 _WORD = re.compile(r"\s*\S+|\s+")
-_BROKEN = re.compile("([\udc80-\udcff]+)")  # bytes that are no UTF-8, as Python's surrogateescape writes them
+_BROKEN = re.compile("([\udc80-\udcff]+)")  # bytes that are no UTF-8, as surrogateescape writes them
 
 
 def _in_texts(value: Any, change: Callable[[str], str]) -> Any:
-    """The same value, with every text in it changed."""
+    """Return the value with every text in it changed."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, Mapping):
@@ -233,7 +237,7 @@ def _in_texts(value: Any, change: Callable[[str], str]) -> Any:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """Every text in a value."""
+    """Yield every text in a value."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, (Mapping, Sequence)):
@@ -242,7 +246,8 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def _unused_character(messages: Sequence[Mapping[str, Any]]) -> str:
-    """Of Unicode's private use area. Raises InvalidRequest where the messages have all of it."""
+    """Return a character of Unicode's private use area that is not in the messages. Raise InvalidRequest if there is
+    none."""
     used: set[str] = set().union(*_texts(messages))
     unused = next((c for c in map(chr, range(0xE000, 0xF900)) if c not in used), None)
     if unused is None:
@@ -251,7 +256,7 @@ def _unused_character(messages: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _without_added_tokens(definition: str) -> RustTokenizer:
-    """The same tokenizer, to which text that reads like an added token is only text."""
+    """Return the tokenizer without its added tokens, which are then only text."""
     parsed = json.loads(definition)
     for token in parsed["added_tokens"]:
         token["special"] = True
@@ -263,12 +268,12 @@ def _without_added_tokens(definition: str) -> RustTokenizer:
 
 
 def _token_text(token: Any) -> str:
-    """A token in tokenizer_config.json is a string or an object with a `content`."""
+    """Return the text of a token in tokenizer_config.json: a string, or an object with a `content`."""
     return (token.get("content") if isinstance(token, dict) else token) or ""
 
 
 def _environment() -> jinja2.Environment:
-    """Chat templates come with models, so they run in a sandbox; the settings are transformers' own."""
+    """Return a sandbox with transformers' own settings: chat templates come with models."""
 
     def raise_exception(message: str) -> None:
         raise jinja2.TemplateError(message)

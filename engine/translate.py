@@ -1,7 +1,7 @@
 """An engine whose model has another vocabulary, driven in the vocabulary of this side.
 
-Tokens travel through text: what either side says is turned into bytes and tokenised anew. Bytes are conserved
-exactly, also where a token is half a character, or where tokens would merge across a cut.
+Tokens travel as bytes: each side's tokens are decoded to bytes, and these encoded anew. Bytes are conserved exactly,
+also where a token is half a character, or where tokens would merge across a cut.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ from tandem.engine.validation import check_ids, check_request
 
 
 class _Session(BaseSession):
-    """prompt, sampling: as this side gave them.
-    output: as this side knows it.
-    ends: tokens that end it.
+    """prompt: in this side's tokens.
+    sampling: as this side gave it.
+    output: in this side's tokens.
+    ends: tokens that end the output.
     """
 
     def __init__(
@@ -49,7 +50,7 @@ class _Session(BaseSession):
 
     @property
     def finish(self) -> str | None:
-        """Why the output is at its end, as far as this side can tell; None if it isn't."""
+        """ "stop" or "length" at the output's end, as far as this side can tell; None before."""
         if not self.ends.isdisjoint(self.output):
             return "stop"
         return "length" if len(self.output) >= self.sampling.max_tokens else None
@@ -75,7 +76,7 @@ class _Session(BaseSession):
             self._busy = False
 
     def _take(self, tokens: Tokens) -> Tokens:
-        """What of these still belongs to the output, which they are added to."""
+        """Add those of the tokens that still belong to the output, and return them."""
         room = self.sampling.max_tokens - len(self.output)
         end = next((n for n, i in enumerate(tokens.ids[:room], 1) if i in self.ends), None)
         ids = tokens.ids[: room if end is None else end]
@@ -93,14 +94,14 @@ class _Session(BaseSession):
                 )
             output = [*self.output[:position], *tokens]
             request = self._translated.request(self.prompt, self.sampling, output)
-            # Where the cut falls inside one of the other side's tokens, all of it is said anew.
+            # The cut may fall inside one of the other side's tokens, so all of it is sent anew.
             try:
                 await self._inner.cancel()
                 self._inner = await self._translated.engine.open(*request)
             except BaseException as error:
                 self._end(error if isinstance(error, EngineStopped) else None)
                 raise
-            if self._ended is not None:  # while it was opened anew
+            if self._ended is not None:  # ended while it was opened anew
                 await self._inner.cancel()
                 self._check()
             self.output = output
@@ -115,8 +116,8 @@ class _Session(BaseSession):
 class Translated:
     """The Engine protocol in the vocabulary of `here`, over an engine in that of `there`.
 
-    Special tokens are translated by name. It decodes; drafting and verifying across vocabularies makes no sense.
-    `generate` gives whole words; the limit of tokens and stop tokens are kept on this side. Counters are in the
+    Special tokens are translated by name. Sessions only generate, in whole words: drafting and verifying across
+    vocabularies makes no sense. The limit of tokens and the stop tokens are kept on this side. Counters are in the
     other side's tokens.
     """
 
@@ -142,7 +143,7 @@ class Translated:
         return _Session(self, inner, prompt, sampling, log)
 
     def request(self, prompt: Sequence[int], sampling: Sampling, log: Sequence[int]) -> Request:
-        """What the other side is asked for. Its own limit is its context."""
+        """Return the other side's request, whose token limit is that side's context."""
         theirs = translate(prompt, self._here, self._there)
         known = translate(log, self._here, self._there)
         room = self.engine.info.context - len(theirs)
@@ -153,7 +154,7 @@ class Translated:
         return theirs, msgspec.structs.replace(sampling, max_tokens=room, stop_tokens=()), known
 
     def retokeniser(self) -> Retokeniser:
-        """From the other side's tokens to this one's."""
+        """Return a new retokeniser from the other side's tokens to this side's."""
         return Retokeniser(self._there, self._here)
 
     async def stats(self) -> EngineStats:
@@ -167,11 +168,11 @@ Request = tuple[list[int], Sampling, list[int]]  # prompt, sampling, log
 
 
 class Retokeniser:
-    """Tokens of one vocabulary to tokens of another as they come.
+    """Translates tokens of one vocabulary to another as they come.
 
-    A word is held back until the next one begins, or until the end: its pieces may be one token there, and a
-    model that goes on from tokens which it would never have said does so badly. What is long without being a
-    word is not waited for, nor are scripts without spaces; half a character always is.
+    A word is held back until the next one begins, or until the end: its pieces may be one token there, and a model
+    continues badly from tokens that it would not have chosen. Longer text without a space is given out earlier, as are
+    scripts without spaces; half a character never is.
     """
 
     def __init__(self, source: Tokenizer, target: Tokenizer) -> None:
@@ -179,7 +180,7 @@ class Retokeniser:
         self._held = b""
 
     def push(self, ids: Sequence[int]) -> list[int]:
-        """The other vocabulary's tokens of what these complete; special ones that it lacks are left out."""
+        """Return the other vocabulary's tokens that these complete, without special ones that it lacks."""
         translated: list[int] = []
         for token in ids:
             if (name := self._source.special_name(token)) is None:
@@ -196,21 +197,21 @@ class Retokeniser:
         return translated + self._target.encode_bytes(data[:whole])
 
     def flush(self) -> list[int]:
-        """At the end: what was held back, as it is."""
+        """Return the tokens of the text held back, at the end."""
         held, self._held = self._held, b""
         return self._target.encode_bytes(held)
 
 
 _WORDS = re.compile(
-    rb"(?s:.*)(?:\S(?= )"  # up to the last space that follows a word: no token goes across it
-    rb"|[\xE0-\xEF][\x80-\xBF]{2}|[\xF0-\xF4][\x80-\xBF]{3})"  # writing that mostly knows no spaces, emoji
+    rb"(?s:.*)(?:\S(?= )"  # up to the last space after a word: no token spans it
+    rb"|[\xE0-\xEF][\x80-\xBF]{2}|[\xF0-\xF4][\x80-\xBF]{3})"  # scripts that mostly have no spaces, emoji
 )
 _LONGEST_WORD = 32  # bytes
 
 
 def translate(ids: Sequence[int], source: Tokenizer, target: Tokenizer) -> list[int]:
-    """The same bytes in another vocabulary; special tokens by name, which raises InvalidRequest where the
-    other vocabulary has none of that name."""
+    """Return tokens of the target's vocabulary with the same bytes, special tokens by name. Raise InvalidRequest if the
+    target lacks such a name."""
     translated: list[int] = []
     plain: list[int] = []
     for token in ids:
@@ -224,10 +225,10 @@ def translate(ids: Sequence[int], source: Tokenizer, target: Tokenizer) -> list[
 
 
 def unfinished_bytes(data: bytes) -> int:
-    """How many bytes at the end begin a UTF-8 character without completing it."""
+    """Return the number of bytes at the end that begin a UTF-8 character without completing it."""
     for n in range(1, min(3, len(data)) + 1):
         byte = data[-n]
-        if byte & 0xC0 != 0x80:  # it begins a character, of so many bytes
+        if byte & 0xC0 != 0x80:  # begins a character of `size` bytes
             size = 4 if byte >> 3 == 0b11110 else 3 if byte >> 4 == 0b1110 else 2 if byte >> 5 == 0b110 else 1
             return n if n < size else 0
     return 0

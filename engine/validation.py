@@ -1,4 +1,4 @@
-"""What a client may ask of an engine: checked before anything changes, on the event loop."""
+"""Checks of requests, on the event loop, before anything changes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tandem.engine.base import ContextOverflow, DraftProbs, InvalidRequest, Samp
 
 
 def check_ids(ids: Sequence[int], vocab_size: int) -> None:
-    """Raises InvalidRequest for ids that are no token of the vocabulary."""
+    """Raise InvalidRequest for ids that are not in the vocabulary."""
     if ids and (min(ids) < 0 or max(ids) >= vocab_size):
         raise InvalidRequest(f"token ids must lie in 0 .. {vocab_size - 1}")
 
@@ -18,7 +18,10 @@ def check_ids(ids: Sequence[int], vocab_size: int) -> None:
 def check_request(
     prompt: Sequence[int], log: Sequence[int], sampling: Sampling, vocab_size: int, room: int
 ) -> None:
-    """room: tokens that a session may hold. Raises InvalidRequest, ContextOverflow."""
+    """Raise InvalidRequest or ContextOverflow for a request that makes no sense.
+
+    room: most tokens of a session.
+    """
     sampling.check()
     if not prompt:
         raise InvalidRequest("the prompt must hold at least one token")
@@ -33,9 +36,9 @@ def check_request(
 
 
 def checked_probs(probs: DraftProbs, drafts: int, vocab_size: int) -> tuple[np.ndarray, np.ndarray]:
-    """The distributions of `drafts` drafts as arrays (ids, probabilities), each [drafts, width].
+    """Return the distributions of `drafts` drafts as arrays (ids, probabilities), each [drafts, width].
 
-    Raises InvalidRequest: what a draft says must not be able to harm the step.
+    Raise InvalidRequest for distributions that are malformed: they must not harm the step.
     """
     try:
         q_ids, q_probs = probs.arrays()
