@@ -32,3 +32,12 @@ def test_policies_by_name() -> None:
         tandem.policy("window", "x")
     with pytest.raises(tandem.UnknownPolicy, match="no family of policies 'x'"):
         tandem.policy("x", "static")
+
+
+def test_it_is_found_wherever_one_stands(tmp_path) -> None:
+    """The folders' own names are importable in a checkout alone."""
+    code = "import tandem.app.main, tandem.simulator.runs.run"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False
+    )
+    assert done.returncode == 0, done.stderr

@@ -128,4 +128,4 @@ def load_profile(name: str) -> DeviceProfile:
     return parse_profile((_folder / f"{name}.yaml").read_bytes(), f"{name}.yaml")
 
 
-_folder = files("cluster") / "configs"
+_folder = files("tandem.cluster") / "configs"

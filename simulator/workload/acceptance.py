@@ -12,7 +12,7 @@ import numpy as np
 
 from tandem.simulator.workload.request import unpack
 
-SAMPLE = files("simulator") / "workload" / "samples" / "embedded_pair.jsonl"
+SAMPLE = files("tandem.simulator") / "workload" / "samples" / "embedded_pair.jsonl"
 
 
 class Recording(msgspec.Struct, frozen=True):
