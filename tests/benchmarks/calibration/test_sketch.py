@@ -67,7 +67,7 @@ def test_answers_are_sketched_where_it_is_worth_it() -> None:
     assert [answer.tokens for answer in result.answers] == [20 + 30 + 10 + 1] * 2
     assert agreement(case, result) == {"agreed": 1.0, "tokens_agreed": 1.0}
     (group,) = result.config.topology()[1]
-    assert (group.places, group.batch_limit) == (SMALL.sessions, SMALL.batch)
+    assert (group.capacity, group.batch_limit) == (SMALL.sessions, SMALL.batch)
 
 
 def test_disagreement_is_told() -> None:
