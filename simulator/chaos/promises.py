@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
+from tandem.deployments.modes.race.settings import RaceSettings
+from tandem.deployments.modes.sections import section
 from tandem.deployments.request.timeouts import Limits
 from tandem.policies.race.budget import CORRECTION
 from tandem.simulator.chaos.saboteur import FragileWorld
@@ -82,8 +84,8 @@ def check(outcome: Outcome, world: FragileWorld) -> None:
             broken.append(f"device {index} is left with {sessions} sessions")
         if here.outer is not None and (sessions := here.outer.sessions):
             broken.append(f"device {index}'s part of a model is left with {sessions} sessions")
-    if world.expansions.waiting or world.expansions.held:
-        broken.append("expansions have places, or wait for some")
+    if busy := [name for name, part in world.routing.modes.items() if not part.idle]:
+        broken.append(f"requests hold something at the router, or wait for it, in modes {busy}")
     if tasks := _tasks(world.loop):
         broken.append(f"tasks are left: {', '.join(tasks)}")
     broken += _overspent(outcome, world) + _not_resumed(outcome)
@@ -149,22 +151,22 @@ def _overspent(outcome: Outcome, world: FragileWorld) -> list[str]:
     much, the prompt that it planned last, and those under way, of which it did not know yet what they would spend. One
     that dies takes its books along.
     """
-    racing = world.config.racing
+    accounts, dispatch = world.config.accounts, section(world.config, RaceSettings).dispatch
     raced = [a for a in outcome.answers if a.number in world.plans]
-    if racing.dispatch.name not in BUDGETED or not raced:
+    if dispatch.name not in BUDGETED or not raced:
         return []
     routers = 1 + sum(fault.kind == "router" for fault in outcome.faults)
     longest = max(answer.prompt_tokens for answer in raced)
     under_way = max(
         sum(b.arrival_s <= a.arrival_s <= b.ended_s + REPORTED_S for b in raced if b is not a) for a in raced
     )
-    allowed = racing.budget * sum(answer.prompt_tokens for answer in raced)
-    if racing.budget:
-        allowed += routers * longest * (CORRECTION * racing.budget + 1 + under_way)
+    allowed = accounts.budget * sum(answer.prompt_tokens for answer in raced)
+    if accounts.budget:
+        allowed += routers * longest * (CORRECTION * accounts.budget + 1 + under_way)
     spent = 0
     for answer in raced:
         if answer.stats is not None and world.plans[answer.number]:
             used = answer.stats.used
-            taken_in = used.device_in if racing.exchange_rate == DEAR_JOULE else used.server_in
+            taken_in = used.device_in if accounts.exchange_rate == DEAR_JOULE else used.server_in
             spent += min(answer.prompt_tokens, taken_in)
     return [f"a budget of {allowed:.0f} tokens is overspent: {spent}"] if spent > allowed else []

@@ -7,10 +7,9 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from tandem.deployments.learning.experience import Report
-from tandem.deployments.modes.race import RaceBriefing
+from tandem.deployments.learning.report import Report
+from tandem.deployments.modes.race.router import RaceBriefing
 from tandem.deployments.request.assignment import Assignment, RoutingRequest
-from tandem.deployments.request.placement import Place, PlaceReport, PlaceRequest, PlanRequest, SketchPlan
 from tandem.policies.race.dispatch import NEVER, Side
 from tandem.simulator.chaos.scenario import Fault
 from tandem.simulator.config.config import Config
@@ -42,16 +41,13 @@ class FragileWorld(World):
         self._note_plan(wanted.request, assignment)
         return assignment
 
-    async def plan(self, wanted: PlanRequest) -> SketchPlan:
-        return await self._ask(partial(super().plan, wanted))
+    async def ask(self, mode: str, question: object) -> Any:
+        return await self._ask(partial(super().ask, mode, question))
 
-    async def place(self, wanted: PlaceRequest) -> Place | None:
-        return await self._ask(partial(super().place, wanted))
-
-    def free(self, report: PlaceReport) -> None:
-        """A place at a router that is no more is nobody's."""
+    def tell(self, mode: str, said: object) -> None:
+        """What a router that is no more knew concerns nobody."""
         if self._router_back is None:
-            super().free(report)
+            super().tell(mode, said)
 
     async def _ask(self, question: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """As the ingress does: if the router dies over it, its successor is asked."""

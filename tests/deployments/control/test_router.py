@@ -11,8 +11,8 @@ import ray
 from ray import serve
 
 from tandem.cluster.wire.peers import Peers
-from tandem.deployments.placement import profiles
-from tandem.deployments.request.placement import PlanRequest, SketchPlan
+from tandem.deployments.modes.sketch import profiles
+from tandem.deployments.modes.sketch.questions import PlanRequest, SketchPlan
 from tandem.engine.base import EngineStats
 from tests.applications import replicas, until
 from tests.conftest import Running
@@ -74,7 +74,7 @@ async def test_what_was_measured_outlives_a_router(profiles_file: Path) -> None:
     async def plan(wanted: PlanRequest) -> SketchPlan:
         """Of the router, once it knows the expander."""
         async with asyncio.timeout(60):
-            while (made := await router.plan.remote(wanted)).reason == "no_device":  # noqa: ASYNC110 (it may come)
+            while (made := await router.ask_mode.remote("sketch", wanted)).reason == "no_device":  # noqa: ASYNC110 (it may come)
                 await asyncio.sleep(0.1)
         return made
 

@@ -11,13 +11,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from tandem.deployments.config.settings import SketchSettings
-from tandem.deployments.modes.base import Tools
-from tandem.deployments.modes.expansion import Sketching, expanding_devices
-from tandem.deployments.modes.sketch import Sketched, cut
-from tandem.deployments.placement.expansion_scheduler import Expansions
+from tandem.deployments.modes.base import Services
+from tandem.deployments.modes.sketch.expansion import expanding_devices
+from tandem.deployments.modes.sketch.mode import Sketched, cut
+from tandem.deployments.modes.sketch.questions import PlaceReport
+from tandem.deployments.modes.sketch.scheduler import Expansions
+from tandem.deployments.modes.sketch.settings import SketchSettings
 from tandem.deployments.request.job import Delta, Job, JobStats
-from tandem.deployments.request.placement import PlaceReport
 from tandem.engine import family
 from tandem.engine.base import Engine, Sampling, Session, Tokens
 from tandem.engine.config import EngineConfig
@@ -102,9 +102,11 @@ def world(
     suitable: bool = True,
 ) -> tuple[World, Expansions]:
     """One where the target's speed is known to be slow."""
-    made = World([target, *others], devices=devices)
-    expansions = Expansions(made.assigner, settings)
-    made.executor.follow(Tools(sketching=Sketching(MarkedFormat(TEXT), expansions, lambda _: suitable)))
+    settings = settings.model_copy(update={"questions": "all" if suitable else "points"})
+    services = Services(format=MarkedFormat(TEXT))
+    made = World([target, *others], devices=devices, services=services, sketch=settings)
+    expansions = made.router.modes["sketch"]
+    assert isinstance(expansions, Expansions)
     return made, expansions
 
 

@@ -1,1 +1,0 @@
-"""Which device or expander writes which sentence of a sketch, with which model, and when."""
