@@ -182,7 +182,7 @@ class Tensor(msgspec.Struct, array_like=True):
             raise InvalidRequest(f"not a tensor of {self.shape} {self.dtype}: {error}") from None
 
 
-class Draft(msgspec.Struct, array_like=True):
+class Drafts(msgspec.Struct, array_like=True):
     """Proposed tokens.
 
     probs: None for a greedy draft; each token then counts as a point mass.
@@ -213,7 +213,7 @@ class Forwarded(msgspec.Struct, array_like=True):
 
     batch_tokens, batch_s: positions of that batch, all sessions' together, and seconds that it took; of several, the
         last. 0: nothing was to be computed.
-    took_s: as in Draft.
+    took_s: as in Drafts.
     """
 
     hidden: Tensor
@@ -344,7 +344,7 @@ class Session(Protocol):
         """
         ...
 
-    async def draft(self, position: int, tokens: Sequence[int], window: int) -> Draft:
+    async def draft(self, position: int, tokens: Sequence[int], window: int) -> Drafts:
         """Like extend(position, tokens), then propose up to `window` tokens (fewer if the output would end).
 
         The proposals are tentative: the next extend or draft replaces what it does not confirm.
