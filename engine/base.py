@@ -1,14 +1,19 @@
-"""The engine protocol: an engine opens sessions, which generate, verify, draft and extend.
+"""The engine protocol: an engine opens sessions, which generate tokens and carry out operations.
 
 Every engine speaks it: the batched torch engine, the timed engine of simulations, the null engine of tests and
 benchmarks, a device slowed to its profile, and an engine in another process reached over the wire. A mode is written
 against this protocol and does not know which it drives.
+
+An operation is data with a result type. A session that wraps another one (a link, a meter, a time limit) passes any
+operation on by one method, `Session.call`. A new operation is a class here, its execution in an engine, and its frames
+in `cluster.wire.frames`.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
-from typing import Annotated, Protocol
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Coroutine, Sequence
+from typing import Annotated, Any, ClassVar, Generic, Protocol, TypeVar
 
 import msgspec
 import numpy as np
@@ -324,54 +329,134 @@ class EngineInfo(msgspec.Struct, frozen=True):
 CAPABILITIES = ("generate", "verify", "draft", "forward")
 
 
-class Session(Protocol):
-    """One sequence at one engine: a prompt and the output tokens that follow it.
+R = TypeVar("R")
 
-    Output positions count from 0 at the first token after the prompt. One operation runs at a time, another one raises
-    InvalidRequest; only a `forward` may follow another. An operation that the engine lacks (see
-    EngineInfo.capabilities) raises InvalidRequest.
+
+class Operation(msgspec.Struct, Generic[R]):
+    """Something that a session is asked to do, with a result of type R. Output positions count from 0 at the first
+    token after the prompt.
+
+    name: of the operation, as capabilities, stages and errors have it.
     """
 
+    name: ClassVar[str]
+
+    @property
+    def taken_in(self) -> int:
+        """Tokens or positions that it adds to what the session has read."""
+        return 0
+
+    def given_out(self, result: R) -> int:
+        """Tokens that the engine made for it."""
+        return 0
+
+
+class Verify(Operation[Verdict]):
+    """One speculative round of the target: check drafts, keep the accepted prefix, add one token. Without drafts, plain
+    decoding.
+
+    Greedy sessions accept by exact match; others by rejection sampling (Leviathan et al. 2023).
+
+    ids: the drafts.
+    probs: the distributions that they were drawn from; None for point masses.
+    """
+
+    name = "verify"
+    ids: Sequence[int]
+    probs: DraftProbs | None = None
+
+    def given_out(self, result: Verdict) -> int:
+        return len(result.ids)
+
+
+class Extend(Operation[None]):
+    """Set the output from `position` on to `ids`: keep the common part and roll the rest back."""
+
+    name = "extend"
+    position: int
+    ids: Sequence[int]
+
+    @property
+    def taken_in(self) -> int:
+        return len(self.ids)
+
+
+class Draft(Operation[Drafts]):
+    """Extend the output, then propose up to `window` tokens (fewer if the output would end).
+
+    The proposals are tentative: the next extend or draft replaces what it does not confirm.
+    """
+
+    name = "draft"
+    position: int
+    ids: Sequence[int]
+    window: int
+
+    @property
+    def taken_in(self) -> int:
+        return len(self.ids)
+
+    def given_out(self, result: Drafts) -> int:
+        return len(result.ids)
+
+
+class Forward(Operation[Forwarded]):
+    """Run hidden states of the positions from `position` on through the engine's part of a model, and return the last
+    `wanted` of them.
+
+    Another one may be asked for before the first has ended, so that its states travel meanwhile; they run one after
+    another. Positions count from the prompt's first token on. What was there from `position` on is dropped. The session
+    was opened with an empty prompt and a sampling with nothing but `max_tokens`, of prompt and output, and
+    `reader_rate`: it learns of no token.
+    """
+
+    name = "forward"
+    position: int
+    hidden: Tensor
+    wanted: int
+
+    @property
+    def taken_in(self) -> int:
+        return self.hidden.shape[0] if self.hidden.shape else 0
+
+
+class Session(ABC):
+    """One sequence at one engine: a prompt and the output tokens that follow it.
+
+    One operation runs at a time, another one raises InvalidRequest; only a Forward may follow another. An operation
+    that the engine lacks (see EngineInfo.capabilities) raises InvalidRequest.
+    """
+
+    __slots__ = ()
+
+    @abstractmethod
     def generate(self) -> AsyncGenerator[Tokens, None]:
         """Decode until the output ends; the last item has `finish` set. The session stays open."""
-        ...
 
-    async def verify(self, drafts: Sequence[int], probs: DraftProbs | None = None) -> Verdict:
-        """One speculative round of the target: check `drafts`, keep the accepted prefix, add one token.
+    @abstractmethod
+    async def call(self, operation: Operation[R]) -> R:
+        """Carry out an operation and return its result."""
 
-        Greedy sessions accept by exact match; others by rejection sampling (Leviathan et al. 2023) with
-        the draft's distributions, or as point masses where `probs` is None. No drafts: plain decode.
-        """
-        ...
-
-    async def draft(self, position: int, tokens: Sequence[int], window: int) -> Drafts:
-        """Like extend(position, tokens), then propose up to `window` tokens (fewer if the output would end).
-
-        The proposals are tentative: the next extend or draft replaces what it does not confirm.
-        """
-        ...
-
-    async def extend(self, position: int, tokens: Sequence[int]) -> None:
-        """Set the output from `position` on to `tokens`: keeps the common part, rolls the rest back."""
-        ...
-
-    async def forward(self, position: int, hidden: Tensor, wanted: int) -> Forwarded:
-        """Run hidden states of the positions from `position` on through the engine's part of a model.
-
-        wanted: how many of the last of them are to come back.
-
-        Others may be asked for before one has ended, so that they travel meanwhile: they run one after another.
-
-        Positions count from the prompt's first token on. What was there from `position` on is dropped. Such a session
-        is opened with an empty prompt and a sampling that says no more than `max_tokens`, which is of prompt and
-        output, and `reader_rate`: it learns of no token.
-        """
-        ...
-
+    @abstractmethod
     async def cancel(self) -> None:
         """End the session and free what it holds; a second call does nothing. A running operation of it raises
         SessionCancelled, a later one UnknownSession."""
-        ...
+
+    def verify(self, drafts: Sequence[int], probs: DraftProbs | None = None) -> Coroutine[Any, Any, Verdict]:
+        """Call Verify."""
+        return self.call(Verify(drafts, probs))
+
+    def draft(self, position: int, tokens: Sequence[int], window: int) -> Coroutine[Any, Any, Drafts]:
+        """Call Draft."""
+        return self.call(Draft(position, tokens, window))
+
+    def extend(self, position: int, tokens: Sequence[int]) -> Coroutine[Any, Any, None]:
+        """Call Extend."""
+        return self.call(Extend(position, tokens))
+
+    def forward(self, position: int, hidden: Tensor, wanted: int) -> Coroutine[Any, Any, Forwarded]:
+        """Call Forward."""
+        return self.call(Forward(position, hidden, wanted))
 
 
 class Engine(Protocol):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from array import array
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any, ClassVar, Self
 
 import msgspec
 import numpy as np
@@ -89,33 +89,161 @@ class Generate(Request, tag=2):
     pass
 
 
-class Verify(Request, tag=3):
+class Result(Frame):
+    """A result of an operation."""
+
+    @classmethod
+    def of(cls, result: Any, session: int, seq: int) -> Self:
+        """Frame a result, which answers the request `seq`."""
+        raise NotImplementedError
+
+    def result(self) -> Any:
+        """Return the result. Raises ProtocolError."""
+        raise NotImplementedError
+
+
+class Done(Result, tag=33):
+    @classmethod
+    def of(cls, result: None, session: int, seq: int) -> Self:
+        return cls(session, seq)
+
+    def result(self) -> None:
+        return None
+
+
+class Tokens(Result, tag=34):
+    ids: bytes
+    finish: str | None = None
+    logprobs: list[TokenLogprob] | None = None
+
+    @classmethod
+    def of(cls, result: base.Tokens, session: int, seq: int) -> Self:
+        return cls(session, seq, pack_ids(result.ids), result.finish, result.logprobs)
+
+    def result(self) -> base.Tokens:
+        return base.Tokens(unpack_ids(self.ids), self.finish, self.logprobs)
+
+
+class Drafts(Result, tag=35):
+    ids: bytes
+    probs: DraftProbs | None = None
+    took_s: float = 0.0
+
+    @classmethod
+    def of(cls, result: base.Drafts, session: int, seq: int) -> Self:
+        return cls(session, seq, pack_ids(result.ids), result.probs, result.took_s)
+
+    def result(self) -> base.Drafts:
+        return base.Drafts(unpack_ids(self.ids), self.probs, self.took_s)
+
+
+class Verdict(Result, tag=36):
+    accepted: Count
+    ids: bytes
+    finish: str | None = None
+    logprobs: list[TokenLogprob] | None = None
+
+    @classmethod
+    def of(cls, result: base.Verdict, session: int, seq: int) -> Self:
+        return cls(session, seq, result.accepted, pack_ids(result.ids), result.finish, result.logprobs)
+
+    def result(self) -> base.Verdict:
+        return base.Verdict(self.accepted, unpack_ids(self.ids), self.finish, self.logprobs)
+
+
+class Hidden(Result, tag=37):
+    forwarded: Forwarded
+
+    @classmethod
+    def of(cls, result: Forwarded, session: int, seq: int) -> Self:
+        return cls(session, seq, result)
+
+    def result(self) -> Forwarded:
+        return self.forwarded
+
+
+class Operation(Request):
+    """An operation, which asks for a frame of the kind `reply`."""
+
+    reply: ClassVar[type[Result]]
+
+    @classmethod
+    def of(cls, operation: Any, session: int, engine: str) -> Self:
+        """Frame an operation."""
+        raise NotImplementedError
+
+    def operation(self) -> base.Operation[Any]:
+        """Return the operation. Raises ProtocolError."""
+        raise NotImplementedError
+
+
+class Verify(Operation, tag=3):
+    reply = Verdict
     ids: bytes
     probs: DraftProbs | None = None
 
+    @classmethod
+    def of(cls, operation: base.Verify, session: int, engine: str) -> Self:
+        return cls(session, 0, engine, pack_ids(operation.ids), operation.probs)
 
-class Draft(Request, tag=4):
+    def operation(self) -> base.Verify:
+        ids, probs = unpack_ids(self.ids), self.probs
+        if probs is not None and not len(probs.ids) == len(probs.probs) == 4 * probs.width * len(ids):
+            raise ProtocolError("the draft's distributions do not fit its tokens")
+        return base.Verify(ids, probs)
+
+
+class Draft(Operation, tag=4):
+    reply = Drafts
     position: Count
     ids: bytes
     window: Count
 
+    @classmethod
+    def of(cls, operation: base.Draft, session: int, engine: str) -> Self:
+        return cls(session, 0, engine, operation.position, pack_ids(operation.ids), operation.window)
 
-class Extend(Request, tag=5):
+    def operation(self) -> base.Draft:
+        return base.Draft(self.position, unpack_ids(self.ids), self.window)
+
+
+class Extend(Operation, tag=5):
+    reply = Done
     position: Count
     ids: bytes
+
+    @classmethod
+    def of(cls, operation: base.Extend, session: int, engine: str) -> Self:
+        return cls(session, 0, engine, operation.position, pack_ids(operation.ids))
+
+    def operation(self) -> base.Extend:
+        return base.Extend(self.position, unpack_ids(self.ids))
+
+
+class Forward(Operation, tag=7):
+    reply = Hidden
+    position: Count
+    hidden: Tensor
+    wanted: Count
+
+    @classmethod
+    def of(cls, operation: base.Forward, session: int, engine: str) -> Self:
+        return cls(session, 0, engine, operation.position, operation.hidden, operation.wanted)
+
+    def operation(self) -> base.Forward:
+        return base.Forward(self.position, self.hidden, self.wanted)
+
+
+OPERATIONS: dict[type[base.Operation[Any]], type[Operation]] = {
+    base.Verify: Verify,
+    base.Draft: Draft,
+    base.Extend: Extend,
+    base.Forward: Forward,
+}
 
 
 class Cancel(Request, tag=6):
     pass
-
-
-class Forward(Request, tag=7):
-    """Hidden states of prompt and output positions from `position` on, to be run through a part of a model; the last
-    `wanted` of them come back."""
-
-    position: Count
-    hidden: Tensor
-    wanted: Count
 
 
 class GetStats(Request, tag=8):
@@ -183,33 +311,6 @@ class Welcome(Frame, tag=32):
     resume_s: Seconds = 0.0
     name: bytes = b""
     received: Id = 0
-
-
-class Done(Frame, tag=33):
-    pass
-
-
-class Tokens(Frame, tag=34):
-    ids: bytes
-    finish: str | None = None
-    logprobs: list[TokenLogprob] | None = None
-
-
-class Drafts(Frame, tag=35):
-    ids: bytes
-    probs: DraftProbs | None = None
-    took_s: float = 0.0
-
-
-class Verdict(Frame, tag=36):
-    accepted: Count
-    ids: bytes
-    finish: str | None = None
-    logprobs: list[TokenLogprob] | None = None
-
-
-class Hidden(Frame, tag=37):
-    forwarded: Forwarded
 
 
 class Stats(Frame, tag=38):

@@ -5,16 +5,23 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from contextlib import aclosing
 from functools import partial
-from typing import Any
 
 from tandem.cluster.link.link import Link
 from tandem.cluster.wire import frames
 from tandem.cluster.wire.client import Connection
-from tandem.cluster.wire.frames import ProtocolError, Request, UnknownEngine, pack_ids, unpack_ids
-from tandem.engine.base import Engine, EngineError, InvalidRequest, Session, SessionCancelled, UnknownSession
+from tandem.cluster.wire.frames import ProtocolError, Request, UnknownEngine, unpack_ids
+from tandem.engine.base import (
+    Engine,
+    EngineError,
+    Forwarded,
+    InvalidRequest,
+    Session,
+    SessionCancelled,
+    UnknownSession,
+)
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +47,12 @@ class _Opened:
         self.opening: asyncio.Task[None] | None = None
         self.over = self.busy = False
         self.waiting: deque[asyncio.Future[None]] = deque()
+
+    def running(self, request: Request) -> Session:
+        """Return the session, for a request. Raises SessionCancelled."""
+        if self.session is None or self.over:
+            raise SessionCancelled(f"session {request.session} was cancelled")
+        return self.session
 
     async def turn(self) -> None:
         """Wait for the operations before, where `busy`."""
@@ -128,9 +141,13 @@ class EngineHandler:
                     await opened.turn()
                 opened.busy = True
                 try:
-                    reply = await self._operate(request, opened)
-                    if type(reply) is frames.Hidden:  # it may have waited for the one before
-                        reply.forwarded.took_s = self._loop.time() - came_s
+                    if not isinstance(request, frames.Operation):
+                        reply = await self._begin(request, opened)
+                    else:
+                        result = await opened.running(request).call(request.operation())
+                        if type(result) is Forwarded:  # it may have waited for the one before
+                            result.took_s = self._loop.time() - came_s
+                        reply = request.reply.of(result, request.session, request.seq)
                 finally:
                     opened.leave()
             else:
@@ -150,16 +167,14 @@ class EngineHandler:
         if reply is not None:
             self._send(reply, request.engine)
 
-    async def _operate(self, request: Request, opened: _Opened) -> frames.Frame | None:
-        if type(request) is frames.Open:
-            if opened.opening is not asyncio.current_task():
-                raise InvalidRequest(f"session {request.session} is already open")
-            return await self._open(request, opened)
-        if opened.session is None or opened.over:
-            raise SessionCancelled(f"session {request.session} was cancelled")
+    async def _begin(self, request: Request, opened: _Opened) -> frames.Frame | None:
+        """Open the session or generate."""
         if type(request) is frames.Generate:
-            return await self._generate(request, opened.session)
-        return await _OPERATIONS[type(request)](opened.session, request)
+            return await self._generate(request, opened.running(request))
+        assert type(request) is frames.Open
+        if opened.opening is not asyncio.current_task():
+            raise InvalidRequest(f"session {request.session} is already open")
+        return await self._open(request, opened)
 
     async def _open(self, request: frames.Open, opened: _Opened) -> frames.Frame:
         try:
@@ -173,9 +188,7 @@ class EngineHandler:
     async def _generate(self, request: frames.Generate, session: Session) -> frames.Frame | None:
         async with aclosing(session.generate()) as stream:
             async for tokens in stream:
-                ids = pack_ids(tokens.ids)
-                frame = frames.Tokens(request.session, request.seq, ids, tokens.finish, tokens.logprobs)
-                self._send(frame, request.engine)
+                self._send(frames.Tokens.of(tokens, request.session, request.seq), request.engine)
                 if tokens.finish is not None:
                     return None
                 await self._connection.writable()
@@ -245,36 +258,3 @@ class EngineHandler:
             self._connection.send(data)
         else:
             link.up.carry(len(data), lambda: self._connection.send(data), self._connection.rtt_s / 2)
-
-
-async def _verify(session: Session, request: frames.Verify) -> frames.Frame:
-    ids = unpack_ids(request.ids)
-    if (probs := request.probs) is not None and not (
-        len(probs.ids) == len(probs.probs) == 4 * probs.width * len(ids)
-    ):
-        raise ProtocolError("the draft's distributions do not fit its tokens")
-    v = await session.verify(ids, probs)
-    return frames.Verdict(request.session, request.seq, v.accepted, pack_ids(v.ids), v.finish, v.logprobs)
-
-
-async def _draft(session: Session, request: frames.Draft) -> frames.Frame:
-    draft = await session.draft(request.position, unpack_ids(request.ids), request.window)
-    return frames.Drafts(request.session, request.seq, pack_ids(draft.ids), draft.probs, draft.took_s)
-
-
-async def _extend(session: Session, request: frames.Extend) -> frames.Frame:
-    await session.extend(request.position, unpack_ids(request.ids))
-    return frames.Done(request.session, request.seq)
-
-
-async def _forward(session: Session, request: frames.Forward) -> frames.Frame:
-    forwarded = await session.forward(request.position, request.hidden, request.wanted)
-    return frames.Hidden(request.session, request.seq, forwarded)
-
-
-_OPERATIONS: dict[type[Request], Callable[[Session, Any], Awaitable[frames.Frame]]] = {
-    frames.Verify: _verify,
-    frames.Draft: _draft,
-    frames.Extend: _extend,
-    frames.Forward: _forward,
-}

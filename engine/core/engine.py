@@ -6,24 +6,25 @@ The event loop hands commands over and is handed back all outcomes of a step tog
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
 import msgspec
 
 from tandem.engine.base import (
-    DraftProbs,
-    Drafts,
+    Draft,
     EngineError,
     EngineInfo,
     EngineStats,
     EngineStopped,
+    Extend,
     InvalidRequest,
     NoCapacity,
+    Operation,
     Sampling,
     Tokens,
-    Verdict,
+    Verify,
 )
 from tandem.engine.core.sequence import Sequence as CoreSequence
 from tandem.engine.core.step import Core
@@ -31,10 +32,12 @@ from tandem.engine.core.stream import Stream
 from tandem.engine.core.tasks import DraftTask, GenerateTask, VerifyTask
 from tandem.engine.session import BaseSession
 from tandem.engine.text import Spelling, watch
-from tandem.engine.validation import check_ids, check_request, checked_probs
+from tandem.engine.validation import check_ids, check_request, check_window, checked_probs
 
 Command = Callable[[], None]
 Receive = Callable[[Any], None]
+Run = Callable[[Receive], None]
+"""Done where the core works; passes its argument the outcome, if it has one by then."""
 
 
 class Driver(Protocol):
@@ -147,68 +150,63 @@ class CoreEngine:
 
 
 class CoreSession(BaseSession):
-    """A session of a CoreEngine."""
+    """A session of a CoreEngine.
+
+    _pending: takes the outcome of the running operation; None once it is here.
+    """
 
     def __init__(self, engine: CoreEngine, core: Core, driver: Driver, sequence: CoreSequence) -> None:
         super().__init__(engine.info)
         self._engine, self._core, self._driver, self._sequence = engine, core, driver, sequence
-        self._pending: asyncio.Future[Any] | Stream | None = None  # of the running operation
+        self._pending: asyncio.Future[Any] | Stream | None = None
 
     async def generate(self) -> AsyncGenerator[Tokens, None]:
         stream = Stream()
         task = GenerateTask(partial(self._driver.deliver, stream.put))
-        self._start("generate", stream, partial(self._core.assign, self._sequence, task))
+        self._begin("generate")
+        last: Tokens | None = None
         try:
-            while True:
+            self._submit(stream, partial(self._core.assign, self._sequence, task))
+            while last is None:
                 for tokens in await stream.take():
                     if isinstance(tokens, Exception):
                         raise tokens
                     if tokens.finish is None:
                         yield tokens
-                        continue
-                    self._rest(stream)  # whether or not the consumer asks on
-                    yield tokens
-                    return
+                    else:
+                        self._pending, last = None, tokens
         finally:
-            if self._rest(stream):
-                self._driver.submit(partial(self._core.pause, self._sequence))
+            self._finish()
+            self._leave(stream)
+        yield last  # the session is free already, whether or not the consumer asks on
 
-    async def verify(self, drafts: Sequence[int], probs: DraftProbs | None = None) -> Verdict:
-        vocab_size = self._engine.info.vocab_size
-        check_ids(drafts, vocab_size)
-        ids = list(drafts)
-        q_ids = q_probs = None
-        if probs is not None:
-            q_ids, q_probs = checked_probs(probs, len(ids), vocab_size)
+    def _run(self, operation: Operation[Any]) -> Awaitable[Any]:
+        return self._ask(self._command(operation))
 
-        def run(deliver: Receive) -> None:
-            self._core.assign(self._sequence, VerifyTask(ids, q_ids, q_probs, deliver))
+    def _command(self, operation: Operation[Any]) -> Run:
+        """Check an operation and return what the core does for it. Raises InvalidRequest."""
+        core, sequence, vocab_size = self._core, self._sequence, self._engine.info.vocab_size
+        match operation:
+            case Verify(ids, probs):
+                check_ids(ids, vocab_size)
+                drafts, q_ids, q_probs = list(ids), None, None
+                if probs is not None:
+                    q_ids, q_probs = checked_probs(probs, len(drafts), vocab_size)
+                return lambda deliver: core.assign(sequence, VerifyTask(drafts, q_ids, q_probs, deliver))
+            case Draft(position, ids, window):
+                check_window(window)
+                extend = self._command(Extend(position, ids))
+                return lambda deliver: extend(lambda _: core.assign(sequence, DraftTask(window, deliver)))
+            case Extend(position, ids):
+                check_ids(ids, vocab_size)
+                tokens = list(ids)
 
-        verdict: Verdict = await self._operation("verify", run)
-        return verdict
+                def replace(deliver: Receive) -> None:
+                    core.extend(sequence, position, tokens)
+                    deliver(None)
 
-    async def draft(self, position: int, tokens: Sequence[int], window: int) -> Drafts:
-        if window < 0:
-            raise InvalidRequest(f"window must be 0 or more tokens, not {window}")
-        check_ids(tokens, self._engine.info.vocab_size)
-        confirmed = list(tokens)
-
-        def run(deliver: Receive) -> None:
-            self._core.extend(self._sequence, position, confirmed)
-            self._core.assign(self._sequence, DraftTask(window, deliver))
-
-        draft: Drafts = await self._operation("draft", run)
-        return draft
-
-    async def extend(self, position: int, tokens: Sequence[int]) -> None:
-        check_ids(tokens, self._engine.info.vocab_size)
-        confirmed = list(tokens)
-
-        def run(deliver: Receive) -> None:
-            self._core.extend(self._sequence, position, confirmed)
-            deliver(None)
-
-        await self._operation("extend", run)
+                return replace
+        raise self._lacks(operation.name)
 
     async def cancel(self) -> None:
         if self._end():
@@ -217,26 +215,33 @@ class CoreSession(BaseSession):
             self._resolve(self._pending, self._ended)
 
     def fail(self, error: EngineError) -> None:
-        """The engine works no more."""
+        """End the session: the engine works no more."""
         if self._end(error):
             self._resolve(self._pending, error)
 
-    async def _operation(self, operation: str, run: Callable[[Receive], None]) -> Any:
-        """An operation with one outcome, which `run` (where the core works) passes to its argument."""
+    def _begin(self, operation: str) -> None:
+        self._engine._check_running()
+        super()._begin(operation)
+
+    async def _operation(self, operation: str, run: Run) -> Any:
+        """Have the core run an operation of that name and return its outcome."""
+        self._begin(operation)
+        try:
+            return await self._ask(run)
+        finally:
+            self._finish()
+
+    async def _ask(self, run: Run) -> Any:
         future: asyncio.Future[Any] = self._loop.create_future()
         deliver = partial(self._driver.deliver, partial(self._resolve, future))
-        self._start(operation, future, partial(run, deliver))
+        self._submit(future, partial(run, deliver))
         try:
             return await future
-        except asyncio.CancelledError:  # the caller has left: the core need not go on
-            if self._rest(future):
-                self._driver.submit(partial(self._core.pause, self._sequence))
-            raise
+        finally:
+            self._leave(future)
 
-    def _start(self, operation: str, pending: asyncio.Future[Any] | Stream, run: Command) -> None:
-        """Hand the next operation over; its outcome or error ends up in `pending`."""
-        self._engine._check_running()
-        self._begin(operation)
+    def _submit(self, pending: asyncio.Future[Any] | Stream, run: Command) -> None:
+        """Hand the next operation to the core; its outcome or error ends up in `pending`."""
         self._pending = pending
 
         def command() -> None:
@@ -248,7 +253,7 @@ class CoreSession(BaseSession):
         self._driver.submit(command)
 
     def _resolve(self, pending: asyncio.Future[Any] | Stream | None, outcome: Any) -> None:
-        """On the event loop: the outcome, or the error, of an operation."""
+        """Take the outcome or the error of an operation, on the event loop."""
         if isinstance(pending, Stream):
             pending.put(outcome)
         elif pending is not None and not pending.done():
@@ -256,11 +261,11 @@ class CoreSession(BaseSession):
                 pending.set_exception(outcome)
             else:
                 pending.set_result(outcome)
-        self._rest(pending)
+        if self._pending is pending:
+            self._pending = None
 
-    def _rest(self, pending: asyncio.Future[Any] | Stream | None) -> bool:
-        """That operation is over; whether it still ran."""
-        if self._pending is not pending:
-            return False
-        self._pending, self._busy = None, False
-        return True
+    def _leave(self, pending: asyncio.Future[Any] | Stream) -> None:
+        """Have the core rest if it is still at work on this operation: the caller has left."""
+        if self._pending is pending:
+            self._pending = None
+            self._driver.submit(partial(self._core.pause, self._sequence))

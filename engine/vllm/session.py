@@ -8,25 +8,28 @@ common part in the prefix cache.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tandem.engine.base import (
-    DraftProbs,
+    Draft,
     Drafts,
     EngineError,
     EngineInfo,
     EngineStats,
     EngineStopped,
+    Extend,
     InvalidRequest,
+    Operation,
     TokenLogprob,
     Tokens,
     Verdict,
+    Verify,
 )
 from tandem.engine.core.sequence import Sequence as Log
 from tandem.engine.session import BaseSession
-from tandem.engine.validation import check_ids
+from tandem.engine.validation import check_ids, check_window
 from tandem.engine.vllm.views import FOREVER, REPLAYED
 
 if TYPE_CHECKING:
@@ -133,60 +136,59 @@ class VllmSession(BaseSession):
                 if tokens.finish is None:
                     yield tokens
         finally:
-            self._rest()
+            self._finish()
         yield tokens  # free already, whether or not the consumer asks on
 
-    async def verify(self, drafts: Sequence[int], probs: DraftProbs | None = None) -> Verdict:
-        """`probs` are not looked at: as point masses drafts are accepted less often, and no less faithfully."""
-        check_ids(drafts, self._info.vocab_size)
-        self._begin("verify")
+    def _run(self, operation: Operation[Any]) -> Awaitable[Any]:
+        match operation:
+            case Verify():
+                return self._verify(operation)
+            case Draft():
+                return self._draft(operation)
+            case Extend():
+                return self._extend(operation)
+        raise self._lacks(operation.name)
+
+    async def _verify(self, operation: Verify) -> Verdict:
+        """Check drafts as point masses, whatever their distributions: they are accepted less often, and no less
+        faithfully."""
+        check_ids(operation.ids, self._info.vocab_size)
         log, before, accepted, own = self.log, len(self.log.tokens), 0, False
-        drafts = drafts[: max(0, log.longest - log.output_len - 1)]  # the target's own token needs a place
-        try:
-            if log.sampling.forced and log.finish is None:
-                return await self._force(drafts)
-            while log.finish is None and not own:
-                ahead = self._ahead or await self._more(1, drafts[accepted:])
-                token = ahead[0]
-                self._keep([token])
-                own = accepted == len(drafts) or token != drafts[accepted]
-                accepted += not own
-        finally:
-            self._rest()
+        room = max(0, log.longest - log.output_len - 1)  # the target's own token needs a place
+        drafts = operation.ids[:room]
+        if log.sampling.forced and log.finish is None:
+            return await self._force(drafts)
+        while log.finish is None and not own:
+            ahead = self._ahead or await self._more(1, drafts[accepted:])
+            token = ahead[0]
+            self._keep([token])
+            own = accepted == len(drafts) or token != drafts[accepted]
+            accepted += not own
         counters = self._engine.counters
         counters.tokens_verified += len(drafts)
         counters.tokens_accepted += accepted
         return Verdict(accepted, log.tokens[before:], log.finish, self._scores(before))
 
-    async def draft(self, position: int, tokens: Sequence[int], window: int) -> Drafts:
-        if window < 0:
-            raise InvalidRequest(f"window must be 0 or more tokens, not {window}")
-        check_ids(tokens, self._info.vocab_size)
-        self._begin("draft")
-        try:
-            self._set(position, tokens)
-            log = self.log
-            if log.finish is not None:
-                return Drafts([])
-            window = min(window, log.longest - log.output_len)
-            ids: list[int] = []
-            while len(ids) < window and not (ids and log.ends_draft(ids[-1])):
-                ahead = self._ahead
-                if len(ahead) == len(ids):
-                    ahead = await self._more(window - len(ids))
-                ids.append(ahead[len(ids)])
-        finally:
-            self._rest()
+    async def _draft(self, operation: Draft) -> Drafts:
+        check_window(operation.window)
+        check_ids(operation.ids, self._info.vocab_size)
+        self._set(operation.position, operation.ids)
+        log = self.log
+        if log.finish is not None:
+            return Drafts([])
+        window = min(operation.window, log.longest - log.output_len)
+        ids: list[int] = []
+        while len(ids) < window and not (ids and log.ends_draft(ids[-1])):
+            ahead = self._ahead
+            if len(ahead) == len(ids):
+                ahead = await self._more(window - len(ids))
+            ids.append(ahead[len(ids)])
         self._engine.counters.tokens_drafted += len(ids)
         return Drafts(ids)
 
-    async def extend(self, position: int, tokens: Sequence[int]) -> None:
-        check_ids(tokens, self._info.vocab_size)
-        self._begin("extend")
-        try:
-            self._set(position, tokens)
-        finally:
-            self._rest()
+    async def _extend(self, operation: Extend) -> None:
+        check_ids(operation.ids, self._info.vocab_size)
+        self._set(operation.position, operation.ids)
 
     async def cancel(self) -> None:
         if self._end():
@@ -259,9 +261,9 @@ class VllmSession(BaseSession):
         if request is not None and request.tokens[same : len(log.tokens)] != log.tokens[same:]:
             self._give_up()
 
-    def _rest(self) -> None:
-        """The operation is over; vLLM need not go on."""
-        self._busy = False
+    def _finish(self) -> None:
+        """Note that the operation is over: vLLM need not go on."""
+        super()._finish()
         request = self._request
         if request is not None and self._ended is None and request.until == FOREVER:
             request.until = 0

@@ -8,14 +8,14 @@ by them, so no session ever finds another's blocks, nor its own of what was roll
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
 from itertools import count
 from typing import Any
 
 import numpy as np
 
-from tandem.engine.base import EngineInfo, Forwarded, InvalidRequest, Sampling, Tensor
+from tandem.engine.base import EngineInfo, Forward, Forwarded, InvalidRequest, Operation, Sampling
 from tandem.engine.core.engine import CoreEngine, CoreSession, Driver, Receive
 from tandem.engine.core.sequence import Sequence as CoreSequence
 from tandem.engine.core.split.rows import Rows
@@ -99,13 +99,21 @@ class MiddleSession(CoreSession):
     _engine: MiddleEngine
     _sequence: MiddleSequence
 
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._forwards = asyncio.Lock()
+
     @property
     def engine(self) -> MiddleEngine:
-        """Whose it is."""
+        """The engine that has it."""
         return self._engine
 
-    async def forward(self, position: int, hidden: Tensor, wanted: int) -> Forwarded:
-        return await through([self], position, hidden, wanted)
+    def _run(self, operation: Operation[Any]) -> Awaitable[Any]:
+        if isinstance(operation, Forward):
+            return through([self], operation)
+        if operation.taken_in:
+            raise InvalidRequest(f"{self._engine.info.model} takes hidden states, no tokens")
+        return super()._run(operation)
 
     async def compute(
         self, position: int, given: Callable[[], np.ndarray], judged: int, returned: int
@@ -126,23 +134,17 @@ class MiddleSession(CoreSession):
             computed: Computed = await self._operation("forward", run)
         return computed
 
-    async def extend(self, position: int, tokens: Sequence[int]) -> None:
-        """No more than a rollback."""
-        if tokens:
-            raise InvalidRequest(f"{self._engine.info.model} takes hidden states, no tokens")
-        await super().extend(position, ())
 
-
-async def through(stages: Sequence[MiddleSession], position: int, hidden: Tensor, wanted: int) -> Forwarded:
-    """Hidden states through one stage after the other, as `Session.forward`: what is asked for next follows on its
-    heels. Between stages they are as they were computed, whatever the wire has."""
-    loop = asyncio.get_running_loop()
+async def through(stages: Sequence[MiddleSession], operation: Forward) -> Forwarded:
+    """Send hidden states through one stage after the other; the next operation's follow on their heels. Between stages
+    they are as they were computed, whatever the wire has."""
+    loop, hidden = asyncio.get_running_loop(), operation.hidden
     began_s, batch_s = loop.time(), 0.0
     first = stages[0].engine
     given = partial(first.codec.unpack, hidden, first.split.hidden)
     for stage in stages:
-        returned = wanted if stage is stages[-1] else hidden.shape[0]
-        computed = await stage.compute(position, given, wanted, returned)
+        returned = operation.wanted if stage is stages[-1] else hidden.shape[0]
+        computed = await stage.compute(operation.position, given, operation.wanted, returned)
         batch_s += computed.batch_s
         given = partial(np.asarray, computed.rows)
     kind: Kind = hidden.dtype  # type: ignore[assignment]  # unpack has seen to it
