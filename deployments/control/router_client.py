@@ -32,9 +32,9 @@ class RouterClient(Client):
 
     # -- requests -----------------------------------------------------------------------------------------
 
-    async def enter(self, replica: str, entry: Entry) -> Passage:
-        """Return when the request may begin. Raises LimitReached."""
-        return await self.ask(self._enter_s, Router.enter, replica, entry)
+    async def enter(self, replica: str, entry: Entry, left: Sequence[int]) -> Passage:
+        """Return when the request may begin. left: requests that are over. Raises LimitReached."""
+        return await self.ask(self._enter_s, Router.enter, replica, entry, left)
 
     def left(self, replica: str, requests: Sequence[int]) -> None:
         self.tell(Router.left, replica, requests)
