@@ -25,7 +25,7 @@ def test_a_process_has_one_ray(cluster: LocalRay) -> None:
         tandem.start()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly  # a second Ray beside that of the other tests
 @pytest.mark.timeout(300)
 @pytest.mark.xdist_group("ray")
 def test_a_program_starts_asks_and_stops() -> None:
