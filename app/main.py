@@ -29,8 +29,9 @@ from tandem.deployments.config.settings import Strict
 from tandem.deployments.control.router import Router, RouterChanges
 from tandem.deployments.control.scheduler import Scheduler, SchedulerChanges
 from tandem.deployments.gateway.deployment import Gateway
-from tandem.deployments.pools.autoscaling import EVERY_S, ServePolicy
+from tandem.deployments.pools.autoscaling import EVERY_S
 from tandem.deployments.pools.deployments import Drafter, Expander, Middle, Verifier
+from tandem.deployments.pools.serve_policy import ServePolicy
 from tandem.deployments.request.pools import DRAFTER, EXPANDER, MIDDLE, VERIFIER
 
 

@@ -1,10 +1,8 @@
-"""Pools that grow and shrink: the settings, what a replica tells of itself, and the policy as Ray Serve calls it."""
+"""Settings of a pool that grows and shrinks, and what its replicas report for it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, model_validator
 
@@ -14,13 +12,9 @@ from tandem.policies.autoscaling import (
     Autoscaler,
     AutoscalingPolicy,
     Bounds,
-    PoolState,
     ReplicaState,
     autoscaling,
 )
-
-if TYPE_CHECKING:
-    from ray.serve.config import AutoscalingContext
 
 EVERY_S = 1.0
 """How often replicas tell of themselves, and a pool's size is decided."""
@@ -96,33 +90,3 @@ def as_numbers(state: ReplicaState, waiting: float) -> dict[str, float]:
 
 TOLD = frozenset(as_numbers(ReplicaState(""), 0.0))
 """Serve counts other things besides."""
-
-
-class ServePolicy:
-    """Ray Serve's autoscaling policy of one pool, from what its replicas told last.
-
-    Serve calls it many times a second, and starts a first replica by itself when a handle waits for one. The bounds and
-    delays are this side's own, so that they are the same in virtual time.
-    """
-
-    def __init__(self, settings: Mapping[str, Any]) -> None:
-        """settings: an AutoscalingSettings as plain data."""
-        self._autoscaler = AutoscalingSettings.model_validate(settings).autoscaler()
-        self._decided_s = float("-inf")
-        self._decision = 0
-
-    def __call__(self, context: AutoscalingContext) -> tuple[int, dict[str, Any]]:
-        """Replicas that there are to be, and no state: it is here."""
-        now_s = context.current_time or 0.0
-        if 0 <= now_s - self._decided_s < EVERY_S and self._decision == context.target_num_replicas:
-            return self._decision, {}
-        told: dict[str, dict[str, float]] = {}
-        for metric, series in (context.raw_metrics or {}).items():
-            for replica, points in series.items() if metric in TOLD else ():
-                if points:
-                    told.setdefault(replica.unique_id, {})[metric] = points[-1].value
-        waiting = sum(numbers.pop(WAITING, 0.0) for numbers in told.values())
-        states = tuple(ReplicaState(name, **numbers) for name, numbers in sorted(told.items()))
-        pool = PoolState(now_s, context.target_num_replicas, states, waiting)
-        self._decided_s, self._decision = now_s, self._autoscaler.decide(pool)
-        return self._decision, {}

@@ -101,7 +101,7 @@ class EngineEndpoint:
         )
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
-        """What Serve passes on to `deployments.pools.autoscaling.ServePolicy`."""
+        """What Serve passes on to `deployments.pools.serve_policy.ServePolicy`."""
         return as_numbers(replica_state("", await self._engine.stats(), self._places), self._waiting)
 
     async def wake(self) -> None:

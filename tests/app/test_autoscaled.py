@@ -100,7 +100,6 @@ class Load:
             self.answers += 1
 
 
-@pytest.mark.nightly  # its deployment is never created in the shared Ray: to be mended
 async def test_a_pool_follows_its_load(http: httpx.AsyncClient) -> None:
     """0 → 1 → 3 → 1 → 0, with everybody served all the while."""
     assert await replicas(http) == 0

@@ -8,14 +8,15 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 from ray.serve._private.common import DeploymentID, ReplicaID, TimeStampedValue
+from ray.serve.config import AutoscalingPolicy
 
 from tandem.deployments.pools.autoscaling import (
     EVERY_S,
     AutoscalingSettings,
-    ServePolicy,
     as_numbers,
     replica_state,
 )
+from tandem.deployments.pools.serve_policy import ServePolicy
 from tandem.engine.base import EngineStats
 from tandem.policies.scheduling.outstanding import Outstanding
 
@@ -73,6 +74,13 @@ def test_serve_hears_what_the_policy_says_of_what_was_told_last() -> None:
     numbers = as_numbers(replica_state("", BUSY, places=32), waiting=2.0)
     policy = ServePolicy(SETTINGS)
     assert policy(context(2, {"a": numbers, "b": numbers}, 10.0)) == (4, {}), "(12 + 12 + 2 + 2) / 8"
+
+
+def test_the_policy_outlives_how_serve_passes_it_on() -> None:
+    """Serve pickles its whole module by value, for its controller to load."""
+    path = f"{ServePolicy.__module__}:{ServePolicy.__qualname__}"
+    passed_on = AutoscalingPolicy(policy_function=path, policy_kwargs={"settings": SETTINGS})
+    assert passed_on.get_policy()(settings=SETTINGS)(context(3, {}, 10.0))[0] == 3
 
 
 def test_serve_may_ask_all_the_time() -> None:
