@@ -231,7 +231,7 @@ def _script_watched(computed: dict[int, list[tuple[float, int]]]) -> Iterator[No
             return accepted, token
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tandem.simulator.world.Script", Watched)
+        patch.setattr("tandem.simulator.world.world.Script", Watched)
         yield
 
 
