@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import msgspec
@@ -134,8 +134,12 @@ class Ingress:
     def run(self, job: Job) -> AsyncGenerator[Delta, None]:
         return self._executor.run(job)
 
-    def enter(self, caller: Caller, entry: Entry) -> AbstractAsyncContextManager[Passage]:
-        return self._entrance.pass_through(entry) if caller.keyed else nullcontext(Passage())
+    async def enter(self, caller: Caller, entry: Entry) -> Passage:
+        return await self._entrance.enter(entry) if caller.keyed else Passage()
+
+    def leave(self, caller: Caller, entry: Entry, finished: bool) -> None:
+        if caller.keyed:
+            self._entrance.leave(entry.request, finished)
 
     async def caller(self, hashed: str | None) -> Caller | None:
         return await self._callers.of(hashed)

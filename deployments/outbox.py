@@ -29,11 +29,15 @@ class Outbox(Generic[T]):
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(DELAY_S, self.flush)
 
-    def flush(self) -> None:
-        """Send all of them now."""
+    def take(self) -> Sequence[T]:
+        """Take all of them out, for a call that goes there anyhow."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if kept := self._kept:
-            self._kept = []
+        kept, self._kept = self._kept, []
+        return kept
+
+    def flush(self) -> None:
+        """Send all of them now."""
+        if kept := self.take():
             self._send(kept)

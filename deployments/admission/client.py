@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Protocol
 
 from tandem.deployments.admission.controller import SILENT_S, Entry, Passage
@@ -20,17 +19,15 @@ CLOSING_S = 1.0
 class Router(Protocol):
     """Where the gate is."""
 
-    async def enter(self, replica: str, entry: Entry) -> Passage: ...
+    async def enter(self, replica: str, entry: Entry, left: Sequence[int]) -> Passage: ...
 
     def left(self, replica: str, requests: Sequence[int]) -> None: ...
-
-    async def leave(self, replica: str, requests: Sequence[int]) -> None: ...
 
     def under_way(self, replica: str, entries: Sequence[Entry]) -> None: ...
 
 
 class Entrance:
-    """closing: sessions of ended requests that are being closed: until they are, their places are taken."""
+    """closing: sessions of given-up requests that are being closed: until they are, their places are taken."""
 
     def __init__(
         self,
@@ -44,29 +41,26 @@ class Entrance:
         self._left = Outbox[int](lambda requests: self._router.left(self._name, requests))
         self._telling: asyncio.Task[None] | None = None
 
-    @asynccontextmanager
-    async def pass_through(self, entry: Entry) -> AsyncIterator[Passage]:
-        """Entered when the request may begin. Raises LimitReached."""
-        passage: Passage | None = None
-        try:
-            passage = await self._router.enter(self._name, entry)
-            self._entries[entry.request] = entry
-            if self._telling is None or self._telling.done():
-                self._telling = asyncio.get_running_loop().create_task(self._keep_telling())
-            yield passage
-            if passage.counted:  # the account's next request may follow at once, and needs this one's place
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(CLOSING_S):
-                        if closing := self._closing():
-                            await asyncio.wait(closing)
-                        await self._router.leave(self._name, [entry.request])
-                        self._entries.pop(entry.request)
-        finally:
-            if passage is None or entry.request in self._entries:
-                self._leave_soon(entry.request)
+    async def enter(self, entry: Entry) -> Passage:
+        """Return when the request may begin; it must then leave, once. Raises LimitReached.
 
-    def _leave_soon(self, request: int) -> None:
-        if closing := self._closing():
+        The call takes along which requests have left, so that they are no reason to refuse this one.
+        """
+        left = self._left.take()
+        try:
+            passage = await self._router.enter(self._name, entry, left)
+        except BaseException:  # it may have been waiting when it gave up, or never have come there
+            for request in (*left, entry.request):
+                self._left.add(request)
+            raise
+        self._entries[entry.request] = entry
+        if self._telling is None or self._telling.done():
+            self._telling = asyncio.get_running_loop().create_task(self._keep_telling())
+        return passage
+
+    def leave(self, request: int, finished: bool = False) -> None:
+        """A request is over. finished: its sessions have come to their end, so that none is being closed."""
+        if not finished and (closing := self._closing()):
             task = asyncio.get_running_loop().create_task(_ended(closing))
             self._leaving[task] = request
             task.add_done_callback(self._leave)

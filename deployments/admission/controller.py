@@ -20,6 +20,8 @@ from tandem.policies.admission.rate_limit import RateLimit
 
 SILENT_S = 10.0
 """A replica of the API that has said nothing for so long is not there."""
+LEAVING_S = 1.0
+"""How long it takes at most until a replica of the API has said that a request is over."""
 
 
 class LimitReached(EngineError):
@@ -59,12 +61,10 @@ class Passage:
     """Permission to begin.
 
     requests, tokens: what is left of the account's limits; None if there is none.
-    counted: the account may have only so many answers at once.
     """
 
     requests: Allowance | None = None
     tokens: Allowance | None = None
-    counted: bool = False
 
 
 class _Limits:
@@ -105,6 +105,8 @@ class Gate:
         self._waiting: dict[Claim, asyncio.Future[None]] = {}
         self._under_way: dict[str, dict[int, tuple[Entry, Claim]]] = {}  # by replica of the API and request
         self._heard_s: dict[str, float] = {}
+        # By account, requests beyond its limit, by replica and id: True when another is over, False if it has left.
+        self._beyond: dict[str, dict[tuple[str, int], tuple[Entry, asyncio.Future[bool]]]] = {}
 
     @property
     def waiting(self) -> int:
@@ -114,10 +116,12 @@ class Gate:
     async def enter(self, replica: str, entry: Entry, terms: Terms) -> Passage:
         """Return when the request may begin. Raises LimitReached."""
         self._forget_silent()
+        if terms.concurrent is not None:
+            await self._within(replica, entry, terms.concurrent)
         now_s = self._clock()
         limits = self._limits.setdefault(entry.account, _Limits())
         limits.follow(terms)
-        self._check(entry, terms, limits, now_s)
+        self._check(entry, limits, now_s)
         if limits.requests is not None:
             limits.requests.take(1, now_s)
         if limits.tokens is not None:
@@ -131,8 +135,7 @@ class Gate:
             self._leave(replica, entry.request)
             raise
         now_s = self._clock()
-        left = _allowance(limits.requests, now_s), _allowance(limits.tokens, now_s)
-        return Passage(*left, counted=terms.concurrent is not None)
+        return Passage(_allowance(limits.requests, now_s), _allowance(limits.tokens, now_s))
 
     def used(self, account: str, tokens: int) -> None:
         """So many tokens were given out to it."""
@@ -156,11 +159,38 @@ class Gate:
 
     def leave(self, replica: str, request: int) -> None:
         """It is over."""
+        for beyond in self._beyond.values():
+            if (found := beyond.get((replica, request))) is not None and not found[1].done():
+                found[1].set_result(False)
         self._leave(replica, request)
 
-    def _check(self, entry: Entry, terms: Terms, limits: _Limits, now_s: float) -> None:
-        if terms.concurrent is not None and self._fair.of(entry.account) + entry.sessions > terms.concurrent:
-            raise LimitReached(f"at most {terms.concurrent} answers at once", 1.0)
+    async def _within(self, replica: str, entry: Entry, limit: int) -> None:
+        """Return when the account may have so many answers more at once. Raises LimitReached.
+
+        An answer that its client has whole may still be under way here, as replicas say a little later what is over. So
+        requests are refused after LEAVING_S, and at once where as many as the limit wait like that.
+        """
+        account, key = entry.account, (replica, entry.request)
+        refusal = LimitReached(f"at most {limit} answers at once", 1.0)
+        beyond = self._beyond.setdefault(account, {})
+        try:
+            async with asyncio.timeout(LEAVING_S):
+                while self._fair.of(account) + entry.sessions > limit:
+                    beyond.pop(key, None)
+                    if sum(other.sessions for other, _ in beyond.values()) + entry.sessions > limit:
+                        raise refusal
+                    freed = asyncio.get_running_loop().create_future()
+                    beyond[key] = entry, freed
+                    if not await freed:
+                        raise refusal  # its client has gone
+        except TimeoutError:
+            raise refusal from None
+        finally:
+            beyond.pop(key, None)
+            if not beyond:
+                self._beyond.pop(account, None)
+
+    def _check(self, entry: Entry, limits: _Limits, now_s: float) -> None:
         for limit, amount, what in (
             (limits.requests, 1, "requests"),
             (limits.tokens, entry.prompt_tokens, "tokens"),
@@ -196,6 +226,9 @@ class Gate:
         found = self._under_way.get(replica, {}).pop(request, None)
         if found is not None:
             self._fair.leave(found[1])
+            for _, freed in self._beyond.get(found[0].account, {}).values():
+                if not freed.done():
+                    freed.set_result(True)
             self._admit()
 
     def _forget_silent(self) -> None:

@@ -176,8 +176,9 @@ class Router:
         """As Treasury.caller."""
         return self._treasury.caller(hashed)
 
-    async def enter(self, replica: str, entry: Entry) -> Passage:
-        """Return when a request may begin; raises as Gate.enter."""
+    async def enter(self, replica: str, entry: Entry, left: Sequence[int]) -> Passage:
+        """Return when a request may begin; raises as Gate.enter. left: requests that are over."""
+        await self.left(replica, left)
         return await self._gate.enter(replica, entry, self._treasury.terms(entry.account))
 
     async def left(self, replica: str, requests: Sequence[int]) -> None:

@@ -32,16 +32,12 @@ class RouterClient(Client):
 
     # -- requests -----------------------------------------------------------------------------------------
 
-    async def enter(self, replica: str, entry: Entry) -> Passage:
-        """Return when the request may begin. Raises LimitReached."""
-        return await self.ask(self._enter_s, Router.enter, replica, entry)
+    async def enter(self, replica: str, entry: Entry, left: Sequence[int]) -> Passage:
+        """Return when the request may begin. left: requests that are over. Raises LimitReached."""
+        return await self.ask(self._enter_s, Router.enter, replica, entry, left)
 
     def left(self, replica: str, requests: Sequence[int]) -> None:
         self.tell(Router.left, replica, requests)
-
-    async def leave(self, replica: str, requests: Sequence[int]) -> None:
-        """Return when the router knows that these requests are over."""
-        await self.ask(self._enter_s, Router.left, replica, requests)
 
     def under_way(self, replica: str, entries: Sequence[Entry]) -> None:
         self.tell(Router.under_way, replica, entries)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -118,7 +117,7 @@ class Guest(EngineHandler):
         super().__init__(self._dialled, {}, connection)
         self.record: DeviceRecord | None = None
         self._callers, self._cloud = callers, cloud
-        self._requests: dict[int, AsyncExitStack] = {}  # that have passed the gate
+        self._requests: dict[int, int] = {}  # that have passed the gate, and their numbers there
         self._entering = 0
         self._prices = Prices()
         self._budget: float | None = None
@@ -194,9 +193,8 @@ class Guest(EngineHandler):
 
     async def stop(self) -> None:
         await super().stop()
-        for passing in list(self._requests.values()):
-            await passing.aclose()
-        self._requests.clear()
+        for request in list(self._requests):
+            self._leave(request)
 
     def _may_open(self) -> None:
         """Raises NoCapacity: sessions are for requests that have passed the gate."""
@@ -245,7 +243,7 @@ class Guest(EngineHandler):
             made = await self._cloud.assign(wanted)
         except BaseException:
             if began:  # it has nothing to end
-                await self._leave(wanted.request)
+                self._leave(wanted.request)
             raise
         for endpoint in made.endpoints.values():
             if not endpoint.device:
@@ -256,32 +254,31 @@ class Guest(EngineHandler):
     async def _enter(self, wanted: RoutingRequest) -> None:
         if len(self._requests) + self._entering >= UNDER_WAY:
             raise NoCapacity(f"a device has {UNDER_WAY} requests under way at most", 1.0)
-        passing = AsyncExitStack()
         # Under a number of its own: another device may have said the same one.
         entry = Entry(secrets.randbits(63), wanted.account, 1, wanted.prompt_tokens)
         self._entering += 1
         try:
-            await passing.enter_async_context(self._cloud.entrance.pass_through(entry))
+            await self._cloud.entrance.enter(entry)
         finally:
             self._entering -= 1
         if wanted.request in self._requests:  # it was said twice
-            await passing.aclose()
+            self._cloud.entrance.leave(entry.request)
             return
-        self._requests[wanted.request] = passing
+        self._requests[wanted.request] = entry.request
         self._announced += wanted.prompt_tokens
 
-    async def _leave(self, request: int) -> bool:
+    def _leave(self, request: int) -> bool:
         """Give its place back; whether it had one."""
-        if (passing := self._requests.pop(request, None)) is None:
+        if (number := self._requests.pop(request, None)) is None:
             return False
-        await passing.aclose()
+        self._cloud.entrance.leave(number)
         return True
 
     async def _over(self, said: Over) -> None:
         used, joules = said.used, said.joules
         if min(used.device_in, used.device_out) < 0 or not 0 <= joules < math.inf:
             raise InvalidRequest("nothing costs less than nothing")
-        if not await self._leave(said.request):
+        if not self._leave(said.request):
             return
         own = Used(device_in=used.device_in, device_out=used.device_out)
         usd = joules * self._prices.exchange_rate

@@ -6,7 +6,6 @@ import asyncio
 import secrets
 import time
 from abc import abstractmethod
-from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any
 
@@ -40,16 +39,17 @@ EVENT_STREAM = [
 ]
 
 
-WRITE_S = 60.0
-"""Time limit of one write to a client; a client that reads nothing for so long is treated as gone."""
-
-
-class ClientStalled(Exception):
-    """The client does not read."""
+STUCK_S = 60.0
+"""A client that takes in nothing of a write for so long, or up to twice as long, is let go."""
+PIECE = 2**16
+"""Bytes of a write, of which a client that reads slowly takes in some within STUCK_S."""
 
 
 class Answer(Response):
-    """A response that runs the jobs while it is being sent; when it ends, for whatever reason, all jobs end."""
+    """A response that runs the jobs while it is being sent; when it ends, for whatever reason, all jobs end.
+
+    The request's place at the gate is free when no job generates any more, whether or not the client has read it all.
+    """
 
     def __init__(
         self,
@@ -66,14 +66,18 @@ class Answer(Response):
         record.begin(self.id, admitted)
         self.created = int(time.time())
         self._enter = partial(backend.enter, admitted.caller, admitted.entry)
-        self._gather = Gather(backend.run, admitted.jobs, admitted.choices, coalescer, request.tandem.paced)
+        leave = partial(backend.leave, admitted.caller, admitted.entry)
+        self._gather = Gather(
+            backend.run, admitted.jobs, admitted.choices, coalescer, request.tandem.paced, leave
+        )
+        self._writes, self._writing = 0, False
         self.limits: Headers = []
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        work = asyncio.create_task(self._work(scope, receive, send))
+        work = asyncio.create_task(self._work(scope, receive, partial(self._write, send)))
         gone = asyncio.create_task(_disconnected(receive))
         try:
-            await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
+            await self._until_over({work, gone})
         finally:
             gone.cancel()
             if work.cancel():
@@ -81,29 +85,37 @@ class Answer(Response):
         if work.done() and not work.cancelled():
             work.result()
 
+    async def _until_over(self, tasks: set[asyncio.Task[None]]) -> None:
+        """Return when one of the tasks is done, or the client takes in nothing."""
+        seen = -1  # the write that was under way when this was last looked at
+        while True:
+            done, _ = await asyncio.wait(tasks, timeout=STUCK_S, return_when=asyncio.FIRST_COMPLETED)
+            if done or (self._writing and self._writes == seen):
+                return
+            seen = self._writes if self._writing else -1
+
+    async def _write(self, send: Send, message: Message) -> None:
+        self._writes += 1
+        self._writing = True
+        await send(message)
+        self._writing = False
+
     async def _work(self, scope: Scope, receive: Receive, send: Send) -> None:
-        send = partial(_write, send)
         try:
             await self._answer(scope, receive, send)
-        except ClientStalled:
-            self._record.end(DISCONNECTED)
         except Exception as failure:
             error = api_error(failure)
             await self.send_error(error, scope, receive, send)
             self._record.end(error.status, error.code)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        place = AsyncExitStack()
-        passage = await place.enter_async_context(self._enter())
+        passage = await self._enter()
         async with self._gather as gather:
-            # The place is given back when the jobs are over: a client that reads slowly must not keep it.
-            self._leaving = asyncio.create_task(_leave(place, gather))
             self._record.passed_gate()
             self.limits = rate_limit_headers(passage)
             async for batch in gather.batches():
                 await self.take(batch, send)
                 self._record.sent_text()
-        await self._leaving  # the client may ask again as soon as it has the end of this answer
         await self.end(scope, receive, send)
         self._record.end(200)
 
@@ -188,9 +200,13 @@ class WholeAnswer(Answer):
 
     async def end(self, scope: Scope, receive: Receive, send: Send) -> None:
         reply = self._reply().model_dump_json().encode()
-        response = Response(reply, media_type="application/json")
-        response.raw_headers += self.limits
-        await response(scope, receive, send)
+        headers = Response(reply, media_type="application/json").raw_headers + self.limits
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        for begin in range(0, len(reply), PIECE):
+            end = begin + PIECE
+            await send(
+                {"type": "http.response.body", "body": reply[begin:end], "more_body": end < len(reply)}
+            )
 
     def _reply(self) -> ChatCompletion | Completion:
         runs: list[Run] = [run for pieces in self._pieces for piece in pieces for run in piece.runs]
@@ -225,21 +241,6 @@ class WholeAnswer(Answer):
         finish = pieces[-1].finish
         assert finish, "a choice's last piece has its finish"
         return "".join(piece.text for piece in pieces), scored, finish
-
-
-async def _write(send: Send, message: Message) -> None:
-    """Send a message within WRITE_S. Raises ClientStalled."""
-    try:
-        async with asyncio.timeout(WRITE_S):
-            await send(message)
-    except TimeoutError:
-        raise ClientStalled from None
-
-
-async def _leave(place: AsyncExitStack, gather: Gather) -> None:
-    """Give the place up once no job runs any more."""
-    await gather.finished()
-    await place.aclose()
 
 
 async def _disconnected(receive: Receive) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
+from functools import partial
 from types import TracebackType
 
 from tandem.app.api.completions.choice import Choice, Piece
@@ -35,6 +36,8 @@ class Gather:
     """Runs one job for each choice, inside `async with`; leaving it cancels the jobs that still run.
 
     paced: choices get their tokens no faster than their reader takes them in.
+    over: called once, when no job generates any more, with whether all came to their end by themselves; before anybody
+        is given the last piece then.
     """
 
     def __init__(
@@ -44,8 +47,10 @@ class Gather:
         choices: Sequence[Choice],
         coalescer: ChunkCoalescer,
         paced: bool = False,
+        over: Callable[[bool], object] = lambda _: None,
     ) -> None:
-        self.choices, self._paced = choices, paced
+        self.choices, self._paced, self._over = choices, paced, over
+        self._generating, self._finished = set(range(len(jobs))), True
         self._run, self._jobs, self._coalescer = run, jobs, coalescer
         self._pumps: list[asyncio.Task[None]] = []
         self._news = asyncio.Event()
@@ -56,10 +61,10 @@ class Gather:
     async def __aenter__(self) -> Gather:
         self._coalescer.streams += 1
         self._loop = asyncio.get_running_loop()
-        self._pumps = [
-            asyncio.create_task(self._pump(job, choice))
-            for job, choice in zip(self._jobs, self.choices, strict=True)
-        ]
+        for number, (job, choice) in enumerate(zip(self._jobs, self.choices, strict=True)):
+            pump = asyncio.create_task(self._pump(number, job, choice))
+            pump.add_done_callback(partial(self._ended, number, False))
+            self._pumps.append(pump)
         return self
 
     async def __aexit__(
@@ -71,10 +76,6 @@ class Gather:
         for pump, choice in zip(self._pumps, self.choices, strict=True):
             if choice.finish is None:  # the pumps of finished choices close their job already
                 pump.cancel()
-
-    async def finished(self) -> None:
-        """Return when no job runs any more."""
-        await asyncio.wait(self._pumps)
 
     async def batches(self) -> AsyncIterator[list[tuple[int, Piece]]]:
         """Yield (choice, piece) pairs: the first at once, later ones collected for an interval.
@@ -96,16 +97,35 @@ class Gather:
             if all(choice.finish for choice in self.choices):
                 return
 
-    async def _pump(self, job: Job, choice: Choice) -> None:
+    def _ended(self, number: int, finished: bool, _: object = None) -> None:
+        """A job generates no more. finished: it came to its end by itself."""
+        if number in self._generating:
+            self._generating.remove(number)
+            self._finished = self._finished and finished
+            if not self._generating:
+                self._over(self._finished)
+
+    async def _ends_noted(
+        self, number: int, deltas: AsyncGenerator[Delta, None]
+    ) -> AsyncGenerator[Delta, None]:
+        async with aclosing(deltas):
+            async for delta in deltas:
+                if delta.finish:
+                    self._ended(number, finished=True)
+                yield delta
+
+    async def _pump(self, number: int, job: Job, choice: Choice) -> None:
         try:
             source = self._run(job)
             if choice.arrivals.rate:
                 source = choice.arrivals.noted(source)
             if self._paced:
-                source = paced(source, job.sampling.reader_rate)
+                source = paced(self._ends_noted(number, source), job.sampling.reader_rate)
             async with aclosing(source) as deltas:
                 async for delta in deltas:
                     choice.push(delta)
+                    if delta.finish:
+                        self._ended(number, finished=True)
                     self._notify(urgent=choice.finish is not None)
                     if choice.finish:
                         return

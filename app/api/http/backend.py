@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -61,8 +60,12 @@ class ServingBackend(Protocol):
         """Yield the job's tokens; closing the generator stops the work everywhere. Raises EngineError."""
         ...
 
-    def enter(self, caller: Caller, entry: Entry) -> AbstractAsyncContextManager[Passage]:
-        """Admit a request: entering waits until it may begin, leaving ends it. Raises LimitReached."""
+    async def enter(self, caller: Caller, entry: Entry) -> Passage:
+        """Admit a request: return when it may begin. It must then leave, once. Raises LimitReached."""
+        ...
+
+    def leave(self, caller: Caller, entry: Entry, finished: bool) -> None:
+        """Note that a request generates no more. finished: all its jobs have come to their end by themselves."""
         ...
 
     async def caller(self, hashed: str | None) -> Caller | None:

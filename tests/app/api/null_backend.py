@@ -90,6 +90,7 @@ class NullBackend:
     missing: reasons for not being ready.
     jobs: jobs that were run.
     closed: released by each job that ends, for whatever reason.
+    left: requests that generate no more, and whether all their jobs came to an end by themselves.
     """
 
     def __init__(
@@ -125,6 +126,7 @@ class NullBackend:
         self.missing: list[str] = []
         self.jobs: list[Job] = []
         self.closed = asyncio.Semaphore(0)
+        self.left: list[tuple[int, bool]] = []
 
     def models(self) -> list[ModelCard]:
         return [ModelCard("null", self.engine.info.context, TOKENIZER.vocabulary)]
@@ -135,15 +137,14 @@ class NullBackend:
     async def caller(self, hashed: str | None) -> Caller | None:
         return self.treasury.caller(hashed)
 
-    @asynccontextmanager
-    async def enter(self, caller: Caller, entry: Entry) -> AsyncIterator[Passage]:
+    async def enter(self, caller: Caller, entry: Entry) -> Passage:
         if not caller.keyed:
-            yield Passage()
-            return
-        try:
-            yield await self.gate.enter("here", entry, self.treasury.terms(entry.account))
-        finally:
-            self.gate.leave("here", entry.request)
+            return Passage()
+        return await self.gate.enter("here", entry, self.treasury.terms(entry.account))
+
+    def leave(self, caller: Caller, entry: Entry, finished: bool) -> None:
+        self.left.append((entry.request, finished))
+        self.gate.leave("here", entry.request)
 
     async def account(self, key: str) -> Statement:
         return self.treasury.statement(key)
@@ -254,8 +255,8 @@ class NullBackend:
 
 
 @asynccontextmanager
-async def served(app: object) -> AsyncIterator[str]:
-    """Serve the ASGI app on a free port in this event loop; gives its address.
+async def served(app: object, send_buffer: int | None = None) -> AsyncIterator[str]:
+    """Serve the ASGI app on a free port in this event loop; gives its address. send_buffer: of connections, bytes.
 
     Bypasses uvicorn's main loop, which checks only ten times a second whether to end.
     """
@@ -264,6 +265,8 @@ async def served(app: object) -> AsyncIterator[str]:
     server = uvicorn.Server(config)
     server.lifespan = config.lifespan_class(config)
     with socket.create_server(("127.0.0.1", 0)) as listener:
+        if send_buffer is not None:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
         await server.startup([listener])
         try:
             yield f"http://127.0.0.1:{listener.getsockname()[1]}"

@@ -9,11 +9,8 @@ import httpx
 import pytest
 from openai import APIError, AsyncOpenAI
 
-from tandem.app.api.completions import answer
 from tandem.app.api.completions.gather import ChunkCoalescer
 from tandem.app.api.routes import create_api
-from tandem.deployments.access.keys import Caller
-from tandem.deployments.admission.controller import Entry, Passage
 from tandem.engine.base import EngineStopped
 from tests.app.api.null_backend import NullBackend, events, served, times, uploading
 
@@ -216,49 +213,3 @@ async def test_a_client_may_leave_before_the_first_token(address, backend):
         await reached.wait()
         waiting.cancel()
         await times(1, backend.closed, within_s=0.5)
-
-
-async def test_a_client_that_does_not_read_keeps_no_place_and_is_let_go(backend, monkeypatch) -> None:
-    monkeypatch.setattr(answer, "WRITE_S", 2.0)
-    inside: list[int] = []
-
-    @asynccontextmanager
-    async def enter(caller: Caller, entry: Entry) -> AsyncIterator[Passage]:
-        inside.append(entry.request)
-        yield Passage()
-        inside.remove(entry.request)
-
-    backend.enter = enter
-    asked, began, stuck = iter([CHAT]), asyncio.Event(), asyncio.Event()
-
-    async def receive() -> dict[str, object]:
-        for body in asked:
-            return {"type": "http.request", "body": json.dumps(body).encode(), "more_body": False}
-        return await asyncio.Future()
-
-    async def send(message: dict[str, object]) -> None:
-        if message["type"] == "http.response.body":
-            began.set()
-            await stuck.wait()
-
-    scope = {
-        "type": "http",
-        "asgi": {"version": "3.0"},
-        "http_version": "1.1",
-        "method": "POST",
-        "scheme": "http",
-        "path": "/v1/chat/completions",
-        "raw_path": b"/v1/chat/completions",
-        "query_string": b"",
-        "root_path": "",
-        "headers": [(b"content-type", b"application/json"), (b"host", b"127.0.0.1")],
-        "client": ("127.0.0.1", 1),
-        "server": ("127.0.0.1", 80),
-    }
-    serving = asyncio.ensure_future(create_api(backend)(scope, receive, send))
-    async with asyncio.timeout(30):
-        await began.wait()
-        while inside:  # noqa: ASYNC110 - the place goes when the jobs are over, and tells nobody
-            await asyncio.sleep(0)
-        assert not serving.done()
-        await serving

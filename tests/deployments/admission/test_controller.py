@@ -9,6 +9,7 @@ import pytest
 from tandem.deployments.access.accounts import Terms
 from tandem.deployments.admission.controller import SILENT_S, Entry, Gate, LimitReached
 from tandem.deployments.config.settings import GateSettings
+from tests.virtual import in_virtual_time, now_s
 
 pytestmark = pytest.mark.virtual_time
 
@@ -77,14 +78,33 @@ async def test_new_terms_hold_at_once(clock: Clock) -> None:
     await there.enter("api", entry(4), FREE)
 
 
-async def test_answers_at_once(clock: Clock) -> None:
-    there, terms = gate(clock, capacity=100), Terms(0.5, 1e-7, concurrent=3)
+@in_virtual_time
+async def test_answers_at_once() -> None:
+    there, terms = gate(Clock(), capacity=100), Terms(0.5, 1e-7, concurrent=3)
     await there.enter("api", entry(1, sessions=2), terms)
     with pytest.raises(LimitReached, match="3 answers"):
         await there.enter("api", entry(2, sessions=2), terms)
     await there.enter("api", entry(3), terms)
     there.leave("api", 1)
     await there.enter("api", entry(4, sessions=2), terms)
+    begun_s = now_s()
+    with pytest.raises(LimitReached, match="3 answers"):
+        await there.enter("api", entry(5, sessions=4), terms)
+    assert now_s() == begun_s, "it would never be let in"
+    assert not there._beyond
+
+
+@in_virtual_time
+async def test_whoever_leaves_while_it_waits_for_the_limit_takes_no_place() -> None:
+    there, terms = gate(Clock(), capacity=100), Terms(0.5, 1e-7, concurrent=1)
+    await there.enter("api", entry(1), terms)
+    waiting = asyncio.create_task(there.enter("api", entry(2), terms))
+    await asyncio.sleep(0.1)
+    there.leave("api", 2)
+    there.leave("api", 1)
+    with pytest.raises(LimitReached):
+        await waiting
+    assert there._fair.of("a") == 0
 
 
 async def test_one_account_cannot_keep_the_others_out(clock: Clock) -> None:

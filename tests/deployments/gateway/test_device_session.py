@@ -96,8 +96,9 @@ class Office:
         assert endpoint == TARGET
         return self.engine
 
-    async def enter(self, replica: str, entry: Entry) -> Passage:
+    async def enter(self, replica: str, entry: Entry, left: Sequence[int]) -> Passage:
         self.entered.append(entry)
+        self.gone += left
         await asyncio.sleep(0)
         if self.passage is not None:
             raise self.passage
