@@ -1,1 +1,1 @@
-"""Every decision Tandem takes, pure: numbers in, decision out. No Ray, no torch, no clock, no I/O."""
+"""Policies: every decision Tandem takes, as pure code without Ray, torch, clock or I/O."""

@@ -1,4 +1,4 @@
-"""What all policies share: a registry per family, so that a new policy is one file and one entry."""
+"""Registries of policies: one per family, so that a new policy is one file."""
 
 from __future__ import annotations
 
@@ -14,19 +14,18 @@ P = TypeVar("P")
 
 
 class UnknownPolicy(ValueError):
-    """A name that no policy of the family carries."""
+    """No policy of the family has this name."""
 
 
 class Registry(Generic[P]):
     """The policies of one family by name; `create` builds one from a settings file's parameters.
 
-    To add a policy, put a module anywhere in this package with a class in it that is marked `@FAMILY.register("name")`
-    and has the family's methods; its constructor's arguments are the parameters that settings may give. Nothing has to
-    import the module: the first time that any family is asked for a policy, all modules of the package are imported.
-    The contract tests of the family (tests/policies/test_contract.py) then run over it; what it does beyond that is
-    tested in a file of its own.
+    To add a policy, put a module anywhere in this package, with a class that is marked `@FAMILY.register("name")` and
+    has the family's methods; its constructor's arguments are the parameters that settings may give. The module need
+    not be imported: the first request for a policy imports all modules of the package. The family's contract tests
+    (tests/policies/test_contract.py) then run over it; what it does beyond them is tested in a file of its own.
 
-    family: its name, by which `family` finds it in any process.
+    family: name of the family, by which `family` finds it in any process.
     """
 
     def __init__(self, family: str) -> None:
@@ -35,7 +34,7 @@ class Registry(Generic[P]):
         _families[family] = self
 
     def register(self, name: str) -> Callable[[type[P]], type[P]]:
-        """Class decorator: make the policy available under `name`."""
+        """Register the decorated class as the policy `name`."""
 
         def add(cls: type[P]) -> type[P]:
             if name in self._factories:
@@ -46,7 +45,7 @@ class Registry(Generic[P]):
         return add
 
     def create(self, name: str, **parameters: object) -> P:
-        """Build the policy called `name`; raises UnknownPolicy naming those that there are."""
+        """Build the policy called `name`; raises UnknownPolicy, which lists the known ones."""
         _import_all()
         if name not in self._factories:
             raise UnknownPolicy(
@@ -67,7 +66,7 @@ _families: dict[str, Registry[Any]] = {}
 
 
 def family(name: str) -> Registry[Any]:
-    """Return the registry of the family called `name`; raises KeyError if there is none."""
+    """Return the registry of a family; raises KeyError if there is none."""
     _import_all()
     return _families[name]
 
@@ -79,7 +78,7 @@ def families() -> dict[str, list[str]]:
 
 
 def policy(family: str, name: str, **parameters: object) -> Any:
-    """Build a policy ("window", "awc"); raises UnknownPolicy naming what there is."""
+    """Build a policy, such as ("window", "awc"); raises UnknownPolicy, which lists the known ones."""
     _import_all()
     if family not in _families:
         raise UnknownPolicy(f"no family of policies {family!r}; there are: {', '.join(sorted(_families))}")
@@ -88,6 +87,6 @@ def policy(family: str, name: str, **parameters: object) -> Any:
 
 @cache
 def _import_all() -> None:
-    """Import all modules of this package, so that every policy in them has registered itself."""
+    """Import all modules of this package, so that every policy is registered."""
     for module in sorted(found.name for found in walk_packages(policies.__path__, "tandem.policies.")):
         import_module(module)

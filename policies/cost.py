@@ -1,7 +1,7 @@
-"""What a request costs: dollars at the server, joules at the device, and one rate to compare them by.
+"""Cost of a request: dollars at the server, joules at the device, and an exchange rate between them.
 
-DiSCo (Sun et al. 2025), section 4.3. The exchange rate λ, dollars a joule, is what a joule is worth to its owner: the
-price of electricity on mains, far more on the last tenth of a battery.
+DiSCo (Sun et al. 2025), section 4.3. The exchange rate λ, dollars per joule, is what a joule is worth to the device's
+owner: the price of electricity on mains, far more on the last tenth of a battery.
 """
 
 from __future__ import annotations
@@ -11,41 +11,41 @@ from dataclasses import dataclass
 from tandem.policies.race.dispatch import Side
 
 MAINS_USD_PER_J = 0.25 / 3.6e6
-"""0.25 dollars a kilowatt-hour."""
+"""Price of mains electricity: 0.25 dollars per kilowatt-hour."""
 
 
 @dataclass(frozen=True, slots=True)
 class PerToken:
-    """What a token costs at one endpoint: dollars at a server, joules at a device.
+    """Cost of a token at one endpoint: dollars at a server, joules at a device.
 
-    prefill: for one that it takes in.
-    decode: for one that it gives out.
+    prefill: of an input token.
+    decode: of an output token.
     """
 
     prefill: float
     decode: float
 
     def of(self, tokens_in: int, tokens_out: int) -> float:
-        """The cost of so many tokens in and out."""
+        """Return the cost of these tokens."""
         return self.prefill * tokens_in + self.decode * tokens_out
 
     def times(self, factor: float) -> PerToken:
-        """The same in another unit, so many of which make one of this."""
+        """Return the costs multiplied by `factor`, for instance to convert their unit."""
         return PerToken(self.prefill * factor, self.decode * factor)
 
 
 def per_million(usd_in: float, usd_out: float) -> PerToken:
-    """Prices as price lists give them: dollars for a million tokens."""
+    """Return the costs of a price list in dollars per million tokens."""
     return PerToken(usd_in * 1e-6, usd_out * 1e-6)
 
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """The costs of a server and a device that share a request.
+    """Costs of a server and a device that share a request.
 
-    server: dollars a token.
-    device: joules a token.
-    exchange_rate: λ, dollars a joule.
+    server: dollars per token.
+    device: joules per token.
+    exchange_rate: λ, dollars per joule.
     """
 
     server: PerToken
@@ -54,12 +54,13 @@ class Costs:
 
     @property
     def device_usd(self) -> PerToken:
-        """λ·c_d: the device's costs in dollars a token."""
+        """λ·c_d: the device's costs in dollars per token."""
         return self.device.times(self.exchange_rate)
 
     @property
     def constrained(self) -> Side:
-        """DiSCo's algorithm 1: the device where even its cheapest token is dearer than the server's dearest."""
+        """Return the endpoint to limit, by DiSCo's algorithm 1: the device if its cheapest token costs more than the
+        server's dearest."""
         device, server = self.device_usd, self.server
         if min(device.prefill, device.decode) > max(server.prefill, server.decode):
             return Side.DEVICE
@@ -70,8 +71,8 @@ class Costs:
 class Used:
     """Tokens that each endpoint processed, whether or not they became part of an answer.
 
-    server_in, device_in: taken in.
-    server_out, device_out: given out.
+    server_in, device_in: input tokens.
+    server_out, device_out: output tokens.
     """
 
     server_in: int = 0
@@ -80,7 +81,7 @@ class Used:
     device_out: int = 0
 
     def add(self, other: Used) -> None:
-        """Count another request's tokens as well."""
+        """Add another request's tokens."""
         self.server_in += other.server_in
         self.server_out += other.server_out
         self.device_in += other.device_in

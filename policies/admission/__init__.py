@@ -1,1 +1,1 @@
-"""Who may begin, and in which order: rate limits and fair turns."""
+"""Admission: rate limits, and a fair order of requests that wait."""

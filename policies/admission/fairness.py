@@ -1,7 +1,8 @@
-"""Max-min fairness between accounts: who begins next where there is not room for all.
+"""Max-min fairness between accounts: which waiting request begins next.
 
-Whoever has the least under way goes first. So an account alone may fill everything, and as soon as another one waits,
-it gets each place that comes free until both have as much. Requests of one account keep their order.
+The account with the fewest sessions under way goes first. An account that is alone may fill everything; as soon as
+another one waits, it gets each place that comes free until both have as many. Requests of one account keep their
+order.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from dataclasses import dataclass, field
 
 @dataclass(eq=False, slots=True)
 class Claim:
-    """What a request asks for, and then has. size: sessions."""
+    """A request's claim to sessions.
+    size: number of sessions.
+    """
 
     account: str
     size: int
@@ -28,7 +31,9 @@ class _Account:
 
 
 class FairQueue:
-    """capacity: sessions under way at most; may be set at any time. One request may exceed it where it is alone."""
+    """Queue of claims.
+    capacity: most sessions under way; may be set at any time. A single claim may exceed it while it is alone.
+    """
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
@@ -39,21 +44,21 @@ class FairQueue:
 
     @property
     def under_way(self) -> int:
-        """Sessions, of all accounts."""
+        """Number of sessions under way, over all accounts."""
         return self._under_way
 
     @property
     def waiting(self) -> int:
-        """Requests that have not been admitted."""
+        """Number of claims that have not been admitted."""
         return self._waiting
 
     def of(self, account: str) -> int:
-        """Sessions that it has under way or waiting."""
+        """Return the number of sessions that an account has under way or waiting."""
         known = self._accounts.get(account)
         return 0 if known is None else known.under_way + sum(place.size for place in known.waiting)
 
     def join(self, account: str, size: int) -> Claim:
-        """A request comes. `admit` says when it may begin."""
+        """Add a claim; `admit` returns it when it may begin."""
         self._arrivals += 1
         place = Claim(account, size, self._arrivals)
         self._accounts.setdefault(account, _Account()).waiting.append(place)
@@ -62,7 +67,7 @@ class FairQueue:
         return place
 
     def leave(self, place: Claim) -> None:
-        """It is over, or waits no longer."""
+        """Remove a claim, which is over or no longer waits."""
         known = self._accounts[place.account]
         if place.admitted:
             known.under_way -= place.size
@@ -76,7 +81,7 @@ class FairQueue:
             del self._accounts[place.account]
 
     def admit(self) -> list[Claim]:
-        """Those that may begin now, of those that waited."""
+        """Admit and return the waiting claims that may begin now."""
         begun = []
         while self._next:
             account = self._next[0][2]
@@ -86,7 +91,7 @@ class FairQueue:
                 continue
             place = known.waiting[0]
             if self._under_way and self._under_way + place.size > self.capacity:
-                break  # nor may smaller ones overtake it
+                break  # smaller claims must not overtake it
             known.waiting.popleft()
             self._waiting -= 1
             place.admitted = True

@@ -1,10 +1,10 @@
-"""How much somebody may have in a minute: a token bucket. It has no clock: seconds are of any one clock."""
+"""Token bucket: a rate limit per minute. It has no clock: all times are seconds of one clock."""
 
 from __future__ import annotations
 
 
 class RateLimit:
-    """So much flows in every minute, and at most so much may have gathered."""
+    """Token bucket that refills at `limit` a minute and holds at most `limit`."""
 
     __slots__ = ("_left", "_per_s", "_since_s", "limit")
 
@@ -12,23 +12,23 @@ class RateLimit:
         self.limit = per_minute
         self._per_s = per_minute / 60.0
         self._left = per_minute
-        self._since_s = float("-inf")  # when `_left` was reckoned
+        self._since_s = float("-inf")  # when `_left` was computed
 
     def left(self, now_s: float) -> float:
-        """What may be taken now; below 0: what was taken in advance."""
+        """Return the amount that may be taken now; negative after taking in advance."""
         if self._left < self.limit:
             self._left = min(self.limit, self._left + (now_s - self._since_s) * self._per_s)
         self._since_s = now_s
         return self._left
 
     def take(self, amount: float, now_s: float) -> None:
-        """It is taken, whether or not it is there."""
+        """Take an amount, even if the bucket does not hold it."""
         self._left = self.left(now_s) - amount
 
     def wait_s(self, amount: float, now_s: float) -> float:
-        """Seconds until so much may be taken, or the whole limit where that is less; 0: now."""
+        """Return the seconds until an amount, or the limit if that is less, may be taken; 0 if now."""
         return max(0.0, min(amount, self.limit) - self.left(now_s)) / self._per_s
 
     def full_s(self, now_s: float) -> float:
-        """Seconds until all of it may be taken."""
+        """Return the seconds until the bucket is full."""
         return self.wait_s(self.limit, now_s)

@@ -1,7 +1,7 @@
-"""How many replicas a pool is to have.
+"""Autoscaling: how many replicas a pool should have.
 
-Ray Serve starts and stops them; it counts ongoing requests, of which there are none here, as tokens go past it. So
-replicas tell of their work themselves, and a policy of this family decides.
+Ray Serve starts and stops them. Its own policy counts ongoing requests, of which there are none here, as tokens bypass
+it. So replicas report their work themselves, and a policy of this family decides.
 """
 
 from tandem.policies.autoscaling.base import (

@@ -1,4 +1,4 @@
-"""The interface of autoscaling policies, and the bounds and delays that hold for all of them."""
+"""Interface of autoscaling policies, and the bounds and delays that apply to all of them."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from tandem.policies.base import Registry
 
 @dataclass(frozen=True, slots=True)
 class ReplicaState:
-    """A replica that is up, as it last told of itself.
+    """A running replica, as it last reported.
 
-    name: tells it from all others.
-    sessions: open, waiting ones included.
-    backlog: tokens to be computed before its sessions decode: of prompts, and of drafts that wait to be verified.
-    reading: tokens/s that the readers of its sessions take in.
-    starving: of those sessions, how many have begun and keep their readers waiting.
-    kv_wanted: tokens of KV cache that they hold, or wait for.
+    name: unique name.
+    sessions: open sessions, waiting ones included.
+    backlog: tokens to compute before its sessions can decode: prompts, and drafts to verify.
+    reading: tokens/s that its sessions' readers consume.
+    starving: sessions that have begun and whose readers wait for tokens.
+    kv_wanted: tokens of KV cache that its sessions hold or wait for.
     kv_capacity: tokens of KV cache.
-    places: sessions that a step takes.
-    prefilled, generated: tokens since it started: computed for prompts and for drafts that were rejected; of outputs.
-    base_s, token_s: what a step takes, see `policies.estimators.step_time`.
+    places: most sessions in a step.
+    prefilled: tokens computed for prompts and rejected drafts since its start.
+    generated: output tokens since its start.
+    base_s, token_s: step time, see `policies.estimators.step_time`.
     """
 
     name: str
@@ -43,10 +44,10 @@ class ReplicaState:
 class PoolState:
     """A pool of replicas.
 
-    now_s: of any one clock.
-    target: replicas that there are to be since the last decision, starting ones included.
-    replicas: those that are up.
-    waiting: requests that no replica has yet: they wait for room, or for a first one.
+    now_s: time, seconds of any one clock.
+    target: number of replicas decided last, starting ones included.
+    replicas: running replicas.
+    waiting: requests without a replica, which wait for room or for the first replica.
     """
 
     now_s: float
@@ -57,8 +58,8 @@ class PoolState:
 
 class AutoscalingPolicy(Protocol):
     def desired(self, pool: PoolState) -> float:
-        """Replicas that the pool should have, 0 or more; at least one of them is up. Asked every second or so, each
-        time a little later."""
+        """Return how many replicas the pool should have, at least 0. Called about every second, with growing times,
+        while at least one replica runs."""
         ...
 
 
@@ -67,8 +68,10 @@ autoscaling: Registry[AutoscalingPolicy] = Registry("autoscaling")
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """min_replicas, max_replicas: of the pool.
-    upscale_delay_s, downscale_delay_s, to_zero_delay_s: for so long the policy must want more, fewer, or none.
+    """Bounds and delays of a pool's size.
+
+    min_replicas, max_replicas: least and most replicas.
+    upscale_delay_s, downscale_delay_s, to_zero_delay_s: how long the policy must ask for more, fewer or no replicas.
     """
 
     min_replicas: int = 1
@@ -79,20 +82,20 @@ class Bounds:
 
 
 class Autoscaler:
-    """Decides for one pool, with the bounds and delays of Ray Serve's autoscaling: a wish counts when it has been there
-    for so long without a break, and then as it is last; the last replica goes alone."""
+    """Decides for one pool, with the bounds and delays of Ray Serve's autoscaling. The policy must ask for a change
+    throughout the delay; its latest figure then counts. The last replica is removed alone."""
 
     def __init__(self, policy: AutoscalingPolicy, bounds: Bounds) -> None:
         self._policy, self._bounds = policy, bounds
-        self._direction = 0  # that the policy wants to go: −1, 0, 1
+        self._direction = 0  # of the change that the policy asks for: −1, 0, 1
         self._since_s = 0.0
 
     def decide(self, pool: PoolState) -> int:
-        """Replicas that there are to be from now on."""
+        """Return the number of replicas from now on."""
         bounds = self._bounds
         if not pool.replicas:
             self._direction = 0
-            wanted = max(pool.target, 1 if pool.waiting else 0)  # at once: nobody is served meanwhile
+            wanted = max(pool.target, 1 if pool.waiting else 0)  # at once: none serves meanwhile
         else:
             wanted = self._after_delay(pool, math.ceil(self._policy.desired(pool) - 1e-9))
         return min(max(wanted, bounds.min_replicas), bounds.max_replicas)

@@ -1,4 +1,4 @@
-"""Ray Serve's own policy: so many ongoing requests a replica."""
+"""Ray Serve's own policy: a target number of ongoing requests per replica."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tandem.policies.autoscaling.base import PoolState, autoscaling
 
 @autoscaling.register("ongoing_requests")
 class OngoingRequests:
-    """As many replicas as keep each at `target` sessions, on average over the last `look_back_s` seconds."""
+    """Keeps each replica at `target` sessions, averaged over the last `look_back_s` seconds."""
 
     def __init__(self, target: float = 2.0, look_back_s: float = 30.0) -> None:
         if not target > 0:

@@ -1,4 +1,4 @@
-"""As many replicas as the work takes: in seconds of steps, and in tokens of KV cache."""
+"""Autoscaling by work: seconds of steps, and tokens of KV cache."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ import math
 from tandem.policies.autoscaling.base import PoolState, ReplicaState, autoscaling
 
 IDLE = 0.01
-"""Of a replica: so little work is none."""
+"""Work below which a replica counts as idle."""
 
 
 @autoscaling.register("work")
 class Work:
-    """A pool's work in replica-seconds a second, from what its replicas have to compute and what their steps take:
+    """Sizes a pool by its work in replica-seconds per second:
 
         ρ = prefill rate · token_s + decode rate · (token_s + base_s / width)
 
-    where `width` is how many sessions share a step when a replica is full. Prompts come at the rate at which they came
-    lately. Outputs have to come as fast as lately, too, or as their readers read, if that is faster: readers' buffers
-    are slack, and a session that is ahead of its reader needs nothing now. A pool gets so many replicas that
+    where `width` is the number of sessions that share a step of a full replica. Prompts arrive at their recent rate.
+    Outputs are needed at their recent rate, or as fast as their readers read if that is faster: a session ahead of its
+    reader needs nothing now. The pool gets so many replicas that
 
         ρ ≤ load · replicas,  KV cache wanted ≤ memory · KV cache,  and the token backlog is gone after `clear_s`,
 
-    and more by the share of sessions that keep their readers waiting, where that is more than `patience`.
+    and more by the share of sessions that keep their readers waiting, if that exceeds `patience`.
 
-    load, memory: shares of a replica that may be taken.
-    clear_s: in which what waits is to be computed, seconds; more replicas sooner would come too late for it.
-    patience: share of sessions.
-    window_s: over which rates are averaged, seconds; what waits, over a quarter of it.
+    load, memory: shares of a replica that may be used.
+    clear_s: seconds in which the backlog should be computed; more replicas would start too late to shorten it.
+    patience: tolerated share of sessions whose readers wait.
+    window_s: seconds over which rates are averaged; the backlog over a quarter of it.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Work:
         base_s, token_s = _step_times(replicas)
         work = prefill * token_s + decode * (token_s + base_s / _width(replicas))
         backlog_s = sum(r.backlog * r.token_s for r in replicas)
-        if sessions and pool.waiting:  # those will be like these
+        if sessions and pool.waiting:  # assume that waiting requests resemble the running ones
             backlog_s *= 1 + pool.waiting / sessions
         backlog_s = self._backlog_s.of(pool.now_s, backlog_s)
         kv = sum(r.kv_wanted / r.kv_capacity for r in replicas if r.kv_capacity)
@@ -66,17 +66,17 @@ class Work:
             needed = max(needed, sum(r.sessions > 0 for r in replicas) * (1 + share))
         if not sessions and not pool.waiting and work < IDLE:
             return 0.0
-        return max(min(needed, sessions + pool.waiting), 1.0)  # more have nothing to do
+        return max(min(needed, sessions + pool.waiting), 1.0)  # further replicas would have no session
 
 
 def _step_times(replicas: tuple[ReplicaState, ...]) -> tuple[float, float]:
-    """base_s and token_s, of those that have worked: others have not learnt theirs yet."""
+    """Return mean base_s and token_s of the replicas that have worked; the others have not learnt theirs yet."""
     worked = [r for r in replicas if r.prefilled or r.generated] or replicas
     return sum(r.base_s for r in worked) / len(worked), sum(r.token_s for r in worked) / len(worked)
 
 
 def _width(replicas: tuple[ReplicaState, ...]) -> float:
-    """Sessions that share a step when a replica is full: as many as have a place, and room for what sessions hold."""
+    """Return how many sessions share a step of a full replica, limited by places and KV cache."""
     places = sum(r.places for r in replicas) / len(replicas)
     sessions, wanted = sum(r.sessions for r in replicas), sum(r.kv_wanted for r in replicas)
     if not wanted:
@@ -86,8 +86,8 @@ def _width(replicas: tuple[ReplicaState, ...]) -> float:
 
 
 class Rate:
-    """How fast the counters of a pool's members grow, a second, as an average that fades over `window_s`. It begins at
-    0, and a quarter of that time goes by before what it has seen counts in full."""
+    """Growth of the counters of a pool's members, per second, as an average that decays over `window_s`. It starts at
+    0 and takes a quarter of that time to warm up."""
 
     def __init__(self, window_s: float) -> None:
         self._window_s = window_s
@@ -96,13 +96,13 @@ class Rate:
         self._sum = self._weight = 0.0
 
     def of(self, now_s: float, counts: dict[str, float]) -> float:
-        """With the counters as they are now."""
+        """Return the rate, given the current counters."""
         passed_s = now_s - self._at_s
         if passed_s > 0:
             if self._counts.keys().isdisjoint(counts):  # the pool has been empty
                 self._sum = self._weight = 0.0
             else:
-                # from when a member was first seen: one that has said nothing for a moment is no new one
+                # kept since a member was first seen: one that missed a report is not a new one
                 grown = sum(max(0.0, count - self._counts.get(name, count)) for name, count in counts.items())
                 new_s = -math.expm1(-passed_s / self._window_s) * self._window_s
                 fade = 1 - new_s / self._window_s
@@ -113,7 +113,7 @@ class Rate:
 
 
 class Mean:
-    """Of a value that is looked at now and then, fading over `window_s`."""
+    """Average of a value sampled irregularly, decaying over `window_s`."""
 
     def __init__(self, window_s: float) -> None:
         self._window_s = window_s
@@ -121,7 +121,7 @@ class Mean:
         self._mean = 0.0
 
     def of(self, now_s: float, value: float) -> float:
-        """With the value as it is now."""
+        """Return the mean, given the current value."""
         new = -math.expm1(-max(0.0, now_s - self._at_s) / self._window_s)
         self._mean += new * (value - self._mean)
         self._at_s = now_s

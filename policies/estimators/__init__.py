@@ -1,1 +1,1 @@
-"""Estimates from what was seen: sliding windows, averages, step times, calibration."""
+"""Estimators: sliding windows, averages, step times, calibration."""

@@ -1,20 +1,20 @@
-"""Exponential moving averages, as HAT's state monitoring takes them (HAT, section 3.2)."""
+"""Exponential moving averages, as in HAT's state monitoring (section 3.2)."""
 
 from __future__ import annotations
 
 A = 0.8
-"""HAT's α: the weight of everything before."""
+"""HAT's α: weight of all earlier samples."""
 
 
 def moved(average: float, sample: float, a: float = A) -> float:
-    """a · average + (1 − a) · sample."""
+    """Return a · average + (1 − a) · sample."""
     return a * average + (1 - a) * sample
 
 
 class MovingAverage:
-    """Of samples. The first sample replaces what was only assumed.
+    """Exponential moving average; the first sample replaces the assumed value.
 
-    value: the average; before the first sample what was assumed.
+    value: average; the assumed value before the first sample.
     seen: whether there was a sample.
     """
 
@@ -25,13 +25,12 @@ class MovingAverage:
         self.seen = False
 
     def note(self, sample: float) -> None:
-        """Another sample."""
         self.value = moved(self.value, sample) if self.seen else sample
         self.seen = True
 
     @property
     def memory(self) -> tuple[float, float]:
-        """All that it knows."""
+        """The whole state, as numbers."""
         return self.value, float(self.seen)
 
     @memory.setter

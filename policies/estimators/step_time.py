@@ -1,19 +1,19 @@
-"""How long an engine's next step takes: step time = base_s + token_s · positions, learnt while it runs."""
+"""Step time of an engine, learnt online: base_s + token_s · positions."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-FADE = 0.99  # weight of everything before, a step; a hundred steps are remembered
+FADE = 0.99  # decay per step: about the last hundred count
 _LEAST_S = 1e-6
 
 
 class StepTimes(NamedTuple):
-    """All that a StepTimeModel knows, on its way to another process.
+    """State of a StepTimeModel, to send to another process.
 
-    seen: steps, faded ones included.
-    base_s, token_s: the line through them.
-    n, t, s, tt, ts: fading sums over steps of 1, positions, seconds, positions², and positions · seconds.
+    seen: steps, forgotten ones included.
+    base_s, token_s: fitted line.
+    n, t, s, tt, ts: decaying sums over steps of 1, positions, seconds, positions², and positions · seconds.
     """
 
     seen: int
@@ -29,11 +29,11 @@ class StepTimes(NamedTuple):
 class StepTimeModel:
     """Weighted least squares over recent steps, in constant time and memory.
 
-    Where all steps were alike, the ratio of the two terms is unknown and stays as it was.
+    If all steps had about the same size, the ratio of the two terms is unknown and stays as it was.
 
-    base_s: what a step takes in any case, seconds.
-    token_s: what each of its positions adds, seconds.
-    seen: steps, faded ones included.
+    base_s: seconds that each step takes at least.
+    token_s: seconds that each of its positions adds.
+    seen: steps, forgotten ones included.
     """
 
     __slots__ = ("_n", "_s", "_t", "_ts", "_tt", "base_s", "seen", "token_s")
@@ -44,7 +44,7 @@ class StepTimeModel:
         self.seen = 0
 
     def note(self, tokens: int, seconds: float) -> None:
-        """A step of so many positions took so long."""
+        """Record a step of `tokens` positions that took `seconds`."""
         self.seen += 1
         self._n = self._n * FADE + 1
         self._t = self._t * FADE + tokens
@@ -52,7 +52,7 @@ class StepTimeModel:
         self._tt = self._tt * FADE + tokens * tokens
         self._ts = self._ts * FADE + tokens * seconds
         spread = self._tt * self._n - self._t * self._t
-        if spread > 0.01 * self._t * self._t:  # steps differed by a tenth or more
+        if spread > 0.01 * self._t * self._t:  # step sizes differed by a tenth or more
             token_s = (self._ts * self._n - self._t * self._s) / spread
             if token_s > 0:
                 self.token_s = token_s
@@ -61,14 +61,14 @@ class StepTimeModel:
         self.base_s = max(mean_s - self.token_s * mean_tokens, _LEAST_S)
 
     def step_s(self, tokens: float) -> float:
-        """Expected seconds of a step of so many positions."""
+        """Return the expected seconds of a step of `tokens` positions."""
         return self.base_s + self.token_s * tokens
 
     def snapshot(self) -> StepTimes:
-        """What has been seen, for another process; nothing is left out."""
+        """Return the complete state, for another process."""
         return StepTimes(self.seen, self.base_s, self.token_s, self._n, self._t, self._s, self._tt, self._ts)
 
     def adopt(self, other: StepTimes) -> None:
-        """Take over what has seen more than this has; otherwise nothing."""
+        """Take over another model's state if it has seen more steps."""
         if other.seen > self.seen:
             self.seen, self.base_s, self.token_s, self._n, self._t, self._s, self._tt, self._ts = other

@@ -1,7 +1,7 @@
-"""What was seen lately: sliding windows of prompt lengths, of output lengths and of times to first token.
+"""Sliding windows of prompt lengths, output lengths and times to first token.
 
-A window forgets by dropping its oldest sample. Every sample is taken in in O(log n) time (and a memmove), so
-that a plan that asks these windows is up to date with the request before.
+A window forgets its oldest sample. Adding a sample takes O(log n) time (and a memmove), so that a plan that reads
+these windows includes the request before.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ import numpy as np
 KEPT = 4096
 GOLDEN = (math.sqrt(5) - 1) / 2
 EXACT = 4096
-"""Tokens; prompts shorter than that are told apart by each token of their length."""
+"""Tokens; shorter prompts are distinguished by each token of their length."""
 PER_DOUBLING = 64
-"""Classes of longer prompts, from a length to its double: lengths of one class differ by less than 1/64 (1.6 %)."""
+"""Classes of longer prompts from a length to its double: lengths in one class differ by less than 1/64 (1.6 %)."""
 POINTS = 200
-"""Samples that stand for a whole window on its way to another process."""
+"""Samples that represent a whole window sent to another process."""
 
 
 class _Ring:
-    """The last `kept` samples in order of arrival."""
+    """Ring buffer of the last `kept` samples."""
 
     __slots__ = ("_at", "_kept", "_samples")
 
@@ -35,7 +35,7 @@ class _Ring:
         self._samples, self._kept, self._at = samples[-kept:], kept, 0
 
     def push(self, sample: float) -> float | None:
-        """Take a sample in; the one that it drives out, if the window was full."""
+        """Add a sample; return the one it replaces, or None if there was room."""
         if len(self._samples) < self._kept:
             self._samples.append(sample)
             return None
@@ -44,7 +44,6 @@ class _Ring:
         return dropped
 
     def replace(self, samples: list[float]) -> None:
-        """Hold these instead."""
         self._samples, self._at = samples[-self._kept :], 0
 
     def __len__(self) -> int:
@@ -55,13 +54,13 @@ class _Ring:
 
 
 class Lengths:
-    """p(l): how long prompts are, and how all their tokens are spread over lengths.
+    """p(l): distribution of prompt lengths, and of prompt tokens over lengths.
 
     A Fenwick tree holds the tokens of all prompts of each length. Above EXACT tokens, lengths that differ by less than
-    1/64 may be of one class and count as alike, so that the tree has 8,192 places at most, however long prompts get.
+    1/64 may share a class, so that the tree has at most 8,192 entries, however long prompts get.
 
     samples: lengths in tokens, oldest first.
-    kept: how many are remembered.
+    kept: size of the window.
     """
 
     __slots__ = ("_ring", "_size", "_tree", "seen", "total")
@@ -78,7 +77,7 @@ class Lengths:
         self._build(_class(int(lengths.max(initial=255))), lengths)
 
     def note(self, tokens: int) -> None:
-        """A prompt of so many tokens has come."""
+        """Add a prompt of `tokens` tokens."""
         if tokens < 1:
             raise ValueError(f"a prompt has at least 1 token, not {tokens}")
         dropped = self._ring.push(tokens)
@@ -93,15 +92,15 @@ class Lengths:
         self.seen += 1
 
     def around(self, tokens: int) -> tuple[float, float, float]:
-        """Shares of all prompt tokens in prompts that are shorter than `tokens`, as long, and longer. As long: of one
-        class with it. All 0 where nothing was seen."""
+        """Return the shares of all prompt tokens in prompts shorter than `tokens`, of its class, and longer; all 0
+        before the first sample."""
         total, tree, at = self.total, self._tree, tokens if tokens < EXACT else _class(tokens)
         if not total:
             return 0.0, 0.0, 0.0
         if at >= self._size:
             return 1.0, 0.0, 0.0
         below, left = 0, at - 1
-        while left > at & (at - 1):  # the places whose sum tree[at] holds as well
+        while left > at & (at - 1):  # entries whose sum tree[at] includes
             below += tree[left]
             left &= left - 1
         alike = tree[at] - below
@@ -111,9 +110,10 @@ class Lengths:
         return below / total, alike / total, (total - below - alike) / total
 
     def threshold(self, share: float) -> int:
-        """The least length l such that prompts up to l hold more than `share` of all tokens: the least of its class.
+        """Return the least length l such that prompts up to l hold more than `share` of all tokens: the least of its
+        class.
 
-        Where prompts of every length hold few tokens this is l_th of DiSCo's equation (3) with share = 1 − b.
+        If prompts of every length hold few tokens, this is l_th of DiSCo's equation (3) with share = 1 − b.
         """
         left, at, step, tree = share * self.total, 0, self._size >> 1, self._tree
         while step:
@@ -124,7 +124,7 @@ class Lengths:
         return _least(at + 1)
 
     def shares(self) -> tuple[np.ndarray, np.ndarray]:
-        """(lengths that occur in ascending order, share of all tokens that is in prompts of each)."""
+        """Return the lengths in the window, ascending, and the share of all tokens in prompts of each."""
         lengths, prompts = np.unique(np.fromiter(self._ring, np.int64, len(self._ring)), return_counts=True)
         return lengths, lengths * prompts / max(1, self.total)
 
@@ -132,7 +132,7 @@ class Lengths:
         return len(self._ring)
 
     def _build(self, longest: int, lengths: np.ndarray) -> None:
-        """longest: the highest class that there must be room for."""
+        """Build the tree for classes up to `longest`."""
         self._size = size = 1 << longest.bit_length()
         if size > EXACT:
             coarse = lengths >= EXACT
@@ -153,7 +153,7 @@ class Lengths:
 
 
 def _class(tokens: int) -> int:
-    """Of prompts that count as alike: the length itself below EXACT."""
+    """Return the class of a length: the length itself below EXACT."""
     if tokens < EXACT:
         return tokens
     doublings = (tokens // EXACT).bit_length() - 1
@@ -161,7 +161,7 @@ def _class(tokens: int) -> int:
 
 
 def _least(at: int) -> int:
-    """The least length of a class."""
+    """Return the least length of a class."""
     if at < EXACT:
         return at
     doublings, step = divmod(at - EXACT, PER_DOUBLING)
@@ -169,7 +169,7 @@ def _least(at: int) -> int:
 
 
 def _table(ascending: Sequence[float], points: int) -> tuple[float, ...]:
-    """F⁻¹(1/n), F⁻¹(2/n) … F⁻¹(1) of so many points n; all samples where there are no more than that."""
+    """Return F⁻¹(1/n), F⁻¹(2/n) … F⁻¹(1) for n points, or all samples if there are no more than n."""
     count = len(ascending)
     if count <= points:
         return tuple(ascending)
@@ -177,12 +177,12 @@ def _table(ascending: Sequence[float], points: int) -> tuple[float, ...]:
 
 
 class Sampled(NamedTuple):
-    """A window on its way to another process, by no more than POINTS of its samples.
+    """A window reduced to at most POINTS samples, to send to another process.
 
     F of these, G(t) = ⌊n·F(t)⌋ / n for n points, is never above the window's own F and less than 1/n = 0.005 below it;
-    its quantiles are never below the window's own, and G⁻¹(q) ≤ F⁻¹(q + 1/n). So a plan made with them waits no shorter
-    than it should. Of n samples or less, all are here, and G is F. It is a copy to decide with: further samples belong
-    into the window that it was made of, which weighs them against all of its own.
+    its quantiles are never below the window's own, and G⁻¹(q) ≤ F⁻¹(q + 1/n). So a plan made with them waits no
+    shorter than it should. With n samples or fewer, G is F. It is for decisions only: add further samples to the
+    original window, which weighs them against all of its own.
 
     points: F⁻¹(1/n) … F⁻¹(1).
     seen: samples, forgotten ones included.
@@ -206,7 +206,6 @@ class _Window:
         self.seen = len(self._ring)
 
     def note(self, sample: float) -> None:
-        """One more."""
         dropped = self._ring.push(sample)
         if dropped is not None:
             del self._sorted[bisect_left(self._sorted, dropped)]
@@ -214,11 +213,11 @@ class _Window:
         self.seen += 1
 
     def snapshot(self, points: int = POINTS) -> Sampled:
-        """What has been seen, for another process; see Sampled for what it leaves out."""
+        """Return a reduced copy, for another process."""
         return Sampled(_table(self._sorted, points), self.seen)
 
     def adopt(self, other: Sampled) -> None:
-        """Take over what has seen more than this has; otherwise nothing."""
+        """Take over another window if it has seen more samples."""
         if other.seen > self.seen:
             self._sorted = list(other.points)
             self._ring.replace(self._sorted[:])
@@ -229,10 +228,10 @@ class _Window:
 
 
 class Latencies(_Window):
-    """F(t): the distribution of a time, from a window of it.
+    """F(t): distribution of a latency, from a window of samples.
 
     samples: seconds, oldest first.
-    kept: how many are remembered.
+    kept: size of the window.
     """
 
     __slots__ = ("_turn",)
@@ -245,31 +244,30 @@ class Latencies(_Window):
         self._turn = 0.0
 
     def note(self, seconds: float) -> None:
-        """It took so long."""
         if not seconds >= 0:
             raise ValueError(f"a time is 0 s or more, not {seconds}")
         super().note(seconds)
 
     def note_longer(self, seconds: float) -> None:
-        """It would have taken longer than that: it was stopped before it was over.
+        """Add a censored latency: the operation was stopped after `seconds`, before it was over.
 
-        Where in the tail it would have ended is imputed from the tail that is known, evenly over it: ignoring
-        such samples, or taking them at their word, would cut off the very tail that is raced against.
+        Its end is imputed evenly over the known tail beyond `seconds`: dropping such samples, or counting them as
+        `seconds`, would cut off the very tail that is raced against.
         """
         above = len(self._sorted) - (first := bisect_right(self._sorted, seconds))
         self._turn = (self._turn + GOLDEN) % 1.0
         self.note(self._sorted[first + int(self._turn * above)] if above else seconds)
 
     def cdf(self, seconds: float) -> float:
-        """F(t): share of samples that were no longer than that; 0 where nothing was seen."""
+        """Return F(t): the share of samples no longer than `seconds`; 0 before the first sample."""
         return bisect_right(self._sorted, seconds) / len(self._sorted) if self._sorted else 0.0
 
     def cdfs(self, seconds: np.ndarray) -> np.ndarray:
-        """F(t) of many times at once."""
+        """Return F(t) of several times."""
         return np.searchsorted(self._sorted, seconds, side="right") / max(1, len(self._sorted))
 
     def quantile(self, share: float) -> float:
-        """F⁻¹(q) = inf{t ≥ 0 : F(t) ≥ q}, seconds; infinite where nothing was seen and q > 0."""
+        """Return F⁻¹(q) = inf{t ≥ 0 : F(t) ≥ q}, seconds; infinite for q > 0 before the first sample."""
         if share <= 0.0:
             return 0.0
         if not self._sorted:
@@ -279,31 +277,30 @@ class Latencies(_Window):
         return self._sorted[min(max(rank, 1), len(self._sorted)) - 1]
 
     def __iter__(self) -> Iterator[float]:
-        """From the shortest to the longest."""
+        """Iterate from the shortest to the longest."""
         return iter(self._sorted)
 
 
 class Outputs(_Window):
-    """How long answers are, and so how much of one is probably left.
+    """Distribution of answer lengths, and the expected rest of an answer.
 
-    prior: tokens, expected where no answer was seen yet.
-    kept: how many answers are remembered.
+    prior: expected tokens before the first answer.
+    kept: number of answers in the window.
     """
 
     __slots__ = ("_prior", "_sums")
 
     def __init__(self, prior: int = 128, kept: int = 512) -> None:
         super().__init__(np.empty(0), kept)
-        self._sums: list[float] = []  # of the shortest 0, 1, 2 … answers; empty until they are asked for
+        self._sums: list[float] = []  # prefix sums of the sorted lengths; empty until needed
         self._prior = prior
 
     def note(self, tokens: float) -> None:
-        """An answer had so many tokens."""
         super().note(tokens)
         self._sums = []
 
     def remaining(self, sent: int, most: int) -> float:
-        """Expected tokens that an answer of `sent` tokens and at most `most` still gets: E[L − n | L > n]."""
+        """Return the expected further tokens of an answer of `sent` so far and at most `most`: E[L − n | L > n]."""
         lengths = self._sorted
         first, count = bisect_right(lengths, sent), len(lengths)
         if first == count:

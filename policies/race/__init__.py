@@ -1,1 +1,1 @@
-"""DiSCo's decisions: which side starts when, when generation is handed over, and what that may cost."""
+"""Race (DiSCo): which endpoint starts when, when generation migrates, and what that may cost."""

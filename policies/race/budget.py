@@ -1,8 +1,9 @@
-"""A budget over time: the share of prompt tokens that the constrained endpoint may take in.
+"""Budget: the share of prompt tokens that the constrained endpoint may take in.
 
-Two things keep to it. The plan is steered: a plan meets its budget on average if prompts and times stay as they were,
-which they do not, so the next requests are planned with a little more or less, by what was spent. And the budget is a
-limit: what the endpoint may take in for a request is reserved before it begins, and settled when the request is over.
+Two mechanisms keep to it. The plan is steered: it meets its budget on average if prompts and times stay as they were,
+which they do not, so later requests are planned with a little more or less, depending on what was spent. And the
+budget is a limit: what the endpoint may take in for a request is reserved before it begins, and settled when it is
+over.
 """
 
 from __future__ import annotations
@@ -12,19 +13,19 @@ from collections import deque
 from dataclasses import dataclass
 
 CORRECTION = 16.0
-"""Requests of mean length over which a deviation is made up."""
+"""Requests of mean length over which a deviation is corrected."""
 
 
 @dataclass(eq=False, slots=True)
 class Booking:
-    """A request in the books, in tokens.
+    """A request in the budget, in tokens.
 
     tokens: of its prompt.
     allowed: its share of them.
-    limit: that the constrained endpoint may take in for it; infinite where the share is 1.
-    planned: what the plan spends; once it is settled, what was spent.
-    reserved: the same, with what may be spent beyond the plan.
-    counts: it is among the requests over which the budget holds.
+    limit: most that the constrained endpoint may take in for it; infinite if the share is 1.
+    planned: planned spending; after settling, what was spent.
+    reserved: planned spending and what may be spent beyond it.
+    counts: whether it is among the requests over which the budget holds.
     """
 
     tokens: int
@@ -36,15 +37,16 @@ class Booking:
 
 
 class Budget:
-    """Plans what requests may spend, reserves it, and books what they did.
+    """Plans what requests may spend, reserves it, and books what they spent.
 
-    Invariant: whenever a limit is given, `reserved` ≤ `allowed`. It follows that from the first request on, what all
-    requests have spent within their limits and may yet spend is at most the sum of their shares of their prompts. What
-    is spent beyond a limit is made up for by later requests. A share of 1 is no limit.
+    Invariant: whenever a limit is given, `reserved` ≤ `allowed`. So from the first request on, all that requests have
+        spent within their limits and may yet spend is at most the sum of their shares of their prompts. Spending
+        beyond a limit is made up for by later requests. A share of 1 is no limit.
 
-    share: b in [0, 1], the part of all prompt tokens that the constrained endpoint may take in; may be set at any time.
-    window: requests over which it shall hold.
-    correction: requests of mean length over which a deviation is made up.
+    share: b in [0, 1], the share of all prompt tokens that the constrained endpoint may take in; may be set at any
+        time.
+    window: number of requests over which it should hold.
+    correction: requests of mean length over which a deviation is corrected.
     """
 
     __slots__ = (
@@ -76,24 +78,25 @@ class Budget:
 
     @property
     def spent(self) -> int:
-        """Tokens that the constrained endpoint took in for them, or will by plan: a prompt as often as it did, and
-        answers that it went on with."""
+        """Tokens that the constrained endpoint took in for them, or will by plan: prompts, each time they were
+        prefilled, and answers that it continued."""
         return self._planned
 
     @property
     def reserved(self) -> int:
-        """Tokens that it took in for them, or may."""
+        """Tokens that the constrained endpoint took in for them, or may."""
         return self._reserved
 
     @property
     def allowed(self) -> float:
-        """Tokens that it may take in for all of them."""
+        """Tokens that the constrained endpoint may take in for all of them."""
         return self._allowed
 
     def next(self, share: float | None = None) -> float:
-        """The share to plan the next request with: its own where `_savings` are left of what earlier ones were allowed.
+        """Return the share to plan the next request with: its own if `_savings` are left of what earlier ones were
+        allowed.
 
-        share: what that request is allowed; None: the budget's own share.
+        share: share that this request is allowed; None for the budget's own.
         """
         share = self.share if share is None else share
         if not 0.0 < share < 1.0 or not self._requests:
@@ -102,13 +105,13 @@ class Budget:
         return min(1.0, max(0.0, share + deviation / (self._correction * self._mean)))
 
     def book(self, tokens: int, planned: bool, share: float | None = None, beyond: int = 0) -> Booking:
-        """A request begins; its booking says what the constrained endpoint may take in for it.
+        """Begin a request; return its booking, which limits what the constrained endpoint may take in for it.
 
-        tokens: its prompt.
-        planned: whether the constrained endpoint is to take it in. Otherwise it may turn out to be needed, and the
-            prompt is reserved, too, where half of the savings remain.
-        share: what the request is allowed; None: the budget's own share.
-        beyond: tokens that it may have to take in later, which are reserved with the prompt as far as there is room.
+        tokens: of its prompt.
+        planned: whether the constrained endpoint is to take it in. If not, it may still be needed later, and the
+            prompt is reserved, too, if half of the savings remain.
+        share: share that the request is allowed; None for the budget's own.
+        beyond: tokens that it may have to take in later, reserved with the prompt as far as there is room.
         """
         share = self.share if share is None else share
         booking = Booking(tokens, tokens * share)
@@ -131,17 +134,17 @@ class Budget:
         return booking
 
     def settle(self, booking: Booking, spent: int) -> None:
-        """The request is over: so many tokens the constrained endpoint took in for it; the rest of what was reserved is
-        free again."""
+        """End a request for which the constrained endpoint took in `spent` tokens; the rest of its reservation is
+        freed."""
         self._set(booking, spent, spent)
 
     @property
     def _mean(self) -> float:
-        """Tokens of a prompt."""
+        """Mean prompt length, tokens."""
         return self._tokens / len(self._requests)
 
     def _savings(self, share: float) -> float:
-        """Tokens left unspent on purpose, so that a prompt mostly finds room for its reservation."""
+        """Return the tokens kept unspent, so that a prompt mostly finds room for its reservation."""
         return self._correction * share * (1.0 - share) * self._mean
 
     def _set(self, booking: Booking, planned: int, reserved: int) -> None:

@@ -1,8 +1,8 @@
-"""Dispatch: when device and server start on a prompt, so that one of them spends no more than its budget.
+"""Dispatch: when device and server start on a prompt, so that the constrained one keeps its budget.
 
-DiSCo (Sun et al. 2025), section 4.2 and algorithms 2 and 3. The budget b is the share of all prompt tokens
-that the constrained endpoint may process. The plan is no table that is made anew now and then: what a prompt of
-length l gets follows from two windows of samples, so the plan changes with every sample for the cost of noting it.
+DiSCo (Sun et al. 2025), section 4.2 and algorithms 2 and 3. The budget b is the share of all prompt tokens that the
+constrained endpoint may process. The plan is not a table rebuilt now and then: it follows from two windows of samples
+and changes with every sample, for the cost of noting it.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from tandem.policies.base import Registry
 from tandem.policies.estimators.windows import Latencies, Lengths
 
 NEVER = math.inf
-REFIT = 64  # samples after which what is fitted to them is fitted again
+REFIT = 64  # samples after which a fit is renewed
 
 
 class Side(StrEnum):
-    """The two endpoints of a race: the one that the user owns, and the one that charges money."""
+    """The two endpoints of a race: the user's device, and the paid server."""
 
     DEVICE = "device"
     SERVER = "server"
@@ -30,15 +30,15 @@ class Side(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DispatchState:
-    """What is known when a request arrives.
+    """State when a request arrives.
 
-    tokens: the prompt's length.
-    lengths: p(l), how long prompts are.
-    ttft: F(t), the server's time to first token in seconds.
+    tokens: prompt length.
+    lengths: p(l), distribution of prompt lengths.
+    ttft: F(t), distribution of the server's time to first token, seconds.
     budget: b in [0, 1].
-    constrained: the endpoint that the budget limits.
-    coin: uniform in [0, 1), drawn anew for each request, for what is decided by chance. It decides one thing at most:
-        there are no more than two plans for a request, one for coins below some value and one for the others.
+    constrained: endpoint that the budget limits.
+    coin: uniform in [0, 1), drawn anew for each request, for random choices. It decides at most one: a request has at
+        most two plans, one for coins below some value and one for the others.
     """
 
     tokens: int
@@ -51,10 +51,10 @@ class DispatchState:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """When each endpoint starts, if the other has given no token by then: seconds after the request came.
+    """Delay after which each endpoint starts if the other has given no token: seconds since the request arrived.
 
-    server_s: the server; NEVER: not at all.
-    device_s: the device; NEVER: not at all.
+    server_s: of the server; NEVER: it does not start.
+    device_s: of the device; NEVER: it does not start.
     """
 
     server_s: float
@@ -67,8 +67,8 @@ SERVER_ONLY, DEVICE_ONLY = Start(0.0, NEVER), Start(NEVER, 0.0)
 
 class DispatchPolicy(Protocol):
     def choose(self, state: DispatchState) -> Start:
-        """At least one endpoint starts at once. The constrained one's expected share of prompt tokens is at
-        most the budget."""
+        """Return the delays. At least one endpoint starts at once; the constrained one's expected share of prompt
+        tokens is at most the budget."""
         ...
 
 
@@ -77,7 +77,7 @@ dispatch: Registry[DispatchPolicy] = Registry("dispatch")
 
 @dispatch.register("server")
 class ServerOnly:
-    """Everything to the server."""
+    """Sends everything to the server."""
 
     def choose(self, state: DispatchState) -> Start:
         return SERVER_ONLY
@@ -85,7 +85,7 @@ class ServerOnly:
 
 @dispatch.register("device")
 class DeviceOnly:
-    """Everything to the device."""
+    """Sends everything to the device."""
 
     def choose(self, state: DispatchState) -> Start:
         return DEVICE_ONLY
@@ -93,8 +93,8 @@ class DeviceOnly:
 
 @dispatch.register("stochastic")
 class Stochastic:
-    """DiSCo's baselines Stoch-S and Stoch-D: the constrained endpoint alone serves a random share b of the prompts,
-    the other one the rest."""
+    """DiSCo's baselines Stoch-S and Stoch-D: sends a random share b of the prompts to the constrained endpoint alone,
+    and the others to the other endpoint."""
 
     def choose(self, state: DispatchState) -> Start:
         spend = state.coin < state.budget
@@ -103,9 +103,9 @@ class Stochastic:
 
 @dispatch.register("disco")
 class Disco:
-    """DiSCo's algorithm 2 where the device is constrained, its algorithm 3 where the server is.
+    """DiSCo's algorithm 2 if the device is constrained, its algorithm 3 if the server is.
 
-    tail_share: α, the part of the device's budget that is kept for the server's slowest answers.
+    tail_share: α, share of the device's budget kept for the server's slowest answers.
     """
 
     def __init__(self, tail_share: float = 0.05) -> None:
@@ -116,19 +116,19 @@ class Disco:
     def choose(self, state: DispatchState) -> Start:
         if state.constrained is Side.SERVER:
             return long_prompts_to_the_server(state)
-        if not len(state.ttft):  # no F yet: nothing to plan with
+        if not len(state.ttft):  # no F yet
             return Start(0.0, 0.0 if state.coin < state.budget else NEVER)
         return Start(0.0, self.wait_s(state))
 
     def wait_s(self, state: DispatchState) -> float:
-        """W[l] of DiSCo's algorithm 2: how long the device waits for the server, seconds."""
+        """Return W[l] of DiSCo's algorithm 2: seconds that the device waits for the server."""
         budget, ttft = state.budget, state.ttft
         if budget <= 0.0:
             return NEVER
         tail = min(self._alpha, budget)
         left = budget - tail  # after protecting the tail; spent on the shortest prompts first
         if left > 0.0:
-            to_zero = 1.0 - tail  # that prompts of a length never wait costs this part of their tokens
+            to_zero = 1.0 - tail  # share of their tokens that prompts of one length cost if they never wait
             below, here, _ = state.lengths.around(state.tokens)
             left -= below * to_zero
             if left >= here * to_zero and left > 0.0:
@@ -140,12 +140,12 @@ class Disco:
 
 @dispatch.register("disco-linear")
 class DiscoLinear(Disco):
-    """DiSCo's other form for a constrained device, its equation (1): from l_th on the wait grows with the length,
+    """DiSCo's linear form for a constrained device, its equation (1): from l_th on the wait grows with the length,
     W(l) = min(β·l, w_tail).
 
     tail_share: as in Disco.
-    threshold_share: part of the budget beyond α that prompts shorter than l_th use up by never waiting. β then follows
-        from DiSCo's equation (2), and is found by bisection.
+    threshold_share: share of the budget beyond α that prompts shorter than l_th use by never waiting. β then follows
+        from DiSCo's equation (2), by bisection.
     """
 
     def __init__(self, tail_share: float = 0.05, threshold_share: float = 0.5) -> None:
@@ -163,7 +163,8 @@ class DiscoLinear(Disco):
         return 0.0 if state.tokens < threshold else min(beta * state.tokens, tail_s)
 
     def _plan(self, state: DispatchState) -> tuple[int, float, float]:
-        """(l_th: shorter prompts never wait, β in seconds a token, w_tail in seconds), fitted again after a while."""
+        """Return l_th (shorter prompts never wait), β in seconds per token and w_tail in seconds, refitted now and
+        then."""
         lengths, ttft, budget = state.lengths, state.ttft, math.floor(1000 * state.budget) / 1000
         at, fitted = (budget, lengths.seen // REFIT, ttft.seen // REFIT), self._fitted
         if fitted is None or fitted[0] is not lengths or fitted[1] is not ttft or fitted[2] != at:
@@ -183,7 +184,7 @@ class DiscoLinear(Disco):
 
         if spent(0.0) <= most:
             return threshold, 0.0, tail_s
-        low, high = 0.0, 2.0 * tail_s / threshold  # at which all wait for w_tail
+        low, high = 0.0, 2.0 * tail_s / threshold  # the value at which all wait for w_tail
         for _ in range(40):
             beta = (low + high) / 2
             low, high = (beta, high) if spent(beta) > most else (low, beta)
@@ -191,9 +192,10 @@ class DiscoLinear(Disco):
 
 
 def long_prompts_to_the_server(state: DispatchState) -> Start:
-    """DiSCo's algorithm 3: the device takes every prompt, and the server those of l_th tokens and more as well.
+    """Return the delays by DiSCo's algorithm 3: the device takes every prompt, the server also those of at least l_th
+    tokens.
 
-    Prompts of l_th tokens themselves go to the server as often as the budget still has room for.
+    Prompts of exactly l_th tokens go to the server as often as the budget allows.
     """
     lengths, budget = state.lengths, state.budget
     if not len(lengths):

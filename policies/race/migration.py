@@ -1,7 +1,7 @@
-"""Migration: when the endpoint that won the race hands the answer over to the cheaper one.
+"""Migration: when the winner of a race hands the answer over to the cheaper endpoint.
 
-DiSCo (Sun et al. 2025), section 4.3. The source goes on until the reader has B tokens before them, then stops;
-the target goes on from exactly there, and the reader notices nothing.
+DiSCo (Sun et al. 2025), section 4.3. The source goes on until the reader's buffer holds B tokens, then stops; the
+target goes on from exactly there, so that the reader notices nothing.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from tandem.policies.cost import PerToken
 
 @dataclass(frozen=True, slots=True)
 class MigrationState:
-    """What is known when an answer might move on.
+    """State of an answer that might migrate.
 
-    known: tokens that the target would have to take in: prompt and answer so far, but for what it still holds.
-    remaining: tokens that the answer probably still gets.
-    source: dollars a token where the answer comes from.
-    target: dollars a token where it might go on.
-    migration_s: t_m, seconds until the target's first token: transfer, queue and prefill; infinite where it is unknown.
-    reader_rate: r_c, tokens/s; 0: nobody reads along.
-    ahead: tokens that the reader has before them.
+    known: tokens that the target would have to prefill: prompt and answer so far, less what it still holds.
+    remaining: expected further tokens of the answer.
+    source: costs of the current endpoint, dollars per token.
+    target: costs of the other endpoint, dollars per token.
+    migration_s: t_m, seconds until the target's first token: transfer, queue and prefill; infinite if unknown.
+    reader_rate: r_c, tokens/s; 0 without a reader.
+    ahead: unread tokens in the reader's buffer.
     """
 
     known: int
@@ -37,30 +37,27 @@ class MigrationState:
 
 
 def saved_usd(state: MigrationState) -> float:
-    """DiSCo's equation (4): Δc_decode · l_remaining − overhead, which is the target's prefill; dollars.
+    """Return DiSCo's equation (4): Δc_decode · l_remaining − overhead, which is the target's prefill; dollars.
 
-    What it costs to transfer the token ids is not counted.
+    The cost of transferring token ids is not counted.
     """
     overhead = state.target.prefill * state.known
     return (state.source.decode - state.target.decode) * state.remaining - overhead
 
 
 def buffer_tokens(reader_rate: float, migration_s: float) -> float:
-    """DiSCo's equation (6): B = r_c · t_m, rounded up to whole tokens.
-
-    Where t_m is infinite, so is B for whoever reads along: no buffer is known to be enough.
-    """
+    """Return DiSCo's equation (6): B = r_c · t_m, rounded up to whole tokens; infinite for a reader if t_m is."""
     tokens = reader_rate * migration_s if reader_rate else 0.0
     return math.ceil(tokens) if tokens < math.inf else tokens
 
 
 class MigrationPolicy(Protocol):
     def wanted(self, state: MigrationState) -> bool:
-        """Whether it pays that the answer ends at the other endpoint; only if that decodes more cheaply."""
+        """Return whether a migration pays, which it can only if the other endpoint decodes more cheaply."""
         ...
 
     def due(self, state: MigrationState) -> bool:
-        """Whether it should go there now; only if it is wanted there."""
+        """Return whether to migrate now, which implies that it is wanted."""
         ...
 
 
@@ -69,7 +66,7 @@ migration: Registry[MigrationPolicy] = Registry("migration")
 
 @migration.register("never")
 class NeverMigrate:
-    """Whoever gives the first token gives all."""
+    """Leaves the answer with the winner of the race."""
 
     def wanted(self, state: MigrationState) -> bool:
         return False
@@ -80,9 +77,9 @@ class NeverMigrate:
 
 @migration.register("buffered")
 class MigrateBuffered:
-    """DiSCo's own: where it pays, as soon as the reader's buffer covers the time that it takes.
+    """DiSCo's policy: migrates, if it pays, as soon as the reader's buffer covers the migration time.
 
-    caution: factor on the estimate of t_m. Below 1 answers move sooner and cost less, but readers may have to wait.
+    caution: factor on the estimate of t_m. Below 1 answers migrate sooner and cost less, but readers may have to wait.
     """
 
     def __init__(self, caution: float = 1.0) -> None:

@@ -1,1 +1,1 @@
-"""The reader's side: quality of experience, and how long a stall may take."""
+"""The reader: quality of experience, and timeouts of stalled answers."""

@@ -1,8 +1,8 @@
-"""Quality of text streaming (TokenFlow's sections 3.2 and 7.1.3): what a reader makes of the times tokens come at.
+"""Quality of text streaming (TokenFlow, sections 3.2 and 7.1.3), computed from the arrival times of tokens.
 
-A reader of rate r, tokens/s, starts with the first token and takes one every 1/r seconds; token j, which comes
-at times_j, is read at read_j = max(times_j, read_{j−1} + 1/r), and takes until read_j + 1/r. All times are in
-seconds on one clock, whichever it is; times_s are those of one request's tokens, and do not decrease.
+A reader of rate r, tokens/s, starts with the first token and takes one every 1/r seconds; token j, which comes at
+times_j, is read at read_j = max(times_j, read_{j−1} + 1/r), and takes until read_j + 1/r. All times are in seconds on
+any one clock; times_s are those of one request's tokens, and do not decrease.
 """
 
 from __future__ import annotations
@@ -14,20 +14,21 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-FULL = 0.1  # of the output: up to such a buffer a token counts in full (τ1 of TokenFlow's section 7.1.3)
-NONE = 0.2  # of the output: from such a buffer on a token counts nothing (τ2 there)
+FULL = 0.1  # share of the output: up to this buffer a token counts in full (τ1 of TokenFlow, section 7.1.3)
+NONE = 0.2  # share of the output: from this buffer on a token counts nothing (τ2 there)
 STALLED_S = 1e-3  # a request that waited longer in all has stalled
 
 
 def _leads(times_s: NDArray[np.float64], rate: float) -> NDArray[np.float64]:
-    """Seconds that each token comes after a reader who never waited would have taken it; 0 for the first."""
+    """Return by how many seconds each token comes after a reader who never waited would have taken it; 0 for the
+    first."""
     return (times_s - times_s[:1]) - np.arange(times_s.size) / rate
 
 
 def read_times(times_s: ArrayLike, rate: float) -> NDArray[np.float64]:
-    """When the reading of each token begins: j/r + the cumulative maximum of times_k − k/r.
+    """Return when the reading of each token begins: j/r + the cumulative maximum of times_k − k/r.
 
-    Taken from the token that the reader last waited for, so that a token read as it comes has exactly that time.
+    Computed from the token that the reader last waited for, so that a token read as it comes has exactly that time.
     """
     times = np.asarray(times_s, dtype=np.float64)
     leads, index = _leads(times, rate), np.arange(times.size)
@@ -36,18 +37,18 @@ def read_times(times_s: ArrayLike, rate: float) -> NDArray[np.float64]:
 
 
 def buffers(times_s: ArrayLike, rate: float) -> NDArray[np.int64]:
-    """B_j, tokens: those that have come with token j, itself included, less those whose reading has begun."""
+    """Return B_j, tokens: those that have come up to token j, less those whose reading has begun."""
     times = np.asarray(times_s, dtype=np.float64)
     return np.arange(1, times.size + 1) - np.searchsorted(read_times(times, rate), times, side="right")
 
 
 def stall_s(times_s: ArrayLike, rate: float) -> float:
-    """Rebuffer, seconds the reader waited after the first token: read_L − read_1 − (L − 1)/r."""
+    """Return rebuffering, seconds the reader waited after the first token: read_L − read_1 − (L − 1)/r."""
     return float(_leads(np.asarray(times_s, dtype=np.float64), rate).max(initial=0.0))
 
 
 def token_value(buffer: NDArray[np.float64], length: float) -> NDArray[np.float64]:
-    """w of TokenFlow's equation (1), what a token is worth: 1 up to a buffer of 10 % of the output, 0 from 20 % on.
+    """Return w of TokenFlow's equation (1), a token's value: 1 up to a buffer of 10 % of the output, 0 from 20 % on.
 
     buffer: B, tokens.
     length: of the output, tokens.
@@ -57,7 +58,7 @@ def token_value(buffer: NDArray[np.float64], length: float) -> NDArray[np.float6
 
 
 def effective_tokens(times_s: ArrayLike, rate: float) -> float:
-    """Tokens of an output, each by its `token_value`."""
+    """Return the number of tokens of an output, weighted by `token_value`."""
     sizes = buffers(times_s, rate).astype(np.float64)
     return float(token_value(sizes, sizes.size).sum()) if sizes.size else 0.0
 
@@ -71,9 +72,9 @@ def _check_rate(rate: float) -> None:
 class ReaderStream:
     """One request as its reader saw it.
 
-    arrival_s: when it arrived.
-    times_s: when each of its tokens came.
-    rate: the reader's, tokens/s; a client that is no reader has a reference rate.
+    arrival_s: arrival time of the request.
+    times_s: arrival times of its tokens.
+    rate: tokens/s; clients that are not readers get a reference rate.
     """
 
     arrival_s: float
@@ -89,7 +90,7 @@ class ReaderStream:
 
 @dataclass(frozen=True)
 class Quality:
-    """How well streams were served. What is per second is 0 if span_s is.
+    """How well streams were served. Figures per second are 0 if span_s is.
 
     requests, tokens: counts.
     span_s: from the first arrival to the last token of all.
@@ -97,8 +98,8 @@ class Quality:
     throughput: tokens/s.
     effective_throughput: tokens/s, weighted as in effective_tokens.
     stall_mean_s, stall_max_s: the readers' waits, over all requests.
-    stalled_share: of requests whose reader waited more than 1 ms in all, in [0, 1].
-    qos: TokenFlow's equation (2), 1/s; requests without tokens play no part in it, so look at `requests`, too.
+    stalled_share: share of requests whose reader waited more than 1 ms in all, in [0, 1].
+    qos: TokenFlow's equation (2), 1/s; requests without tokens do not count, see `requests`.
     """
 
     requests: int
@@ -116,13 +117,13 @@ class Quality:
 
 
 def assess(streams: Sequence[ReaderStream], ttft_weight: float = 1.0, stall_weight: float = 1.0) -> Quality:
-    """The metrics of some streams.
+    """Return the quality of some streams.
 
     ttft_weight: λ of TokenFlow's equation (2), tokens per second.
-    stall_weight: μ of the same.
+    stall_weight: μ of that equation.
     """
     if not streams:
-        raise ValueError("there is no quality of no streams")
+        raise ValueError("quality needs at least one stream")
     begun = [s for s in streams if len(s.times_s)]
     ttfts = np.array([s.times_s[0] - s.arrival_s for s in begun])
     stalls = np.array([stall_s(s.times_s, s.rate) for s in streams])
@@ -148,10 +149,9 @@ def assess(streams: Sequence[ReaderStream], ttft_weight: float = 1.0, stall_weig
 
 
 class Reader:
-    """The same reader followed online, in constant time a delivery.
+    """One reader, followed online in constant time per delivery.
 
-    Reading is continuous here: of the token that is being read, what is left of it counts, so that the buffer falls by
-    `rate` a second.
+    Reading is continuous: the unread rest of the current token counts, so that the buffer falls by `rate` a second.
 
     rate: tokens/s.
     """
@@ -164,16 +164,16 @@ class Reader:
         self._dry_at = -math.inf  # when all that has come will have been read
 
     def deliver(self, tokens: int, now_s: float) -> None:
-        """So many tokens come at once."""
+        """Record that `tokens` arrive at once."""
         if tokens < 0:
             raise ValueError(f"cannot deliver {tokens} tokens")
         if tokens:
             self._dry_at = max(self._dry_at, now_s) + tokens / self.rate
 
     def dry_s(self, now_s: float) -> float:
-        """Seconds until the buffer runs dry; 0 if it has, or nothing has come."""
+        """Return the seconds until the buffer runs dry; 0 if it has, or nothing has come."""
         return max(0.0, self._dry_at - now_s)
 
     def buffer(self, now_s: float) -> float:
-        """Tokens unread."""
+        """Return the unread tokens."""
         return self.dry_s(now_s) * self.rate

@@ -1,7 +1,7 @@
-"""How long to wait for an answer's next tokens before whoever gives them counts as stalled.
+"""Stall timeout: how long to wait for an answer's next tokens before its endpoint counts as stalled.
 
-Nothing is lost by waiting while the reader has something to read, and the engine may well have put the answer off for
-that very reason. Once they run dry, every second counts, if somebody else could go on.
+Waiting costs nothing while the reader has unread tokens, and the engine may have delayed the answer for that very
+reason. Once the buffer is dry, every second counts, if another endpoint could go on.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from tandem.policies.reader.quality import Reader
 FACTOR, GRACE = 8.0, 3.0
 """Times the usual interval: after so many something is wrong, after so many a reader has waited long enough."""
 FLOOR_S = 4.0
-"""No interval is too long that is shorter: a busy engine may let answers wait in turn."""
+"""Shortest timeout: a busy engine may let answers take turns."""
 FADE = 0.97
-"""What is left of a long interval with each shorter one that follows: half of it after 23."""
+"""Decay of the longest interval with each shorter one: half of it is left after 23."""
 
 
 class Pace:
-    """The intervals at which one endpoint gives tokens. longest_s: the longest lately, of which older ones fade; it
-    stands for a high quantile, at no cost."""
+    """Intervals at which one endpoint gives tokens. longest_s: the longest recent one, decaying; stands for a high
+    quantile at no cost."""
 
     __slots__ = ("longest_s",)
 
@@ -26,15 +26,15 @@ class Pace:
         self.longest_s = 0.0
 
     def note(self, seconds: float) -> None:
-        """Tokens came so long after they were asked for, or after those before them."""
+        """Record tokens that came `seconds` after the previous ones, or after the request."""
         self.longest_s = max(seconds, FADE * self.longest_s)
 
 
 def next_token_s(longest_s: float, step_s: float, dry_s: float | None) -> float:
-    """Seconds to wait for the next token, `step_s` at most.
+    """Return the seconds to wait for the next token, at most `step_s`.
 
-    longest_s: the longest usual interval.
-    dry_s: seconds until the reader has read everything; None: nobody reads along.
+    longest_s: longest usual interval.
+    dry_s: seconds until the reader has read everything; None without a reader.
     """
     usual_s = max(FLOOR_S, FACTOR * longest_s)
     if dry_s is not None:
@@ -43,11 +43,11 @@ def next_token_s(longest_s: float, step_s: float, dry_s: float | None) -> float:
 
 
 class Patience:
-    """Of one request.
+    """Stall timeouts of one request.
 
-    step_s: the longest that is waited in any case.
-    reader_rate: tokens/s, 0: nobody reads along.
-    begun: the reader has got some of the answer.
+    step_s: upper limit of each wait.
+    reader_rate: tokens/s, 0 without a reader.
+    begun: whether the reader has got some of the answer.
     """
 
     __slots__ = ("_reader", "_stalls", "_step_s", "begun")
@@ -57,21 +57,20 @@ class Patience:
         self._reader = Reader(reader_rate) if reader_rate else None
 
     def delivered(self, tokens: int, now_s: float) -> None:
-        """So many more tokens of the answer are on their way to the reader."""
+        """Record that `tokens` more tokens of the answer are sent to the reader."""
         self.begun = True
         if self._reader is not None:
             self._reader.deliver(tokens, now_s)
 
     def stalled(self) -> None:
-        """Somebody was given up. Should that be because all are busy, going on elsewhere makes it worse: from now on
-        this request waits for twice as long."""
+        """Record that an endpoint was given up, and double further timeouts: if all are busy, moving makes it worse."""
         self._stalls += 1
 
     def next_s(self, longest_s: float, replaceable: bool, now_s: float) -> float:
-        """How long to wait for an endpoint's next tokens.
+        """Return the seconds to wait for an endpoint's next tokens.
 
-        longest_s: as its pace has it, or what its first ones are expected to take.
-        replaceable: somebody else could go on; where nobody could, there is no reason to hurry.
+        longest_s: as in its Pace, or the expected time of its first tokens.
+        replaceable: whether another endpoint could go on; otherwise only `step_s` limits the wait.
         """
         if not replaceable:
             return self._step_s

@@ -1,1 +1,1 @@
-"""Which mode, device and replica serve a request."""
+"""Routing: which mode, device and replica serve a request."""

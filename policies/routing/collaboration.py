@@ -25,8 +25,8 @@ class DeviceView:
     """A registered device as a policy sees it.
 
     rtt_s: round-trip time of its link, seconds.
-    sessions: how many it is working on now.
-    prefill_token_s: seconds to take in a token, 0 where not known.
+    sessions: its open sessions.
+    prefill_token_s: seconds to prefill a token, 0 if unknown.
     """
 
     name: str
@@ -40,15 +40,17 @@ Preference = tuple[int | float | str, ...]
 
 @dataclass(frozen=True, slots=True)
 class CollaborationState:
-    """What is known when a request arrives.
+    """State when a request arrives.
 
-    mode, device: as the client wishes; None where it left them open. device: several names where it owns several.
-    modes: those that it may be served in, at least one, and whether a device takes part.
-    best_device: the device that the policy prefers, of those named or of all that it may use; None where none of them
-        is there. It takes no longer for many devices than for few.
-    prompt_tokens, max_tokens: tokens of the prompt, and of the answer at most.
-    reader_rate: tokens/s, 0: nobody reads along.
-    budget: of this request, the share of prompt tokens that the constrained endpoint may take in; None: its account's.
+    mode: mode that the client asks for; None if it left it open.
+    device: device that the client asks for, several names if it owns several; None if it left it open.
+    modes: modes that may serve it, at least one, and whether a device takes part.
+    best_device: the device that the policy prefers among those named, or all that it may use; None if none is
+        registered. Constant time in the number of devices.
+    prompt_tokens: prompt length.
+    max_tokens: most tokens of the answer.
+    reader_rate: tokens/s, 0 without a reader.
+    budget: the request's own share of prompt tokens that the constrained endpoint may take in; None for its account's.
     """
 
     mode: str | None
@@ -63,7 +65,7 @@ class CollaborationState:
 
 @dataclass(frozen=True, slots=True)
 class Collaboration:
-    """The decision: a mode, and the device that takes part (None: no device; speculation is then fused)."""
+    """Decision: a mode, and the device that takes part (None without one; speculation is then fused)."""
 
     mode: str
     device: str | None
@@ -71,11 +73,11 @@ class Collaboration:
 
 class CollaborationPolicy(Protocol):
     def preference(self, device: DeviceView) -> Preference:
-        """What devices are compared by; the least is the best. It may depend on nothing but the device."""
+        """Return the sort key of a device; the least is preferred. It may depend on nothing but the device."""
         ...
 
     def choose(self, state: CollaborationState) -> Collaboration:
-        """A mode that the endpoints at hand can serve; explicit wishes are followed as they stand."""
+        """Return a mode that the available endpoints can serve; explicit wishes are followed as they stand."""
         ...
 
 
@@ -84,12 +86,12 @@ collaboration: Registry[CollaborationPolicy] = Registry("collaboration")
 
 @collaboration.register("explicit")
 class ExplicitElseCloud:
-    """Do what the client asks; where it leaves the mode open: speculative with its device, else cloud; where it may not
-    have that, the first that it may.
+    """Follows the client's wishes; if it leaves the mode open: speculative with its device, else cloud, else the first
+    allowed mode.
 
-    A mode that can do without a device does, where the client names none (speculation is then fused). Where one must
-    take part and none is named, or by the name "any", it is the least busy one, the quickest and nearest among equals;
-    so is one of several names chosen, of those that are there.
+    A mode that can do without a device does if the client names none (speculation is then fused). If a device must
+    take part and none is named, or "any", the least busy one is taken, the quickest and nearest among equals; likewise
+    one of several names, among those that are registered.
     """
 
     def preference(self, device: DeviceView) -> Preference:

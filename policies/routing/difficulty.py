@@ -1,7 +1,7 @@
-"""Routing by difficulty: an easy question goes to a device, a difficult one to the cloud; PICE's baseline "Routing".
+"""Routing by difficulty: easy questions go to a device, difficult ones to the cloud; PICE's baseline "Routing".
 
-The paper takes a learned router (Ding et al., "Hybrid LLM", 2024). What is known here when a request arrives is how
-long its answer may be, and long answers are what a small model takes longest for.
+The paper uses a learned router (Ding et al., "Hybrid LLM", 2024). What is known here when a request arrives is how
+long its answer may be, and long answers take a small model longest.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from tandem.policies.routing.collaboration import (
 
 @collaboration.register("difficulty")
 class ByDifficulty(ExplicitElseCloud):
-    """Where the client leaves mode and device open; otherwise as `explicit`.
+    """Routes by difficulty if the client leaves mode and device open; otherwise as `explicit`.
 
-    longest: tokens; a question whose answer may have more is difficult.
+    longest: tokens; questions whose answer may be longer are difficult.
     """
 
     def __init__(self, longest: int = 256) -> None:

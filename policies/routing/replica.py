@@ -1,4 +1,4 @@
-"""Routing: which replica of a pool takes a new session."""
+"""Replica routing: which replica of a pool takes a new session."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tandem.policies.base import Registry
 
 class RoutingPolicy(Protocol):
     def choose(self, queue_depths: Sequence[int]) -> int:
-        """Index of the replica for a new session, given each replica's queue depth (sessions)."""
+        """Return the index of the replica for a new session, given each replica's queue depth (sessions)."""
         ...
 
 
@@ -20,9 +20,9 @@ routing: Registry[RoutingPolicy] = Registry("routing")
 
 @routing.register("random")
 class RandomReplica:
-    """Any replica, each as likely as the others; load plays no part.
+    """Picks a replica uniformly at random.
 
-    seed: of the draws.
+    seed: of the random numbers.
     """
 
     def __init__(self, seed: int = 0) -> None:
@@ -34,7 +34,7 @@ class RandomReplica:
 
 @routing.register("round_robin")
 class RoundRobin:
-    """Each replica in turn."""
+    """Picks each replica in turn."""
 
     def __init__(self) -> None:
         self._next = 0
@@ -47,7 +47,7 @@ class RoundRobin:
 
 @routing.register("jsq")
 class JoinShortestQueue:
-    """The replica with the fewest sessions; among equals the first."""
+    """Picks the replica with the fewest sessions, the first among equals."""
 
     def choose(self, queue_depths: Sequence[int]) -> int:
         return queue_depths.index(min(queue_depths))

@@ -1,6 +1,6 @@
-"""Which requests run: who of all that want tokens holds the engine's memory and takes part in its steps.
+"""Scheduling: which requests hold the engine's memory and take part in its steps.
 
-Batching then shares one step among those that run; scheduling decides, every now and then, who they are.
+Batching then shares one step among the requests that run; scheduling decides now and then which these are.
 """
 
 from tandem.policies.scheduling.base import EngineLoad, SchedulingPolicy, fit, scheduling

@@ -1,9 +1,10 @@
 """An Andes-like policy: quality of experience gained per token of KV cache, with preemption by recomputation.
 
 Source: Liu et al., "Andes: Defining and Enhancing Quality-of-Experience in LLM-Based Text Streaming Services" (2024);
-TokenFlow's baseline. "Like": the greedy knapsack packing of the paper, with its cap on preemptions. But where QoE there
-is the share of the area under a reader's expected timeline (first token after `ttft_s`, then `rate` tokens/s) that the
-delivered one covers, here it is the share of the tokens expected by the end of the next interval that will have come.
+    TokenFlow's baseline. "Like": it packs greedily as in the paper, with its cap on preemptions. But there QoE is the
+    share of the area under a reader's expected timeline (first token after `ttft_s`, then `rate` tokens/s) that the
+    delivered one covers; here it is the share of the tokens expected by the end of the next interval that will have
+    come.
 """
 
 from __future__ import annotations
@@ -15,8 +16,12 @@ from tandem.policies.scheduling.base import EngineLoad, Floats, Ints, fit, sched
 
 @scheduling.register("andes")
 class Andes:
-    """interval_s: between decisions. ttft_s: when the first token is expected. preemptions: share of the running
-    requests that may be preempted at a time."""
+    """Andes-like scheduling.
+
+    interval_s: seconds between decisions.
+    ttft_s: expected time of the first token.
+    preemptions: share of the running requests that may be preempted at a time.
+    """
 
     def __init__(self, interval_s: float = 0.5, ttft_s: float = 1.0, preemptions: float = 0.25) -> None:
         if interval_s <= 0 or ttft_s <= 0 or not 0 <= preemptions <= 1:
@@ -35,7 +40,7 @@ class Andes:
         allowed = int(self._preemptions * np.count_nonzero(load.running))
         if len(dropped) <= allowed:
             return chosen
-        # the densest of those it would drop stay; the others make room as planned
+        # over the cap, the requests with the highest density stay
         stay = dropped[density[dropped].argsort()][allowed:]
         key = -density
         key[stay] = -np.inf
@@ -43,7 +48,7 @@ class Andes:
         return fit(load, np.lexsort((load.arrival, key)))
 
     def _gain(self, load: EngineLoad) -> Floats:
-        """QoE with the next interval's tokens less QoE without."""
+        """Return QoE with the next interval's tokens less QoE without."""
         waits_s = np.where(load.running, 0.0, load.missing * load.token_s)
         served = np.maximum(load.interval_s - waits_s, 0.1 * load.interval_s) / (
             load.base_s + load.token_s * min(load.width, len(load))

@@ -1,4 +1,4 @@
-"""The interface of scheduling policies, and the simplest of them: first come, first served."""
+"""Interface of scheduling policies, and the simplest one: first come, first served."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ class EngineLoad:
     arrival: order of arrival; lower is older.
     age_s: since the request arrived.
     received: output tokens so far.
-    rate: tokens/s its reader takes in, above 0.
-    buffer: output tokens that are unread.
+    rate: the reader's tokens/s, above 0.
+    buffer: unread output tokens.
     running: whether it runs now.
     tokens: KV cache that it needs to run until the next decision.
-    longest: output tokens it may have at most, as its client said.
-    missing: of those tokens, what must first be computed or brought back.
-    stored: of the missing, what lies in host memory.
+    longest: the client's limit of output tokens.
+    missing: of `tokens`, what must first be computed or swapped in.
+    stored: of `missing`, what lies in host memory.
     capacity: tokens of KV cache.
-    places: requests that may run at once.
+    places: most requests that may run at once.
     interval_s: until the next decision.
-    base_s, token_s: what a step takes, see StepTimeModel; a position of prefill costs token_s.
-    copy_s: bringing one token back from host memory.
-    copy_queue_s: until what waits to be copied already is.
-    expected: output tokens of a request, as seen so far.
+    base_s, token_s: step time, see StepTimeModel; a position of prefill costs token_s.
+    copy_s: swapping in one token from host memory.
+    copy_queue_s: until the queued copies are done.
+    expected: mean output tokens of a request, as seen so far.
     """
 
     arrival: Ints
@@ -62,7 +62,7 @@ class EngineLoad:
 
     @property
     def to_come(self) -> Floats:
-        """Output tokens still to come, as expected from outputs so far and from what the client allows."""
+        """Expected further output tokens, from the outputs so far and the client's limit."""
         left: Floats = np.minimum(
             np.maximum(self.expected - self.received, 1.0), self.longest - self.received
         )
@@ -70,20 +70,20 @@ class EngineLoad:
 
     @property
     def width(self) -> int:
-        """Requests that memory and places let run together: W_static = ⌊M / β⌋, TokenFlow's equation (4), β being what
-        a request holds on average over what is left of it."""
+        """Requests that can run together by memory and places: W_static = ⌊M / β⌋, TokenFlow's equation (4), with β
+        the KV cache that a request holds on average over the rest of its output."""
         held = int(self.tokens.sum()) + 0.5 * float(self.to_come.sum())
         return max(1, min(self.places, int(self.capacity * len(self) / max(held, 1.0))))
 
 
 class SchedulingPolicy(Protocol):
-    """interval_s: how often it wants to be asked at least while requests wait."""
+    """Policy of one engine. interval_s: longest time between decisions while requests wait."""
 
     interval_s: float
 
     def choose(self, load: EngineLoad) -> Ints:
-        """Indices of the requests that shall run, the most urgent first, without repetition. Their tokens sum to
-        at most `capacity` and they are at most `places`, except that a single one may be too large."""
+        """Return indices of the requests to run, the most urgent first, without repetition. Their tokens sum to at
+        most `capacity` and there are at most `places`, except that a single one may be too large."""
         ...
 
 
@@ -92,9 +92,11 @@ scheduling: Registry[SchedulingPolicy] = Registry("scheduling")
 
 @scheduling.register("fcfs")
 class FirstComeFirstServed:
-    """Who runs goes on; then the oldest, as long as there is room. Nobody overtakes, and nobody is preempted as long as
-    memory lasts. reserve: share of the output a client allows for which room is kept at admission (0: admit as
-    vLLM does; 0.7: conservatively, as SGLang does).
+    """Keeps running requests, then admits the oldest while there is room. None overtakes, and none is preempted while
+    memory lasts.
+
+    reserve: share of the client's output limit for which room is kept at admission (0: admit as vLLM does; 0.7:
+        conservatively, as SGLang does).
     """
 
     interval_s = 1.0
@@ -112,14 +114,13 @@ class FirstComeFirstServed:
         chosen = fit(replace(load, tokens=load.tokens + kept), order, overtake=False)
         running = np.flatnonzero(
             load.running
-        )  # growth beyond what was kept displaces nobody as long as there is room
+        )  # growth beyond the reserve displaces no request while there is room
         rest = np.setdiff1d(running, chosen)
         return fit(load, np.concatenate((chosen, rest))) if len(rest) else chosen
 
 
 def fit(load: EngineLoad, order: Ints, overtake: bool = True) -> Ints:
-    """Those of `order` for which there is room, in that order; overtake: smaller ones may pass one for which there
-    is none."""
+    """Return the requests of `order` that fit, in that order; overtake: smaller ones may pass one that does not fit."""
     sums = load.tokens[order].cumsum()
     count = min(int(sums.searchsorted(load.capacity, side="right")), load.places)
     if count == 0 and len(order):

@@ -1,4 +1,4 @@
-"""Batch formation: which sequences get how many token positions in the engine's next step."""
+"""Batching: how many token positions each sequence gets in the engine's next step."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ class Demand(NamedTuple):
     """One sequence that has work to do.
 
     pending: token positions not yet computed (prompt left to prefill plus the window).
-    window: the positions at the end of `pending` that must be computed in one step, because
-        their logits are needed together (1 for plain decode, γ + 1 for a verification window,
-        0 where no logits are wanted).
-    arrival: order in which the sequences' present work arrived; lower is older. Every decoded token is new
-        work, so whoever was served stands behind those who were not.
-    context: token positions already computed, which every pending one attends to.
+    window: positions at the end of `pending` that must be computed in one step, because their logits are needed
+        together (1 for plain decode, γ + 1 for a verification window, 0 if no logits are wanted).
+    arrival: order in which the sequences' present work arrived; lower is older. Every decoded token is new work, so
+        sequences just served stand behind the others.
+    context: positions already computed, which every pending one attends to.
     slack: positions that the engine can compute before the sequence's reader runs dry; only for policies that need it.
     """
 
@@ -29,21 +28,21 @@ class Demand(NamedTuple):
 
 
 class BatchingPolicy(Protocol):
-    """needs_slack: whether it looks at the demands' slack."""
+    """Forms the batch of each step. needs_slack: whether it uses the demands' slack."""
 
     needs_slack: bool
 
     @property
     def size(self) -> int | None:
-        """Sequences a step at most; None: as many as the budget allows."""
+        """Most sequences in a step; None if only the budget limits it."""
         ...
 
     def form(self, demands: Sequence[Demand], budget: int) -> list[int]:
-        """Positions granted to each demand, in the order given.
+        """Return the positions granted to each demand, in the order given.
 
-        A grant is 0 ≤ g ≤ pending, and either g = pending (the window is computed) or
-        g ≤ pending − window (a prefill chunk). The grants sum to at most `budget`, except that a
-        single window larger than the budget may be granted alone, so that it cannot starve.
+        A grant is 0 ≤ g ≤ pending, and either g = pending (the window is computed) or g ≤ pending − window (a prefill
+        chunk). The grants sum to at most `budget`, except that a single window larger than the budget may be granted
+        alone, so that it cannot starve.
         """
         ...
 
@@ -53,7 +52,7 @@ batching: Registry[BatchingPolicy] = Registry("batching")
 
 @batching.register("fifo")
 class Fifo:
-    """Strictly in order of arrival: nothing overtakes the head of the line. size: sequences a step at most."""
+    """Grants strictly in order of arrival. size: most sequences in a step."""
 
     needs_slack = False
 
@@ -66,10 +65,10 @@ class Fifo:
 
 @batching.register("lab")
 class LengthAware:
-    """DSD's length-aware batching: the head of the line, and those closest to it in length.
+    """DSD's length-aware batching: the oldest sequence, and those closest to it in length.
 
-    What is computed together is padded to its longest, so alike lengths waste least. The head always goes,
-    so every sequence becomes the head, and nobody starves. size: sequences a step at most.
+    A batch is padded to its longest sequence, so similar lengths waste least. The oldest always runs, so no sequence
+    starves. size: most sequences in a step.
     """
 
     needs_slack = False
@@ -88,9 +87,9 @@ class LengthAware:
 
 @batching.register("continuous")
 class Continuous:
-    """Ready windows first (their readers wait), then whole prompts as they fit; a prompt is only cut if it is
-    larger than the budget. A prompt that has waited longest and does not fit beside the windows goes before
-    them for once. size: sequences a step at most."""
+    """Grants ready windows first (their readers wait), then whole prompts as they fit; only a prompt larger than the
+    budget is cut. The oldest prompt, if it does not fit beside the windows, goes before them once. size: most
+    sequences in a step."""
 
     needs_slack = False
 
@@ -111,13 +110,12 @@ class Continuous:
 
 @batching.register("chunked")
 class ChunkedPrefill:
-    """Decode and verification first (their readers wait), then prefill in order of arrival, in chunks.
+    """Grants decode and verification first (their readers wait), then prefill chunks in order of arrival.
 
-    chunk: prefill positions in a step that also decodes; it bounds how long a long prompt can hold up
-        the others' next token (Sarathi-style chunked prefill). A step with nothing to decode uses the
-        whole budget.
-    context_doubles: tokens of context at which a prefill position costs twice what it costs at the
-        start, attention growing with the context; chunks shrink accordingly.
+    chunk: prefill positions in a step that also decodes; bounds the delay of the others' next token by a long prompt
+        (Sarathi-style chunked prefill). A step without decoding uses the whole budget.
+    context_doubles: tokens of context at which a prefill position costs twice as much as at the start, as attention
+        grows with the context; chunks shrink accordingly.
     """
 
     needs_slack = False
@@ -134,7 +132,7 @@ class ChunkedPrefill:
         grants = [0] * len(demands)
         left = budget
         by_arrival = _by_arrival(demands)
-        for i in by_arrival:  # windows that are ready: nothing to prefill before them
+        for i in by_arrival:  # ready windows: nothing is left to prefill before them
             d = demands[i]
             if d.pending == d.window and (d.window <= left or left == budget):
                 grants[i] = d.window
@@ -157,9 +155,12 @@ class ChunkedPrefill:
 
 @batching.register("buffered")
 class Buffered(ChunkedPrefill):
-    """Chunked prefill whose chunks grow with what the decoding sequences' readers have left to read: of them, only
-    as many may run dry over a step as there are prompts whose readers wait for a beginning. chunk: what is prefilled
-    beside decoding at least; share: of the time until they run dry, what a step may take."""
+    """Chunked prefill whose chunks grow with the unread tokens of the decoding sequences: over a step, at most as many
+    of their readers may run dry as there are prompts whose readers wait for a first token.
+
+    chunk: least prefill beside decoding.
+    share: share of the time until the readers run dry that a step may take.
+    """
 
     needs_slack = True
 
@@ -181,10 +182,10 @@ def _by_arrival(demands: Sequence[Demand]) -> list[int]:
 
 
 def _serve(demands: Sequence[Demand], line: Sequence[int], budget: int, overtake: bool) -> list[int]:
-    """Grant what the line asks for, in its order, while the budget lasts.
+    """Grant the demands of `line` in its order, while the budget lasts.
 
-    Prompts that do not fit are cut, the first of the line at any rate; overtake: later ones may use what an
-    earlier one cannot.
+    Prompts that do not fit are cut, the first of the line in any case; overtake: later ones may use what an earlier
+    one cannot.
     """
     grants = [0] * len(demands)
     left = budget
@@ -192,7 +193,7 @@ def _serve(demands: Sequence[Demand], line: Sequence[int], budget: int, overtake
         d = demands[i]
         if d.pending <= left:
             grants[i] = d.pending
-        elif left == budget:  # the head: a window goes alone even if it is larger, a prompt is cut
+        elif left == budget:  # the head: a larger window goes alone, a prompt is cut
             grants[i] = d.window if d.pending == d.window else min(left, d.pending - d.window)
         elif not overtake:
             grants[i] = min(left, d.pending - d.window)

@@ -1,7 +1,7 @@
-"""When the scheduling policy is asked, what it is shown, and what follows for each session.
+"""Scheduling control: when the policy is called, with which state, and what follows for each session.
 
-One control for every engine: it sees sessions and memory through two small views and knows neither blocks nor
-tensors. Only under stress, while somebody waits or is paused, is anything decided; otherwise everybody runs.
+One control for every engine: it sees sessions and memory through two small views and knows neither blocks nor tensors.
+It decides only under stress, while sessions wait or are paused; otherwise all run.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from tandem.policies.estimators.step_time import StepTimeModel
 from tandem.policies.reader.quality import Reader
 from tandem.policies.scheduling.base import EngineLoad, Ints, SchedulingPolicy, fit
 
-REFERENCE_RATE = 5.0  # tokens/s: what a client that reads nothing along counts as
-SOON = 0.25  # of the policy's interval: under stress a change brings the next decision forward, to no less than this
+REFERENCE_RATE = 5.0  # tokens/s assumed for clients without a reader
+SOON = 0.25  # share of the policy's interval: under stress a change brings the next decision forward to this
 FADE = 0.95  # weight of all earlier outputs in their mean length
 
 
 class SessionView(Protocol):
-    """What a control knows of a session, and what it settles: `paused` and `rank`.
+    """A session as the control sees it; the control sets `paused` and `rank`.
 
     number: order of opening.
-    opened_s: when it was opened, or the one that its request had before.
-    reader: whoever takes its output in.
-    fresh: it has had no token since it was let in.
-    paused: it shall not run now.
-    rank: who comes first where not all can run, the lowest.
-    wanting: it has work; otherwise its client is to ask first.
-    admitted: it holds KV cache.
+    opened_s: when it was opened, or its request's session before it.
+    reader: of its output.
+    fresh: whether it has had no token since it was admitted.
+    paused: whether it must not run now.
+    rank: priority if not all can run, the lowest first.
+    wanting: whether it has work; otherwise its client must ask first.
+    admitted: whether it holds KV cache.
     received, longest: output tokens so far, and at most.
-    missing: tokens to be computed or brought back before it decodes.
+    missing: tokens to compute or swap in before it decodes.
     stored: leading tokens that lie in host memory.
     """
 
@@ -57,18 +57,18 @@ class SessionView(Protocol):
     def stored(self) -> int: ...
 
     def reach(self, more: int) -> int:
-        """Tokens that it may hold after so many more of output."""
+        """Return the tokens that it may hold after `more` output tokens."""
         ...
 
 
 class MemoryView(Protocol):
-    """What a control knows of an engine's memory.
+    """An engine's memory as the control sees it.
 
     capacity: tokens of KV cache.
-    block_size: tokens, in which it is handed out.
-    places: sessions that may hold some at once.
-    copy_s: seconds to bring a token back from host memory, infinite where there is none.
-    copy_queue_s: seconds until what waits to be copied is.
+    block_size: tokens per block.
+    places: most sessions that may hold blocks at once.
+    copy_s: seconds to swap in a token from host memory; infinite without one.
+    copy_queue_s: seconds until the queued copies are done.
     """
 
     @property
@@ -84,41 +84,41 @@ class MemoryView(Protocol):
 
 
 class SchedulingControl:
-    """Asks one policy about the sessions of one engine. Times in seconds of the caller's clock.
+    """Applies one policy to the sessions of one engine. Times are seconds of the caller's clock.
 
-    decisions: how many the policy has taken.
+    decisions: number of decisions so far.
     """
 
     def __init__(
         self, policy: SchedulingPolicy, memory: MemoryView, step_time: StepTimeModel, max_running: int
     ) -> None:
-        """max_running: sessions that take part in a step at most."""
+        """max_running: most sessions in a step."""
         self.decisions = 0
         self._policy, self._memory, self._step_time = policy, memory, step_time
         self._max_running = max_running
         self._due_at = self._soon_at = 0.0
         self._changed = False
-        self._newest = 0  # the last session that was there at a decision
-        self._mean_output = 0.0  # tokens; 0: none has come to its end
+        self._newest = 0  # the newest session at the last decision
+        self._mean_output = 0.0  # tokens; 0 before the first output has ended
 
     def changed(self) -> None:
-        """Somebody came, went or got new work: decide before the next step."""
+        """Note that sessions came, went or got new work: decide before the next step."""
         self._changed = True
 
     def ended(self, output_tokens: int) -> None:
-        """An output came to its end."""
+        """Record that an output has ended after `output_tokens`."""
         earlier = self._mean_output or output_tokens
         self._mean_output = FADE * earlier + (1 - FADE) * output_tokens
         self._changed = True
 
     def due_s(self, sessions: Sequence[SessionView], now_s: float) -> float | None:
-        """Seconds until the next decision; None while nobody is paused."""
+        """Return the seconds until the next decision; None while none is paused and nothing changed."""
         if not self._changed and not any(s.paused for s in sessions):
             return None
         return max(0.0, self._next_at(sessions) - now_s)
 
     def _next_at(self, sessions: Sequence[SessionView]) -> float:
-        """When to decide next: at once where those that ran have gone, and others could."""
+        """Return when to decide next: at once if the running sessions have gone and others could run."""
         if not self._changed:
             return self._due_at
         if any(s.paused for s in sessions) and all(s.paused for s in sessions if s.wanting):
@@ -126,10 +126,10 @@ class SchedulingControl:
         return self._soon_at
 
     def decide(self, sessions: Sequence[SessionView], now_s: float) -> None:
-        """Decide, if it is time to: sets every session's `paused` and `rank`."""
+        """Decide if a decision is due: set every session's `paused` and `rank`."""
         newest = max((s.number for s in sessions if s.wanting), default=0)
         if now_s < self._next_at(sessions) and newest <= self._newest:
-            return  # but whoever is new does not run before the policy has seen it
+            return  # new sessions do not run before the policy has seen them
         self._newest = max(self._newest, newest)
         self._changed = False
         self._due_at = now_s + self._policy.interval_s
@@ -156,8 +156,8 @@ class SchedulingControl:
             s.paused, s.rank = True, rank
 
     def _keep_fresh(self, load: EngineLoad, wanting: Sequence[SessionView], chosen: Ints) -> Ints:
-        """Whoever has just come (back) keeps its place until it has its next token, whatever the policy says: else all
-        could give way to each other for ever."""
+        """Return `chosen` with fresh sessions kept until their next token, whatever the policy says: else all could
+        give way to each other for ever."""
         fresh = [i for i, s in enumerate(wanting) if s.admitted and s.fresh and not s.paused]
         if not fresh:
             return chosen

@@ -1,4 +1,4 @@
-"""What an engine's sessions still want from it, in sum: what it tells of itself to whoever sizes its pool."""
+"""Outstanding work of an engine's sessions in sum, which it reports for autoscaling."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from tandem.policies.scheduling.control import SessionView
 
 
 class Outstanding(NamedTuple):
-    """backlog: tokens to be computed or brought back before those with work decode; drafts to be verified among them.
-    reading: tokens/s that readers take in, none of them faster than an engine could give them.
-    starving: sessions with work that have begun, and whose readers, no faster than that, have nothing left to read.
-    awaited: tokens of those with work that hold no KV cache.
+    """Outstanding work of sessions.
+
+    backlog: tokens to compute or swap in before the sessions with work decode, drafts to verify included.
+    reading: tokens/s that readers consume, each capped by what an engine can give.
+    starving: begun sessions with work whose readers, capped likewise, have nothing left to read.
+    awaited: tokens of sessions with work that hold no KV cache.
     """
 
     backlog: int = 0
@@ -22,11 +24,11 @@ class Outstanding(NamedTuple):
 
 
 def outstanding(sessions: Iterable[SessionView], now_s: float, step_s: float = 0.0) -> Outstanding:
-    """Of these sessions, at this time. step_s: what a step takes at least, and so every token of a session."""
+    """Return the sum over `sessions` at `now_s`. step_s: least seconds of a step, so of every token of a session."""
     backlog, reading, starving, awaited = 0, 0.0, 0, 0
     for s in sessions:
         rate = s.reader.rate
-        fast = rate * step_s > 1  # nothing that anybody does will satisfy them
+        fast = rate * step_s > 1  # faster than any engine could serve
         reading += 1 / step_s if fast else rate
         if not s.wanting:
             continue

@@ -1,7 +1,7 @@
 """Sketch first, expand in parallel: PICE (Zhan et al. 2025).
 
-The LLM writes a sketch, short sentences that are complete in what they say, and small models on devices expand them in
-parallel. `sketching` decides whether and how long, a `job_queue` who is expanded next, `ModelSelection` with which of a
+The LLM writes a sketch, short sentences that are complete in content, and small models on devices expand them in
+parallel. `sketching` decides whether and how long, a `job_queue` which job is next, `ModelSelection` with which of a
 device's models, `merge` and `reading_order` how its sentences share the device, `best` which expansion the user gets.
 """
 

@@ -1,7 +1,7 @@
-"""The ensemble: which of several expansions of a sketch goes to the user.
+"""Ensemble: which of several expansions of a sketch the user gets.
 
-PICE (Zhan et al. 2025), section IV-C. How likely a model finds its own text says more of the model than of the text, so
-its length and its words count as well.
+PICE (Zhan et al. 2025), section IV-C. The likelihood that a model gives its own text says more about the model than
+about the text, so length and words count as well.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tandem.policies.sketch.rouge import rouge1
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Of the parts of a confidence, shares of 1. The paper does not say which it takes.
+    """Weights of the parts of a confidence, which sum to 1. The paper does not give them.
 
     probability: α1.
     length: α2.
@@ -31,11 +31,11 @@ class Weights:
 
     @property
     def closeness(self) -> float:
-        """1 − α1 − α2, of ROUGE-1."""
+        """1 − α1 − α2, the weight of ROUGE-1."""
         return 1 - (self.probability + self.length)
 
     def without_probability(self) -> Weights:
-        """The same of the other two parts."""
+        """Return the other two weights, scaled to sum to 1."""
         rest = 1 - self.probability
         return Weights(0.0, self.length / rest if rest else 0.5)
 
@@ -44,11 +44,11 @@ WEIGHTS = Weights()
 
 
 class Candidate(NamedTuple):
-    """An expansion. One model may give several.
+    """An expansion; one model may give several.
 
     text: all of it.
-    tokens: |y|, in its model's own vocabulary.
-    log_probability: Σ ln p(w_i), that the model gave its tokens; at most 0.
+    tokens: |y|, in its model's vocabulary.
+    log_probability: Σ ln p(w_i) by its model; at most 0.
     """
 
     text: str
@@ -57,13 +57,14 @@ class Candidate(NamedTuple):
 
 
 def confidence(candidate: Candidate, sketch: str, expected: int, weights: Weights = WEIGHTS) -> float:
-    """PICE's equation (3), in [0, 1]: α1 · 2^{(1/N) Σ log2 p(w_i)} + α2 · Norm(|y|) + (1 − α1 − α2) · ROUGE-1(r, y).
+    """Return PICE's equation (3), in [0, 1]: α1 · 2^{(1/N) Σ log2 p(w_i)} + α2 · Norm(|y|) + (1 − α1 − α2) ·
+    ROUGE-1(r, y).
 
     The first part is the geometric mean of the tokens' probabilities, the inverse of the perplexity. The paper leaves
-    Norm open; here it is min(1, |y|/l): more detail counts until the answer is as long as the LLM would have made it.
-    A candidate without tokens has confidence 0.
+    Norm open; here it is min(1, |y|/l): more detail counts until the answer is as long as the LLM's would be. A
+    candidate without tokens has confidence 0.
 
-    expected: l, tokens that the LLM expected the answer to have, at least 1.
+    expected: l, tokens that the LLM expected of the answer, at least 1.
     """
     if not candidate.tokens:
         return 0.0
@@ -71,9 +72,9 @@ def confidence(candidate: Candidate, sketch: str, expected: int, weights: Weight
     length = min(1.0, candidate.tokens / expected)
     closeness = rouge1(candidate.text, sketch)
     weighed = weights.probability * probability + weights.length * length + weights.closeness * closeness
-    return min(1.0, weighed)  # rounding apart, it is no more
+    return min(1.0, weighed)  # at most 1 but for rounding
 
 
 def best(candidates: Sequence[Candidate], sketch: str, expected: int, weights: Weights = WEIGHTS) -> int:
-    """The index of the one with the highest confidence, the first among equals; there must be one at least."""
+    """Return the index of the candidate with the highest confidence, the first among equals; needs at least one."""
     return max(range(len(candidates)), key=lambda i: confidence(candidates[i], sketch, expected, weights))

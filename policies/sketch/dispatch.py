@@ -1,8 +1,8 @@
-"""Dispatch: which of the answers that wait to be expanded an idle device takes.
+"""Job queue: which of the sketches that wait to be expanded an idle device takes.
 
 PICE (Zhan et al. 2025), algorithm 1: lists by expected length, so that the answers of a batch end together; a device
-takes its batch from the list with the most jobs. Beyond the paper, within a list whoever's reader runs dry first goes
-first, and nobody starves: the paper's algorithm may leave a job of unusual length in its short list for ever.
+takes its batch from the list with the most jobs. Beyond the paper, within a list the job whose reader runs dry first
+goes first, and no job starves: the paper's algorithm may leave a job of unusual length in its short list for ever.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from typing import Protocol
 from tandem.policies.base import Registry
 
 CAPACITY = 4
-"""Jobs that may wait: as many as there are devices is best (PICE, section V-D), of which the paper has four."""
+"""Most jobs that may wait: as many as there are devices is best (PICE, section V-D); the paper has four."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Job:
-    """A sketch that is to be expanded.
+    """A sketch to be expanded.
 
     key: the caller's own.
-    tokens: l, expected of the answer, at least 1.
+    tokens: l, expected length of the answer, at least 1.
     since_s: when it was added.
-    dry_at_s: when its reader runs dry; never, where nobody reads along.
+    dry_at_s: when its reader runs dry; infinite without a reader.
     """
 
     key: int
@@ -37,33 +37,32 @@ class Job:
 
 
 def anything(job: Job) -> bool:
-    """Every job fits."""
     return True
 
 
 class JobQueue(Protocol):
-    """What waits for devices. Times are of one clock, the caller's."""
+    """Queue of jobs for devices. Times are of the caller's clock."""
 
     @property
     def capacity(self) -> int:
-        """Jobs that may wait: where there will be so many, the LLM is to answer in full."""
+        """Jobs that may wait; if that many will wait, the LLM is to answer in full."""
         ...
 
     def add(self, job: Job) -> None:
-        """Take a job in, later ones later, even beyond the capacity: a sketch that is written is not thrown away."""
+        """Add a job, in order of time, even beyond the capacity: a written sketch is not thrown away."""
         ...
 
     def take(self, batch: int, now_s: float, fits: Callable[[Job], bool] = anything) -> list[Job]:
-        """The jobs for a device that is idle, at most so many of those that fit it; at least one if any of them waits.
-        It takes no longer than a look at each job that waits: there may be no more than the capacity."""
+        """Remove and return jobs for an idle device, at most `batch` of those that fit it, at least one if any does.
+        Linear in the number of waiting jobs."""
         ...
 
     def remove(self, job: Job) -> bool:
-        """It is no longer wanted; False: it does not wait."""
+        """Remove a job; False if it does not wait."""
         ...
 
     def __len__(self) -> int:
-        """Jobs that wait."""
+        """Return the number of waiting jobs."""
         ...
 
 
@@ -72,7 +71,7 @@ job_queue: Registry[JobQueue] = Registry("job_queue")
 
 @job_queue.register("fifo")
 class FirstInFirstOut:
-    """In order of arrival, whatever their lengths.
+    """Serves jobs in order of arrival, whatever their lengths.
 
     capacity: jobs that may wait.
     """
@@ -106,12 +105,12 @@ class FirstInFirstOut:
 
 @job_queue.register("multi_list")
 class MultiList:
-    """Lists for lengths below 2, 4, 8, … tokens, of which the one with the most jobs is served; among equals the one
-    whose first job is the oldest.
+    """Lists for lengths below 2, 4, 8, … tokens; serves the longest list, among equals the one with the oldest first
+    job.
 
     capacity: jobs that may wait.
-    patience_s: whoever has waited for longer goes before all others, the oldest first. So from then on at most as many
-        batches go before it as there are older jobs.
+    patience_s: jobs that have waited longer go before all others, the oldest first; from then on at most as many
+        batches go before a job as there are older jobs.
     """
 
     def __init__(self, capacity: int = CAPACITY, patience_s: float = 10.0) -> None:
@@ -119,7 +118,7 @@ class MultiList:
         if not patience_s >= 0:
             raise ValueError(f"patience_s must not be below 0, not {patience_s}")
         self._capacity, self._patience_s = capacity, patience_s
-        self._jobs: dict[Job, None] = {}  # the oldest first
+        self._jobs: dict[Job, None] = {}  # oldest first
 
     @property
     def capacity(self) -> int:
@@ -129,7 +128,7 @@ class MultiList:
         self._jobs[job] = None
 
     def take(self, batch: int, now_s: float, fits: Callable[[Job], bool] = anything) -> list[Job]:
-        lists: dict[int, list[Job]] = defaultdict(list)  # in the order of their first jobs
+        lists: dict[int, list[Job]] = defaultdict(list)  # in order of their first jobs
         for job in self._jobs:
             if fits(job):
                 lists[job.tokens.bit_length()].append(job)

@@ -1,10 +1,10 @@
-"""The execution optimiser: which sentences of a sketch share a sequence on the device that expands them.
+"""Execution optimiser: which sentences of a sketch share a sequence on the device that expands them.
 
 PICE (Zhan et al. 2025), section IV-B. Sentences are independent and can all be expanded at once; but each sequence has
-the whole sketch in its prompt, and all of a batch wait for the longest. So sentences are merged into half as many
+the whole sketch in its prompt, and a batch waits for its longest sequence. So sentences are merged into half as many
 groups, and again, as long as the answer will still be in time. A group's sentences are expanded one after another.
 
-Lengths are words or tokens of the sketch's sentences; the expansions' are supposed to be in proportion.
+Lengths are words or tokens of the sketch's sentences; expansions are assumed proportional to them.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from collections.abc import Callable, Sequence
 from tandem.policies.sketch.order import list_schedule
 
 Groups = tuple[tuple[int, ...], ...]
-"""Indices of sentences: each once, in the sketch's order within a group; groups in the order of their first ones."""
+"""Groups of sentence indices: each index once, ascending within a group; groups in the order of their first ones."""
 
 MANY = 1 << 20
 """More groups than there are sentences."""
 
 
 def merge(lengths: Sequence[int], fits: Callable[[Groups], bool], most: int = MANY) -> Groups:
-    """The paper's: in each round the shortest group is merged with the longest, the next shortest with the next
-    longest, and so on; of an odd number the one in the middle stays as it is.
+    """Merge as in the paper: in each round the shortest group with the longest, the next shortest with the next
+    longest, and so on; of an odd number the one in the middle stays.
 
     fits: whether the answer is in time with these groups, expanded at once.
-    most: groups; the device expands no more at once.
+    most: most groups that the device expands at once.
     """
 
     def halved(groups: Groups) -> Groups:
@@ -41,9 +41,9 @@ def merge(lengths: Sequence[int], fits: Callable[[Groups], bool], most: int = MA
 
 
 def merge_for_reader(lengths: Sequence[int], fits: Callable[[Groups], bool], most: int = MANY) -> Groups:
-    """Beyond the paper, for a reader who begins at the front: as many groups, but each sentence in turn joins the group
-    that will come to it soonest. So the first sentences are the first of their groups, and the paper's pairs, which may
-    have the second sentence wait for the longest of all, do not arise.
+    """Merge for a reader who begins at the front (beyond the paper): as many groups as `merge`, but each sentence in
+    turn joins the group that reaches it soonest. So the first sentences are the first of their groups; the paper's
+    pairs may let the second sentence wait for the longest of all.
 
     lengths, fits, most: as in `merge`.
     """

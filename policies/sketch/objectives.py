@@ -1,8 +1,8 @@
-"""Which of several ways to answer is preferred: objectives in order of importance.
+"""Objectives, in order of importance, by which one of several ways to answer is preferred.
 
-PICE (Zhan et al. 2025), section IV-A1: each objective in turn leaves those that are as good in it as the best that the
-objectives before it have left; latency is besides a hard constraint. Here each has a tolerance, without which the first
-one decides nearly everything.
+PICE (Zhan et al. 2025), section IV-A1: each objective in turn keeps the ways that are as good in it as the best that
+earlier objectives have left; latency is also a hard constraint. Here each has a tolerance; without one the first
+objective decides nearly everything.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 
 class Metric(StrEnum):
-    """What can be expected of a way to answer; the fields of an Outlook."""
+    """Metric of a way to answer; the fields of an Outlook."""
 
     ERROR = "error"
     THROUGHPUT = "throughput"
@@ -24,9 +24,9 @@ class Metric(StrEnum):
 
 
 class Outlook(NamedTuple):
-    """What is expected of a way to answer. Of all of it, less is better.
+    """Expected metrics of a way to answer; less is better for each.
 
-    error: E[δ], the quality that is lost, as a share of the LLM's.
+    error: E[δ], lost quality as a share of the LLM's.
     throughput: max(f(|r|), Δ(r), c·f(l)/p), seconds of the slowest stage: the lower, the more answers a second.
     latency: seconds until the answer is complete.
     server_cost, edge_cost: tokens generated there.
@@ -39,20 +39,20 @@ class Outlook(NamedTuple):
     edge_cost: float
 
     def of(self, metric: Metric) -> float:
-        """The field of that name."""
+        """Return the field of this metric."""
         value: float = getattr(self, metric)
         return value
 
 
 class Objective(NamedTuple):
-    """A metric that is to be low. tolerance: what does not count, in the metric's unit."""
+    """A metric to minimise. tolerance: differences that do not count, in the metric's unit."""
 
     metric: Metric
     tolerance: float = 0.0
 
 
 def ranked(tolerances: Mapping[str, float]) -> tuple[Objective, ...]:
-    """Objectives as settings give them: metrics with their tolerances, the most important first."""
+    """Return the objectives of a settings file: metrics with their tolerances, the most important first."""
     if any(not tolerance >= 0 for tolerance in tolerances.values()):
         raise ValueError(f"tolerances must not be below 0: {dict(tolerances)}")
     return tuple(Objective(Metric(name), tolerance) for name, tolerance in tolerances.items())
@@ -61,7 +61,7 @@ def ranked(tolerances: Mapping[str, float]) -> tuple[Objective, ...]:
 def preferred(
     outlooks: Sequence[Outlook], objectives: Sequence[Objective], most_latency_s: float = inf
 ) -> int | None:
-    """The index of the one that is preferred, the first among equals; None where none is in time."""
+    """Return the index of the preferred outlook, the first among equals; None if none is in time."""
     left = [i for i, outlook in enumerate(outlooks) if outlook.latency <= most_latency_s]
     for metric, tolerance in objectives:
         enough = min((outlooks[i].of(metric) for i in left), default=inf) + tolerance

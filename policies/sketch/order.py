@@ -1,8 +1,8 @@
-"""In which order a device expands the sentences of a sketch that somebody reads along.
+"""Order in which a device expands the sentences of a sketch whose reader reads along.
 
-Beyond PICE, whose reader waits for the whole answer. A device expands so many sequences at once; a sentence begins when
-one before it in the order has ended. The sketch's own order serves a reader who is slow; the longest first ends soonest
-(LPT); between them lies least slack first: by when a sentence must begin for the reader not to run dry in it.
+Beyond PICE, whose reader waits for the whole answer. A device expands a fixed number of sequences at once; a sentence
+begins when one before it in the order has ended. The sketch's own order serves a slow reader; the longest first ends
+soonest (LPT); between them lies least slack first: by the time a sentence must begin for its reader not to run dry.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from tandem.policies.reader.quality import stall_s
 
 
 class Schedule(NamedTuple):
-    """Who is expanded when, as tokens of one sequence since the first began; sequences are equally fast.
+    """When each sentence is expanded, in tokens of one sequence since the first began; sequences are equally fast.
 
     starts: of each sentence.
-    sequences: the sentences of each, in the order of their turns.
+    sequences: the sentences of each sequence, in order.
     end: of the last one.
     """
 
@@ -31,9 +31,9 @@ class Schedule(NamedTuple):
 
 
 def list_schedule(tokens: Sequence[int], order: Sequence[int], slots: int) -> Schedule:
-    """Graham's list scheduling: in this order, each to the sequence that is free first.
+    """Return Graham's list schedule: in this order, each sentence to the sequence that is free first.
 
-    tokens: of each sentence's expansion, as expected, at least 1.
+    tokens: expected length of each sentence's expansion, at least 1.
     order: all sentences' indices.
     slots: sequences at once, at least 1.
     """
@@ -47,29 +47,29 @@ def list_schedule(tokens: Sequence[int], order: Sequence[int], slots: int) -> Sc
 
 
 def token_times(tokens: Sequence[int], schedule: Schedule, token_s: float) -> NDArray[np.float64]:
-    """When each token of the answer can be read, in the answer's order: no sooner than all before it; seconds.
+    """Return when each token of the answer can be read, in order: no sooner than all before it; seconds.
 
-    token_s: a sequence's seconds a token.
+    token_s: a sequence's seconds per token.
     """
     came = [start + np.arange(1, length + 1) for start, length in zip(schedule.starts, tokens, strict=True)]
     return np.maximum.accumulate(np.concatenate(came)) * token_s
 
 
 def wait_s(tokens: Sequence[int], schedule: Schedule, token_s: float, rate: float) -> float:
-    """Seconds that a reader of `rate` tokens/s waits: for the first token, and for others when they have run dry."""
+    """Return the seconds that a reader of `rate` tokens/s waits, for the first token and whenever the buffer is dry."""
     times_s = token_times(tokens, schedule, token_s)
     return float(times_s[0]) + stall_s(times_s, rate)
 
 
 def reading_order(tokens: Sequence[int], slots: int, token_s: float, rate: float) -> tuple[int, ...]:
-    """Of three orders the one with which the reader waits least; among equals the device is free soonest.
+    """Return the one of three orders for which the reader waits least; among equals the device is free soonest.
 
-    The best of all orders is a hard problem (scheduling on parallel machines against the latest delay). Where all
-    sentences fit at once, any order will do, and the sketch's is taken.
+    The best of all orders is a hard problem (scheduling on parallel machines against the latest delay). If all
+    sentences fit at once, the sketch's order is taken.
 
     tokens, slots: as in `list_schedule`.
-    token_s: a sequence's seconds a token.
-    rate: the reader's, tokens/s; 0: nobody reads along.
+    token_s: a sequence's seconds per token.
+    rate: the reader's, tokens/s; 0 without a reader.
     """
     sketch = tuple(range(len(tokens)))
     if len(tokens) <= slots:
@@ -88,8 +88,8 @@ def reading_order(tokens: Sequence[int], slots: int, token_s: float, rate: float
 
 
 def _latest_starts_s(tokens: Sequence[int], token_s: float, rate: float) -> NDArray[np.float64]:
-    """When each sentence must begin, after the reader has, for them not to run dry in it: when they reach it, or, where
-    a sequence is slower than they are, so much earlier as it falls behind."""
+    """Return when each sentence must begin, after the reader has, so that the reader does not run dry in it: when the
+    reader reaches it, or earlier by as much as a slower sequence falls behind."""
     lengths = np.array(tokens, dtype=np.float64)
     reached_s = (lengths.cumsum() - lengths) / rate
     latest_s: NDArray[np.float64] = reached_s - lengths * max(0.0, token_s - 1 / rate)

@@ -1,4 +1,4 @@
-"""ROUGE-1 (Lin 2004): how many words two texts have in common."""
+"""ROUGE-1 (Lin 2004): overlap of two texts in words."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ WORD = re.compile(r"[^\W_]+")
 
 
 def words(text: str) -> list[str]:
-    """The runs of letters and digits, in lower case."""
+    """Return the runs of letters and digits, in lower case."""
     return WORD.findall(text.lower())
 
 
 def rouge1(text: str, reference: str) -> float:
-    """F1 of the words in common with the reference, 0..1; a word counts as often as it stands in both."""
+    """Return F1 of the words in common with the reference, 0..1; a word counts as often as it stands in both."""
     ours, theirs = Counter(words(text)), Counter(words(reference))
     common = (ours & theirs).total()
     return 2 * common / (ours.total() + theirs.total()) if common else 0.0

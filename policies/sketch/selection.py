@@ -1,10 +1,10 @@
 """Model selection: which of its models a device expands with.
 
-PICE (Zhan et al. 2025), algorithm 2: a smaller one where the answer would come later than from the LLM, a larger one
-where that would still be in time. The paper switches as soon as a job says so. But loading a model takes time, in which
+PICE (Zhan et al. 2025), algorithm 2: a smaller one if the answer would come later than from the LLM, a larger one if
+that would still be in time. The paper switches as soon as a job calls for it. But loading a model takes time, in which
 a device expands nothing; so here the seconds by which jobs are late, or would have to spare with a larger model, must
-add up to as many (two CUSUM tests: what speaks against a switch is taken off). Where loading takes no time, it is the
-paper's algorithm.
+add up to the loading time (two CUSUM tests: evidence against a switch is subtracted). If loading takes no time, this
+is the paper's algorithm.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from collections.abc import Collection, Sequence
 
 
 class ModelSelection:
-    """Of one device.
+    """Model selection of one device.
 
-    load_s: seconds to load each of its models, the smallest model first; they may be set anew.
-    current: index of the one that is loaded.
+    load_s: seconds to load each of its models, the smallest model first; may be changed.
+    current: index of the loaded model.
     """
 
     __slots__ = ("_late_s", "_spare_s", "current", "load_s")
@@ -30,16 +30,16 @@ class ModelSelection:
     def choose(
         self, remaining_s: Sequence[float], budget_s: float, full: bool, able: Collection[int] | None = None
     ) -> int:
-        """The index of the model for the next job. If it is not the current one, that is what it now is.
+        """Return the index of the model for the next job, which becomes the current one.
 
-        remaining_s: τ, seconds that the job still takes with each of the models.
+        remaining_s: τ, seconds that the job still takes with each model.
         budget_s: f(l) − f(|r|), seconds that it may take.
-        full: as many jobs wait as may.
-        able: those that may do the job at all, at least one; None: any. Where the current one may not, another is
-            loaded whatever that takes: the largest that is in time, else the smallest.
+        full: whether the job queue is full.
+        able: models that may do the job, at least one; None for all. If the current one may not, another is loaded
+            whatever that takes: the largest that is in time, else the smallest.
 
-        The jobs that this is asked for between two switches take at least as long as the later one, with the model that
-        is loaded meanwhile: a device that holds one model at a time does not load for longer than it works.
+        The jobs between two switches take at least as long as the later switch, with the model that is loaded
+        meanwhile: a device that holds one model at a time does not load for longer than it works.
         """
         able = range(len(remaining_s)) if able is None else sorted(able)
         if self.current not in able:
@@ -67,6 +67,6 @@ class ModelSelection:
         return self.current
 
     def switch(self, model: int) -> None:
-        """That one is now loaded, whoever wanted it."""
+        """Record that a model is now loaded, by any cause."""
         self.current = model
         self._late_s = self._spare_s = 0.0

@@ -1,6 +1,6 @@
-"""Whether the LLM sketches an answer for small models to expand, and how long the sketch may be.
+"""Sketch length: whether the LLM sketches an answer for small models to expand, and how long the sketch may be.
 
-PICE (Zhan et al. 2025), section IV-A2. Sketch and expansion must not take longer than the LLM would take for the whole
+PICE (Zhan et al. 2025), section IV-A2. Sketch and expansion must not take longer than the LLM would for the whole
 answer. Of the lengths for which that holds, the objectives choose one; if there is none, the LLM answers in full.
 """
 
@@ -19,16 +19,16 @@ from tandem.policies.sketch.objectives import Outlook, preferred, ranked
 SHORTEST = 100
 """Tokens; a shorter answer is hardly longer than its sketch."""
 OBJECTIVES = {"error": 0.05, "throughput": 0.0, "latency": 0.0, "server_cost": 0.0, "edge_cost": 0.0}
-"""The paper's tuple, in its order."""
+"""The paper's objectives, in its order."""
 
 
 @dataclass(frozen=True, slots=True)
 class SmallModel:
-    """A model that devices expand sketches with.
+    """A model with which devices expand sketches.
 
-    name: tells it from the others.
-    cost: c, how many times as long as the LLM one execution of it takes, the LLM under its present load.
-    capability: the quality of its answers with the shortest sketch that will do, as a share of the LLM's, in [0, 1].
+    name: unique name.
+    cost: c, its duration relative to the LLM's under the LLM's present load.
+    capability: quality of its answers with the shortest sufficient sketch, as a share of the LLM's, in [0, 1].
     least_share: that sketch's length, as a share of the answer's.
     """
 
@@ -38,16 +38,16 @@ class SmallModel:
     least_share: float
 
     def error(self, share: float) -> float:
-        """The quality that is lost with a sketch of that share, at least `least_share`. The paper gives no such
-        function; this is a line, and nothing is lost where the LLM writes all of it."""
+        """Return the lost quality with a sketch of that share, at least `least_share`. The paper gives no such
+        function; this is a line, down to 0 if the LLM writes everything."""
         return (1 - self.capability) * (1 - share) / (1 - self.least_share)
 
 
 class Coming(NamedTuple):
     """A job for a device.
 
-    due_s: seconds until its sketch is written; 0: it waits.
-    tokens: expected of the answer.
+    due_s: seconds until its sketch is written; 0 if it already waits.
+    tokens: expected length of the answer.
     """
 
     due_s: float
@@ -55,10 +55,10 @@ class Coming(NamedTuple):
 
 
 class Backlog:
-    """Work that devices have before them, over time, in seconds of all of them together.
+    """Backlog of devices over time, in seconds of all of them together.
 
-    works: (seconds from now, seconds of work) as it comes, the soonest first.
-    devices: that work on it.
+    works: (seconds from now, seconds of work) of arriving jobs, the soonest first.
+    devices: number of devices.
     """
 
     __slots__ = ("_devices", "_left_s", "_times_s")
@@ -72,25 +72,25 @@ class Backlog:
             self._left_s.append(left_s + work_s)
 
     def at(self, time_s: float) -> float:
-        """What is then left of all that came until then."""
+        """Return what is then left of all work that arrived until then."""
         last = bisect_right(self._times_s, time_s) - 1
         return max(0.0, self._left_s[last] - self._devices * (time_s - self._times_s[last]))
 
 
 @dataclass(frozen=True, slots=True)
 class SketchState:
-    """What is known before the LLM begins.
+    """State before the LLM begins.
 
-    tokens: l, expected of the answer, at least 1.
-    llm_s: f, seconds of the LLM for so many tokens under its present load; it never falls as they grow.
-    network_s: Δ, seconds that a sketch of so many tokens takes to a device and its expansion back; nor does it.
+    tokens: l, expected length of the answer, at least 1.
+    llm_s: f, seconds of the LLM for a number of tokens under its present load; non-decreasing.
+    network_s: Δ, seconds that a sketch of a number of tokens takes to a device and its expansion back; non-decreasing.
     models: those that devices have, in order of preference among equals.
-    devices: N, those that expand sketches.
-    queue: Q, jobs that wait for a device, or will, as their sketches are being written; the soonest first.
+    devices: N, number of devices that expand sketches.
+    queue: Q, jobs that wait for a device, or will when their sketches are written; the soonest first.
     room: jobs that may wait for a device.
-    sketchable: the question is of a kind whose answer can be sketched.
-    under_way_s: seconds of work that devices still have with what they have begun, summed over them. The paper's
-        constraint leaves it out.
+    sketchable: whether the question's answer can be sketched.
+    under_way_s: seconds of work left in jobs that devices have begun, summed over them. The paper's constraint leaves
+        it out.
     parallelism: p, sentences that a device expands at once; the paper's conservative default is 1.
     """
 
@@ -107,40 +107,40 @@ class SketchState:
 
     @property
     def full_s(self) -> float:
-        """f(l): seconds of the whole answer."""
+        """f(l): seconds of the LLM for the whole answer."""
         return self.llm_s(self.tokens)
 
     def expansion_s(self, model: SmallModel) -> float:
-        """c·f(l)/p: seconds of the model for it."""
+        """Return c·f(l)/p: seconds of the model for the expansion."""
         return model.cost * self.full_s / self.parallelism
 
     def backlog(self, model: SmallModel) -> Backlog:
-        """Σ_{j∈Q} c·f(l_j)/p, the work of devices that have that model."""
+        """Return Σ_{j∈Q} c·f(l_j)/p, the work of devices that have this model."""
         scale = model.cost / self.parallelism
         coming = ((job.due_s, scale * self.llm_s(job.tokens)) for job in self.queue)
         return Backlog([(0.0, self.under_way_s), *coming], self.devices)
 
     def written_s(self, sketch: float) -> float:
-        """f(|r|) + Δ(r): seconds until a sketch of so many tokens is at a device."""
+        """Return f(|r|) + Δ(r): seconds until a sketch of `sketch` tokens is at a device."""
         return self.llm_s(sketch) + self.network_s(sketch)
 
     def latency_s(self, model: SmallModel, sketch: float, backlog: Backlog | None = None) -> float:
-        """The left side of PICE's inequality (2), for a sketch of so many tokens: f(|r|) + Δ(r) + c·f(l)/p +
-        Σ_{j∈Q} c·f(l_j)/(p·N). The paper prints the third term without p, having said it with p just before; and it
+        """Return the left side of PICE's inequality (2), for a sketch of `sketch` tokens: f(|r|) + Δ(r) + c·f(l)/p +
+        Σ_{j∈Q} c·f(l_j)/(p·N). The paper prints the third term without p, having introduced p just before; and it
         counts all that waits now, though devices work on while the sketch is written, and other sketches come to them.
-        Here it is what will be left when this one is there. backlog: of that model."""
+        Here it is what will be left when this one arrives. backlog: of that model."""
         written_s = self.written_s(sketch)
         waiting_s = (backlog or self.backlog(model)).at(written_s) / self.devices
         return written_s + waiting_s + self.expansion_s(model)
 
     def takes(self, model: SmallModel, sketch: float, backlog: Backlog) -> bool:
-        """Whether there will be room for it among those that wait, as far as can be known."""
+        """Return whether the job queue is expected to have room for it."""
         job_s = self.expansion_s(model)
         return not job_s or backlog.at(self.written_s(sketch)) / job_s - self.devices < self.room
 
 
 class Reason(StrEnum):
-    """Why the LLM answers in full."""
+    """Reason for which the LLM answers in full."""
 
     OFF = "no answer is to be sketched"
     UNSUITABLE = "the question is not of a kind whose answer can be sketched"
@@ -151,10 +151,10 @@ class Reason(StrEnum):
 
 
 class SketchDecision(NamedTuple):
-    """The decision.
+    """Decision.
 
-    tokens: of the sketch, below l; 0: the LLM answers in full.
-    model: the name of the one to expand it; None without a sketch.
+    tokens: length of the sketch, below l; 0 if the LLM answers in full.
+    model: name of the model to expand it; None without a sketch.
     latency_s: until the answer is expected to be complete.
     reason: why there is no sketch; None with one.
     """
@@ -171,7 +171,7 @@ def _in_full(state: SketchState, reason: Reason) -> SketchDecision:
 
 class SketchPolicy(Protocol):
     def choose(self, state: SketchState) -> SketchDecision:
-        """A sketch only where there is a device, a model and room in the queue."""
+        """Return the decision: a sketch only if there are a device, a model and room in the queue."""
         ...
 
 
@@ -180,15 +180,15 @@ sketching: Registry[SketchPolicy] = Registry("sketching")
 
 @sketching.register("latency")
 class WithinLatency:
-    """PICE's dynamic scheduler: of all models and levels with which the answer comes no later than from the LLM, those
-    that the objectives prefer.
+    """PICE's dynamic scheduler: of all models and levels with which the answer comes no later than from the LLM, the
+    one that the objectives prefer.
 
-    Where the LLM is not much slower than the small models, nothing satisfies the constraint, and the LLM is left alone:
-    for f in proportion to length, and n answers as long as this one that will wait, it says |r|/l + c·(1 + n/N) ≤ 1.
+    If the LLM is not much slower than the small models, nothing satisfies the constraint, and the LLM answers alone:
+    for f proportional to length, and n waiting answers as long as this one, it says |r|/l + c·(1 + n/N) ≤ 1.
 
-    levels: of length, from 0 to l; a sketch has one of those between.
+    levels: number of length levels from 0 to l; a sketch has one of those between.
     shortest: tokens; shorter answers are given in full.
-    slack: tokens that a sketch may have beyond what the LLM was asked for (the paper has seen 10).
+    slack: tokens that a sketch may exceed the requested length by (the paper has seen 10).
     objectives: their tolerances by name, the most important first.
     """
 
@@ -244,8 +244,8 @@ class WithinLatency:
 
 @sketching.register("always")
 class Always:
-    """PICE's static scheduler, which its section V-C compares with: by the expected length alone, always the same
-    share. The most capable model expands.
+    """PICE's static scheduler, the baseline of its section V-C: always the same share of the expected length. The most
+    capable model expands.
 
     share: of the answer, in tokens; the paper's sketches have 200 of 500.
     shortest: tokens; shorter answers are given in full.
@@ -269,14 +269,14 @@ class Always:
 
 @sketching.register("never")
 class NeverSketch:
-    """The LLM answers everything in full."""
+    """Lets the LLM answer everything in full."""
 
     def choose(self, state: SketchState) -> SketchDecision:
         return _in_full(state, Reason.OFF)
 
 
 def _no_job(state: SketchState, shortest: int) -> Reason | None:
-    """What keeps any policy from a sketch."""
+    """Return the reason that rules out a sketch for any policy, or None."""
     if state.tokens < shortest:
         return Reason.SHORT
     if not state.devices or not state.models:

@@ -1,9 +1,9 @@
-"""Whether an answer can be sketched and expanded in parallel, decided by the question's text alone.
+"""Suitability: whether an answer can be sketched and expanded in parallel, by the question's text alone.
 
-PICE (Zhan et al. 2025, section II) sketches long answers; short ones its large model gives in full. Expanding in
-parallel asks for more: that the answer is a list of points that do not need one another, each with something to tell
-(Skeleton-of-Thought, Ning et al. 2024, appendix C.2.1). So features of two kinds are looked for in a question: some
-ask for points, others bind the answer together or make it short. One that binds outweighs all that ask.
+PICE (Zhan et al. 2025, section II) sketches long answers; its large model gives short ones in full. Expanding in
+parallel needs more: the answer must be a list of independent points, each with something to tell (Skeleton-of-Thought,
+Ning et al. 2024, appendix C.2.1). So two kinds of features are looked for in a question: some ask for points, others
+bind the answer together or make it short. A single binding one outweighs all that ask.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ import re
 from dataclasses import dataclass
 from typing import NamedTuple
 
-LOOKED_AT = 1_000  # characters; who says more than that quotes a passage, and asks about it
+LOOKED_AT = 1_000  # characters; a longer question quotes a passage and asks about it
 
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """Something that a question can show.
+    """A feature of a question.
 
-    name: what it is.
+    name: short name.
     reason: why it matters.
-    pattern: shows it, wherever in the text it matches.
+    pattern: matches it anywhere in the text.
     """
 
     name: str
@@ -131,7 +131,7 @@ ASKS_FOR_POINTS = (
         r"\bhow\s+(?:would|might|could)\b.*\b(?:if|had|have\s+been|have\s+changed|be\s+different)\b",
     ),
 )
-"""One of them is enough, if nothing binds."""
+"""Features of which one suffices if none binds."""
 
 BINDS = (
     _feature(
@@ -213,11 +213,11 @@ BINDS = (
         r"\b(?:fewer|less|no more) than (?:\w+ )?(?:lines|paragraphs|sentences|words)\b",
     ),
 )
-"""One of them is enough for an answer in full."""
+"""Features of which one suffices for an answer in full."""
 
 
 class QuestionFeatures(NamedTuple):
-    """What a question shows: features of ASKS_FOR_POINTS and of BINDS."""
+    """Features of a question: those of ASKS_FOR_POINTS and those of BINDS."""
 
     asks: tuple[Feature, ...]
     binds: tuple[Feature, ...]
@@ -229,7 +229,7 @@ class QuestionFeatures(NamedTuple):
 
 
 def read(question: str) -> QuestionFeatures:
-    """All features of a question."""
+    """Return all features of a question."""
     text = question.strip()[:LOOKED_AT]
     return QuestionFeatures(
         *(tuple(one for one in kind if one.pattern.search(text)) for kind in (ASKS_FOR_POINTS, BINDS))
@@ -237,5 +237,5 @@ def read(question: str) -> QuestionFeatures:
 
 
 def sketchable(question: str) -> bool:
-    """Whether the answer can be sketched; where nothing asks for points, the large model answers in full."""
+    """Return whether the answer can be sketched; if nothing asks for points, the large model answers in full."""
     return read(question).sketchable

@@ -1,1 +1,1 @@
-"""DSD's decisions: how many tokens are drafted in a round, and where."""
+"""Speculation (DSD): how many tokens are drafted in a round, and where."""

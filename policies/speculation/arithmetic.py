@@ -10,7 +10,7 @@ MAX_WINDOW = 12
 
 
 def expected_tokens(alpha: float, gamma: int) -> float:
-    """Tokens that a round adds to the output: the target's own, and α + α² + … + α^γ drafts that are accepted."""
+    """Return the expected tokens of a round: the target's own, and α + α² + … + α^γ accepted drafts."""
     accepted, power = 0.0, 1.0
     for _ in range(gamma):
         power *= alpha

@@ -1,7 +1,7 @@
-"""What a draft–target pair has seen: the recent past, from which a window policy's snapshot is made.
+"""Statistics of draft–target pairs: recent rounds, from which a window policy's state is made.
 
-Pure bookkeeping shared by the live system and the simulator, so that a policy sees the same thing in both. It travels:
-`snapshot` makes plain data of it, `adopt` takes that over in another process, where all decisions are then the same.
+Pure bookkeeping shared by the live system and the simulator, so that a policy sees the same in both. `snapshot` makes
+plain data of it, `adopt` takes that over in another process, where all decisions are then the same.
 """
 
 from __future__ import annotations
@@ -13,28 +13,26 @@ from typing import NamedTuple
 from tandem.policies.speculation.arithmetic import expected_tokens
 from tandem.policies.speculation.window import Remembering, WindowPolicy, WindowState
 
-RECENT_ROUNDS = 24  # what "recent" looks back on: fewer would leave acceptance to chance
+RECENT_ROUNDS = 24  # window of recent rounds: with fewer, acceptance would be noise
 MEMORY = 512  # judged tokens of a target's pairs, over which their acceptance is averaged
-FUSED_ROUNDS = 256  # of a target, over which the tokens that they give are averaged
-PRIOR_ROUNDS = 4.0  # that what is expected of fused rounds counts for
-LEAST_OF = 256  # rounds of a target, among which one found it idle
+FUSED_ROUNDS = 256  # of a target, over which their tokens are averaged
+PRIOR_ROUNDS = 4.0  # weight of the expected length of fused rounds
+LEAST_OF = 256  # rounds of a target, one of which is assumed to find it idle
 MOST_PAIRS = 32  # whose latest rounds make up a target's regime
-PRESENT = (
-    RECENT_ROUNDS * MOST_PAIRS
-)  # rounds of a target, after which a pair that had no part in them is gone
+PRESENT = RECENT_ROUNDS * MOST_PAIRS  # rounds of a target after which a pair without a part in them has left
 LEAST_WEIGHT = 0.05  # of a round in the other regime
 
 
 class SpeculativeRound(NamedTuple):
     """One speculative round.
 
-    drafted: tokens.
+    drafted: number of drafted tokens.
     accepted: drafted tokens that the target accepted.
-    judged: the accepted tokens and the first rejected one.
-    tokens: what the round added to the output.
+    judged: accepted tokens and the first rejected one.
+    tokens: output tokens of the round.
     verify_s: seconds at the target, queueing included.
     draft_s: seconds at the drafter.
-    weight: how much the round says about what such rounds take where all of the target's pairs make them.
+    weight: how well the round represents rounds while all of the target's pairs make such ones.
     weighed_s: verify_s times weight.
     """
 
@@ -52,9 +50,9 @@ _NOTHING = SpeculativeRound(0, 0, 0, 0, 0.0, 0.0, 0.0, 0.0)
 
 
 class WindowedMin:
-    """The least of the last values; 0 before there was one.
+    """Minimum of the last values; 0 before the first.
 
-    memory: how many values it looks back on at least; twice as many at most.
+    memory: number of values, at least; twice as many at most.
     """
 
     __slots__ = ("_before", "_count", "_memory", "_now")
@@ -64,7 +62,6 @@ class WindowedMin:
         self._now = self._before = inf
 
     def note(self, value: float) -> None:
-        """Another value."""
         if self._count == self._memory:
             self._before, self._now, self._count = self._now, inf, 0
         self._count += 1
@@ -73,13 +70,12 @@ class WindowedMin:
 
     @property
     def value(self) -> float:
-        """The least."""
         least = min(self._now, self._before)
         return 0.0 if least == inf else least
 
     @property
     def state(self) -> tuple[int, float, float]:
-        """Values since the memory was last renewed, the least of them, and the least of the memory before."""
+        """Values since the memory was last renewed, their minimum, and the minimum of the memory before."""
         return self._count, self._now, self._before
 
     @state.setter
@@ -88,13 +84,13 @@ class WindowedMin:
 
 
 class TargetSnapshot(NamedTuple):
-    """All that a TargetHistory knows, on its way to another process; fields that are not here are the history's own.
+    """State of a TargetHistory, to send to another process; fields not listed are as there.
 
-    joined: pairs that there ever were.
+    joined: number of pairs ever.
     present: pairs that take part at present, by number, and the round that each last took part in.
-    rounds: weights and weighed seconds of the latest fused rounds.
-    fused_rounds, fused_tokens: fading counts of fused rounds and of the tokens that they gave.
-    judged: tokens that alpha is known from, at most MEMORY.
+    rounds: weights and weighted seconds of the latest fused rounds.
+    fused_rounds, fused_tokens: decaying counts of fused rounds and their tokens.
+    judged: number of tokens that alpha is averaged over, at most MEMORY.
     least_fused, least_verify: states of the two minima.
     """
 
@@ -115,20 +111,20 @@ class TargetSnapshot(NamedTuple):
 
 
 class TargetHistory:
-    """What all pairs of one target have seen lately, from which a pair knows what it has not seen itself.
+    """Recent statistics of all pairs of one target, which a pair uses for what it has not seen itself.
 
-    A round takes as long as what the others do meanwhile lets it: tried by one pair alone, a fused round says little
-    about how long it takes where all are fused, which is what choosing it leads to, since all choose alike. So rounds
-    are weighed by how far the others did the same.
+    A round's duration depends on what the others do meanwhile: tried by one pair alone, a fused round says little
+    about its duration if all are fused, which is what choosing it leads to, since all choose alike. So rounds are
+    weighted by how far the others did the same.
 
     seen: rounds, forgotten ones included.
-    alpha: accepted drafts as a share of judged ones (see WindowState), over all devices; 0 before there were any.
+    alpha: accepted drafts as a share of judged ones (see WindowState), over all devices; 0 before the first.
     fused: share of fused rounds among those at present.
-    fused_s: seconds per output token of fused rounds, in which no device takes part; 0 before there was one.
-    fused_least_s: the least that fused_s might be, as seen when least stood in the way.
-    window: mean window of the other rounds; 0 before there was one.
-    queue: its open sessions in relation to its batch limit, as last observed.
-    queue_asked_s: when somebody was last asked for that, on the observers' clock.
+    fused_s: seconds per output token of fused rounds, in which no device takes part; 0 before the first.
+    fused_least_s: lower bound of fused_s, as seen with the least load.
+    window: mean window of the other rounds; 0 before the first.
+    queue: its open sessions relative to its batch limit, as last observed.
+    queue_asked_s: when that was last observed, on the observers' clock.
     """
 
     __slots__ = (
@@ -152,51 +148,50 @@ class TargetHistory:
     )
 
     def __init__(self) -> None:
-        self._rounds: deque[tuple[float, float]] = deque(maxlen=RECENT_ROUNDS)  # weights, weighed seconds
+        self._rounds: deque[tuple[float, float]] = deque(maxlen=RECENT_ROUNDS)  # weights, weighted seconds
         self._tokens = self._count = self._judged = 0.0
         self._least_fused, self._least_verify = WindowedMin(), WindowedMin()
-        self._present: dict[int, int] = {}  # pair → the round that it last took part in
+        self._present: dict[int, int] = {}  # pair → its last round
         self._joined = self.seen = 0
-        self._latest = 1  # rounds that make up what the pairs do at present
+        self._latest = 1  # rounds over which the pairs' present behaviour is averaged
         self.fused_s = self.fused_least_s = self.alpha = self.fused = self.window = self.queue = 0.0
         self.queue_asked_s = -inf
 
     @property
     def verify_least_s(self) -> float:
-        """The least that a verification might take, as seen when least stood in the way; seconds."""
+        """Lower bound of a verification's duration, as seen with the least load; seconds."""
         return self._least_verify.value
 
     @property
     def pairs(self) -> int:
-        """How many take part at present; more than MOST_PAIRS make no difference."""
+        """Number of pairs that take part at present, capped at about MOST_PAIRS."""
         return len(self._present)
 
     def join(self) -> int:
-        """There is one more pair; its number. It counts for as long as it takes part."""
+        """Add a pair and return its number. It counts for as long as it takes part."""
         self._joined += 1
         self.take_part(self._joined)
         return self._joined
 
     def take_part(self, pair: int) -> None:
-        """The pair of this number makes a round."""
         if pair not in self._present:
             self._latest = min(len(self._present) + 1, MOST_PAIRS)
         self._present[pair] = self.seen
 
     def leave(self, pair: int) -> None:
-        """The pair of this number is gone; one that has not taken part for PRESENT rounds is, without being told."""
+        """Remove a pair. A pair that has not taken part for PRESENT rounds is removed without a call."""
         self._present.pop(pair, None)
         self._latest = min(max(1, len(self._present)), MOST_PAIRS)
 
     def note_fused(self, drafted: int, tokens: int, seconds: float, cut: bool = False) -> None:
-        """A fused round is over.
+        """Record a fused round.
 
-        How long one takes may change by the minute; how many tokens it gives is a matter of luck that only many rounds
-        even out, and until then of what the devices' acceptance lets one expect.
+        Its duration may change by the minute; its tokens are averaged over many rounds, starting from what the
+        devices' acceptance predicts.
 
         drafted, tokens: drafted by the cloud's own drafter, and added to the output.
         seconds: drafting and verification.
-        cut: the output's end left it less to draft, so it says nothing of others.
+        cut: whether the output's end shortened the draft, so that the round is not representative.
         """
         self._turn(1.0)
         if cut and self.fused_s > 0:
@@ -217,7 +212,7 @@ class TargetHistory:
         self.fused_least_s = self._least_fused.value * rounds_per_token
 
     def note(self, accepted: int, judged: int, verify_s: float) -> float:
-        """A round with a device is over; old ones fade. Returns its weight."""
+        """Record a round with a device, and return its weight."""
         self._turn(0.0)
         self._least_verify.note(verify_s)
         if judged:
@@ -226,12 +221,12 @@ class TargetHistory:
         return LEAST_WEIGHT + (1.0 - self.fused) ** 2
 
     def note_window(self, window: int) -> None:
-        """A pair has chosen; fused rounds have no window."""
+        """Record the window that a pair chose; fused rounds have none."""
         if window > 1:
             self.window += (window - self.window) / (self._latest if self.window else 1)
 
     def snapshot(self) -> TargetSnapshot:
-        """What has been seen, for another process; nothing is left out."""
+        """Return the complete state, for another process."""
         return TargetSnapshot(
             seen=self.seen,
             joined=self._joined,
@@ -250,7 +245,7 @@ class TargetHistory:
         )
 
     def adopt(self, other: TargetSnapshot) -> None:
-        """Take over what has seen more than this has, or anything as long as this has seen nothing."""
+        """Take over a state that has seen more rounds, or any while this one has seen none."""
         if 0 < self.seen >= other.seen:
             return
         self.seen, self._joined = other.seen, max(self._joined, other.joined)
@@ -268,22 +263,22 @@ class TargetHistory:
             self._forget()
 
     def _forget(self) -> None:
-        """Those who have not taken part for long, and of very many all but the latest."""
+        """Remove pairs that have not taken part for long, and all but the latest of very many."""
         latest = sorted(self._present.items(), key=lambda item: item[::-1])[-MOST_PAIRS:]
         self._present = {pair: last for pair, last in latest if self.seen - last <= PRESENT}
         self._latest = len(self._present) or 1
 
 
 class PairSnapshot(NamedTuple):
-    """All that a PairHistory knows, on its way to another process.
+    """State of a PairHistory, to send to another process.
 
     seen: rounds of the pair, forgotten ones included.
     number: the pair's, among those of its target.
-    previous: the window that was chosen last; 0 before the first.
+    previous: the window chosen last; 0 before the first.
     rounds: recent ones.
     sums: of their fields.
-    memory: the window policy's; empty where it has none, or never chose in this process.
-    target: what the target's pairs share.
+    memory: the window policy's; empty if it has none, or never chose in this process.
+    target: the target's, shared by its pairs.
     """
 
     seen: int
@@ -296,11 +291,11 @@ class PairSnapshot(NamedTuple):
 
 
 class PairHistory:
-    """Asks the window policy for γ with what this draft–target pair has seen in its recent rounds.
+    """Calls the window policy with the recent statistics of one draft–target pair.
 
     policy: of this pair alone.
-    rtt_s: round-trip time of the link as last observed, seconds; whoever observes it sets it.
-    target: what its pairs share; None: it has no other.
+    rtt_s: round-trip time of the link as last observed, seconds; set by its observer.
+    target: statistics shared by the target's pairs; None if there are no others.
     seen: rounds of the pair, forgotten ones included.
     """
 
@@ -328,7 +323,7 @@ class PairHistory:
         self._chose = False
 
     def note(self, drafted: int, accepted: int, tokens: int, verify_s: float, draft_s: float) -> None:
-        """A round of these two is over; see Round."""
+        """Record a round of this pair; see SpeculativeRound."""
         self.target.take_part(self._number)
         self.seen += 1
         judged = accepted + (accepted < drafted)
@@ -341,19 +336,19 @@ class PairHistory:
         self._sums = tuple([a + b - c for a, b, c in zip(self._sums, new, old, strict=True)])
 
     def note_fused(self, drafted: int, tokens: int, seconds: float, cut: bool = False) -> None:
-        """The cloud went on without the device for a round, see TargetHistory; what is known of the device stays."""
+        """Record a round of the cloud without the device, see TargetHistory; the device's statistics stay."""
         self.target.take_part(self._number)
         self.seen += 1
         self.target.note_fused(drafted, tokens, seconds, cut)
 
     def note_window(self, window: int) -> None:
-        """The pair's policy has chosen in another process, whose rounds are noted here."""
+        """Record a choice of the pair's policy in another process, whose rounds are recorded here."""
         if window > 0:
             self._previous = window
             self.target.note_window(window)
 
     def state(self) -> WindowState:
-        """The snapshot that a policy decides from."""
+        """Return the state that a policy decides from."""
         drafted, accepted, judged, tokens, verify_s, draft_s, weight, weighed_s = self._sums
         tpot_s = verify_s / tokens if tokens else 0.0
         target = self.target
@@ -379,7 +374,7 @@ class PairHistory:
         )
 
     def choose(self) -> int:
-        """γ for the next round."""
+        """Return γ for the next round."""
         self.target.take_part(self._number)
         self._chose = True
         self._previous = self._policy.choose(self.state())
@@ -388,9 +383,9 @@ class PairHistory:
 
     @property
     def memory(self) -> tuple[float, ...]:
-        """What the window policy remembers; empty where it remembers nothing, or has neither chosen nor been told.
+        """The window policy's memory; empty if it has none, or has neither chosen nor been restored here.
 
-        A process that only notes another one's rounds has to be told it as well.
+        A process that only records another one's rounds must have its memory restored, too.
         """
         return self._remembering.memory if self._chose and self._remembering is not None else ()
 
@@ -400,7 +395,7 @@ class PairHistory:
             self._remembering.memory, self._chose = memory, True
 
     def snapshot(self) -> PairSnapshot:
-        """What has been seen, for another process; only rtt_s and queue are left out, which are observed there."""
+        """Return the state for another process, all but rtt_s and queue, which are observed there."""
         return PairSnapshot(
             seen=self.seen,
             number=self._number,
@@ -412,11 +407,11 @@ class PairHistory:
         )
 
     def adopt(self, other: PairSnapshot) -> None:
-        """Take over what has seen more of the target than this has, and what has seen more of the pair; or anything as
-        long as this has seen nothing."""
+        """Take over a state that has seen more rounds of the target, and of the pair; or any while this one has seen
+        none."""
         self.target.adopt(other.target)
         if not 0 < self.seen >= other.seen:
-            if self._number != other.number:  # the one who knows more has given it another
+            if self._number != other.number:  # the process that has seen more has renumbered it
                 self.target.leave(self._number)
                 self._number = other.number
             self.seen, self._previous = other.seen, other.previous

@@ -1,6 +1,6 @@
-"""The rounds of one speculative answer (DSD): who drafts how many tokens, and what each round teaches.
+"""Rounds of one speculative answer (DSD): who drafts how many tokens, and what each round teaches.
 
-The algorithm without its messages. It has no clock: who calls says how long things took, in seconds.
+The algorithm without its messages. It has no clock: callers pass durations, in seconds.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ FUSED_WINDOW = 4
 
 
 class Drafter(StrEnum):
-    """Who drafts in a round."""
+    """Drafter of a round."""
 
     NOBODY = "nobody"
     DEVICE = "device"
@@ -29,7 +29,11 @@ class RoundPlan(NamedTuple):
 
 
 class PairRound(NamedTuple):
-    """A round of the pair. verify_s, draft_s: without the time on links. window: that was chosen for it, 0: fixed."""
+    """A round of the pair.
+
+    verify_s, draft_s: without the time on links.
+    window: chosen by the policy for it; 0 if fixed.
+    """
 
     drafted: int
     accepted: int
@@ -40,7 +44,11 @@ class PairRound(NamedTuple):
 
 
 class FusedRound(NamedTuple):
-    """A round that the cloud did without the device. seconds: drafting and verifying; cut: by the output's end."""
+    """A round of the cloud without the device.
+
+    seconds: drafting and verifying.
+    cut: whether the output's end shortened it.
+    """
 
     drafted: int
     tokens: int
@@ -49,8 +57,8 @@ class FusedRound(NamedTuple):
 
 
 class RoundCounts(Protocol):
-    """What is counted of rounds: how many, their tokens drafted and accepted, what of these was fused, rounds of
-    the target's token alone, and switches between fused rounds and the others."""
+    """Counters of rounds, their drafted and accepted tokens, the fused ones among these, rounds of the target's token
+    alone, and switches between fused rounds and the others."""
 
     rounds: int
     drafted: int
@@ -62,7 +70,7 @@ class RoundCounts(Protocol):
 
 
 class PairMemory(Protocol):
-    """What a pair remembers, as `policies.speculation.history.PairHistory` does."""
+    """Statistics of a pair, as in `policies.speculation.history.PairHistory`."""
 
     def choose(self) -> int: ...
     def note_window(self, window: int) -> None: ...
@@ -71,15 +79,15 @@ class PairMemory(Protocol):
 
 
 class Rounds:
-    """Decides the rounds of an answer of at most `max_tokens` tokens, and notes them in the pair's memory.
+    """Decides the rounds of an answer of at most `max_tokens` tokens, and records them in the pair's statistics.
 
-    window: γ, where the client fixed it; None: the pair's window policy chooses each round's.
-    distributed: a device drafts; where γ ≤ 1 is chosen, the round is fused: it stays in the cloud. False: the pair's
+    window: γ, if the client fixed it; None if the pair's window policy chooses each round's.
+    distributed: whether a device drafts; a round with γ ≤ 1 is then fused: it stays in the cloud. If False, the pair's
         drafter is the cloud's own, which drafts in all rounds.
-    helper: in fused rounds the cloud's own drafter drafts; without it the target decodes alone.
-    fused_window: γ of those rounds.
-    counts: are kept up to date; they may be those of earlier endpoints of the same request.
-    learnt: all rounds that say something about the pair.
+    helper: whether the cloud's own drafter drafts in fused rounds; without it the target decodes alone.
+    fused_window: γ of fused rounds.
+    counts: counters to update; may be those of earlier endpoints of the same request.
+    learnt: all rounds that the pair can learn from.
     """
 
     __slots__ = (
@@ -117,11 +125,11 @@ class Rounds:
 
     @property
     def adaptive(self) -> bool:
-        """Whether rounds may be distributed or fused, as the policy has it."""
+        """Whether the policy may choose distributed or fused rounds."""
         return self._adaptive
 
     def next(self, sent: int) -> RoundPlan:
-        """The round that follows an answer of `sent` tokens."""
+        """Return the round that follows an answer of `sent` tokens."""
         chosen = self._pair.choose() if self._window is None else self._window
         self._chosen = chosen
         drafter, gamma = Drafter.DEVICE if self._distributed else Drafter.CLOUD, chosen
@@ -135,7 +143,7 @@ class Rounds:
         return RoundPlan(drafter, gamma) if gamma > 0 else RoundPlan(Drafter.NOBODY, 0)
 
     def done(self, drafted: int, accepted: int, tokens: int, draft_s: float, verify_s: float) -> None:
-        """The round is over: it added `tokens` to the answer. draft_s, verify_s: without the time on links."""
+        """Record a round that added `tokens` to the answer. draft_s, verify_s: without the time on links."""
         counts, self._begun = self._counts, True
         counts.rounds += 1
         counts.drafted += drafted
@@ -156,7 +164,7 @@ class Rounds:
 
 
 def teach(pair: PairMemory, learnt: Iterable[PairRound | FusedRound]) -> None:
-    """Note another process's rounds in the memory of the same pair here."""
+    """Record another process's rounds in the statistics of the same pair here."""
     for done in learnt:
         if isinstance(done, FusedRound):
             pair.note_fused(*done)

@@ -10,28 +10,26 @@ from tandem.policies.base import Registry
 
 @dataclass(frozen=True, slots=True)
 class WindowState:
-    """What a draft–target pair has seen by the start of a round.
+    """Statistics of a draft–target pair at the start of a round.
 
     acceptance: share of drafted tokens accepted recently, in [0, 1].
     rtt_s: recent round-trip time of the link between drafter and target, seconds.
     tpot_s: recent time per output token at the target, seconds.
-    queue: the target's open sessions in relation to its batch limit; above 1, they wait for each other.
+    queue: the target's open sessions relative to its batch limit; above 1, they wait for each other.
     previous: the previous window (γ), tokens; 0 before the first round.
-    verify_s: recent duration of a verification at the target, queueing included, seconds; 0 unknown.
-    draft_s: recent time the drafter takes per drafted token, seconds; 0 unknown.
-    fused_s: time per output token of a fused round, as last seen or as expected, seconds; 0 unknown: then
-        the target alone, a token a verification.
-    alpha: probability that a drafted token is accepted if those before it were, as seen recently: accepted
-        tokens as a share of those the target judged, which ends with the first it rejects in a round. Unlike
-        `acceptance` it does not depend on the windows.
-    judged: how many tokens that is known from.
-    prior: the same share over all pairs of the target; 0 unknown.
-    verify_least_s: the least that verify_s might be, as seen lately when nothing else was in the target's way; 0
-        unknown.
-    fused_least_s: the same of fused_s.
-    fused_share: share of fused rounds among the target's at present, over all of its pairs; 0.5 where there is no
-        other pair.
-    mean_window: mean window of its other rounds; 0 where there is no other pair.
+    verify_s: recent duration of a verification at the target, queueing included, seconds; 0 if unknown.
+    draft_s: recent seconds per drafted token; 0 if unknown.
+    fused_s: time per output token of a fused round, seen or expected, seconds; 0 if unknown: then the target decodes
+        alone, a token a verification.
+    alpha: probability that a drafted token is accepted if those before it were, as seen recently: accepted tokens as a
+        share of those the target judged, which ends with the first it rejects in a round. Unlike `acceptance` it does
+        not depend on the windows.
+    judged: number of tokens that alpha is averaged over.
+    prior: alpha over all pairs of the target; 0 if unknown.
+    verify_least_s: lower bound of verify_s, as seen lately with the least load; 0 if unknown.
+    fused_least_s: lower bound of fused_s, likewise.
+    fused_share: present share of fused rounds among the target's, over all of its pairs; 0.5 without other pairs.
+    mean_window: mean window of its other rounds; 0 without other pairs.
     """
 
     acceptance: float
@@ -52,18 +50,18 @@ class WindowState:
 
 
 class WindowPolicy(Protocol):
-    """One object a draft–target pair; asked before each of the pair's rounds."""
+    """Window policy of one draft–target pair, called before each of its rounds."""
 
     def choose(self, state: WindowState) -> int:
-        """γ ≥ 1, tokens to draft. γ = 1 is fused: the round stays in the cloud, without the device."""
+        """Return γ ≥ 1, tokens to draft. γ = 1 is fused: the round stays in the cloud, without the device."""
         ...
 
 
 @runtime_checkable
 class Remembering(WindowPolicy, Protocol):
-    """A window policy that does not decide from the state alone.
+    """A window policy with state of its own.
 
-    memory: all that it remembers between rounds; another object of the policy, given it, decides alike from then on.
+    memory: the whole state between rounds; another object of the policy, given it, decides alike from then on.
     """
 
     memory: tuple[float, ...]
@@ -74,7 +72,7 @@ window: Registry[WindowPolicy] = Registry("window")
 
 @window.register("static")
 class StaticWindow:
-    """Always the same γ: size, in tokens."""
+    """Fixed window. size: γ, tokens."""
 
     def __init__(self, size: int = 4) -> None:
         if size < 1:
@@ -92,7 +90,7 @@ class DynamicWindow:
     start: the first window.
     low: acceptance below which the window shrinks.
     high: acceptance above which it grows.
-    least, most: its bounds.
+    least, most: bounds of the window.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
-"""A model split between a device and the cloud: HAT (Xie et al. 2025).
+"""Split models: one model split between a device and the cloud, HAT (Xie et al. 2025).
 
 The device holds the first m layers and the head, so that tokens never leave it, and an adapter that makes a drafter of
-them; the cloud holds the layers between. What is decided for a request, `Split` decides, with a policy for each of
+them; the cloud holds the layers between. `Split` takes the decisions of a request, with a policy for each of
 `chunking`, `drafting` and `parallel_drafting`; `choose_split_point` decides m.
 """
 

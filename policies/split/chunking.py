@@ -1,7 +1,7 @@
-"""Chunking: how many tokens of a prompt the device of a split model sends up next.
+"""Chunking: how many prompt tokens the device of a split model sends up next.
 
 HAT (Xie et al. 2025), section 3.3. A chunk's hidden states travel while the cloud computes those of the chunk before.
-The size is decided anew before each chunk: μ, g and the bandwidth have moved since the one before.
+The size is decided anew before each chunk, as μ, g and the bandwidth change.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from tandem.policies.base import Registry
 
 @dataclass(frozen=True, slots=True)
 class ChunkState:
-    """What is known before a chunk.
+    """State before a chunk.
 
-    left: tokens of the prompt that have not been sent, at least 1.
-    token_bytes: A, a token's hidden state.
+    left: prompt tokens not yet sent, at least 1.
+    token_bytes: A, size of a token's hidden state.
     up_bytes_s: β_up, the device's uplink, bytes/s.
     mu: μ, tokens in a batch of the cloud.
-    delay_s: g, seconds in the cloud of a batch of so many tokens; it never falls as they grow.
+    delay_s: g, seconds of a batch in the cloud by its tokens; non-decreasing.
     pipeline: P, stages of the cloud's pipeline.
     """
 
@@ -34,15 +34,15 @@ class ChunkState:
 
 
 class ChunkingPolicy(Protocol):
-    """Asked before each chunk.
+    """Called before each chunk.
 
-    overlap: whether a chunk is sent before the one ahead of it is answered.
+    overlap: whether a chunk is sent before the previous one is answered.
     """
 
     overlap: bool
 
     def choose(self, state: ChunkState) -> int:
-        """Tokens of the next chunk, from 1 to `left`."""
+        """Return the tokens of the next chunk, from 1 to `left`."""
         ...
 
 
@@ -51,16 +51,16 @@ chunking: Registry[ChunkingPolicy] = Registry("chunking")
 
 @chunking.register("hat")
 class HatChunks:
-    """HAT's equation (3): X·A/β_up = (g(μ) + g(μ + X)) / P. A chunk's upload takes as long as the one before waits for
-    the cloud's current batch, g(μ), and is computed, g(μ + X).
+    """HAT's equation (3): X·A/β_up = (g(μ) + g(μ + X)) / P. A chunk's upload takes as long as the previous chunk waits
+    for the cloud's current batch, g(μ), and is computed, g(μ + X).
 
-    X is the last whole number of tokens whose upload is still hidden. Where a cloud is so slow that all of them are,
-    chunks bring nothing, and what is left is sent at once. For g = base + token·size and nothing to clamp, that is
-    X = ⌊2·g(μ) / (P·A/β_up − token)⌋.
+    X is the largest number of tokens whose upload is still hidden. If the cloud is so slow that all are, chunks bring
+    nothing, and the rest is sent at once. For g = base + token·size without clamping, X = ⌊2·g(μ) / (P·A/β_up −
+    token)⌋.
 
-    least: tokens, which the cloud computes about as fast as one. Where a link has all but stood still, the equation has
-        chunks of a token or two; each takes the cloud a step, and the link is not seen to be quick again. Near the
-        cloud's limit larger ones may pay: earlier first tokens for later next ones (`benchmarks hat`, CNN/DM).
+    least: tokens, which the cloud computes about as fast as one. On a nearly dead link, the equation gives chunks of a
+        token or two; each takes the cloud a step, and the link's recovery is not noticed. Near the cloud's limit
+        larger ones may pay: earlier first tokens for later next ones (`benchmarks hat`, CNN/DM).
     """
 
     overlap = True
@@ -90,10 +90,10 @@ class HatChunks:
 
 @chunking.register("fixed")
 class FixedChunks:
-    """Always so many: U-Sarathi's chunks, which HAT's section 4.1 compares with.
+    """Fixed chunks: those of U-Sarathi, the baseline of HAT's section 4.1.
 
-    size: in tokens.
-    overlap: U-Sarathi does not send while the cloud computes.
+    size: tokens per chunk.
+    overlap: whether to send while the cloud computes, which U-Sarathi does not.
     """
 
     def __init__(self, size: int = 128, overlap: bool = False) -> None:

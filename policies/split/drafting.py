@@ -1,7 +1,7 @@
 """Drafting: whether the device of a split model drafts one more token before the draft is verified.
 
-HAT (Xie et al. 2025), section 3.4. Unlike a window, the length is not known beforehand: it depends on how sure the
-drafter was of what it has drafted.
+HAT (Xie et al. 2025), section 3.4. Unlike a window, the length is not known beforehand: it depends on the drafter's
+confidence in the tokens so far.
 """
 
 from __future__ import annotations
@@ -15,18 +15,19 @@ from tandem.policies.estimators.calibration import Calibration
 from tandem.policies.estimators.moving_average import moved
 from tandem.policies.speculation.arithmetic import MAX_WINDOW
 
-FADE = 0.95  # weight of a device's rounds before: in the five that HAT's a looks back on, chance has too much of a say
+FADE = 0.95  # weight of a device's earlier rounds; HAT's a averages over five, which is too noisy
 
 
 @dataclass(frozen=True, slots=True)
 class DraftState:
     """A draft, before its next token.
 
-    confidences: of its tokens so far, the probability that the drafter gave each.
+    confidences: probability that the drafter gave each of its tokens so far.
     left: tokens that it may still get: the output has a limit, and the model adds a token of its own.
-    draft_s: γ, seconds to draft the next token; 0 where it is there already, from parallel drafting.
-    token_s: what it adds to the verification: its hidden state's way up and down, and its share of the batch; seconds.
-    round_s: what a round without a draft takes, seconds: link, cloud, and the one token that is sent in any case.
+    draft_s: γ, seconds to draft the next token; 0 if it is there already, from parallel drafting.
+    token_s: what a token adds to the verification: its hidden state's way up and down, and its share of the batch;
+        seconds.
+    round_s: seconds of a round without a draft: link, cloud, and the one token that is always sent.
     """
 
     confidences: tuple[float, ...] = ()
@@ -37,11 +38,11 @@ class DraftState:
 
 
 class DraftRound(NamedTuple):
-    """What came of a draft. Its round added one token more than were accepted.
+    """Outcome of a draft. Its round added one token more than were accepted.
 
-    confidences: as in DraftState; empty: nothing was drafted.
-    accepted: how many of these tokens, from the first on.
-    draft_s: for which the round waited for drafting; what was drafted in parallel cost nothing.
+    confidences: as in DraftState; empty if nothing was drafted.
+    accepted: accepted tokens, from the first on.
+    draft_s: seconds that the round waited for drafting; parallel drafting costs nothing.
     seconds: of the whole round.
     """
 
@@ -52,22 +53,22 @@ class DraftRound(NamedTuple):
 
 
 class DraftingPolicy(Protocol):
-    """One object a device; asked before each token of a draft, and told what came of it."""
+    """Drafting policy of one device, called before each token of a draft and after each round."""
 
     def go_on(self, state: DraftState) -> bool:
-        """Whether to draft one more; never where none is left. Changes nothing."""
+        """Return whether to draft one more token; False if none is left. Changes no state."""
         ...
 
     def learn(self, done: DraftRound) -> None:
-        """A round is over."""
+        """Record a round."""
         ...
 
 
 @runtime_checkable
 class Learning(DraftingPolicy, Protocol):
-    """A drafting policy that does not decide from the state alone.
+    """A drafting policy with state of its own.
 
-    memory: all that it knows; another object of the policy, given it, decides alike from then on.
+    memory: the whole state; another object of the policy, given it, decides alike from then on.
     """
 
     memory: tuple[float, ...]
@@ -89,10 +90,10 @@ class NoDraft:
 
 @drafting.register("threshold")
 class Threshold:
-    """HAT's equation (5): until the drafter is less than η sure of a token, which is kept as the draft's last.
+    """HAT's equation (5): drafts until a token's confidence is below η; that token is the draft's last.
 
     eta: η.
-    most: tokens of a draft.
+    most: most tokens of a draft.
     """
 
     def __init__(self, eta: float = 0.6, most: int = MAX_WINDOW) -> None:
@@ -110,24 +111,24 @@ class Threshold:
 
 @drafting.register("expected_gain")
 class ExpectedGain:
-    """As long as one more token is expected to pay. Goes beyond HAT, whose η knows no costs.
+    """Drafts as long as one more token is expected to pay. Goes beyond HAT, whose η knows no costs.
 
-    Let c_j be the probability that the j-th drafted token is accepted if those before it are. A round with a draft of n
-    gives N(n) = 1 + c_1 + c_1·c_2 + … + c_1···c_n tokens and takes T(n) = round_s + n·(draft_s + token_s). Over many
-    rounds, tokens a second are E[N]/E[T] (renewal reward), and with ρ the most that can be had of them, the best rule
-    is the one that makes E[N − ρ·T] the greatest. One more token adds c_1···c_n·c to N, where c is what is expected of
-    a token not yet drafted. So draft it while
+    Let c_j be the probability that the j-th drafted token is accepted if those before it are. A round with a draft of
+    n gives N(n) = 1 + c_1 + c_1·c_2 + … + c_1···c_n tokens and takes T(n) = round_s + n·(draft_s + token_s). Over many
+    rounds, tokens a second are E[N]/E[T] (renewal reward), and with ρ the maximum of that, the best rule maximises E[N
+    − ρ·T]. One more token adds c_1···c_n·c to N, where c is the expected acceptance of a token not yet drafted. So
+    draft it while
 
         c_1···c_n · c  >  ρ · (draft_s + token_s).
 
-    The left side only falls as the draft grows, so what does not pay now does not pay later, and looking one token
-    ahead is looking far enough. ρ is what rounds gave lately: the best rule for it gives more, until there is no more
-    (Dinkelbach's iteration). Before the first round it is N(n)/T(n) of the draft itself, which carries the fixed cost:
-    the dearer a round, the longer its draft. c_j is the drafter's confidence as calibrated by verdicts, c their mean.
+    The left side only falls as the draft grows, so looking one token ahead suffices. ρ is the recent rate of rounds:
+    the best rule for it gives more, until it converges (Dinkelbach's iteration). Before the first round it is
+    N(n)/T(n) of the draft itself, which carries the fixed cost: the dearer a round, the longer its draft. c_j is the
+    drafter's confidence as calibrated by verdicts, c their mean.
 
-    Where drafting has stopped to pay at all, nothing is learnt of it any more: `fallback` around it tries again.
+    Once drafting has stopped to pay, nothing more is learnt of it: `fallback` around this policy tries again.
 
-    most: tokens of a draft.
+    most: most tokens of a draft.
     """
 
     def __init__(self, most: int = MAX_WINDOW) -> None:
@@ -135,7 +136,7 @@ class ExpectedGain:
             raise ValueError(f"most must be at least 1 token, not {most}")
         self._most = most
         self._accepted = Calibration()
-        self._tokens = self._seconds = 0.0  # of rounds, fading
+        self._tokens = self._seconds = 0.0  # of rounds, decaying
 
     def go_on(self, state: DraftState) -> bool:
         drafted = len(state.confidences)
@@ -152,7 +153,7 @@ class ExpectedGain:
         return gain * (state.round_s + drafted * cost_s) > expected * cost_s
 
     def learn(self, done: DraftRound) -> None:
-        for at, confidence in enumerate(done.confidences[: done.accepted + 1]):  # none after it was judged
+        for at, confidence in enumerate(done.confidences[: done.accepted + 1]):  # later ones were not judged
             self._accepted.note(confidence, at < done.accepted)
         self._tokens = FADE * self._tokens + done.accepted + 1
         self._seconds = FADE * self._seconds + done.seconds
@@ -179,16 +180,16 @@ class _Drafts(NamedTuple):
 class Fallback:
     """Another policy, as long as drafting pays on this device; plain U-shaped inference otherwise.
 
-    A round with a draft takes longer by its drafting and by token_s for each token, and saves a round for each that is
-    accepted. With moving averages of what the device's drafts came to, it pays while
+    A round with a draft takes longer by its drafting and by token_s for each token, and saves a round for each
+    accepted one. With moving averages over the device's drafts, it pays while
 
         draft_s + drafted · token_s  <  accepted · round_s.
 
-    Costs are those of the moment: on a link that has become slower, drafting pays again at once. That its tokens are
-    better now, only a draft can show: so one is made every now and then.
+    Costs are current: on a link that has become slower, drafting pays again at once. Better acceptance shows only in a
+    draft: so one is made every now and then.
 
-    policy, parameters: which policy.
-    explore: rounds without a draft, after which one is made.
+    policy, parameters: the policy.
+    explore: rounds without a draft after which one is made.
     """
 
     def __init__(
@@ -222,7 +223,7 @@ class Fallback:
         drafted = len(done.confidences)
         self._plain = 0 if drafted else self._plain + 1
         if drafted:
-            # one bad draft says little: before the first, all are supposed to be accepted
+            # the prior is full acceptance, so that one bad draft decides little
             before = self._drafts or _Drafts(drafted, drafted, done.draft_s)
             after = (drafted, done.accepted, done.draft_s)
             self._drafts = _Drafts(*(moved(old, new, FADE) for old, new in zip(before, after, strict=True)))

@@ -1,8 +1,8 @@
-"""State monitoring: how busy the cloud is, and how fast a device and its link are.
+"""State monitoring: load of the cloud, and speed of a device and its link.
 
-HAT (Xie et al. 2025), section 3.2. Whoever has measured something notes it; there is one monitor a cloud and one a
-device, shared by their requests. What it knows travels as its `memory`; where several processes measure, the latest
-will do: a moving average forgets within ten samples or so.
+HAT (Xie et al. 2025), section 3.2. There is one monitor per cloud and one per device, shared by their requests, which
+record what they measure. It is sent to other processes as its `memory`; if several processes measure, the latest wins:
+a moving average forgets within about ten samples.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from tandem.policies.estimators.moving_average import MovingAverage, moved
 from tandem.policies.estimators.step_time import StepTimeModel, StepTimes
 
 MUCH_BYTES = 16_384
-"""Less takes about as long as nothing."""
+"""Transfers of fewer bytes measure the latency, not the bandwidth."""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Seconds that so many tokens take: base_s + token_s · tokens; neither is below 0."""
+    """Seconds as a line in tokens: base_s + token_s · tokens, with neither below 0."""
 
     base_s: float
     token_s: float
@@ -28,14 +28,13 @@ class Line:
 
 
 class MovingDelay:
-    """g: seconds as a function of the tokens in a batch, known between and beyond the sizes that were seen.
+    """g: seconds of a batch by its tokens, interpolated between and beyond the sizes seen.
 
-    HAT's equation (2) gives g a new value at one size and says nothing of the others. Here they follow in proportion:
-    the line through the last hundred batches (`policies.estimators.step_time`) is g's shape, and the equation moves
-    its level, so that it holds to the letter at the size that was seen. A line alone, fading as fast, would have its
-    slope from five samples.
+    HAT's equation (2) updates g at one size and says nothing of the others. Here they follow in proportion: the line
+    through the last hundred batches (`policies.estimators.step_time`) is g's shape, and the equation moves its level,
+    so that it holds exactly at the size seen. A line alone, decaying as fast, would fit its slope to five samples.
 
-    base_s, token_s: the line that is supposed before anything is seen.
+    base_s, token_s: the line assumed before the first batch.
     """
 
     __slots__ = ("_level", "_line")
@@ -44,7 +43,7 @@ class MovingDelay:
         self._line, self._level = StepTimeModel(base_s, token_s), 1.0
 
     def note(self, tokens: int, seconds: float) -> None:
-        """A batch of so many tokens, at least one, took so long."""
+        """Record a batch of `tokens`, at least one."""
         moved_s = moved(self(tokens), seconds) if self._line.seen else seconds
         self._line.note(tokens, seconds)
         self._level = moved_s / self._line.step_s(tokens)
@@ -54,12 +53,11 @@ class MovingDelay:
 
     @property
     def line(self) -> Line:
-        """As it is now."""
         return Line(self._level * self._line.base_s, self._level * self._line.token_s)
 
     @property
     def memory(self) -> tuple[float, ...]:
-        """All that it knows."""
+        """The whole state, as numbers."""
         return (self._level, *self._line.snapshot())
 
     @memory.setter
@@ -70,9 +68,9 @@ class MovingDelay:
 
 
 class CloudMonitor:
-    """The cloud's part of the model.
+    """Monitor of the cloud's part of the model.
 
-    g: in-cloud delay of a batch, by its tokens.
+    g: delay of a batch by its tokens.
     """
 
     __slots__ = ("_mu", "_overhead", "g")
@@ -82,12 +80,12 @@ class CloudMonitor:
         self._mu, self._overhead = MovingAverage(), MovingAverage()
 
     def note_batch(self, tokens: int, seconds: float) -> None:
-        """A batch had so many tokens, ours included, and took so long: μ̂ and η̂ of HAT's equations (1) and (2)."""
+        """Record a batch with `tokens`, this request's included: μ̂ and η̂ of HAT's equations (1) and (2)."""
         self._mu.note(tokens)
         self.g.note(tokens, seconds)
 
     def note_overhead(self, seconds: float) -> None:
-        """A round took so much longer than link and batch account for."""
+        """Record by how much a round took longer than its link and batch."""
         self._overhead.note(max(0.0, seconds))
 
     @property
@@ -97,7 +95,7 @@ class CloudMonitor:
 
     @property
     def overhead_s(self) -> float:
-        """What rounds take beyond link and batch: waiting for the batch before, and the device's head; seconds."""
+        """Seconds of a round beyond link and batch: waiting for the batch before, and the device's head."""
         return self._overhead.value
 
     @property
@@ -111,10 +109,10 @@ class CloudMonitor:
 
 
 class DeviceMonitor:
-    """A device and its link.
+    """Monitor of a device and its link.
 
-    draft_s: γ: seconds of a drafting step, by the branches that it drafts at once.
-    up_bytes_s, down_bytes_s, rtt_s: of the link, as supposed before it is measured: HAT's middle (section 4.1).
+    draft_s: γ: seconds of a drafting step, by the number of branches that it drafts at once.
+    up_bytes_s, down_bytes_s, rtt_s: link assumed before the first measurement: HAT's middle (section 4.1).
     """
 
     __slots__ = ("_down", "_rtt", "_up", "draft_s")
@@ -127,22 +125,21 @@ class DeviceMonitor:
         self._rtt = MovingAverage(rtt_s)
 
     def note_draft(self, branches: int, seconds: float) -> None:
-        """A drafting step for so many branches at once."""
         self.draft_s.note(branches, seconds)
 
     def note_up(self, sent_bytes: float, seconds: float) -> None:
-        """An upload, without the link's latency; one that took no time says nothing."""
+        """Record an upload, without the link's latency; one of zero duration is ignored."""
         if sent_bytes > 0 and seconds > 0:
             self._up.note(sent_bytes / seconds)
 
     def note_down(self, sent_bytes: float, seconds: float) -> None:
-        """A download, likewise."""
+        """Record a download, likewise."""
         if sent_bytes > 0 and seconds > 0:
             self._down.note(sent_bytes / seconds)
 
     def note_crossing(self, up_bytes: float, down_bytes: float, seconds: float) -> None:
-        """So much went up and so much came down, latency included, and nobody knows when it arrived. If it was much, it
-        tells of the bandwidths, which are supposed to err alike; if not, of the latency."""
+        """Record the bytes of a round trip, latency included, whose two ways cannot be told apart. Large ones update
+        the bandwidths, by equal factors; small ones the latency."""
         up_s, down_s = up_bytes / self.up_bytes_s, down_bytes / self.down_bytes_s
         if up_bytes + down_bytes < MUCH_BYTES:
             self.note_rtt(max(0.0, seconds - up_s - down_s))
@@ -152,7 +149,7 @@ class DeviceMonitor:
         self.note_down(down_bytes, slower * down_s)
 
     def note_rtt(self, seconds: float) -> None:
-        """A round trip of next to nothing."""
+        """Record a round trip of next to no bytes."""
         self._rtt.note(seconds)
 
     @property
@@ -167,7 +164,7 @@ class DeviceMonitor:
 
     @property
     def rtt_s(self) -> float:
-        """The link's latency, both ways."""
+        """Latency of the link, both ways, seconds."""
         return self._rtt.value
 
     @property

@@ -1,8 +1,8 @@
 """Parallel drafting: what the device of a split model drafts while it waits for a verdict.
 
-HAT (Xie et al. 2025), section 3.5. The last token of a draft is the one that the drafter was least sure of. Branches go
-on from the likeliest tokens at its place; one row of a batch each. If the model chooses one of these tokens, its branch
-is the next round's draft.
+HAT (Xie et al. 2025), section 3.5. The last token of a draft is the one that the drafter was least sure of. Branches
+start from the likeliest tokens at its place, one row of a batch each. If the model chooses one of these tokens, its
+branch is the next round's draft.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from tandem.policies.speculation.arithmetic import MAX_WINDOW
 
 @dataclass(frozen=True, slots=True)
 class WaitState:
-    """What is known when a draft is sent.
+    """State when a draft is sent.
 
-    tokens: μ_i, whose hidden states travel.
+    tokens: μ_i, number of tokens whose hidden states are sent.
     left: tokens that the next draft may have.
-    token_bytes: A, a token's hidden state.
+    token_bytes: A, size of a token's hidden state.
     up_bytes_s, down_bytes_s: β_up and β_down of the device's link, bytes/s, above 0.
-    delay_s: g(μ), what the cloud takes for a batch if it begins at once.
-    draft_s: γ as a function: seconds to draft a token in each of so many branches; it never falls as they grow.
+    delay_s: g(μ), seconds of a batch in the cloud if it begins at once.
+    draft_s: γ as a function: seconds to draft a token in each of a number of branches; non-decreasing.
     rtt_s: the link's round trip without its bandwidth.
-    passed_s: how much of the wait has passed already.
+    passed_s: seconds of the wait that have passed already.
     """
 
     tokens: int
@@ -41,13 +41,13 @@ class WaitState:
 
     @property
     def wait_s(self) -> float:
-        """Seconds until the verdict, at least: the numerator of HAT's equation (6), with the link's latency."""
+        """Seconds until the verdict, at least: the numerator of HAT's equation (6), plus the link's latency."""
         transfer_s = self.tokens * self.token_bytes * (1 / self.up_bytes_s + 1 / self.down_bytes_s)
         return max(0.0, self.rtt_s + transfer_s + self.delay_s - self.passed_s)
 
 
 class Ahead(NamedTuple):
-    """What is drafted meanwhile: so many branches, and so many tokens after the first one of each."""
+    """Parallel drafting of a wait: number of branches, and of tokens after the first one of each."""
 
     branches: int
     steps: int
@@ -58,7 +58,7 @@ NOTHING = Ahead(0, 0)
 
 class ParallelDraftingPolicy(Protocol):
     def choose(self, state: WaitState) -> Ahead:
-        """Branches and steps. They end before the verdict can come."""
+        """Return branches and steps that end before the verdict can come."""
         ...
 
 
@@ -67,7 +67,7 @@ parallel_drafting: Registry[ParallelDraftingPolicy] = Registry("parallel_draftin
 
 @parallel_drafting.register("none")
 class NoParallelDrafting:
-    """The device waits."""
+    """Does not draft while it waits."""
 
     def choose(self, state: WaitState) -> Ahead:
         return NOTHING
@@ -75,11 +75,11 @@ class NoParallelDrafting:
 
 @parallel_drafting.register("hat")
 class HatParallelDrafting:
-    """HAT's equation (6): λ = ⌊(μ_i·A/β_up + g(μ) + μ_i·A/β_down) / γ⌋ steps, where γ is what a step of all branches
-    takes; and fewer branches where there is no time for one step of them all.
+    """HAT's equation (6): λ = ⌊(μ_i·A/β_up + g(μ) + μ_i·A/β_down) / γ⌋ steps, where γ is the time of a step of all
+    branches; fewer branches if there is no time for one step of them all.
 
     k: branches.
-    most: steps.
+    most: most steps.
     """
 
     def __init__(self, k: int = 4, most: int = MAX_WINDOW) -> None:

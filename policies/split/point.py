@@ -1,7 +1,7 @@
-"""The split point: how many of a model's first layers a device holds.
+"""Split point: how many of a model's first layers a device holds.
 
-HAT takes m below a tenth of the layers, the same for all. Here each device gets its own. More layers leak less of the
-prompt to the cloud and make a better drafter, and each drafted token goes through all of them.
+HAT takes m below a tenth of the layers, equal for all. Here each device gets its own. More layers leak less of the
+prompt to the cloud and make a better drafter, and each drafted token passes through all of them.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from tandem.policies.speculation.arithmetic import MAX_WINDOW, expected_tokens
 
 
 class SplitPoint(NamedTuple):
-    """A split that weights exist for.
+    """A split for which weights exist.
 
     m: layers on the device.
-    recovery: share of a prompt's tokens that were recovered from its hidden states, as measured by an attack.
-    alpha: probability that a token drafted by its adapter is accepted, if those before it are.
+    recovery: share of a prompt's tokens that an attack recovered from its hidden states.
+    alpha: probability that a token drafted by its adapter is accepted if those before it are.
     """
 
     m: int
@@ -30,11 +30,11 @@ class SplitPoint(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SplitDevice:
-    """What a device and its link can do.
+    """Speed of a device and its link.
 
-    layer_s: a layer for one token, seconds.
-    prefill_layer_s: the same for each token of a prompt.
-    adapter_s, head_s: for one token.
+    layer_s: seconds of a layer for one token.
+    prefill_layer_s: seconds of a layer per prompt token.
+    adapter_s, head_s: seconds for one token.
     up_bytes_s, down_bytes_s: the link's bandwidths, above 0.
     rtt_s: its latency, both ways.
     """
@@ -50,13 +50,13 @@ class SplitDevice:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What the device's requests meet.
+    """Typical load of the device's requests.
 
     layers: of the whole model.
-    token_bytes: A, a token's hidden state: hidden size times the size of an element.
+    token_bytes: A, size of a token's hidden state: hidden size times the size of an element.
     prompt_tokens: of a typical request.
     mu: μ, tokens in a batch of the cloud.
-    delay_s: g, seconds in the cloud of a batch of so many tokens, if it held all layers.
+    delay_s: g, seconds of a batch in the cloud by its tokens, if it held all layers.
     """
 
     layers: int
@@ -67,8 +67,7 @@ class Workload:
 
 
 class SplitDecision(NamedTuple):
-    """m, and what is expected of it: the draft length that suits it best, seconds per output token, and seconds to the
-    first one."""
+    """Decision: m, the best draft length for it, and the expected seconds per output token and to the first one."""
 
     m: int
     draft: int
@@ -77,7 +76,7 @@ class SplitDecision(NamedTuple):
 
 
 class Refusal(StrEnum):
-    """Why there is no split for a device."""
+    """Reason for which a device gets no split."""
 
     LEAKAGE = "no split point leaks as little as the device's owner accepts"
     TTFT = "no split point that leaks little enough gives its first token in time"
@@ -91,9 +90,10 @@ def choose_split_point(
     most_ttft_s: float = inf,
     most_draft: int = MAX_WINDOW,
 ) -> SplitDecision | Refusal:
-    """The fastest of the splits that leak no more than the owner accepts and give their first token in time.
+    """Return the fastest of the splits that leak no more than the owner accepts and meet the TTFT limit, or the reason
+    for none.
 
-    A leakage that nobody has measured is no accepted one: a split is among `points` with its recovery, or not at all.
+    An unmeasured leakage is never accepted: a split is among `points` with its recovery, or not at all.
     """
     private = [point for point in points if point.recovery <= most_recovery]
     if not private:
@@ -112,7 +112,8 @@ def _expected(point: SplitPoint, device: SplitDevice, work: Workload, most_draft
 
 
 def round_s(m: int, draft: int, device: SplitDevice, work: Workload) -> float:
-    """Seconds of a round: its draft, and the token before it, pass the device's layers once and travel up and down."""
+    """Return the seconds of a round: its draft, and the token before it, pass the device's layers once and travel up
+    and down."""
     tokens = draft + 1
     device_s = tokens * m * device.layer_s + draft * (device.adapter_s + device.head_s) + device.head_s
     link_s = device.rtt_s + tokens * work.token_bytes * (1 / device.up_bytes_s + 1 / device.down_bytes_s)
@@ -120,8 +121,8 @@ def round_s(m: int, draft: int, device: SplitDevice, work: Workload) -> float:
 
 
 def ttft_s(m: int, device: SplitDevice, work: Workload) -> float:
-    """Seconds to the first token, if nothing overlaps; chunks do better, by how much depends on the moment. Of the deep
-    hidden states only the last one has to come down."""
+    """Return the seconds to the first token if nothing overlaps; chunks do better, by a varying amount. Only the last
+    of the deep hidden states has to come down."""
     prompt = work.prompt_tokens
     device_s = prompt * m * device.prefill_layer_s + device.head_s
     link_s = device.rtt_s + work.token_bytes * (prompt / device.up_bytes_s + 1 / device.down_bytes_s)

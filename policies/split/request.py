@@ -1,7 +1,6 @@
-"""What is decided for one request to a split model (HAT): its chunks, its drafts, and what is drafted ahead.
+"""Decisions for one request to a split model (HAT): its chunks, its drafts, and what is drafted ahead.
 
-The algorithm without its messages, tokens and tensors. It has no clock: who calls says how long things took, in
-seconds. Prefill:
+The algorithm without its messages, tokens and tensors. It has no clock: callers pass durations, in seconds. Prefill:
 
     while size := split.next_chunk():
         send `size` tokens' hidden states up
@@ -16,12 +15,12 @@ A round, after an answer of `sent` tokens:
     branches, steps = split.ahead(): draft them; split.drafted_ahead(…) each step
     the deep hidden states come down: split.answered(…), split.crossed(…), split.judged(…)
 
-Who can tell the ways up and down apart says `uploaded` and `downloaded` in place of `crossed`. `draft_on` and `drafted`
-touch nothing that requests share: they may be called on another thread.
+Callers that can time the ways up and down separately call `uploaded` and `downloaded` in place of `crossed`.
+`draft_on` and `drafted` touch nothing that requests share: they may be called on another thread.
 
-What of a branch is still right after the verdict is `ready` in the next round: if the model chose the branch's first
-token at the draft's last place, all that follows it; if that was the draft's own and the model agrees with the token
-after it, too, what follows that.
+The part of a branch that is still right after the verdict is `ready` in the next round: if the model chose the
+branch's first token at the draft's last place, all that follows it; if that was the draft's own and the model agrees
+with the token after it, too, what follows that.
 """
 
 from __future__ import annotations
@@ -35,12 +34,13 @@ from tandem.policies.split.parallel_drafting import NOTHING, Ahead, ParallelDraf
 class Split:
     """Decides for a request with `prompt_tokens` tokens to prefill and an answer of at most `max_tokens`.
 
-    token_bytes: A, a token's hidden state.
-    prompt_left: tokens of the prompt in no chunk yet.
-    cloud, device: what is known of them; all that happens here is noted there.
-    chunking, drafting, parallel_drafting: the policies; the second one is the device's own and learns from each round.
+    token_bytes: A, size of a token's hidden state.
+    prompt_left: prompt tokens in no chunk yet.
+    cloud, device: monitors, which record all measurements.
+    chunking, drafting, parallel_drafting: the policies; the drafting policy is the device's own and learns from each
+        round.
     pipeline: P, stages of the cloud's pipeline.
-    overlap: whether a chunk is sent before the one ahead of it is answered.
+    overlap: whether a chunk is sent before the previous one is answered.
     """
 
     __slots__ = (
@@ -81,10 +81,10 @@ class Split:
         self._draft_s = 0.0
         self._sent = 0
 
-    # What is decided.
+    # Decisions.
 
     def next_chunk(self) -> int:
-        """Tokens of the prompt to send now; 0: all have been."""
+        """Return the prompt tokens to send now; 0 if all have been sent."""
         if not self.prompt_left:
             return 0
         size = self._chunking.choose(
@@ -101,12 +101,12 @@ class Split:
         return size
 
     def begin(self, sent: int) -> None:
-        """A round follows an answer of `sent` tokens."""
+        """Begin a round after an answer of `sent` tokens."""
         self._sent, self._draft_s = sent, 0.0
         self._confidences.clear()
 
     def draft_on(self, ready: bool = False) -> bool:
-        """Whether the draft is to have one more token. ready: it is there already, drafted ahead."""
+        """Return whether to add one more token to the draft. ready: it was drafted ahead already."""
         left = self._left
         return left > 0 and self._drafting.go_on(
             DraftState(
@@ -119,7 +119,7 @@ class Split:
         )
 
     def ahead(self, passed_s: float = 0.0) -> Ahead:
-        """What to draft until the verdict comes. Where nothing was drafted, no last token is uncertain.
+        """Return what to draft until the verdict comes; nothing without a draft, as no last token is uncertain.
 
         passed_s: since the draft was sent.
         """
@@ -140,47 +140,44 @@ class Split:
             )
         )
 
-    # What happens.
+    # Events.
 
     def uploaded(self, tokens: int, seconds: float) -> None:
-        """Hidden states went up; the link's latency does not count."""
+        """Record an upload of hidden states, without the link's latency."""
         self._device.note_up(tokens * self._token_bytes, seconds)
 
     def downloaded(self, tokens: int, seconds: float) -> None:
-        """Hidden states came down, likewise."""
+        """Record a download of hidden states, likewise."""
         self._device.note_down(tokens * self._token_bytes, seconds)
 
     def crossed(self, up: int, down: int, seconds: float) -> None:
-        """So many tokens' hidden states went up and so many came down, and were on the link for so long, its latency
-        included."""
+        """Record a round trip of hidden states: tokens up and down, and seconds on the link, latency included."""
         self._device.note_crossing(up * self._token_bytes, down * self._token_bytes, seconds)
 
     def answered(self, batch_tokens: int, seconds: float) -> None:
-        """A chunk or a draft was computed, in a batch of so many tokens that took so long."""
+        """Record that a chunk or draft was computed, in a batch of `batch_tokens` that took `seconds`."""
         self._cloud.note_batch(batch_tokens, seconds)
 
     def drafted(self, confidence: float) -> None:
-        """The draft has one more token."""
         self._confidences.append(confidence)
 
     def computed(self, drafted: int, seconds: float) -> None:
-        """The device's part of a round took so long: drafting so many tokens, those that were ready not among them, and
-        then the last one's hidden states; a step each."""
+        """Record the device's part of a round: drafting `drafted` tokens, without those drafted ahead, and then the
+        last one's hidden states; a step each."""
         step_s = seconds / (drafted + 1)
         self._draft_s = drafted * step_s
         self._device.note_draft(1, step_s)
 
     @property
     def draft(self) -> int:
-        """Tokens of the draft."""
         return len(self._confidences)
 
     def drafted_ahead(self, branches: int, seconds: float) -> None:
-        """A step of so many branches, while the verdict was waited for."""
+        """Record a step of `branches` branches, drafted while waiting for the verdict."""
         self._device.note_draft(branches, seconds)
 
     def judged(self, accepted: int, wait_s: float) -> None:
-        """The verdict: so many of the draft's tokens, from the first on. wait_s: since the draft was sent."""
+        """Record the verdict: the number of accepted tokens of the draft. wait_s: since the draft was sent."""
         tokens = len(self._confidences) + 1
         self._cloud.note_overhead(wait_s - self._verification_s(tokens))
         self._drafting.learn(
@@ -194,9 +191,9 @@ class Split:
 
     @property
     def _link_token_s(self) -> float:
-        """A token's hidden state, up and down."""
+        """Seconds of a token's hidden state, up and down."""
         return self._token_bytes * (1 / self._device.up_bytes_s + 1 / self._device.down_bytes_s)
 
     def _verification_s(self, tokens: int) -> float:
-        """What the verification of so many tokens takes: link, and a batch that begins at once."""
+        """Return the seconds to verify `tokens` tokens: link, and a batch that begins at once."""
         return self._device.rtt_s + tokens * self._link_token_s + self._cloud.g(self._cloud.mu)

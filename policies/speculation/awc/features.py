@@ -1,9 +1,9 @@
-"""What the network sees: a pair's state, and one window that might come next.
+"""Features of the network: a pair's state, and one candidate window.
 
-DSD's network maps five numbers (queue, acceptance, RTT, TPOT, previous γ) to γ. Beyond that, this one judges each
-candidate window by itself, and sees what the closed form of speculative decoding expects of it: so it only
-has to learn where reality differs (queueing, padding, an acceptance known from a few rounds), and the same
-network serves slow and fast hardware.
+DSD's network maps five numbers (queue, acceptance, RTT, TPOT, previous γ) to γ. This one judges each candidate window
+by itself and also sees what the closed form of speculative decoding expects of it: so it only has to learn where
+reality differs (queueing, padding, an acceptance known from a few rounds), and one network serves slow and fast
+hardware.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ _FLOOR_S = 1e-4  # below a tenth of a millisecond, times make no difference
 
 
 def features(state: WindowState) -> tuple[list[float], list[float]]:
-    """(what the network sees of the state, in the order of STATE; what the closed form expects each of WINDOWS to cost,
-    as the natural logarithm of its seconds per token in relation to the least)."""
+    """Return the state's features, in the order of STATE, and the closed form's costs of each of WINDOWS: the natural
+    logarithm of seconds per token relative to the least."""
     verify_s = max(state.verify_s or state.tpot_s, _FLOOR_S)
     draft_s = max(state.draft_s, _FLOOR_S)
     fused_s = max(state.fused_s or verify_s, _FLOOR_S)
     rtt_s = max(state.rtt_s, _FLOOR_S)
-    # A few rounds do not make certainty: what other pairs have seen counts as so many tokens of its own would.
+    # A few rounds are uncertain: the acceptance of other pairs counts as PRIOR_TOKENS judged ones.
     prior, weight = (state.prior, PRIOR_TOKENS) if state.prior > 0 else (2 / 3, 3.0)
     alpha = (prior * weight + state.alpha * state.judged) / (weight + state.judged)
     seen = [

@@ -15,18 +15,17 @@ from tandem.policies.speculation.window import WindowState, window
 
 @window.register("awc")
 class AdaptiveWindow:
-    """DSD's AWC. What follows is compared as natural logarithms of seconds per token.
+    """DSD's AWC. Costs are compared as natural logarithms of seconds per token.
 
-    start: γ until something has been seen.
+    start: γ until there are samples.
     ema, patience: see Stabiliser.
-    margin: how much cheaper fused must be thought before it is chosen: with the device a pair learns, without it does
-        not.
-    inertia: how much more it takes to leave what all of the target's other pairs do, and how much less to join them.
-        What is cheaper for one may be dearer for all, as fused rounds hold up everybody who drafts at a device; and as
-        each reckons with the time of the others' rounds, a few that change can draw all along.
-    accord: penalty for a window that is e times as wide as the mean of the others, or as narrow: a step takes as long
-        as its widest window lets it.
-    weights: a file; null: the network that comes with Tandem.
+    margin: by how much fused must seem cheaper to be chosen: a pair learns with the device, not without it.
+    inertia: additional margin for leaving the mode of the target's other pairs, and discount for joining them. A
+        cheaper mode for one may be dearer for all, as fused rounds delay all that draft at a device; and as each
+        assumes the others' present rounds, a few that change can draw all along.
+    accord: penalty for a window e times as wide as the mean of the others, or as narrow: a step takes as long as its
+        widest window.
+    weights: a file; null for the network that comes with Tandem.
     """
 
     def __init__(
@@ -60,14 +59,14 @@ class AdaptiveWindow:
             return first
         costs = self._network.costs(state)
         distributed = int(self._with_the_others(costs[1:], state.mean_window).argmin()) + 2
-        gap = float(costs[distributed - 1] - costs[0])  # above 0: fused is thought better
+        gap = float(costs[distributed - 1] - costs[0])  # above 0: fused seems better
         margin = self._margin + self._inertia * (1.0 - 2.0 * state.fused_share)
         chosen = self._stabiliser.stabilise(distributed, fused=gap > margin)
         other, loss = (distributed, gap) if chosen == 1 else (1, -gap)
         return self._exploration.again(state, chosen, other, loss)
 
     def _with_the_others(self, costs: np.ndarray, mean_window: float) -> np.ndarray:
-        """[11]: costs of the windows from 2 on, plus the penalty for differing from the other pairs."""
+        """Return [11]: costs of the windows from 2 on, plus the penalty for differing from the other pairs."""
         if mean_window <= 0:
             return costs
         apart: np.ndarray = _LOGARITHMS - log(mean_window)

@@ -1,4 +1,4 @@
-"""Keeps predictions from making the window jump (DSD, section 4.3); one per draft–target pair."""
+"""Stabiliser: keeps the window from jumping (DSD, section 4.3); one per draft–target pair."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from tandem.policies.speculation.arithmetic import MAX_WINDOW
 
 
 class Stabiliser:
-    """Clamp to [2, 12], exponential moving average, quantise to the nearest integer; hysteresis towards fused.
+    """Clamp to [2, 12], exponential moving average, rounding; hysteresis towards fused.
 
-    DSD's paper takes fused for a window of 1 and averages it with the others. But there is nothing in between: on a
-    slow link a wide window may be good and fused even better, while the narrow windows on the way from one to the other
-    are worse than both. So windows are averaged with windows, in fused mode too, and fused predictions are counted.
+    DSD's paper treats fused as a window of 1 and averages it with the others. But there is nothing in between: on a
+    slow link a wide window may be good and fused even better, while the narrow windows between them are worse than
+    both. So windows are averaged with windows, in fused mode too, and fused predictions are counted.
 
-    start: the window before the first prediction.
+    start: window before the first prediction.
     ema: weight of the newest prediction.
-    patience: consecutive predictions of fused before the mode changes, until when the window stays as it was; leaving
-        fused needs no patience.
+    patience: consecutive predictions of fused before the mode changes, until when the window stays; leaving fused
+        needs no patience.
     """
 
     def __init__(self, start: int = 4, ema: float = 0.4, patience: int = 2) -> None:
@@ -28,7 +28,7 @@ class Stabiliser:
 
     @property
     def memory(self) -> tuple[float, float, float]:
-        """Mean of the predictions, 0 before the first; predictions of fused in a row; the window."""
+        """Mean of the predictions (0 before the first), predictions of fused in a row, and the window."""
         return self._smoothed or 0.0, self._fused, self._window
 
     @memory.setter
@@ -37,10 +37,10 @@ class Stabiliser:
         self._smoothed, self._fused, self._window = smoothed or None, int(fused), int(window)
 
     def stabilise(self, prediction: float, fused: bool) -> int:
-        """γ, 1 (fused) … 12.
+        """Return γ, 1 (fused) … 12.
 
         prediction: the best of the windows from 2 on.
-        fused: whether fused is thought better.
+        fused: whether fused is predicted to be better.
         """
         clamped = min(float(MAX_WINDOW), max(2.0, prediction))
         if self._smoothed is None:

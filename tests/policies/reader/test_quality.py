@@ -213,7 +213,7 @@ def test_no_such_times(arrival: float, times: list[float]) -> None:
 
 
 def test_other_errors() -> None:
-    with pytest.raises(ValueError, match="no streams"):
+    with pytest.raises(ValueError, match="at least one stream"):
         assess([])
     with pytest.raises(ValueError, match="-1 tokens"):
         Reader(1.0).deliver(-1, 0.0)
