@@ -44,7 +44,7 @@ from tandem.deployments.request.pools import VERIFIER
 from tandem.deployments.routing.assigner import Assigner
 from tandem.deployments.routing.directory import Snapshot
 from tandem.deployments.routing.routing import Routing
-from tandem.engine.base import EngineError, SplitInfo
+from tandem.engine.base import EngineError
 
 logger = logging.getLogger("ray.serve")
 
@@ -133,10 +133,6 @@ class Router:
         """Mode and endpoints for a request; raises as Routing.assign."""
         return await self._routing.assign(wanted)
 
-    async def known(self, version: int) -> None:
-        """As Routing.known."""
-        await self._routing.known(version)
-
     async def plan(self, wanted: PlanRequest) -> SketchPlan:
         """As Expansions.plan."""
         return await self._expansions.plan(wanted)
@@ -148,10 +144,6 @@ class Router:
     async def free(self, report: PlaceReport) -> None:
         """As Expansions.free."""
         self._expansions.free(report)
-
-    async def middles(self) -> tuple[SplitInfo, ...]:
-        """Which kinds there are."""
-        return self._assigner.splits
 
     async def report(self, reports: Sequence[Report]) -> None:
         """Answers are over."""
@@ -228,9 +220,9 @@ class Router:
         """That device did not answer somebody."""
         self._scheduler.lost(name, address)
 
-    async def snapshot(self) -> Snapshot:
-        """What is up, as this router knows it."""
-        return self._assigner.snapshot
+    async def snapshot(self, version: int = 0, devices: bool = True) -> Snapshot:
+        """As Routing.snapshot."""
+        return await self._routing.snapshot(version, devices)
 
     async def _follow(self) -> None:
         while True:

@@ -77,10 +77,11 @@ class RouterClient(Client):
 
     async def known(self, version: int) -> None:
         """Return when the router knows that version of the snapshot."""
-        await self.ask(self._soon_s, Router.known, version)
+        await self.ask(self._soon_s, Router.snapshot, version, devices=False)
 
     async def middles(self) -> tuple[SplitInfo, ...]:
-        return await self.ask(self._soon_s, Router.middles)
+        """Return the kinds of middles that are up."""
+        return (await self.ask(self._soon_s, Router.snapshot, devices=False)).middles
 
     async def exposition(self, openmetrics: bool) -> tuple[bytes, str]:
         return await self.ask(self._soon_s, Router.exposition, openmetrics)

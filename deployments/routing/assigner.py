@@ -19,10 +19,10 @@ from tandem.deployments.request.assignment import (
     RoutingRequest,
 )
 from tandem.deployments.request.job import NoSuchDevice, UnknownMode
-from tandem.deployments.request.pools import DEVICE, MIDDLE, POOLS, VERIFIER
+from tandem.deployments.request.pools import DEVICE, POOLS, VERIFIER
 from tandem.deployments.routing.device_index import DeviceIndex
 from tandem.deployments.routing.directory import Snapshot
-from tandem.engine.base import InvalidRequest, NoCapacity, SplitInfo
+from tandem.engine.base import InvalidRequest, NoCapacity
 from tandem.engine.split.base import SplitMismatch, misfit
 from tandem.policies.routing.collaboration import (
     ANY_DEVICE,
@@ -92,11 +92,6 @@ class Assigner:
     def replicas(self, pool: str) -> Sequence[EndpointInfo]:
         """Those of a pool that are up."""
         return self._pools.get(pool, ())
-
-    @property
-    def splits(self) -> tuple[SplitInfo, ...]:
-        """Which kinds of middles are up."""
-        return tuple(dict.fromkeys(e.split for e in self._pools.get(MIDDLE, ()) if e.split is not None))
 
     def count(self, pool: str) -> int:
         """Replicas that are up."""

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 
 from tandem.cluster.devices.record import DeviceRecord
 from tandem.deployments.request.assignment import EndpointInfo
+from tandem.deployments.request.pools import MIDDLE
+from tandem.engine.base import SplitInfo
 
 REMEMBERED = 65_536
 """Changes of devices that a snapshot can tell apart from older ones."""
@@ -31,6 +33,11 @@ class Snapshot:
     gone: tuple[str, ...] = ()
     since: int | None = None
     awaited: frozenset[str] = frozenset()
+
+    @property
+    def middles(self) -> tuple[SplitInfo, ...]:
+        """Kinds of middles that are up."""
+        return tuple(dict.fromkeys(e.split for e in self.pools.get(MIDDLE, ()) if e.split is not None))
 
 
 class Directory:

@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 
 from tandem.deployments.config.settings import RouterSettings
 from tandem.deployments.request.assignment import Assignment, NoEndpoint, RoutingRequest
@@ -43,10 +44,13 @@ class Routing:
         self._news.set()
         self._news = asyncio.Event()
 
-    async def known(self, version: int) -> None:
-        """Return when the snapshot is at least of that version."""
+    async def snapshot(self, version: int = 0, devices: bool = True) -> Snapshot:
+        """Return what is up, once at least that version is known; without the devices, which may be many, if they are
+        not wanted."""
         while self.assigner.version < version:
             await self._news.wait()
+        snapshot = self.assigner.snapshot
+        return snapshot if devices else replace(snapshot, devices={})
 
     async def assign(self, wanted: RoutingRequest) -> Assignment:
         """Mode and endpoints for a request; raises as Assigner.assign, NoEndpoint after `wait_s`, and at once where the

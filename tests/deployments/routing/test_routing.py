@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from tandem.cluster.devices.record import DeviceRecord
 from tandem.deployments.config.settings import RouterSettings
 from tandem.deployments.request.assignment import EndpointInfo, NoEndpoint, RoutingRequest
 from tandem.deployments.request.job import NoSuchDevice
@@ -56,13 +57,16 @@ async def test_a_device_that_may_dial_in_may_be_asked_for_again() -> None:
 @in_virtual_time
 async def test_what_the_scheduler_knew_then_is_known_here() -> None:
     made = router()
-    knowing = asyncio.ensure_future(made.known(2))
+    knowing = asyncio.ensure_future(made.snapshot(2))
     for version in (1, 3):
         await asyncio.sleep(1.0)
         assert not knowing.done()
         made.see(replace(UP, version=version))
-    await knowing
-    await made.known(3)
+    assert await knowing == replace(UP, version=3)
+    phone = DeviceRecord(name="phone", address="d:0", profile="native", model="m", vocabulary="v")
+    made.see(replace(UP, version=4, devices={"phone": phone}))
+    assert (await made.snapshot(4)).devices == {"phone": phone}
+    assert await made.snapshot(4, devices=False) == replace(UP, version=4)
     assert now_s() == 2.0
 
 
