@@ -1,10 +1,11 @@
 """Virtual time: an asyncio event loop whose clock jumps to the next timer.
 
-Coroutines, tasks, futures and timers run unchanged, and take no time; only timers do. What is due at the same moment
-runs in the order it was asked for, so that a run repeats to the byte. There are no sockets, threads or signals.
+Coroutines, tasks, futures and timers run unchanged, and take no time; only timers do. Callbacks of
+the same moment run in the order they were scheduled, so that a run repeats to the byte. There are no sockets, threads
+or signals.
 
-There are libraries for this (looptime, timeless_loop). They keep asyncio's own loops with their selector, which runs
-timers of the same moment in any order and waits forever where nothing is left to happen.
+Libraries for this (looptime, timeless_loop) keep asyncio's own loops with their selector, which runs timers of the
+same moment in any order and waits forever when no timer is left.
 """
 
 from __future__ import annotations
@@ -21,21 +22,21 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-MOST_TIMERS = 1000  # before it is looked which of them are cancelled
-MOST_AT_ONCE = 10_000_000  # callbacks at one moment, before it is a live-lock
+MOST_TIMERS = 1000  # before cancelled ones are removed
+MOST_AT_ONCE = 10_000_000  # callbacks at one moment that count as a live-lock
 
 
 class Deadlock(RuntimeError):
-    """Nothing is left to happen, and what was to be run to its end is not there."""
+    """No callback is left, and the coroutine to run has not ended."""
 
 
 class Livelock(RuntimeError):
-    """Callbacks lead to callbacks without end."""
+    """Callbacks schedule callbacks without end."""
 
 
 class Handle(list[Any]):
-    """A callback to come, as [when, order of asking, callback, arguments]; what asyncio calls a (Timer)Handle. A list
-    is made and compared faster than anything else."""
+    """A scheduled callback, as [when, order, callback, arguments]; asyncio's (Timer)Handle. A list is made and
+    compared faster than anything else."""
 
     __slots__ = ()
 
@@ -51,13 +52,11 @@ class Handle(list[Any]):
 
 
 class VirtualLoop(asyncio.AbstractEventLoop):
-    """An event loop in virtual time. All of it runs in one context (`contextvars`), which nothing here makes use of.
+    """An event loop in virtual time. It runs in one context (`contextvars`), which nothing here uses.
 
-    events: callbacks that have run so far.
-
-    most_events: callbacks after which a run is taken for endless.
-
-    failures: what `call_exception_handler` was told; `run` raises the first.
+    events: callbacks run so far.
+    most_events: callbacks after which a run counts as endless.
+    failures: calls of `call_exception_handler`; `run` raises the first.
     """
 
     def __init__(self) -> None:
@@ -73,7 +72,8 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self.timer = self  # its times are exact, see cluster.timer
 
     def run(self, main: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine to its end; raises what it raises, Deadlock, Livelock, or the first error that nobody took.
+        """Run a coroutine to its end; raises what it raises, Deadlock, Livelock, or the first unhandled error of a
+        task.
 
         Another loop may run in this thread, as in a notebook: it stands still meanwhile.
         """
@@ -113,11 +113,13 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             if handle[2] is not None:
                 self._now = when = handle[0]
                 ready.append(handle)
-                while timers and timers[0][0] == when:  # asyncio, too, runs them before what they lead to
+                while (
+                    timers and timers[0][0] == when
+                ):  # like asyncio, run them before the callbacks that they schedule
                     ready.append(heappop(timers))
         self.events += count
 
-    # -- what asyncio asks of a loop --------------------------------------------------------------------
+    # -- asyncio's event loop interface --------------------------------------------------------------------
 
     def time(self) -> float:
         return self._now
@@ -144,7 +146,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         return handle
 
     def _forget_cancelled(self) -> None:
-        """Time limits are set for long and cancelled soon: where most timers are, those cost time and memory."""
+        """Remove cancelled timers: timeouts are long and cancelled soon, and many of them cost time and memory."""
         self._timers[:] = [handle for handle in self._timers if handle[2] is not None]
         heapify(self._timers)
         self._most = 2 * len(self._timers) + MOST_TIMERS
@@ -175,7 +177,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self.failures.append(context)
 
     def _timer_handle_cancelled(self, handle: Handle) -> None:
-        """It stays until its time comes, or until there are many."""
+        """Ignore it: a cancelled timer stays until its time comes, or until there are many."""
 
     async def shutdown_asyncgens(self) -> None:
-        """Nothing: generators are closed by whoever iterates them."""
+        """Do nothing: generators are closed by their consumers."""

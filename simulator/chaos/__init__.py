@@ -1,15 +1,15 @@
-"""Deterministic faults: a seed draws a small system, what is asked of it and what happens to it; then promises are
-checked. A failing seed replays to the byte.
+"""Deterministic faults: a seed draws a small system, its requests and faults; then promises are checked. A failing
+seed replays to the byte.
 
 Processes die and come back, devices leave for a while, links stall, are cut and heal, answers come late, the router or
 the scheduler is lost, a pool is drained, endpoints are full. Whatever happens, as long as one endpoint could finish a
 request and its reader can be reached:
 
 1. Every accepted request ends exactly once, whole; its tokens are those of an undisturbed run.
-2. Nobody waits longer between two deliveries, or for the end, than `promised_s`.
+2. No reader waits longer between two deliveries, or for the end, than `promised_s`.
 3. No session, task or block of memory is left behind.
 4. A device that leaves in mid-answer, and whose connection is back in time, goes on with the session that it had.
-5. The endpoint that the budget of races limits takes in no token beyond it, but where the other endpoint has failed.
+5. The endpoint that the budget of races limits takes in no token beyond it, unless the other endpoint has failed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["Fault", "Outcome", "play", "scenario"]
 
 
 MOST_EVENTS = 1_000_000
-"""Of a seed; few have as many as 20,000."""
+"""Most events of a seed; few have as many as 20,000."""
 
 
 def play(seed: int) -> Outcome:

@@ -1,4 +1,4 @@
-"""What became of a seed, and whether the promises were kept."""
+"""Outcome of a seed, and checks of the promises."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from tandem.simulator.runs.run import Unreachable
 from tandem.simulator.world.world import World
 
 ROUNDED = 1e-6
-"""Tokens."""
+"""Rounding error, tokens."""
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of a seed.
+    """Outcome of a seed.
 
-    broken: promises that were not kept, in words.
-    faults: those that really happened.
+    broken: broken promises, in words.
+    faults: faults that really happened.
     answers: to all requests.
-    refused: of these, those that were turned away before their first token.
-    longest_gap_s: between a request, its deliveries and its end.
+    refused: number of answers refused before their first token.
+    longest_gap_s: longest time between a request, its deliveries and its end.
     """
 
     seed: int
@@ -38,16 +38,16 @@ class Outcome:
 
 
 def promised_s(limits: Limits, wait_s: float) -> float:
-    """The longest that a reader waits where somebody could answer: an endpoint that is silent counts as lost after
-    `step_s`, or if it has given nothing yet, when it could have been reached, have admitted the request and given a
-    first token; its successor is up within `wait_s`, and has as long for a first token."""
+    """Return the longest that a reader waits if an endpoint can answer: a silent endpoint counts as lost after
+    `step_s`, or before its first token after the timeouts to connect, open and give it; its successor is up within
+    `wait_s`, and has as long for a first token."""
     timeouts = limits.timeouts
     first_s = timeouts.connect_s + timeouts.open_s + timeouts.first_s
     return max(timeouts.step_s, first_s) + wait_s + first_s
 
 
 def check(outcome: Outcome, world: FragileWorld) -> None:
-    """Add what was broken."""
+    """Add the broken promises to the outcome."""
     broken = outcome.broken
     limit_s = promised_s(world.config.limits.limits(), world.config.router.wait_s)
     for number, answer in enumerate(outcome.answers):
@@ -87,8 +87,8 @@ def check(outcome: Outcome, world: FragileWorld) -> None:
 
 
 def _reader_is_cut_off(answer: Answer, outcome: Outcome, world: World) -> bool:
-    """Whether it broke off since its reader is at a device that was not there, or behind a link that carried nothing.
-    (An answer that a device gives to its own reader, once it has begun, waits for the link to go on elsewhere.)"""
+    """Return whether an answer broke off because its reader's device or link was down. (An answer that a device gives
+    to its own reader, once begun, waits for the link before it goes on elsewhere.)"""
     hit = {
         f.kind
         for f in outcome.faults
@@ -105,7 +105,7 @@ def _reader_is_cut_off(answer: Answer, outcome: Outcome, world: World) -> bool:
 
 
 def _longest_gap_s(answer: Answer) -> float:
-    """The end counts, for it may come without a token."""
+    """Return the longest gap between deliveries; the end counts, as it may come without a token."""
     return max(b - a for a, b in pairwise([answer.arrival_s, *(answer.times_s or ()), answer.ended_s]))
 
 
@@ -116,8 +116,8 @@ def _tasks(loop: Any) -> list[str]:
 
 
 def _not_resumed(outcome: Outcome) -> list[str]:
-    """Answers whose device left and came back in time, and that have nevertheless broken off or begun another session,
-    though nothing else went wrong meanwhile."""
+    """Return answers whose device left and came back in time, but which broke off or began another session though
+    nothing else went wrong meanwhile."""
     broken = []
     for number, answer in enumerate(outcome.answers):
         meanwhile = [f for f in outcome.faults if _during(f, answer)]
@@ -139,9 +139,8 @@ def _during(fault: Fault, answer: Answer) -> bool:
 
 
 def _overspent(outcome: Outcome, world: FragileWorld) -> list[str]:
-    """Whether the endpoint that the budget limits took in more than it may: for all races together, or for one of them
-    although the other endpoint had not failed. A router that dies takes its books along, and its successor plans a race
-    that goes on anew."""
+    """Return whether the limited endpoint took in more than its budget: over all races, or in one of them although the
+    other endpoint had not failed. A router that dies loses its budget; its successor plans a continued race anew."""
     racing = world.config.racing
     by_device = racing.exchange_rate == DEAR_JOULE
     broken, spent = [], 0.0

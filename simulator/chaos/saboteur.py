@@ -1,4 +1,4 @@
-"""Makes faults happen, in a world whose router and scheduler may be lost."""
+"""Injects faults into a world whose router and scheduler may be lost."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from tandem.simulator.world.world import World
 
 T = TypeVar("T")
 
-RESTART_S = 8.0  # a dead replica's successor answers after so long, as measured with Ray Serve
+RESTART_S = 8.0  # until a dead replica's successor answers, as measured with Ray Serve
 OTHERS = 9  # processes that may slow a server down
 
 
 class FragileWorld(World):
     """A world whose router and scheduler may be lost.
 
-    deaf_until_s: the scheduler is not there until then, and nothing is listed.
-    limits: by raced request, what the endpoint that the budget limits may take in, until the other one has failed.
+    deaf_until_s: until when the scheduler is down, so that nothing is listed.
+    limits: by raced request, what the limited endpoint may take in while the other one has not failed.
     allowed: tokens that the budget allows all races together, as each router has planned them.
-    losses: endpoints that were gone, whether each was a device, and when.
+    losses: lost endpoints: whether each was a device, and when.
     """
 
     def __init__(self, config: Config) -> None:
@@ -38,7 +38,7 @@ class FragileWorld(World):
         self.allowed = 0.0
         self.losses: list[tuple[bool, float]] = []
         self._planned: set[tuple[Experience, int]] = set()  # by router and request
-        self._router_back: asyncio.Future[None] | None = None  # None: it is there
+        self._router_back: asyncio.Future[None] | None = None  # None while it is up
         self._asking: dict[asyncio.Task[Any], None] = {}
         super().__init__(config)
 
@@ -54,12 +54,12 @@ class FragileWorld(World):
         return await self._ask(partial(super().place, wanted))
 
     def free(self, report: PlaceReport) -> None:
-        """A place at a router that is no more is nobody's."""
+        """Free a place; a place of a lost router is gone with it."""
         if self._router_back is None:
             super().free(report)
 
     async def _ask(self, question: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """As the ingress does: if the router dies over it, its successor is asked."""
+        """Ask the router as the ingress does: if it dies meanwhile, its successor is asked."""
         while True:
             if self._router_back is not None:
                 await asyncio.shield(self._router_back)
@@ -87,19 +87,19 @@ class FragileWorld(World):
         super()._lost(gone)
 
     def report(self, reports: Sequence[Report]) -> None:
-        """What answers have taught is lost without a router."""
+        """Report what answers have taught; lost while there is no router."""
         if self._router_back is None:
             super().report(reports)
 
     def refresh(self) -> None:
-        """Without a scheduler, or without somebody to tell, later."""
+        """Refresh the listing; later, while there is no scheduler or router."""
         if self.loop.time() < self.deaf_until_s or self._router_back is not None:
             self.refresh_soon()
         else:
             super().refresh()
 
     def lose_router(self) -> bool:
-        """It dies, and whoever waits for it hears of that; False if there was none."""
+        """Kill the router and fail its pending calls; False if there was none."""
         if self._router_back is not None:
             return False
         self._router_back = self.loop.create_future()
@@ -108,7 +108,7 @@ class FragileWorld(World):
         return True
 
     def replace_router(self) -> None:
-        """Its successor is there, which knows nothing."""
+        """Start a router with an empty state."""
         assert self._router_back is not None
         self.restart_router()
         self._router_back.set_result(None)
@@ -117,16 +117,16 @@ class FragileWorld(World):
 
 
 class Saboteur:
-    """Makes faults happen, until the end. done: those that did. A device has one at a time."""
+    """Injects faults, until the end. done: faults that happened. A device has one at a time."""
 
     def __init__(self, world: FragileWorld) -> None:
         self.done: list[Fault] = []
         self._world, self._over, self._silent = world, False, False
-        self._hit: set[int] = set()  # devices that have one now
+        self._hit: set[int] = set()  # devices with a fault now
         self._running: dict[asyncio.Task[None], None] = {}
 
     def begin(self, fault: Fault) -> None:
-        """It happens now; what was broken is mended after its time."""
+        """Begin a fault; it is repaired after its time."""
         acts: dict[str, Callable[[Fault], Awaitable[None]]] = {
             "kill": self._kill,
             "restart": self._leave,
@@ -149,10 +149,10 @@ class Saboteur:
         task.add_done_callback(lambda done: self._running.pop(done, None))
 
     async def end(self) -> None:
-        """Return when all is mended. Nothing breaks any more."""
+        """Inject no further faults; return when all are repaired."""
         self._over = True
         while self._running:
-            await asyncio.wait(self._running)  # gives way even where all are done
+            await asyncio.wait(self._running)  # yields to the loop even if all are done
 
     async def _kill(self, fault: Fault) -> None:
         world = self._world
@@ -167,8 +167,8 @@ class Saboteur:
         world.refresh()
 
     async def _drain(self, fault: Fault) -> None:
-        """A replica takes nothing new, and goes when its sessions have ended or its time is over; first there is
-        another one."""
+        """Start a new replica, then drain one: it takes no new sessions, and ends when its sessions have, or after its
+        time."""
         world = self._world
         if (server := self._victim(fault)) is None:
             return
@@ -184,14 +184,14 @@ class Saboteur:
             await each.kill()
 
     def _victim(self, fault: Fault, among: Sequence[Server] | None = None) -> Server | None:
-        """One of the replicas (all verifiers) that are up; without any, nothing happens."""
+        """Return one of the running replicas (all verifiers); None, and the fault does not happen, if there is none."""
         if up := [s for s in (self._world.servers if among is None else among) if s.up]:
             return up[fault.target % len(up)]
         self.done.remove(fault)
         return None
 
     def _hits(self, fault: Fault) -> bool:
-        """Whether the device has no fault yet; otherwise nothing happens."""
+        """Return whether the device has no fault yet; otherwise this one does not happen."""
         if fault.target in self._hit:
             self.done.remove(fault)
             return False
@@ -199,7 +199,7 @@ class Saboteur:
         return True
 
     async def _drafter(self, fault: Fault) -> None:
-        """A drafter dies; another one takes its place beside its server, if that is still there."""
+        """Kill a drafter; another one replaces it beside its server, if that is still up."""
         world = self._world
         if (drafter := self._victim(fault, world.drafters)) is None:
             return
@@ -211,7 +211,7 @@ class Saboteur:
             world.refresh()
 
     async def _silence(self, fault: Fault) -> None:
-        """Nothing crosses between a replica and all others, and nobody is told. One at a time: others must be left."""
+        """Cut a replica off from all others, without any error. One at a time: others must be left."""
         among = [] if self._silent else [s for s in self._world.servers if s.path is not None]
         if (server := self._victim(fault, among)) is None:
             return
@@ -223,7 +223,7 @@ class Saboteur:
         self._silent = False
 
     async def _leave(self, fault: Fault) -> None:
-        """The device's process dies, and another one takes its place, at once or after a while."""
+        """Kill the device's process; another one replaces it, at once or after a while."""
         if self._hits(fault):
             await self._world.devices.leave(fault.target)
             await asyncio.sleep(fault.seconds if fault.kind == "leave" else 0.0)
@@ -242,7 +242,7 @@ class Saboteur:
             self._hit.remove(fault.target)
 
     async def _away(self, fault: Fault) -> None:
-        """The device's connection breaks while it drives an answer of its own in mode split, and is resumed in time."""
+        """Break the device's connection while it drives an answer in mode split; it is resumed in time."""
         there = self._world.devices[fault.target]
         if there.outer is None or not there.outer.sessions:
             self.done.remove(fault)
@@ -265,13 +265,13 @@ class Saboteur:
             self._hit.remove(fault.target)
 
     async def _late(self, fault: Fault) -> None:
-        """Other processes compute on a server for a while."""
+        """Load a server with other processes for a while."""
         if (server := self._victim(fault)) is not None:
             for _ in range(OTHERS):
                 server.hardware.compute(fault.seconds / 4 / OTHERS, lambda: None)
 
     async def _router(self, fault: Fault) -> None:
-        """The router dies; requests ask its successor, which knows nothing of what was learnt."""
+        """Kill the router; requests ask its successor, whose state is empty."""
         if not self._world.lose_router():
             self.done.remove(fault)
             return
@@ -279,7 +279,7 @@ class Saboteur:
         self._world.replace_router()
 
     async def _scheduler(self, fault: Fault) -> None:
-        """Nobody hears what comes and goes."""
+        """Stop the directory's updates."""
         self._world.deaf_until_s = self._world.loop.time() + fault.seconds / 4
 
 

@@ -1,4 +1,4 @@
-"""What a seed draws: a small system, its requests, and what happens to it."""
+"""Scenario drawn by a seed: a small system, its requests, and its faults."""
 
 from __future__ import annotations
 
@@ -14,22 +14,28 @@ from tandem.simulator.workload import Request
 from tandem.simulator.world.network import RESUME_S, SILENCE_S
 
 LAST_FAULT_S = 60.0
-HURRY = 10.0  # times as fast requests and faults come where room is tight
-SHORT_RACES = 40  # in some runs, beside all else
-SESSIONS = 8  # that a device works on at a time
+HURRY = 10.0  # factor on the rates of requests and faults if room is tight
+SHORT_RACES = 40  # additional requests in some runs
+SESSIONS = 8  # most sessions of a device
 DEVICE_FAULTS = ("restart", "cut", "stall", "leave", "away")
 FATAL_FAULTS = ("kill", "restart", "cut", "drain", "leave", "drafter", "silence")
-FATAL = 3  # of these in a run at most, fewer than the endpoints that a request may lose
+FATAL = 3  # most fatal faults in a run, fewer than the endpoints that a request may lose
 LIMITS = {"open_s": 5.0, "first_s": 20.0, "step_s": 15.0}
 WAIT_S = 15.0
-"""Time limits shorter than the application's, so that what follows from them is worth a promise."""
+"""Timeouts shorter than the application's, so that the promises that follow from them are strict."""
 DEAR_JOULE = 1e-4
-"""Dollars: the devices are then the constrained endpoints."""
+"""Dollars per joule with which the devices are the constrained endpoints."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What happens. at_s: when; kind: a method of `Saboteur`; target: whom it concerns; seconds: for how long."""
+    """A fault.
+
+    at_s: when it happens.
+    kind: method of `Saboteur`.
+    target: index of what it hits.
+    seconds: duration.
+    """
 
     at_s: float
     kind: str
@@ -38,11 +44,11 @@ class Fault:
 
 
 def scenario(seed: int) -> tuple[Config, list[Request], list[Fault]]:
-    """A small system, its requests, and faults that leave somebody to answer."""
+    """Return a small system, its requests, and faults that leave an endpoint to answer."""
     random, more = (
         Random(seed),
         Random(f"more of {seed}"),
-    )  # what is drawn from one leaves the others as they are
+    )  # separate generators: draws from one leave the others as they are
     split, sketch = Random(f"split of {seed}"), Random(f"sketches of {seed}")
     held, burst = Random(f"models of {seed}"), Random(f"bursts of {seed}")
     others = [
@@ -143,7 +149,7 @@ def scenario(seed: int) -> tuple[Config, list[Request], list[Fault]]:
     ]
     if more.random() < 0.2 and not tight:  # the budget of a few races is hard to overspend
         races = [_short_race(more, devices) for _ in range(SHORT_RACES)]
-        if burst.random() < 0.5:  # about as many at once as the devices have room for
+        if burst.random() < 0.5:  # about as many at once as fit the devices
             at_s, many = burst.uniform(0, LAST_FAULT_S), SESSIONS * devices
             races = [*(replace(race, arrival_s=at_s) for race in races[:many]), *races[many:]]
         requests = sorted([*requests, *races], key=lambda request: request.arrival_s)
@@ -159,7 +165,7 @@ def scenario(seed: int) -> tuple[Config, list[Request], list[Fault]]:
     fatal = sum(fault.kind in FATAL_FAULTS for fault in faults)
     second = [more.choice(["leave", "drafter", "silence"]) for _ in range(more.randint(0, 2))]
     faults += _faults(more, second, servers, devices, fatal) + away
-    if tight:  # more is asked at once than there is room for
+    if tight:  # more requests at once than there is room for
         requests = [replace(request, arrival_s=request.arrival_s / HURRY) for request in requests]
         faults = [replace(fault, at_s=fault.at_s / HURRY) for fault in faults]
     return config, requests, faults
@@ -201,14 +207,14 @@ def _sketched(random: Random, devices: int) -> Request:
 
 
 def _away(random: Random, request: Request) -> Fault:
-    """The request's device leaves while it is answered, and comes back in time."""
+    """Return a fault in which the request's device leaves while it is answered, and comes back in time."""
     assert request.device is not None
     at_s = request.arrival_s + random.uniform(0.1, 2.0)
     return Fault(at_s, "away", request.device, random.uniform(0.2, 0.9 * RESUME_S))
 
 
 def _faults(random: Random, kinds: Sequence[str], servers: int, devices: int, fatal: int = 0) -> list[Fault]:
-    """Of these kinds, but no more than FATAL that are; fatal: those that there are already."""
+    """Draw faults of these kinds, with at most FATAL fatal ones; fatal: number of fatal ones drawn before."""
     faults = []
     for kind in kinds:
         fatal += kind in FATAL_FAULTS

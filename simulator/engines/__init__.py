@@ -1,1 +1,1 @@
-"""Engines in virtual time: what a step takes, and which tokens come."""
+"""Engines in virtual time: timed steps with scripted tokens."""

@@ -1,5 +1,5 @@
-"""A device's model in a simulation: what a script says, in no time. The live `cluster.devices.device.Device` around
-it takes the time."""
+"""A simulated device's model: scripted tokens, in no time. The live `cluster.devices.device.Device` around it adds the
+time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tandem.simulator.engines.script import EOS, Script
 
 
 class ScriptedEngine:
-    """Generates and drafts; shared by all devices that run this model."""
+    """Engine that generates and drafts from a script; shared by all devices that run this model."""
 
     def __init__(self, script: Script, info: EngineInfo) -> None:
         self.info, self.script = info, script
@@ -25,11 +25,15 @@ class ScriptedEngine:
         return EngineStats()
 
     async def close(self) -> None:
-        """Nothing runs here."""
+        pass
 
 
 class ScriptedSession(BaseSession):
-    """number: of the request; length: tokens of its output so far, drafts included."""
+    """Session of a ScriptedEngine.
+
+    number: of the request.
+    length: tokens of its output so far, drafts included.
+    """
 
     def __init__(self, engine: ScriptedEngine, number: int, most: int, length: int) -> None:
         super().__init__(engine.info)

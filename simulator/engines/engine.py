@@ -1,4 +1,4 @@
-"""The live engine's core in virtual time: a timer stands in for the forward pass, a script for its tokens."""
+"""The live engine's core in virtual time: a timer replaces the forward pass, a script its tokens."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from tandem.simulator.clock import Handle, VirtualLoop
 from tandem.simulator.engines.script import EOS, VOCAB_SIZE, VOCABULARY, Script
 from tandem.simulator.hardware import StepTimer
 
-SHORTEST_WAIT_S = 1e-6  # of an engine that has nothing to do before something is due
+SHORTEST_WAIT_S = 1e-6  # of an idle engine until a timer is due
 
 
 class Hardware:
-    """What engines compute on. Steps that overlap each get an equal share of it, as processes do on a CPU or a GPU.
+    """Hardware that engines share. Overlapping steps get equal shares of it, as processes do on a CPU or a GPU.
 
     busy_s: seconds in which it computed.
     """
@@ -34,18 +34,18 @@ class Hardware:
     def __init__(self, loop: VirtualLoop) -> None:
         self.busy_s = 0.0
         self._loop = loop
-        self._steps: list[_Step] = []  # under way
-        self._since_s = 0.0  # when what is left of them was last reckoned
-        self._timer: Handle | None = None  # of the one that ends first
+        self._steps: list[_Step] = []  # running
+        self._since_s = 0.0  # when their rest was last computed
+        self._timer: Handle | None = None  # of the step that ends first
 
     def compute(self, seconds: float, done: Callable[[], object]) -> None:
-        """Begin a step that would take so long alone."""
+        """Begin a step that would take `seconds` alone."""
         self._reckon()
         self._steps.append(_Step(seconds, done))
         self._arm()
 
     def _reckon(self) -> None:
-        """Take off what was computed since the last time."""
+        """Subtract the work done since the last call."""
         now, steps = self._loop.time(), self._steps
         if steps:
             seconds = now - self._since_s
@@ -71,7 +71,7 @@ class Hardware:
 
 
 class _Step:
-    """left_s: what it would still take alone."""
+    """A running step. left_s: seconds that it would still take alone."""
 
     __slots__ = ("done", "left_s")
 
@@ -83,7 +83,7 @@ _left_s = attrgetter("left_s")
 
 
 class Alarm:
-    """When an engine takes its next turn, where that is certain."""
+    """Timer of an engine's next turn."""
 
     __slots__ = ("_handle", "_loop", "_turn")
 
@@ -92,17 +92,17 @@ class Alarm:
         self._handle: Handle | None = None
 
     def ring_at(self, when: float) -> None:
-        """Take the turn then, if none is due before."""
+        """Take the turn at `when`, unless one is due before."""
         if self._handle is not None:
             if self._handle.when() <= when:
                 return
             self._handle.cancel()
         loop = self._loop
-        # what comes in at the same moment is seen together: in the loop's next round, not at once
+        # in the loop's next round, not at once: commands of the same moment are seen together
         self._handle = loop.call_soon(self._ring) if when <= loop.time() else loop.call_at(when, self._ring)
 
     def stop(self) -> None:
-        """Ring no more; whose turn it was is freed."""
+        """Cancel the turn for good and release its callback."""
         if self._handle is not None:
             self._handle.cancel()
         self._turn = _nothing
@@ -117,13 +117,12 @@ def _nothing() -> None:
 
 
 Chunk = tuple[int, int, bool]
-"""What a step computes of one session: so many positions, after so many, and whether it is a window rather than a
-prompt."""
+"""Positions of one session in a step: how many, after how many, and whether they are a window rather than prompt."""
 
 
 def step_s(timer: StepTimer, chunks: Iterable[Chunk], padded: bool) -> float:
-    """How long a step takes. padded: a batch costs what its longest sequence and its widest window would cost
-    everybody."""
+    """Return the seconds of a step. padded: whether all sequences of a batch cost as much as its longest one and its
+    widest window."""
     tokens = sequences = context = longest = widest = 0
     prefills: list[tuple[int, int]] = []
     for grant, computed, is_window in chunks:
@@ -142,12 +141,12 @@ def step_s(timer: StepTimer, chunks: Iterable[Chunk], padded: bool) -> float:
 
 
 def work_s(timer: StepTimer, work: Work, padded: bool = False) -> float:
-    """The same of a core's step."""
+    """Return the seconds of a core's step; see `step_s`."""
     return step_s(timer, [(grant, s.computed, grant == s.window) for s, grant in work], padded)
 
 
 class TimedRunner:
-    """Steps whose tokens a script knows. block_bytes: of KV cache."""
+    """Runner with scripted tokens. block_bytes: of KV cache."""
 
     def __init__(self, script: Script, block_bytes: float) -> None:
         self._script, self._block_bytes = script, block_bytes
@@ -164,14 +163,14 @@ class TimedRunner:
         return outcomes
 
     def copy_block(self, source: int, target: int) -> None:
-        """Nothing: there are no keys and values."""
+        """Do nothing: there are no keys and values."""
 
     def host_copies(self, settings: HostMemory, clock: Callable[[], float]) -> HostCopies:
         return EmulatedBus(self._block_bytes, settings, clock)
 
 
 class TimedDriver:
-    """Takes a core through its steps on a virtual clock: the counterpart of `engine.core.thread.ThreadDriver`."""
+    """Drives a core on a virtual clock: the counterpart of `engine.core.thread.ThreadDriver`."""
 
     def __init__(
         self,
@@ -180,11 +179,11 @@ class TimedDriver:
         seconds: Callable[[Work], float],
         hardware: Hardware,
     ) -> None:
-        """seconds: what a step takes."""
+        """seconds: duration of a step."""
         self.running = True
         self._core, self._loop, self._seconds, self._hardware = core, loop, seconds, hardware
         self._commands: deque[Command] = deque()
-        self._computing = False  # a step is under way
+        self._computing = False  # whether a step is running
         self._alarm = Alarm(loop, self._turn)
 
     def submit(self, command: Command) -> None:
@@ -236,8 +235,13 @@ def timed_engine(
     token_bytes: float = 0.0,
     padded: bool = False,
 ) -> CoreEngine:
-    """An engine in virtual time. hardware: shared with others, None for its own; context: tokens of prompt and output;
-    token_bytes: of KV cache a token; padded: see `step_s`."""
+    """Return an engine in virtual time.
+
+    hardware: shared with others; None for its own.
+    context: most tokens of prompt and output.
+    token_bytes: KV cache per token.
+    padded: see `step_s`.
+    """
     runner = TimedRunner(script, token_bytes * config.block_size)
     core = Core(runner, config, loop.time)
     driver = TimedDriver(core, loop, partial(work_s, timer, padded=padded), hardware or Hardware(loop))

@@ -1,13 +1,13 @@
-"""What the drafter of a split model thinks of the next token, in a way that agrees with what turns out to be right.
+"""A split model's drafter: guesses of the next token, consistent with the acceptance that the workload prescribes.
 
-A guess is a distribution over tokens whose best has the probability c and the others (1 − c)·c, (1 − c)²·c and so on:
-the geometric one. Which of them is right is drawn from that very distribution, so the drafter is calibrated: of tokens
-drafted with c, a share of c is accepted; of the others, the second is right with c again. Whether the best one is right
-the workload says (`Request.acceptance`); c is drawn from what remains possible then, where before it was known
-c ~ Beta(s, 1), whose mean s/(1 + s) is the share that is accepted: s, the drafter's sureness, follows from that share.
-A workload that was recorded may say c as well (`Request.confidence`).
+A guess is a geometric distribution over tokens: the best has probability c, the others (1 − c)·c, (1 − c)²·c and so
+on. The right token is drawn from that very distribution, so the drafter is calibrated: of tokens drafted with c, a
+share of c is accepted; of the others, the second is right with c again. The workload decides whether the best one is
+right (`Request.acceptance`); c is drawn from its posterior, where the prior is c ~ Beta(s, 1), whose mean s/(1 + s) is
+the share that is accepted: s, the drafter's sureness, follows from that share. A recorded workload may prescribe c as
+well (`Request.confidence`).
 
-After a wrong token a drafter goes on as sure as ever, and nothing that it says is right.
+After a wrong token a drafter goes on with the same confidence, and all its tokens are wrong.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import numpy as np
 
 from tandem.simulator.engines.script import TOKEN, Script
 
-WIDTH = 8  # tokens that a guess names
-LEAST = 1e-9  # that a probability is from 0 and from 1
-_WRONG = 2**30  # tokens that nobody says
+WIDTH = 8  # tokens in a guess
+LEAST = 1e-9  # distance of probabilities from 0 and from 1
+_WRONG = 2**30  # tokens of no model
 _RANKS = np.arange(WIDTH)
 
 
@@ -33,14 +33,14 @@ class Guess(NamedTuple):
 
 
 class Guesses:
-    """Of all requests of a script. seed: of what is drawn."""
+    """Guesses for all requests of a script. seed: of the random numbers."""
 
     def __init__(self, script: Script, sureness: float, seed: int) -> None:
         self._script, self._sureness, self._seed = script, sureness, seed
         self._chances: dict[int, list[list[float]]] = {}
 
     def after(self, number: int, output: list[int]) -> Guess:
-        """What is thought to follow this output of a request. The same at any time."""
+        """Return the guess that follows this output of a request; deterministic."""
         position, s = len(output), self._sureness
         chances = self._chances_of(number)
         first, second, third = chances[position % len(chances)]

@@ -1,4 +1,4 @@
-"""Hidden states of a simulation: as many rows, and as many bytes on a link, as real ones, and nothing in them."""
+"""Simulated hidden states: the rows and bytes on a link of real ones, without content."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _row_bytes = lru_cache(row_bytes)
 
 
 def rows(count: int) -> np.ndarray:
-    """So many, of no width."""
+    """Return `count` rows of no width."""
     return np.empty((count, 0), np.float32)
 
 
 def codec(hidden: int) -> Codec:
-    """Between rows of no width and tensors of this one, whose bytes take no memory."""
+    """Return a codec between rows of no width and tensors of width `hidden`, whose bytes take no memory."""
 
     def pack(hidden_states: np.ndarray, kind: Kind) -> Tensor:
         count = len(hidden_states)

@@ -1,10 +1,10 @@
-"""Which tokens the models of a simulation say. Only its engines look here: how long an answer is and which drafts are
-accepted, nobody else may know before it happens.
+"""Scripted tokens of all models in a simulation. Only its engines read it: no policy may know an answer's length or
+acceptance before they happen.
 
-A request's prompt begins with its number, so that an engine knows it, and no two prompts share a prefix, but for those
-that are said to; in these the number comes after what they share. A token of the output tells its position, so that one
-that is lost or said twice shows; a drafter says the same as the target where the workload's acceptance sequence has a
-1, and something else where it has a 0. Verification then compares tokens, as with greedy decoding.
+A request's prompt begins with its number, by which an engine knows it, so that no two prompts share a prefix unless
+they are meant to; then the number follows the shared prefix. A token of the output tells its position, so that a lost
+or repeated one shows; a drafter's token equals the target's if the workload's acceptance sequence has a 1, and differs
+if it has a 0. Verification then compares tokens, as with greedy decoding.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from tandem.simulator.workload import Request
 
 EOS, WRONG = 2, 3
-TOKEN = 5  # the first of an output; the others count up from it
+TOKEN = 5  # the first token of an output; the others count up from it
 FIRST = 16  # the number of the first request
 VOCABULARY = "simulated"
 VOCAB_SIZE = 2**31
@@ -27,14 +27,14 @@ class Script:
     def __init__(self) -> None:
         self._requests: dict[int, Request] = {}
         self._firsts: dict[int, int] = {}  # of outputs that do not count up from TOKEN
-        self._shared: dict[int, int] = {}  # tokens of prefixes, by their first one
+        self._shared: dict[int, int] = {}  # length of prefixes, by their first token
         self._next = FIRST
 
     def add(self, request: Request, first: int = TOKEN, shared: tuple[int, int] = (0, 0)) -> tuple[int, ...]:
-        """A request enters: its prompt.
+        """Add a request and return its prompt.
 
-        first: the first token of its output.
-        shared: the prefix that its prompt shares with others: its first token, nobody's number, and how many it has.
+        first: first token of its output.
+        shared: prefix that its prompt shares with others: first token, which is no request's number, and length.
         """
         number, self._next = self._next, self._next + 1
         self._requests[number] = request
@@ -48,21 +48,20 @@ class Script:
         return (prefix,) + (_FILL,) * (tokens - 1) + (number,) + (_FILL,) * rest
 
     def number(self, tokens: Sequence[int]) -> int:
-        """Of the request whose prompt they begin with."""
+        """Return the number of the request whose prompt begins `tokens`."""
         return tokens[self._shared.get(tokens[0], 0)]
 
     def request(self, number: int) -> Request:
-        """As it entered."""
         return self._requests[number]
 
     def own(self, number: int, position: int) -> int:
-        """The target's token at an output position."""
+        """Return the target's token at an output position."""
         if position + 1 >= self._requests[number].output_tokens:
             return EOS
         return self._firsts.get(number, TOKEN) + position
 
     def draft(self, number: int, position: int, count: int = 1) -> list[int]:
-        """A drafter's tokens from there on, so many, or as far as its EOS."""
+        """Return a drafter's next `count` tokens from a position, up to its EOS."""
         request = self._requests[number]
         acceptance, last = request.acceptance or (), request.output_tokens - 1
         ids: list[int] = []
@@ -78,7 +77,7 @@ class Script:
         return ids
 
     def judge(self, number: int, position: int, drafts: Sequence[int]) -> tuple[int, int]:
-        """(how many of the drafts from an output position on stand, the target's own token after those)."""
+        """Return how many of the drafts from an output position are accepted, and the target's next token."""
         last, first = self._requests[number].output_tokens - 1, self._firsts.get(number, TOKEN)
         for i, draft in enumerate(drafts, position):
             own = first + i if i < last else EOS
@@ -88,6 +87,6 @@ class Script:
         return len(drafts), first + end if end < last else EOS
 
     def answer(self, number: int) -> list[int]:
-        """The whole output."""
+        """Return the whole output."""
         last = self._requests[number].output_tokens - 1
         return [*range(TOKEN, TOKEN + last), EOS]

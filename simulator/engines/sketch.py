@@ -1,9 +1,8 @@
-"""Sketches in virtual time: what the target would write of one, and small models from it, as a script has it.
+"""Sketches in virtual time: what the target would write, and small models from it, as scripted.
 
-A request may bring its answer's outline. Where it does not, the answer's sentences are about equally long, and so are
-the sketch's notes; the target tells the answer's length as well as models do, not as the trace has it. What somebody
-writes of an answer's sentence are the answer's own tokens, so that one that is lost, said twice or out of its place
-shows.
+A request may bring its answer's outline. Otherwise the answer's sentences are about equally long, and so are the
+sketch's notes; the target estimates the answer's length with an error like real models'. Expansions are the answer's
+own tokens, so that one that is lost, repeated or misplaced shows.
 """
 
 from __future__ import annotations
@@ -20,20 +19,20 @@ from tandem.simulator.engines.script import EOS, TOKEN, Script
 from tandem.simulator.workload import Outline, Request
 
 HEAD = 4
-"""Tokens of a sketch that say how long the answer will be."""
+"""Tokens of a sketch that state the expected length of the answer."""
 SKETCHES = 2**28
 """The first token of the first sketch; those of the others follow."""
 
 
 @dataclass(frozen=True, slots=True)
 class SketchShape:
-    """Of all sketches.
+    """Shape of all sketches.
 
-    share: of the answer's tokens that its sketch has.
+    share: length of a sketch as a share of its answer's.
     sentence: tokens of a sentence of the answer.
-    length_error: standard deviation of the logarithm of the length that is told over the true one.
-    asking: tokens that are asked in beside the question.
-    seed: of what is drawn.
+    length_error: standard deviation of the logarithm of estimated over true length.
+    asking: tokens that the sketch prompt adds to the question.
+    seed: of the random numbers.
     """
 
     share: float = 0.3
@@ -44,13 +43,13 @@ class SketchShape:
 
 
 class ScriptedFormat:
-    """As `engine.sketch.base.SketchFormat`."""
+    """Scripted counterpart of `engine.sketch.base.SketchFormat`."""
 
     end = EOS
 
     def __init__(self, script: Script, shape: SketchShape) -> None:
         self._script, self._shape = script, shape
-        self._begun: dict[int, Outline] = {}  # by first token
+        self._begun: dict[int, Outline] = {}  # by first token of the answer
         self._of: dict[int, tuple[int, Outline]] = {}  # first token and outline, by the question's number
         self._next = SKETCHES
 
@@ -90,7 +89,7 @@ class ScriptedFormat:
         )
 
     def expand(self, question: Question, sketch: Sketch, note: int) -> list[int]:
-        """Its sentence's note comes last: what goes before is the same for all."""
+        """Return the expansion prompt of a note. The sentence's note comes last, so that prompts share a prefix."""
         first, outline = self._of[question.prompt[0]]
         written = outline.notes[-1][1] - outline.notes[0][0]
         shared = len(question.prompt) + self._shape.asking + written
@@ -105,7 +104,7 @@ class ScriptedFormat:
         return " ".join(map(str, note))
 
     def line(self, note: Sequence[int]) -> list[int]:
-        """Nothing: what is shown before an answer is no part of it, and nobody looks."""
+        """Return nothing: the sketch shown before an answer is not evaluated."""
         return []
 
     def gap(self) -> list[int]:
@@ -113,6 +112,6 @@ class ScriptedFormat:
 
 
 def _parts(tokens: int, parts: int) -> list[tuple[int, int]]:
-    """Where each of so many about equally long ones begins and ends."""
+    """Return where each of `parts` about equally long parts begins and ends."""
     ends = [round(tokens * i / parts) for i in range(parts + 1)]
     return list(pairwise(ends))

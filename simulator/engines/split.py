@@ -1,4 +1,4 @@
-"""A split model in virtual time: the live outer part and middle over timers, with nothing in their hidden states."""
+"""A split model in virtual time: the live outer part and middle over timers, with empty hidden states."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tandem.simulator.engines.hidden_states import codec, rows
 from tandem.simulator.engines.script import EOS, VOCAB_SIZE, VOCABULARY, Script
 from tandem.simulator.hardware import Ends, StepTimer
 
-SOON_S = 1e-6  # what is there already
+SOON_S = 1e-6  # for results that are there already
 
 
 def _info(model: str, context: int, split: SplitInfo, *capabilities: str) -> EngineInfo:
@@ -31,7 +31,7 @@ def _info(model: str, context: int, split: SplitInfo, *capabilities: str) -> Eng
 
 
 class TimedMiddleRunner(TimedRunner):
-    """Steps that give back as many rows as are wanted."""
+    """Runner that returns empty hidden states of the requested rows."""
 
     def run(self, work: Work, complete: Sequence[CoreSequence]) -> list[Outcome]:
         return [Outcome(0, 0, hidden=rows(s.window)) for s in complete]
@@ -48,7 +48,7 @@ def timed_middle(
     token_bytes: float = 0.0,
     padded: bool = False,
 ) -> MiddleEngine:
-    """As `simulator.engines.engine.timed_engine`."""
+    """Return a middle in virtual time; see `simulator.engines.engine.timed_engine`."""
     core = Core(TimedMiddleRunner(Script(), token_bytes * config.block_size), config, loop.time)
     driver = TimedDriver(core, loop, partial(work_s, timer, padded=padded), hardware)
     info = _info(model, config.kv_tokens, split, "forward")
@@ -56,7 +56,7 @@ def timed_middle(
 
 
 class TimedOuterRunner(TimedRunner):
-    """Drafts what guesses say, and judges as the script does. drafts: whether anything does."""
+    """Runner that drafts by guesses and judges by the script. drafts: whether there is a drafter."""
 
     def __init__(self, script: Script, guesses: Guesses, ends: Ends, drafts: bool) -> None:
         super().__init__(script, 0.0)
@@ -70,7 +70,7 @@ class TimedOuterRunner(TimedRunner):
         return [self._drafted(s) if _drafting(s) else Outcome(0, 0) for s in complete]
 
     def judge(self, s: OuterSequence, deep: object) -> Outcome:
-        """What the whole model says of the session's task."""
+        """Return the whole model's outcome of the session's task."""
         (outcome,) = super().run([], [s])
         return outcome
 
@@ -79,7 +79,7 @@ class TimedOuterRunner(TimedRunner):
         return Outcome(0, int(guess.ids[0]), q=guess)
 
     def seconds(self, work: Work) -> float:
-        """What a step takes."""
+        """Return the seconds of a step."""
         ends = self._ends
         drafting = sum(_drafting(s) and s.computed + grant == s.goal for s, grant in work)
         if ends.heads is None:
@@ -87,8 +87,8 @@ class TimedOuterRunner(TimedRunner):
         return self._with_heads(work, ends.heads)
 
     def _with_heads(self, work: Work, heads_s: float) -> float:
-        """Heads give a draft at once, from what the model has said last; all of its tokens then pass the first layers
-        together."""
+        """Return the seconds of a step with draft heads, which draft at once from the model's last state; all drafted
+        tokens then pass the first layers together."""
         began = False
         passing: Work = []
         for s, grant in work:
@@ -109,7 +109,7 @@ def _drafting(s: CoreSequence) -> bool:
 
 
 class TimedOuterEngine(OuterEngine):
-    """Judging takes its time here: the live one does it between two steps."""
+    """Outer engine in which judging takes its time; the live one judges between two steps."""
 
     def __init__(
         self,
@@ -129,20 +129,18 @@ class TimedOuterEngine(OuterEngine):
         self._session = TimedOuterSession
 
     async def take(self, rows: int) -> None:
-        """Return when the head has made logits of so many rows."""
+        """Return when the head has computed logits of `rows` rows."""
         done: asyncio.Future[None] = asyncio.Future(loop=self._loop)
         self._hardware.compute(self._ends.head(rows), partial(_set, done))
         await done
 
 
 def _set(done: asyncio.Future[None]) -> None:
-    if not done.done():  # whoever waited may have left
+    if not done.done():  # the waiter may have left
         done.set_result(None)
 
 
 class TimedOuterSession(OuterSession):
-    """A session of a TimedOuterEngine."""
-
     _engine: TimedOuterEngine
 
     async def judge(self, deep: Tensor) -> Judgement:

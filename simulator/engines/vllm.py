@@ -1,7 +1,7 @@
 """vLLM in virtual time: its own scheduler with our subclass, its own KV cache and outputs, below the live sessions.
 
-A timer stands in for the forward pass, a script for its tokens. Only simulations of vLLM import this: with vLLM comes
-torch, which no other simulation needs.
+A timer replaces the forward pass, a script its tokens. Only simulations of vLLM import this module: it loads torch,
+which no other simulation needs.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ NO_MODEL = {
     "num_attention_heads": 1,
     "num_hidden_layers": 1,
 }
-"""A model of which only the shape is ever asked for, and no limit comes from that."""
+"""A model of which only the shape is read, without limits."""
 
 
 class TimedCore:
@@ -68,9 +68,8 @@ class TimedCore:
         drafts: bool,
         padded: bool,
     ) -> None:
-        """drafts: it is a drafter, which says what devices' models say; padded: see
-        `simulator.engines.engine.step_s`.
-        """
+        """drafts: whether it is a drafter, with the tokens of devices' models; padded: see
+        `simulator.engines.engine.step_s`."""
         settings = vllm_settings(config)
         cache = settings.cache_config
         layers = FullAttentionSpec(
@@ -90,11 +89,11 @@ class TimedCore:
         self._drafts, self._padded = drafts, padded
         self._requests = count()
         self._commands: deque[Command] = deque()
-        self._aborts: list[str] = []  # those that are to be seen at the end of the step under way
+        self._aborts: list[str] = []  # to be reported at the end of the running step
         self._computing = self._closed = False
         self._alarm = Alarm(loop, self._turn)
 
-    # -- what the engine asks of it ---------------------------------------------------------------------
+    # -- the engine's interface ---------------------------------------------------------------------
 
     async def add(self, number: int, tokens: list[int], params: SamplingParams) -> RequestOutputCollector:
         name = f"{number}-{next(self._requests)}"
@@ -140,7 +139,7 @@ class TimedCore:
             self._alarm.ring_at(self._loop.time())
 
     def _finish(self, name: str) -> None:
-        """One by one: of several at once, vLLM would free the blocks in the order of a set."""
+        """Finish one request at a time: of several, vLLM would free the blocks in the order of a set."""
         self.scheduler.finish_requests(name, RequestStatus.FINISHED_ABORTED)
 
     def _turn(self) -> None:
@@ -180,7 +179,7 @@ class TimedCore:
             yield grant, request.num_computed_tokens - grant, is_window  # vLLM has counted the grant already
 
     def _say(self, work: SchedulerOutput) -> ModelRunnerOutput:
-        """What the model samples, for all that are not in the midst of a prompt."""
+        """Return the sampled tokens of all requests whose prompt is complete."""
         requests, drafts = self.scheduler.requests, work.scheduled_spec_decode_tokens
         names = list(work.num_scheduled_tokens)
         said = [
@@ -207,24 +206,24 @@ class TimedVllm(VllmEngine):
         self._scheduler = core.scheduler
 
     def gauges(self) -> EngineStats:
-        """As `engine.core.engine.CoreEngine.gauges`."""
+        """Return counters and gauges, as `engine.core.engine.CoreEngine.gauges`."""
         return self.counted(copy(self._scheduler.stats()))
 
     @property
     def blocks_used(self) -> int:
-        """Blocks that sessions hold."""
+        """Number of blocks that sessions hold."""
         stats = self._scheduler.stats()
         return stats.blocks_total - stats.blocks_free
 
 
 def vllm_settings(config: VllmConfig) -> Any:
-    """vLLM's own (`vllm.config.VllmConfig`), made as for a live engine."""
+    """Return vLLM's own configuration (`vllm.config.VllmConfig`), made as for a live engine."""
     with TemporaryDirectory() as folder:
         (Path(folder) / "config.json").write_text(json.dumps(NO_MODEL), encoding="utf-8")
         settings = arguments(Path(folder), config).create_engine_config()
     settings.cache_config.num_gpu_blocks = (
         config.kv_blocks
-    )  # a live core writes here what it found memory for
+    )  # a live core writes the blocks that fit its memory here
     return settings
 
 
@@ -239,8 +238,12 @@ def timed_vllm(
     drafts: bool = False,
     padded: bool = False,
 ) -> TimedVllm:
-    """An engine in virtual time. config: with kv_blocks; hardware: shared with others, None for its own; drafts,
-    padded: see TimedCore."""
+    """Return an engine in virtual time.
+
+    config: with kv_blocks.
+    hardware: shared with others; None for its own.
+    drafts, padded: see TimedCore.
+    """
     core = TimedCore(loop, config, timer, script, hardware or Hardware(loop), drafts=drafts, padded=padded)
     assert config.kv_tokens is not None
     context = min(core.scheduler.max_model_len, config.kv_tokens)

@@ -1,4 +1,4 @@
-"""How long hardware takes: profiled tables where there are some, a roofline estimate where there are none."""
+"""Hardware models: profiled tables if there are some, a roofline estimate otherwise."""
 
 from __future__ import annotations
 

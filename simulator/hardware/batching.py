@@ -1,4 +1,4 @@
-"""Batching's defaults from step times: how much of a prompt a step takes beside decoding."""
+"""Batching defaults from step times: how much prefill a step takes beside decoding."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import NamedTuple
 from tandem.simulator.hardware.timer import StepTimer
 
 SLOWER = 16.0
-"""How many times as long a step with a chunk may take as one without. A prompt then loses no more than a sixteenth of
-its speed to what decodes beside it, so that longer chunks make first tokens hardly earlier, and a reader waits for no
-token longer than for sixteen. On GPUs that is 2,048 or 4,096 tokens, about what vLLM takes by default."""
-SEQUENCES, CONTEXT = 32, 1024  # that decode beside it
+"""How many times as long a step with a chunk may take as one without. Prefill then loses at most a sixteenth of its
+speed to decoding, so that longer chunks hardly shorten TTFT, and no token is delayed by more than sixteen steps. On
+GPUs that is 2,048 or 4,096 tokens, about vLLM's default."""
+SEQUENCES, CONTEXT = 32, 1024  # of decoding beside the chunk
 SMALLEST, LARGEST = 32, 8192  # tokens of a chunk
 FAR = 4096  # tokens of context from which attention's growth is read
 NEVER = 1_000_000_000
@@ -20,7 +20,7 @@ class Batching(NamedTuple):
     """Parameters of `policies.scheduling.batching.ChunkedPrefill`, in tokens.
 
     chunk: of prompts, in a step that decodes as well.
-    context_doubles: before a position, for it to take twice the time of a prompt's first.
+    context_doubles: context at which a position takes twice the time of a prompt's first.
     """
 
     chunk: int
@@ -28,11 +28,12 @@ class Batching(NamedTuple):
 
 
 def derive_batching(timer: StepTimer) -> Batching:
-    """The longest chunk (a power of two) that makes a step at most SLOWER times as long, and how attention grows."""
+    """Return the longest chunk (a power of two) that makes a step at most SLOWER times as long, and attention's
+    growth."""
     plain_s = timer.step_s(SEQUENCES, SEQUENCES, SEQUENCES * CONTEXT)
 
     def chunk_s(chunk: int, before: int = 0) -> float:
-        """What a chunk adds to that step."""
+        """Return the seconds that a chunk adds to that step."""
         prefills = [(chunk, before)]
         return timer.step_s(SEQUENCES + chunk, SEQUENCES, SEQUENCES * CONTEXT, prefills) - plain_s
 

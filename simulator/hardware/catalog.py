@@ -1,8 +1,8 @@
 """Step timers of hardware and models by name.
 
 Each operator comes, in this order, from a table of this very GPU, model and tensor parallelism; from a table of the
-same GPU (or of one with the same chip) for another, carried over by the roofline's ratio of the two; from the roofline
-alone. A timer's `sources` say which, and how far that is off on average.
+same GPU (or one with the same chip) for another model, scaled by the roofline's ratio of the two; or from the roofline
+alone. A timer's `sources` say which, and the mean error of that source.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from tandem.simulator.hardware.profiles import (
 from tandem.simulator.hardware.timer import OperatorTimer
 
 MEMORY_FOR_ENGINE = 0.9  # share of a GPU's memory that an engine takes, as vLLM does by default
-ACTIVATION_BYTES = 1.5e9  # of that, for activations and graphs, on each GPU
+ACTIVATION_BYTES = 1.5e9  # share of that for activations and graphs, on each GPU
 HOST_S = 2.0e-3  # around a step where no table says more: scheduling, sampling, preparing inputs
 ERRORS = {"dense": 0.11, "decode attention": 0.16, "prefill attention": 0.40, "all-reduce": 0.30}
-"""Mean relative error of the roofline on tables that it has not seen; `python -m benchmarks hardware` measures it. What
-is scaled from another table of the same GPU counts as no better, except the dense operators: there is but one table to
+"""Mean relative error of the roofline on tables that it has not seen, measured by `python -m benchmarks hardware`.
+Tables scaled from another of the same GPU count as no better, except the dense operators: there is only one table to
 try."""
 SCALED_DENSE_ERROR = 0.05
 
@@ -47,13 +47,13 @@ Over2 = Callable[[float, float], float]
 
 
 class Operators(NamedTuple):
-    """Of a model on hardware, in seconds.
+    """Operators of a model on hardware, in seconds.
 
-    layer: everything of one layer but attention, over tokens, all-reduce included.
+    layer: one layer but its attention, over tokens, all-reduce included.
     head: logits, over rows.
     decode, prefill: attention of one layer, over sequences or a chunk, and context.
     host: around a step, over sequences.
-    sources: where each comes from.
+    sources: source of each.
     """
 
     gpu: Gpu
@@ -68,7 +68,8 @@ class Operators(NamedTuple):
 
 
 def operators(hardware: str, model: str, data: Path | None = None) -> Operators:
-    """Of a model on hardware like "A40" or "4xA100" (tensor parallel). Raises UnknownHardware."""
+    """Return the operators of a model on hardware such as "A40" or "4xA100" (tensor parallel). Raises
+    UnknownHardware."""
     gpu, ways = parse(hardware)
     shape = shape_of(model)
     folder = data_folder(data)
@@ -93,7 +94,7 @@ def operators(hardware: str, model: str, data: Path | None = None) -> Operators:
 
 @lru_cache(maxsize=64)
 def timer(hardware: str, model: str, data: Path | None = None) -> OperatorTimer:
-    """The step timer of a whole model. Raises UnknownHardware."""
+    """Return the step timer of a whole model. Raises UnknownHardware."""
     of = operators(hardware, model, data)
     layers = of.shape.layers
     return OperatorTimer(
@@ -113,13 +114,12 @@ def check(hardware: str, model: str) -> None:
 
 
 def kv_bytes(model: str) -> int:
-    """Bytes of KV cache a token takes. Raises UnknownHardware."""
+    """Return the bytes of KV cache per token. Raises UnknownHardware."""
     return int(shape_of(model).kv_bytes)
 
 
 def kv_tokens(hardware: str, model: str) -> int:
-    """Tokens of KV cache that the memory holds beside the weights. Raises UnknownHardware where even those do
-    not fit."""
+    """Return the tokens of KV cache that fit beside the weights. Raises UnknownHardware if not even those fit."""
     gpu, ways = parse(hardware)
     shape = shape_of(model)
     left = ways * (gpu.memory_bytes * MEMORY_FOR_ENGINE - ACTIVATION_BYTES) - shape.weight_bytes
@@ -129,7 +129,7 @@ def kv_tokens(hardware: str, model: str) -> int:
 
 
 def parse(hardware: str) -> tuple[Gpu, int]:
-    """ "4xA100" → (the GPU, 4). Raises UnknownHardware."""
+    """Parse "4xA100" into the GPU and 4. Raises UnknownHardware."""
     count, times, name = hardware.partition("x")
     if not times or not count.isdigit():
         count, name = "1", hardware
@@ -141,14 +141,14 @@ def parse(hardware: str) -> tuple[Gpu, int]:
 
 
 def shape_of(model: str) -> ModelShape:
-    """Raises UnknownHardware."""
+    """Return a model's shape. Raises UnknownHardware."""
     if model not in MODELS:
         raise UnknownHardware(f"no model {model!r}; there are: {', '.join(sorted(MODELS))}")
     return MODELS[model]
 
 
 def dense(folder: Path, profile: Profile, gpu: Gpu, shape: ModelShape, ways: int) -> Over:
-    """Seconds of a layer without attention over tokens, carried over from a profile of another combination."""
+    """Return seconds of a layer without attention over tokens, scaled from a profile of another combination."""
     curve, _ = dense_tables(folder, profile)
     if same(profile, gpu, shape, ways):
         return curve.at
@@ -163,7 +163,8 @@ def dense(folder: Path, profile: Profile, gpu: Gpu, shape: ModelShape, ways: int
 
 
 def decode_attention(folder: Path, profile: Profile, gpu: Gpu, shape: ModelShape, ways: int) -> Over2:
-    """The same of decoding over sequences and context: as the KV heads of a GPU's share and its memory's rate."""
+    """Return seconds of decode attention over sequences and context, scaled by KV heads per GPU and memory
+    bandwidth."""
     table, _ = attention_tables(folder, profile)
     theirs, of = GPUS[profile.gpu], MODELS[profile.model]
     heads = max(1.0, shape.kv_heads / ways) * shape.head_dim
@@ -173,7 +174,7 @@ def decode_attention(folder: Path, profile: Profile, gpu: Gpu, shape: ModelShape
 
 
 def prefill_attention(folder: Path, profile: Profile, gpu: Gpu, shape: ModelShape, ways: int) -> Over2:
-    """The same of a prompt's chunk and the context before it: as the query heads of a GPU's share and its FLOPs."""
+    """Return seconds of prefill attention over chunk and context, scaled by query heads per GPU and FLOPs."""
     _, table = attention_tables(folder, profile)
     theirs, of = GPUS[profile.gpu], MODELS[profile.model]
     heads, their_heads = shape.heads / ways * shape.head_dim, of.heads / profile.ways * of.head_dim

@@ -1,6 +1,6 @@
 """GPUs: peak rates from the makers' data sheets (dense 16-bit matrix rate, memory, links between GPUs).
 
-Those of Jetsons are of their 32 GB versions in the highest power mode. AGX Orin's 56 tensor cores at 930 MHz do a
+Jetsons' rates are of their 32 GB versions in the highest power mode. AGX Orin's 56 tensor cores at 930 MHz do a
 quarter of what its data sheet has for sparse 8-bit numbers.
 """
 
@@ -17,7 +17,7 @@ class Gpu:
 
     flops_per_s: dense fp16/bf16 tensor peak.
     memory_bytes_per_s, memory_bytes: of its memory.
-    link_bytes_per_s: direct to every other GPU of the node, one way; 0 where they are on PCIe only, or linked in pairs.
+    link_bytes_per_s: direct to every other GPU of the node, one way; 0 if they are only on PCIe, or linked in pairs.
     """
 
     name: str

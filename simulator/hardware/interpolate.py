@@ -1,7 +1,7 @@
 """Linear interpolation over profiled points: a curve, a grid of curves, and chunks of a prompt.
 
-Before its first point a curve stays as it is. Beyond the last one it goes on with the slope of its upper half, which a
-few noisy points do not turn around, and never falls; a grid does the same across its rows.
+Before its first point a curve is constant. Beyond the last one it continues with the slope of its upper half, which is
+robust to a few noisy points, and never falls; a grid does so across its rows.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Grid:
         self._middle = max(0, min(bisect_left(self._rows, self._rows[-1] / 2), len(self._rows) - 2))
 
     def points(self) -> Iterator[tuple[int, float, float]]:
-        """(row, column, value) of every point."""
+        """Iterate over (row, column, value) of every point."""
         for row, curve in zip(self._rows, self._curves, strict=True):
             for x, y in zip(curve.xs, curve.ys, strict=True):
                 yield row, x, y
@@ -71,7 +71,7 @@ class Grid:
 
 
 class Chunks:
-    """Time of a prompt's chunk over (its length, the context before it).
+    """Time of a prompt's chunk over its length and the context before it.
 
     Lengths that were not profiled with at least as much context before them do not say how time grows with context;
     such chunks, and longer ones, are computed in equal pieces.
@@ -86,7 +86,7 @@ class Chunks:
         self._longest = max(told or points)
 
     def points(self) -> Iterator[tuple[int, float, float]]:
-        """(length, context, value) of every point."""
+        """Iterate over (length, context, value) of every point."""
         return self._all.points()
 
     def at(self, length: float, context: float) -> float:
@@ -98,7 +98,7 @@ class Chunks:
 
 
 def _upper_slope(xs: Sequence[float], ys: Sequence[float]) -> float:
-    """Least squares over the points from half the last x on (two at least); never negative."""
+    """Return the least-squares slope over the points from half the last x on (two at least); never negative."""
     first = min(bisect_left(xs, xs[-1] / 2), len(xs) - 2)
     if first < 0:
         return 0.0

@@ -1,4 +1,4 @@
-"""Shapes of language models: what the hardware model needs to know of them."""
+"""Shapes of language models, as the hardware model needs them."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ class ModelShape:
 
     @property
     def layer_parameters(self) -> int:
-        """Of one layer's matrices."""
+        """Parameters of one layer's matrices."""
         attention = self.hidden * self.head_dim * (2 * self.heads + 2 * self.kv_heads)
         return attention + 3 * self.hidden * self.ffn
 
     @property
     def weight_bytes(self) -> int:
-        """All weights, embedding and head apart from each other."""
+        """Bytes of all weights; embedding and head are not tied."""
         return HALF * (self.layers * self.layer_parameters + 2 * self.vocab * self.hidden)
 
     @property
     def kv_bytes(self) -> int:
-        """KV cache of one token, all layers."""
+        """Bytes of KV cache per token, all layers."""
         return HALF * 2 * self.layers * self.kv_heads * self.head_dim
 
 

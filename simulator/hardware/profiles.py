@@ -1,4 +1,4 @@
-"""Which public profiles there are, and which of them comes nearest to a GPU, a model and a tensor parallelism."""
+"""Public profiles, and which of them is nearest to a GPU, a model and a tensor parallelism."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tandem.simulator.hardware.models import MODELS, ModelShape
 
 
 class UnknownHardware(ValueError):
-    """A name of hardware or model that is not known; the message says which are."""
+    """Unknown name of hardware or model; the message lists the known ones."""
 
 
 class Profile(NamedTuple):
@@ -73,27 +73,28 @@ PREFILL_ATTENTION = [
     Profile("A6000", "Llama-3.1-8B", 1, "llmservingsim_profiles/A6000_Llama-3.1-8B_tp1/attention.csv"),
     Profile("H100", "Llama-3.1-70B", 4, "llmservingsim_profiles/H100_Llama-3.1-70B_tp4/attention.csv"),
 ]
-"""The last two are of a kernel for prompts, which reads the cache once for each query head and leaves most of the GPU
-idle: decoding with it takes 3 to 7 times what the memory needs, with the other tables' kernels 1.0 to 1.2 times."""
+"""Tables of prefill attention. The last two are of a prefill kernel, which reads the cache once per query head and
+leaves most of the GPU idle: decoding with it takes 3 to 7 times the memory-bound time, with the other tables' kernels
+1.0 to 1.2 times."""
 ALL_REDUCE = {
     "A100": "vidur_profiles/network/a100_dgx_all_reduce.csv",
     "H100": "vidur_profiles/network/h100_dgx_all_reduce.csv",
 }
 PCIE_ALL_REDUCE = "vidur_profiles/network/a100_pairwise_nvlink_all_reduce.csv"
-"""Of four GPUs linked in pairs, so that the ring crosses PCIe. It is the only one in the data, and stands for all
-GPUs without links, whatever their number. Of six readings of the tables this one came nearest to a measured run on
+"""All-reduce of four GPUs linked in pairs, so that the ring crosses PCIe. It is the only such table, and stands for
+all GPUs without links, whatever their number. Of six readings of the tables this one came nearest to a measured run on
 two RTX PRO 6000 and was chosen for that (TPOT 2 % too high; 10 % too low with the ring's traffic scaled to two, 59 %
-too high with the A40s' exchange), so that run checks nothing; expect to miss another machine by 10 % at least. (Two
-A40, said to be linked, exchange 4 GB/s in the same data: such machines are up to six times slower.)"""
+too high with the A40s' exchange), so that run checks nothing; expect errors of at least 10 % on other machines. (Two
+A40, said to be linked, exchange 4 GB/s in these data: such machines are up to six times slower.)"""
 CPU_OVERHEADS = {"A100": "a100", "A40": "a40"}  # vidur_profiles/cpu_overheads/NAME_cpu_overheads.csv
 CPU_OVERHEAD_MODELS = {"Llama-2-7B": "Llama-2-7b-hf", "Llama-2-70B": "Llama-2-70b-hf", "Qwen-72B": "Qwen-72B"}
 _SAME_CHIP = {"A40": "A6000", "RTX3090": "A6000"}  # GA102
 
 
 def data_folder(data: Path | None = None) -> Path | None:
-    """Where the public profiles lie: the argument, $TANDEM_DATA, or ../shared/data; None if there is none.
+    """Return the folder of public profiles: the argument, $TANDEM_DATA, or ../shared/data; None if there is none.
 
-    Raises UnknownHardware for a folder that somebody named and that has no profiles.
+    Raises UnknownHardware if the argument or variable names a folder without profiles.
     """
     named = data or os.environ.get("TANDEM_DATA")
     folder = Path(named) if named else Path(__file__).resolve().parents[3] / "shared" / "data"
@@ -105,7 +106,8 @@ def data_folder(data: Path | None = None) -> Path | None:
 
 
 def nearest(profiles: Iterable[Profile], gpu: Gpu, shape: ModelShape, ways: int) -> Profile | None:
-    """The same GPU's, else one with the same chip: nearest in model, then in parallelism; None where there is none."""
+    """Return the profile of the same GPU, else of one with the same chip, nearest in model, then in parallelism; None
+    if there is none."""
     for name in (gpu.name, _SAME_CHIP.get(gpu.name)):
         mine = [profile for profile in profiles if profile.gpu == name]
         if mine:
@@ -114,7 +116,7 @@ def nearest(profiles: Iterable[Profile], gpu: Gpu, shape: ModelShape, ways: int)
 
 
 def same(profile: Profile, gpu: Gpu, shape: ModelShape, ways: int) -> bool:
-    """Whether it is of this very combination; models whose layers are alike count as one."""
+    """Return whether a profile is of this very combination; models with equal layers count as one."""
     return profile.gpu == gpu.name and profile.ways == ways and _alike(MODELS[profile.model], shape)
 
 
@@ -122,7 +124,8 @@ def same(profile: Profile, gpu: Gpu, shape: ModelShape, ways: int) -> bool:
 def dense_tables(
     folder: Path, profile: Profile, keep: tables.Keep = tables.every_row
 ) -> tuple[Curve, Curve | None]:
-    """(a layer without attention over tokens, the head over rows; None where the table has none)."""
+    """Return curves of a layer without attention over tokens, and of the head over rows; None if the table lacks
+    it."""
     path = folder / profile.file
     if profile in VIDUR_DENSE:
         return tables.vidur_dense(path, profile.ways, keep), None
@@ -135,7 +138,7 @@ def dense_tables(
 def attention_tables(
     folder: Path, profile: Profile, keep: tables.Keep = tables.every_row
 ) -> tuple[Grid, Chunks]:
-    """(decode, prefill) of a layer."""
+    """Return decode and prefill attention of a layer."""
     path = folder / profile.file
     if path.parent.name.startswith("RTX"):
         return tables.mixed_attention(path, keep)

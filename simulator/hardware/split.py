@@ -1,4 +1,4 @@
-"""How long the parts of a split model take: the middle at a server, the two ends at a device."""
+"""Times of a split model's parts: the middle at a server, the two ends at a device."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from tandem.simulator.hardware.catalog import Operators, operators
 from tandem.simulator.hardware.timer import MeasuredTimer, OperatorTimer, StepTimer
 
 Drafter = Literal["adapter", "heads", "none"]
-"""adapter: HAT's self-attention block, a token a pass. heads: Medusa's, which give all of a draft in one pass."""
+"""Drafter of a split model. adapter: HAT's self-attention block, a token per pass. heads: Medusa's, a whole draft in
+one pass."""
 HEADS = 4
-"""Medusa's, each a square matrix and a head of its own: 591 million parameters for a model of 7 billion."""
+"""Number of Medusa heads, each a square matrix and a head: 591 million parameters for a model of 7 billion."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +25,7 @@ class Ends:
 
     shallow: steps of the first layers, and of the adapter if there is one.
     head: logits, over rows.
-    heads: what gives a whole draft; None where each of its tokens takes a pass of its own.
+    heads: time of a whole draft with draft heads; None if each token takes a pass.
     """
 
     shallow: StepTimer
@@ -34,27 +35,27 @@ class Ends:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredEnds(MeasuredTimer):
-    """The same as measured: steps of the first layers and the adapter, as of any engine.
+    """Measured ends: steps of the first layers and the adapter, as of any engine.
 
-    head_s: of the head, seconds.
+    head_s: seconds of the head.
     """
 
     head_s: float = 0.0
 
     def ends(self, drafter: Drafter) -> Ends:
-        """With so measured steps, whatever drafts."""
+        """Return the ends with these measured steps, for any drafter."""
         return Ends(self, lambda _: self.head_s, self.head_s if drafter == "heads" else None)
 
 
 @lru_cache(maxsize=64)
 def middle_timer(hardware: str, model: str, layers: int, data: Path | None = None) -> OperatorTimer:
-    """So many of a model's layers between its ends. Raises UnknownHardware."""
+    """Return the step timer of `layers` of a model's layers, between its ends. Raises UnknownHardware."""
     return _layers(operators(hardware, model, data), layers)
 
 
 @lru_cache(maxsize=64)
 def ends(hardware: str, model: str, first: int, drafter: Drafter, data: Path | None = None) -> Ends:
-    """The model's first layers and its head, and what drafts with them. Raises UnknownHardware."""
+    """Return the times of the model's first layers, head and drafter. Raises UnknownHardware."""
     of = operators(hardware, model, data)
     shape = of.shape
     heads_s = None
@@ -65,7 +66,8 @@ def ends(hardware: str, model: str, first: int, drafter: Drafter, data: Path | N
 
 
 def _layers(of: Operators, layers: int, adapter: bool = False) -> OperatorTimer:
-    """Some layers, and an attention block of the same shape without a feed-forward network."""
+    """Return the step timer of some layers, and of an attention block of their shape without a feed-forward
+    network."""
     hidden = of.shape.hidden
 
     def block_s(tokens: float) -> float:

@@ -1,6 +1,6 @@
-"""Readers of published profiles: Vidur's and LLMServingSim's. Times come out in seconds, for one layer.
+"""Readers of published profiles: Vidur's and LLMServingSim's. They return seconds, for one layer.
 
-The tables are read where they lie and are not part of Tandem. `keep` drops rows, for held-out validation.
+The tables are read in place and are not part of Tandem. `keep` drops rows, for held-out validation.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from pathlib import Path
 
 from tandem.simulator.hardware.interpolate import Chunks, Curve, Grid
 
-Keep = Callable[[int], bool]  # of a row's number
+Keep = Callable[[int], bool]  # by row number
 Contexts = Callable[[int, int, int], tuple[int, int]]
-"""Of a row's batch, chunk and cached tokens: (context of each sequence that decodes, context before the chunk)."""
+"""Function of a row's batch, chunk and cached tokens: context of each decoding sequence, context before the chunk."""
 
 _VIDUR_DENSE = (
     "input_layernorm_ms",
@@ -33,16 +33,16 @@ _CPU = ("schedule_median", "sampler_e2e_median", "prepare_inputs_e2e_median", "p
 
 
 class TableError(ValueError):
-    """A table that lacks what is expected; the message names the file."""
+    """A table that lacks expected columns or rows; the message names the file."""
 
 
 def every_row(_: int) -> bool:
-    """Keeps them all."""
+    """Keep all rows."""
     return True
 
 
 def _rows(path: Path, *columns: str) -> Iterator[tuple[str, ...]]:
-    """Those columns of every row, in that order."""
+    """Iterate over these columns of every row, in this order."""
     with path.open(newline="", encoding="utf-8") as file:
         reader = csv.reader(file)
         names = next(reader, [])
@@ -53,7 +53,7 @@ def _rows(path: Path, *columns: str) -> Iterator[tuple[str, ...]]:
 
 
 def vidur_dense(path: Path, ways: int, keep: Keep = every_row) -> Curve:
-    """Everything of a layer but attention over tokens, from `mlp/*.csv`."""
+    """Read seconds of a layer but its attention over tokens, from `mlp/*.csv`."""
     points = [
         (float(tokens), sum(float(ms or 0.0) for ms in operators_ms) / 1e3)
         for number, (workers, tokens, *operators_ms) in enumerate(
@@ -67,7 +67,7 @@ def vidur_dense(path: Path, ways: int, keep: Keep = every_row) -> Curve:
 
 
 def servingsim_layers(path: Path, keep: Keep = every_row) -> tuple[Curve, Curve]:
-    """(a layer without attention over tokens, the head over rows), from `layers.csv`."""
+    """Read a layer without attention over tokens, and the head over rows, from `layers.csv`."""
     layer: dict[float, float] = {}
     head: dict[float, float] = {}
     for name, size, ns in _rows(path, "layer_name", "input", "latency(ns)"):
@@ -81,7 +81,8 @@ def servingsim_layers(path: Path, keep: Keep = every_row) -> tuple[Curve, Curve]
 
 
 def servingsim_dense(folder: Path, keep: Keep = every_row) -> tuple[Curve, Curve]:
-    """The same from `dense.csv` and `per_sequence.csv`, which know the fused kernels of vLLM."""
+    """Read the curves of `servingsim_layers` from `dense.csv` and `per_sequence.csv`, which include vLLM's fused
+    kernels."""
     layer: dict[float, float] = {}
     for name, size, us in _rows(folder / "dense.csv", "layer", "tokens", "time_us"):
         tokens = float(size)
@@ -96,13 +97,14 @@ def servingsim_dense(folder: Path, keep: Keep = every_row) -> tuple[Curve, Curve
 
 
 def vidur_attention(path: Path, keep: Keep = every_row) -> tuple[Grid, Chunks]:
-    """(decode over batch and context of each sequence, prefill over chunk and context before it)."""
+    """Read decode over batch and context of each sequence, and prefill over chunk and context before it."""
     return _attention(path, keep, lambda batch, chunk, cached: (cached, cached))
 
 
 def servingsim_attention(path: Path, keep: Keep = every_row) -> tuple[Grid, Chunks]:
-    """The same from LLMServingSim's first profiler. Its kv_cache_size is the sum over all sequences of a decode batch,
-    which share it evenly (fewer tokens than sequences were never computed), and of a prefill it holds the chunk."""
+    """Read attention from LLMServingSim's first profiler. Its kv_cache_size is the sum over all sequences of a decode
+    batch, which share it evenly (fewer tokens than sequences were never computed), and includes the chunk of a
+    prefill."""
     return _attention(path, keep, lambda batch, chunk, cached: (cached // max(1, batch), cached - chunk))
 
 
@@ -124,7 +126,7 @@ def _attention(path: Path, keep: Keep, contexts: Contexts) -> tuple[Grid, Chunks
 
 
 def mixed_attention(path: Path, keep: Keep = every_row) -> tuple[Grid, Chunks]:
-    """The same from a table of mixed batches: those rows in which only one of the two happens."""
+    """Read attention from a table of mixed batches: the rows with only decode or only prefill."""
     decode: dict[int, list[tuple[float, float]]] = {}
     prefill: dict[int, list[tuple[float, float]]] = {}
     rows = _rows(path, "prefill_chunk", "kv_prefill", "n_decode", "kv_decode", "time_us")
@@ -140,7 +142,7 @@ def mixed_attention(path: Path, keep: Keep = every_row) -> tuple[Grid, Chunks]:
 
 
 def all_reduce(path: Path, ways: int) -> Curve:
-    """Seconds over bytes, `ways` GPUs of one node."""
+    """Read seconds over bytes, for `ways` GPUs of one node."""
     points = [
         (float(size), float(ms) / 1e3)
         for workers, of_node, size, ms in _rows(
@@ -154,7 +156,7 @@ def all_reduce(path: Path, ways: int) -> Curve:
 
 
 def cpu_overhead(path: Path, model: str, ways: int) -> Curve:
-    """Seconds of the host around a step, over sequences."""
+    """Read the host's seconds around a step, over sequences."""
     points = [
         (float(sequences), sum(float(ms) for ms in parts_ms) / 1e3)
         for name, degree, sequences, *parts_ms in _rows(

@@ -1,7 +1,7 @@
 """Step timers: how long one step of an engine takes.
 
-Three kinds: put together from operators (tables or roofline), measured on a live engine, and a device's plain
-rates. The inner loop of the simulator asks once per step, so whatever depends on a count alone is computed once.
+Three kinds: composed of operators (tables or roofline), measured on a live engine, and a device's plain rates. The
+simulator's inner loop calls them once per step, so whatever depends on a count alone is cached.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ class StepTimer(Protocol):
     def step_s(
         self, tokens: int, sequences: int, context: int, prefills: Sequence[tuple[int, int]] = ()
     ) -> float:
-        """Seconds for a step over `tokens` positions in all.
+        """Return the seconds of a step over `tokens` positions in all.
 
-        sequences: those that decode or verify a window; context: the sum of their cached tokens, which their
-        attention reads once, however many positions the window has. prefills: (tokens, context before them)
-        of every prefill chunk.
+        sequences: those that decode or verify a window.
+        context: sum of their cached tokens, which attention reads once, however many positions the window has.
+        prefills: (tokens, context before them) of every prefill chunk.
         """
         ...
 
 
 class OperatorTimer:
-    """Dense operators over tokens, the head over rows, attention over its shape, the host over sequences; each
-    in seconds for the whole model. sources: where each comes from, by operator."""
+    """Dense operators over tokens, the head over rows, attention over its shape, the host over sequences; each in
+    seconds for the whole model. sources: source of each, by operator."""
 
     __slots__ = ("_decode", "_dense", "_head", "_host", "_prefill", "sources")
 
@@ -67,7 +67,7 @@ class OperatorTimer:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredTimer:
-    """Linear in what a step holds, with coefficients measured on a live engine; all in seconds.
+    """Linear model of a step, with coefficients measured on a live engine; all in seconds.
 
     base_s: of a step.
     token_s: of a position.
@@ -99,7 +99,7 @@ class MeasuredTimer:
 
 @dataclass(frozen=True, slots=True)
 class RateTimer:
-    """A device of given speeds, as `cluster.devices.profile.DeviceProfile` has them.
+    """A device of fixed rates, as in `cluster.devices.profile.DeviceProfile`.
 
     prefill_tokens_per_s: of a prompt.
     decode_tokens_per_s: of an answer, however many are decoded at once.
@@ -116,7 +116,7 @@ class RateTimer:
 
     @classmethod
     def of(cls, profile: DeviceProfile) -> RateTimer:
-        """The profile's rates; raises ValueError for a profile without any (it runs at its machine's speed)."""
+        """Return the profile's rates; raises ValueError for a profile without any (it runs at its machine's speed)."""
         if profile.prefill_tokens_per_s is None or profile.decode_tokens_per_s is None:
             raise ValueError(f"profile {profile.name!r} has no rates to simulate")
         return cls(profile.prefill_tokens_per_s, profile.decode_tokens_per_s)
