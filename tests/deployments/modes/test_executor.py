@@ -149,10 +149,12 @@ async def test_when_all_fail_it_gives_up() -> None:
 
 async def test_losses_count_from_the_last_token_on() -> None:
     failing = [Failing(NullEngine(), "generate", 2) for _ in range(5)]
-    world = World([*failing, NullEngine()], limits=Limits(replans=1))
+    world = World([*failing, NullEngine()], limits=Limits(replans=1, assign_s=0.0))
     ids, stats = await answer(world, job("cloud"))
     assert ids == EXPECTED
-    assert stats.replans == sum(f.fired for f in failing) >= 1
+    assert stats.replans == sum(f.fired for f in failing) > 1, (
+        "more than there may be without a token in between"
+    )
 
 
 async def test_half_an_answer_is_not_given_up_while_somebody_may_come_back() -> None:
