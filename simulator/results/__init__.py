@@ -1,1 +1,1 @@
-"""What a simulation answers: requests' figures, their analysis and plots."""
+"""Results of a simulation: figures per request, analysis and plots."""

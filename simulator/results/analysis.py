@@ -1,4 +1,4 @@
-"""What a simulation says: a row per request, figures of the whole system, as JSON and as a pandas frame."""
+"""Result of a simulation: a row per request and figures of the whole system, as JSON and as a pandas frame."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 
 class Service(NamedTuple):
-    """What a server did.
+    """Statistics of a server.
 
     busy_s: seconds in which its hardware computed.
     steps: forward passes.
-    preempted: how often a session lost its memory.
+    preempted: number of preemptions.
     open_sessions: left at the end.
     """
 
@@ -40,17 +40,17 @@ class Service(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One simulation's outcome; it holds on to nothing of the world.
+    """Outcome of one simulation; it keeps no reference to the world.
 
-    answers: one a request, in order of arrival.
+    answers: one per request, in order of arrival.
     servers: of the verifiers' pool.
-    loads: by pool (or "device"), how many sessions were open when.
-    budgets: by side that was the constrained one, the prompt tokens of the latest races, and those that it took in.
+    loads: open sessions over time, by pool (or "device").
+    budgets: by constrained side, the prompt tokens of the latest races, and those that it took in.
     events: callbacks that the loop has run.
-    link_waits_s: what frames waited for bandwidth or each other, in sum.
-    sent_bytes: handed to links.
-    replica_s: seconds that there were servers, in sum.
-    estimates: where the hardware model's times come from.
+    link_waits_s: total time that frames waited for bandwidth or each other.
+    sent_bytes: total bytes sent over links.
+    replica_s: total seconds of servers' lives.
+    estimates: sources of the hardware model's times.
     setup_s, run_s: real seconds that it took.
     """
 
@@ -68,18 +68,19 @@ class Result:
     run_s: float
 
     def frame(self) -> pd.DataFrame:
-        """One row a request, see `row`; a mode's figures in columns such as `modes.speculative.rounds`."""
+        """Return one row per request, see `row`; a mode's figures in columns such as `modes.speculative.rounds`."""
         import pandas as pd
 
         return pd.json_normalize([row(answer) for answer in self.answers])
 
     def summary(self) -> dict[str, Any]:
-        """Figures of the whole system; seconds, tokens/s, requests/s. Equal for equal configurations.
+        """Return figures of the whole system; seconds, tokens/s, requests/s. Equal for equal configurations.
 
         failures: by the code of the error.
-        cut: answers that ended at a limit before the trace has them end.
+        cut: answers that ended at a limit before their trace does.
         replans: how often requests went on elsewhere.
-        usd, device_joules: what tokens cost altogether, and what devices spent.
+        usd: cost of all tokens.
+        device_joules: energy of devices.
         budgets: of races, see `Result`.
         """
         answers = self.answers
@@ -123,7 +124,7 @@ class Result:
         }
 
     def reading(self) -> dict[str, Any] | None:
-        """What readers made of it (`policies.reader.quality.Quality`); None where nobody reads along."""
+        """Return the readers' quality (`policies.reader.quality.Quality`); None without readers."""
         streams = [
             ReaderStream(answer.arrival_s, answer.times_s, answer.rate)
             for answer in self.answers
@@ -132,8 +133,8 @@ class Result:
         return asdict(assess(streams)) if streams else None
 
     def json(self, requests: bool = True) -> bytes:
-        """Configuration, summary, where the times come from, and (with `requests`) a row per request and the pools'
-        loads; the same bytes for the same configuration in any process."""
+        """Return configuration, summary, sources of times, and (with `requests`) a row per request and the pools'
+        loads; equal bytes for equal configurations in any process."""
         document: dict[str, Any] = {
             "config": self.config.model_dump(mode="json"),
             "times": "simulated",
@@ -151,11 +152,11 @@ class Result:
 
 
 def row(answer: Answer) -> dict[str, Any]:
-    """A request's figures. Times in seconds; None where there is no such thing.
+    """Return a request's figures. Times in seconds; None if a figure does not apply.
 
     modes: figures of each mode that served it.
     stall_s, effective_tokens: of a reader, see `policies.reader.quality`.
-    usd, joules: what it cost altogether, and what devices spent.
+    usd, joules: total cost, and energy of devices.
     finish: "stop", "length", or None with a failure, the code of the error that ended it.
     """
     stats = answer.stats

@@ -1,4 +1,4 @@
-"""What became of one request, as its reader met it and as it was paid for."""
+"""Outcome of one request, as its reader saw it and as it was billed."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from tandem.simulator.workload import Request
 class Delivery(NamedTuple):
     """One delivery to the reader.
 
-    time_s: when it comes.
+    time_s: when it arrives.
     tokens: of the output.
     window: γ of the speculative round, 0 outside one.
-    distributed: a device drafted.
+    distributed: whether a device drafted.
     """
 
     time_s: float
@@ -29,16 +29,16 @@ class Delivery(NamedTuple):
 class Answer:
     """One answer. Times in virtual seconds; those of tokens are the reader's.
 
-    arrival_s: when the request came.
-    first_s, last_s: when its first and its last token came; NaN where none did.
-    tokens: that have come.
-    number: by which the script knows the request; 0 if it was never made.
-    finish: "stop" or "length", once it is whole.
-    failure: the code of the error that ended it otherwise.
+    arrival_s: when the request arrived.
+    first_s, last_s: when its first and its last token arrived; NaN without one.
+    tokens: arrived so far.
+    number: the request's number in the script; 0 if it was never made.
+    finish: "stop" or "length", once it is complete.
+    failure: code of the error that ended it otherwise.
     ended_s: when it ended, either way; NaN until then.
-    server, device: index of the server that served it last and of the device that it came from; −1 for none.
-    stats: what the executor says of it.
-    times_s: of every token, where somebody reads along or the history is kept.
+    server, device: index of the server that served it last and of its client's device; −1 for none.
+    stats: the executor's statistics.
+    times_s: of every token, if there is a reader or the history is kept.
     ids, history: every token, and every delivery, if they are kept.
     """
 
@@ -83,27 +83,27 @@ class Answer:
 
     @property
     def rate(self) -> float:
-        """The reader's, tokens/s; 0 for none."""
+        """The reader's tokens/s; 0 without a reader."""
         return self.request.reader_rate
 
     @property
     def ttft_s(self) -> float:
-        """From its request to its first token; NaN without one."""
+        """Seconds from the request to the first token; NaN without one."""
         return self.first_s - self.arrival_s
 
     @property
     def tpot_s(self) -> float:
-        """From one token to the next, on average; NaN where there are fewer than two."""
+        """Mean seconds between tokens; NaN with fewer than two."""
         return (self.last_s - self.first_s) / (self.tokens - 1) if self.tokens > 1 else float("nan")
 
     @property
     def e2e_s(self) -> float:
-        """From its request to its last token; NaN without one."""
+        """Seconds from the request to the last token; NaN without one."""
         return self.last_s - self.arrival_s
 
     @property
     def mode(self) -> str:
-        """In which it was served last."""
+        """Mode that served it last."""
         return "" if self.stats is None else self.stats.mode
 
     @property
@@ -117,16 +117,16 @@ class Answer:
 
     @property
     def cut(self) -> bool:
-        """Whether it ended at a limit, its client's or the context's, before the trace has it end."""
+        """Whether it ended at a limit, its client's or the context's, before its trace does."""
         return self.finish == "length" and self.tokens < self.output_tokens
 
     @property
     def rounds(self) -> Speculation:
-        """Of speculation; zeros in other modes."""
+        """Speculation figures; zeros in other modes."""
         return Speculation() if self.stats is None else Speculation.of(self.stats)
 
     def append(self, delta: Delta, time_s: float) -> None:
-        """More tokens reach the reader; raises ValueError for a time before that of earlier ones."""
+        """Add tokens that reach the reader; raises ValueError for a time before that of earlier ones."""
         tokens = len(delta.ids)
         if delta.finish is not None:
             self.finish, self.ended_s = delta.finish, time_s

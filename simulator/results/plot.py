@@ -1,4 +1,4 @@
-"""A picture of one simulation: how TTFT and TPOT spread, what readers waited for, and how full the pools were."""
+"""Plot of one simulation: TTFT, TPOT, stalls and the pools' loads."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def canvas(rows: int, columns: int) -> tuple[Figure, list[Axes]]:
-    """An empty figure and its panels, row by row."""
+    """Return an empty figure and its panels, row by row."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -26,13 +26,13 @@ def canvas(rows: int, columns: int) -> tuple[Figure, list[Axes]]:
 
 
 def from_zero(axes: Axes, least: float = 0.0) -> None:
-    """Both axes begin at 0, as there are no times and counts below; the vertical one reaches to `least` or higher."""
+    """Start both axes at 0; the vertical one reaches to `least` or higher."""
     axes.set_xlim(left=0)
     axes.set_ylim(0, max(axes.get_ylim()[1], least))
 
 
 def plot(result: Result, path: str | Path) -> None:
-    """Write it as PNG, SVG or PDF, by the path's suffix: four panels, and one for each pool."""
+    """Write the plot as PNG, SVG or PDF, by the path's suffix: four panels, and one for each pool."""
     from matplotlib.ticker import MaxNLocator
 
     frame = result.frame()
@@ -53,7 +53,7 @@ def plot(result: Result, path: str | Path) -> None:
         stalls.set(title="Waits of readers", xlabel="arrival (s, simulated)", ylabel="seconds in all")
         from_zero(stalls, least=0.1)
     else:
-        stalls.set_axis_off()  # nobody reads along
+        stalls.set_axis_off()  # no readers
     for axes, (pool, loads) in zip(pools, result.loads.items(), strict=False):
         axes.step([load.time_s for load in loads], [load.sessions for load in loads], where="post")
         axes.set(title=f"Open sessions: {pool}s", xlabel="time (s, simulated)", ylabel="sessions")

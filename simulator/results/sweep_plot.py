@@ -1,4 +1,4 @@
-"""A picture of a sweep: over the first axis, a line for each combination of the others, a panel for each figure."""
+"""Plot of a sweep: over the first axis, a line per combination of the others, a panel per figure."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ Summary = Mapping[str, Any]
 class Panel(NamedTuple):
     """One figure of a summary.
 
-    value: None where a simulation has no such figure.
-    most: what the vertical axis ends at; None: what is drawn.
+    value: None if a simulation has no such figure.
+    most: upper end of the vertical axis; None for that of the data.
     """
 
     title: str
@@ -54,13 +54,13 @@ PANELS = (
     Panel("Answers that stalled", "share of answers", _stalled, 1.0),
     Panel("Failed", "requests", lambda summary: summary["failed"]),
 )
-"""Those that are 0 everywhere, or without a value, are left out."""
+"""Panels; those that are 0 everywhere, or without a value, are left out."""
 
 
 def plot_sweep(points: Sequence[tuple[Mapping[str, Any], Summary]], name: str, path: str | Path) -> None:
-    """Write it as PNG, SVG or PDF, by the path's suffix.
+    """Write the plot as PNG, SVG or PDF, by the path's suffix.
 
-    points: what was set, always the same keys in the same order, and the summary that came out.
+    points: settings, always with the same keys in the same order, and the summary of each simulation.
     """
     (key, *others) = points[0][0]
     lines: dict[str, list[tuple[Any, Summary]]] = {}
@@ -82,7 +82,7 @@ def plot_sweep(points: Sequence[tuple[Mapping[str, Any], Summary]], name: str, p
 
 
 def _draw(axes: Axes, panel: Panel, line: str, found: Sequence[tuple[Any, Summary]]) -> None:
-    """Numbers in their order and to scale, anything else as it was given, evenly spaced."""
+    """Draw a line: numbers in order and to scale, other values in the given order, evenly spaced."""
     numbers = all(_is_number(value) for value, _ in found)
     if numbers:
         found = sorted(found, key=lambda point: point[0])
@@ -96,12 +96,12 @@ def _is_number(value: Any) -> bool:
 
 
 def _last(key: str) -> str:
-    """What a dotted key says in few words, such as `window.name`."""
+    """Return a short form of a dotted key, such as `window.name`."""
     return ".".join(key.split(".")[-2:])
 
 
 def _said(value: Any) -> str:
-    """A policy by its name and parameters, anything else as Python writes it."""
+    """Return a policy as its name and parameters, other values as Python writes them."""
     if isinstance(value, Mapping) and "name" in value:
         parameters = ", ".join(f"{key} {of}" for key, of in value.get("parameters", {}).items())
         return value["name"] + (f" ({parameters})" if parameters else "")

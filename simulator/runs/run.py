@@ -1,4 +1,4 @@
-"""Ask a simulated system what a workload asks, and note what becomes of it."""
+"""Runs one simulation: sends a workload's requests to a simulated system and records their outcome."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def simulate(
     requests: in order of arrival, in place of the configured workload.
     window: makes a window policy per draft–target pair, in place of the configured one.
     speed: makes a group of devices' speed, in place of the plain one.
-    service: what is reached of a server's engine, in place of all of it.
+    service: wraps a server's engine as its callers see it.
     Raises ConfigError, TraceError or the hardware model's errors before it begins.
     """
     with _collecting_less(), _quiet():
@@ -89,15 +89,15 @@ def _service(server: Server) -> Service:
 
 
 class Unreachable(EngineError):
-    """A request that does not get to the cloud, or an answer that does not come back from there."""
+    """The request does not reach the cloud, or the answer does not come back from there."""
 
     code = "unreachable"
 
 
 class Clients:
-    """Those who ask.
+    """Clients that send the requests.
 
-    answers: one a request, in order of arrival.
+    answers: one per request, in order of arrival.
     """
 
     def __init__(self, world: World, progress: Progress) -> None:
@@ -106,7 +106,7 @@ class Clients:
         self.answers: list[Answer] = []
 
     async def run(self, requests: Sequence[Request]) -> None:
-        """Returns when all have been answered, and no session is left."""
+        """Send all requests; return when all have ended and no session is left."""
         if self._world.config.workload.arrival.kind == "closed":
             await self._closed(requests)
         else:
@@ -114,7 +114,7 @@ class Clients:
         await self._world.settled()
 
     async def _open(self, requests: Iterable[Request]) -> None:
-        """Requests come at their times, whatever became of those before them."""
+        """Send requests at their arrival times, whatever became of earlier ones."""
         loop, devices = self._world.loop, len(self._world.devices)
         for index, request in enumerate(requests):
             if request.arrival_s > loop.time():
@@ -127,7 +127,7 @@ class Clients:
             await asyncio.wait(self._running)
 
     async def _closed(self, requests: Sequence[Request]) -> None:
-        """Each user asks again when it has read its last answer and thought, as long as there are requests."""
+        """Let each user ask again after it has read its last answer and thought, as long as there are requests."""
         arrival, devices = self._world.config.workload.arrival, len(self._world.devices)
         left = iter(requests)
 
@@ -167,10 +167,10 @@ class Clients:
         self._progress(1)
 
     async def _seen_s(self, here: SimulatedDevice, tokens: int) -> float:
-        """When so many tokens, sent now, reach a reader at a device. Raises Unreachable.
+        """Return when `tokens` sent now reach a reader at a device. Raises Unreachable.
 
-        Where nothing is in their way they are not waited for, which would take a timer each; should the link be cut
-        before they are there, they come through all the same.
+        On a clear link they are not awaited, which would take a timer each; they arrive even if the link is cut
+        meanwhile.
         """
         if here.uplink.is_clear:
             return here.link.down.book(frame_bytes(tokens))
@@ -178,7 +178,7 @@ class Clients:
         return self._world.loop.time()
 
     def _job(self, request: Request, mode: str | None, device: int) -> Job:
-        """Raises ContextOverflow, as the application's front door does."""
+        """Return the job of a request. Raises ContextOverflow, as the application's API does."""
         world = self._world
         room, wanted = world.context - request.prompt_tokens, request.max_tokens
         if room < (wanted or 1):
@@ -191,7 +191,7 @@ class Clients:
 
 
 async def _crosses(frame: asyncio.Future[None]) -> None:
-    """Return when it has come through. Raises Unreachable."""
+    """Wait until a frame has arrived. Raises Unreachable."""
     try:
         await frame
     except EngineStopped:
@@ -200,7 +200,7 @@ async def _crosses(frame: asyncio.Future[None]) -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """That requests go on elsewhere is in the results, and need not be logged."""
+    """Silence log messages about re-planned requests; they are in the results."""
     logger = logging.getLogger("tandem.deployments")
     before = logger.level
     logger.setLevel(logging.ERROR)
@@ -212,8 +212,8 @@ def _quiet() -> Iterator[None]:
 
 @contextmanager
 def _collecting_less() -> Iterator[None]:
-    """What a simulation makes is mostly freed by counting references: look for cycles less often, and at the end for
-    those of its world, so that many in a row do not pile up; never among what was there before it."""
+    """Collect garbage less often: most objects are freed by reference counting. The world's cycles are collected at
+    the end; objects from before never are."""
     before = gc.get_threshold()
     gc.freeze()
     gc.set_threshold(200_000, 20, 100)
@@ -226,7 +226,7 @@ def _collecting_less() -> Iterator[None]:
 
 
 def _estimates(config: Config) -> dict[str, Mapping[str, str]]:
-    """Where each timer's operators come from, by "hardware model"; what is only estimated says so."""
+    """Return the sources of each timer's operators, by "hardware model"; estimates are marked as such."""
     targets, devices = config.topology()
     named: dict[str, Mapping[str, str]] = {}
     groups: list[TargetGroup | DeviceModel] = [

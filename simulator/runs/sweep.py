@@ -1,7 +1,7 @@
-"""Many simulations at once, as Ray tasks on as many cores as there are.
+"""Sweep: many simulations at once, as Ray tasks on all cores.
 
-An interrupted sweep goes on where it stopped. A line of its file is known by the configuration it belongs to, whole: a
-changed one is simulated anew.
+An interrupted sweep resumes where it stopped. A line of its file is identified by its whole configuration: a changed
+one is simulated anew.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tandem.simulator.runs.tasks import resumable_map
 
 
 class Point(msgspec.Struct, frozen=True):
-    """One simulation of a sweep: what was set, and the summary that came out."""
+    """One simulation of a sweep: its settings and its summary."""
 
     key: str
     settings: dict[str, Any]
@@ -29,14 +29,14 @@ class Point(msgspec.Struct, frozen=True):
 
 
 class Variant(NamedTuple):
-    """A configuration, and what was set in it."""
+    """A configuration, and the settings varied in it."""
 
     settings: dict[str, Any]
     config: Config
 
     @property
     def key(self) -> str:
-        """Of its point."""
+        """Key of its point."""
         document = msgspec.json.encode(self.config.as_given(), order="deterministic")
         return hashlib.sha256(document).hexdigest()[:24]
 
@@ -58,10 +58,10 @@ def grid(raw: Mapping[str, Any], vary: Sequence[str], origin: str = "configurati
 
 
 def sweep(variants: Sequence[Variant], out: Path | None = None) -> Iterator[Point]:
-    """Simulate each, in any order; yields points as they are done, those found in `out` first.
+    """Simulate each variant, in any order; yield points as they complete, those found in `out` first.
 
-    Uses the Ray that is running in this process, else one of its own for as long as it lasts. Raises ForeignFile where
-    `out` is a file of another kind.
+    Uses the Ray that is running in this process, else starts one for its duration. Raises ForeignFile if `out` is a
+    file of another kind.
     """
     by_key = {variant.key: variant for variant in variants}
     return resumable_map(_simulate, by_key, lambda point: point.key, Point, out, chunk=1)
@@ -78,7 +78,7 @@ def _settings(overrides: Sequence[str]) -> dict[str, Any]:
 
 
 def _split(values: str) -> list[str]:
-    """Values between commas that are not inside brackets."""
+    """Split at commas that are not inside brackets."""
     parts, depth = [""], 0
     for character in values:
         depth += (character in "[{") - (character in "]}")

@@ -1,4 +1,4 @@
-"""A function over many items as Ray tasks, on as many cores as there are; resumable, if its results are kept."""
+"""Parallel map of a function as Ray tasks on all cores; resumable if its results are kept."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ CHUNK = 8  # items a task: a task costs about a millisecond
 
 
 def ray_map(function: Callable[[T], R], items: Iterable[T], chunk: int = CHUNK) -> Iterator[R]:
-    """The function of every item, as they are done. An error of the function ends it and is raised here.
+    """Yield the function of every item, as they complete; re-raises the first error of the function.
 
-    Uses the Ray that is running in this process, else one of its own for as long as it lasts.
+    Uses the Ray that is running in this process, else starts one for its duration.
     """
 
     def work(part: Sequence[T]) -> list[R]:
@@ -47,7 +47,7 @@ def ray_map(function: Callable[[T], R], items: Iterable[T], chunk: int = CHUNK) 
 
 
 class ForeignFile(ValueError):
-    """A file that holds something else than such results, and is left as it is."""
+    """A file that does not hold such results, and is left unchanged."""
 
 
 def resumable_map(
@@ -58,12 +58,13 @@ def resumable_map(
     file: Path | None,
     chunk: int = CHUNK,
 ) -> Iterator[R]:
-    """`ray_map` that keeps its results in a file, a line each, as they are done, so that it goes on where it was
-    interrupted. Those found there come first; what the file holds of other items stays.
+    """Yield as `ray_map` does, and keep the results in a file, a line each, so that it resumes after an interruption.
+    Results found there come first; the file's results of other items stay.
 
-    items: by key; key: of a result.
-    kind: of the results, for msgspec.
-    file: None: nothing is kept.
+    items: by key.
+    key: key of a result.
+    kind: type of the results, for msgspec.
+    file: None to keep nothing.
     Raises ForeignFile.
     """
     found = {} if file is None else {known: one for one in _read(file, kind) if (known := key(one)) in items}
@@ -80,7 +81,7 @@ def resumable_map(
 
 
 def _read(file: Path, kind: type[R]) -> list[R]:
-    """Earlier results; a line cut off by an interruption counts for nothing, and is taken out."""
+    """Return earlier results; a line cut off by an interruption is removed."""
     if not file.exists():
         return []
     whole, newline, rest = file.read_bytes().rpartition(b"\n")

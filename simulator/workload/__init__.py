@@ -1,4 +1,4 @@
-"""What is asked of the simulated system: requests with their lengths, arrivals and acceptance."""
+"""Workload of the simulated system: requests with their lengths, arrivals and acceptance."""
 
 from __future__ import annotations
 

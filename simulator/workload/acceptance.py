@@ -1,4 +1,4 @@
-"""Where acceptance sequences come from: recorded runs of real models, or a published pair's mean rate."""
+"""Acceptance sequences: from recorded runs of real models, or from a published pair's mean rate."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Recording(msgspec.Struct, frozen=True):
 
 
 def bernoulli(lengths: Sequence[int], alpha: float, seed: int) -> list[bytes]:
-    """Sequences of the given lengths whose bits are 1 with probability alpha, independently.
+    """Return sequences of the given lengths whose bits are independently 1 with probability alpha.
 
     Raises ValueError for an alpha outside [0, 1].
     """
@@ -36,9 +36,9 @@ def bernoulli(lengths: Sequence[int], alpha: float, seed: int) -> list[bytes]:
 def recorded(
     lengths: Sequence[int], seed: int, path: str | Path | None = None, family: str | None = None
 ) -> list[bytes]:
-    """Sequences of the given lengths, made of whole recorded ones in random order.
+    """Return sequences of the given lengths, made of whole recorded ones in random order.
 
-    path: a file that `python -m training.family.acceptance` wrote; None is the sample that comes with Tandem.
+    path: a file that `python -m training.family.acceptance` wrote; None for the sample that comes with Tandem.
     family: only recordings of this task family. Raises ValueError if there are none.
     """
     pool = [unpack(r.acceptance) for r in recordings(path) if family in (None, r.family)]
@@ -57,7 +57,7 @@ def recorded(
 
 @lru_cache(maxsize=8)
 def recordings(path: str | Path | None = None) -> tuple[Recording, ...]:
-    """All recordings of a file. Raises ValueError naming file and row."""
+    """Return all recordings of a file. Raises ValueError naming file and row."""
     source = SAMPLE if path is None else Path(path)
     decoder = msgspec.json.Decoder(Recording)
     found = []

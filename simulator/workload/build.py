@@ -1,4 +1,4 @@
-"""From settings to requests. Everything drawn comes from the settings' seed, whatever the process."""
+"""Builds requests from settings. All random numbers come from the settings' seed, in any process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 def build(settings: WorkloadSettings) -> list[Request]:
-    """The requests in order of arrival (closed arrivals: all at 0, in the order they will be taken).
+    """Return the requests in order of arrival (closed arrivals: all at 0, in the order they will be taken).
 
     Raises TraceError, ValueError.
     """
@@ -50,7 +50,7 @@ def build(settings: WorkloadSettings) -> list[Request]:
 
 
 def _repeated(trace: list[Request], count: int | None) -> list[Request]:
-    """The first `count` requests; where the trace ends, it begins again after its mean gap."""
+    """Return the first `count` requests; a shorter trace begins again after its mean gap."""
     if count is None or count <= len(trace):
         return trace[:count]
     span_s = trace[-1].arrival_s - trace[0].arrival_s
@@ -90,7 +90,7 @@ def _arrivals(arrival: Arrival, requests: list[Request], seed: int) -> list[floa
 
 
 def _drawn(shares: Sequence[tuple[float, T]], count: int, seed: int, stream: int, nothing: T) -> list[T]:
-    """One of the values for each request, by their shares."""
+    """Draw one of the values for each request, by their shares."""
     if not shares:
         return [nothing] * count
     random = np.random.Generator(np.random.PCG64([seed, stream]))

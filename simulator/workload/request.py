@@ -1,4 +1,4 @@
-"""A request as a workload holds it."""
+"""One request of a workload."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """The sketch that a target would write of an answer, and what small models would write from it.
+    """Outline of an answer: the sketch that a target would write, and small models' expansion of it.
 
-    expected: tokens that it tells of the answer; None: it does not.
+    expected: the sketch's stated length of the answer, tokens; None without one.
     tokens: of the sketch.
     notes: where each begins and ends in it.
-    sentences: tokens of each note's.
+    sentences: tokens of each note's sentence.
     """
 
     expected: int | None
@@ -26,18 +26,18 @@ class Request:
     """One request.
 
     arrival_s: seconds from the workload's start.
-    prompt_tokens: its length.
+    prompt_tokens: prompt length.
     output_tokens: the answer's true length, which only the simulated engine may know.
-    acceptance: a byte per output position, 1 where the drafter's token would be the target's own, given the output up
-        to there; None where nothing is drafted. With greedy decoding it does not depend on the window, so a rejected
-        draft is made up for by the target's token at the same position.
-    confidence: with which probability the drafter of a split model says each of these tokens; None: drawn, so that it
-        agrees with the acceptance.
-    device: index of the device that it comes from; None leaves that to the topology.
-    reader_rate: tokens/s that its reader takes in; 0 where nobody said.
-    mode: that it asks for; None for none.
+    acceptance: a byte per output position, 1 if the drafter's token would be the target's own, given the output up to
+        there; None if nothing is drafted. With greedy decoding it does not depend on the window, so the target's token
+        at the same position replaces a rejected draft.
+    confidence: probability that a split model's drafter gives each of these tokens; None to draw it consistently with
+        the acceptance.
+    device: index of its client's device; None leaves that to the topology.
+    reader_rate: tokens/s of its reader; 0 without one.
+    mode: requested mode; None for none.
     max_tokens: its client's limit of the answer; None for as much as the context leaves.
-    outline: of its answer; None: drawn, of the answer's length.
+    outline: of its answer; None to draw one of the answer's length.
     """
 
     arrival_s: float
@@ -56,5 +56,5 @@ _TO_BITS = bytes.maketrans(b"01", b"\x00\x01")
 
 
 def unpack(text: str) -> bytes:
-    """ "0110" → a byte a position."""
+    """Return "0110" as a byte per position."""
     return text.encode("ascii").translate(_TO_BITS)

@@ -1,7 +1,7 @@
 """Traces from files: our own, DSD's, and those that Azure, Mooncake and BurstGPT have published.
 
-A trace is a .jsonl or a .csv file; its columns say whose it is, and `FORMATS` says all columns. Whatever is wrong with
-one is said in a line that names file and row.
+A trace is a .jsonl or a .csv file; its columns tell its format, and `FORMATS` lists them all. Errors name file and
+row.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ V = TypeVar("V")
 
 @dataclass(frozen=True)
 class Format:
-    """What the columns of a trace are called.
+    """Column names of a trace.
 
-    arrival: when a request comes, since any moment.
-    unit_s: seconds of the arrival's unit; None: it is a date and time.
+    arrival: arrival time, from any origin.
+    unit_s: seconds of the arrival's unit; None if it is a date and time.
     prompt, output: lengths, tokens.
     optional: further columns by the field of Request that they fill.
-    published: as somebody else publishes it: rows in any order, further columns, and failed requests (without prompt or
+    published: whether others publish it: rows in any order, further columns, and failed requests (without prompt or
         answer), which are left out.
     """
 
@@ -63,7 +63,7 @@ FORMATS = (
     Format("Mooncake", "timestamp", 1e-3, "input_length", "output_length", published=True),
     Format("BurstGPT", "Timestamp", 1.0, "Request tokens", "Response tokens", published=True),
 )  # fmt: skip
-"""All columns that are read. A CSV file may have more of them, a JSONL file only where it is a published one."""
+"""Known formats. A CSV file may have further columns, a JSONL file only in a published format."""
 
 
 class TraceError(ValueError):
@@ -71,7 +71,7 @@ class TraceError(ValueError):
 
 
 def read_trace(path: str | Path) -> list[Request]:
-    """All requests of a file in order of arrival; of a published trace, the first one comes at 0. Raises TraceError."""
+    """Return all requests of a file in order of arrival; a published trace begins at 0. Raises TraceError."""
     path = Path(path)
     rows = {".jsonl": _jsonl, ".csv": _csv}.get(path.suffix)
     if rows is None:

@@ -25,7 +25,7 @@ from tandem.simulator.hardware import StepTimer
 from tandem.simulator.world.network import Path
 
 CONTEXT = 64
-"""Tokens after which devices' speeds are told."""
+"""Tokens of context at which devices' speeds are reported."""
 
 
 class Speed:
@@ -41,11 +41,11 @@ class Speed:
         self._step_s: dict[tuple[int, int], float] = {}  # of decoding, by context and sequences
 
     def prefill_s(self, tokens: int) -> float:
-        """Seconds to take in so many tokens."""
+        """Return the seconds to prefill `tokens` tokens."""
         return self._timer.step_s(tokens, 1, 0, ((tokens, 0),)) if tokens else 0.0
 
     def decode_s(self, tokens: int, context: int = 0, sequences: int = 1) -> float:
-        """Seconds to produce so many, one by one, after a context of so many, of so many alike sequences at once."""
+        """Return the seconds to decode `tokens` tokens after `context`, in each of `sequences` equal sequences."""
         context += tokens // 2
         key = context, sequences
         step_s = self._step_s.get(key)
@@ -55,12 +55,12 @@ class Speed:
 
 
 MakeSpeed = Callable[[str, StepTimer, int, float, int], Speed]
-"""Of a group of devices: name, timer, sessions that each works on at a time, watts, sequences that it decodes at
+"""Makes the speed of a group of devices from its name, timer, most sessions of each, watts, and sequences decoded at
 once."""
 
 
 class SimulatedDevice:
-    """A device, its link, and how it is reached from the cloud. outer: its part of a split model, if it has one."""
+    """A device, its link, and its path from the cloud. outer: its part of a split model, or None."""
 
     __slots__ = ("device", "link", "outer", "path", "uplink")
 
@@ -76,9 +76,9 @@ class SimulatedDevice:
 
 
 class Devices(Sequence[SimulatedDevice]):
-    """Made when first needed: most of a hundred thousand devices may never see a request.
+    """Devices, made when first needed: most of a hundred thousand may never see a request.
 
-    Groups are mixed evenly, so that the first N requests meet each in proportion.
+    Groups are interleaved evenly, so that the first N requests meet each in proportion.
     """
 
     def __init__(
@@ -105,8 +105,8 @@ class Devices(Sequence[SimulatedDevice]):
         shares = sorted((i / group.count, g) for g, group in enumerate(groups) for i in range(group.count))
         self._group_of = [g for _, g in shares]
         self._made: dict[int, SimulatedDevice] = {}
-        self._watched: dict[int, None] = {}  # those that may have sessions, or something to tell
-        # Of each as last told, the sessions now and ever, and the model that it has loaded.
+        self._watched: dict[int, None] = {}  # those that may have sessions or changes to report
+        # As last reported by each: sessions now and in total, and the loaded model.
         self._told: list[tuple[int, int, str] | None] = []
         self._lives: dict[int, int] = {}  # how often a device was restarted
         self._records = [
@@ -121,7 +121,7 @@ class Devices(Sequence[SimulatedDevice]):
 
     @property
     def models(self) -> Sequence[str]:
-        """Names of all that there are."""
+        """Names of all models of devices."""
         return [model.info.model for models in self._models for model in models]
 
     def __len__(self) -> int:
@@ -136,7 +136,7 @@ class Devices(Sequence[SimulatedDevice]):
         return made
 
     def _outer(self, group: DeviceGroup) -> TimedOuterEngine | None:
-        """The two ends of the split model on a device of that group; None without."""
+        """Return the two ends of the split model on a device of that group; None without a split."""
         config = self._config
         if (info := config.split_info) is None:
             return None
@@ -149,7 +149,7 @@ class Devices(Sequence[SimulatedDevice]):
 
     @property
     def busy(self) -> Collection[SimulatedDevice]:
-        """All that have sessions, and a few others."""
+        """Return all devices that have sessions, and a few others."""
         return [self._made[index] for index in self._watched]
 
     def _device(self, index: int) -> SwitchingDevice:
@@ -157,18 +157,18 @@ class Devices(Sequence[SimulatedDevice]):
         return _Watched(models, partial(self._watched.__setitem__, index, None))
 
     def at(self, endpoint: EndpointInfo) -> SimulatedDevice:
-        """The device at an endpoint. Raises EngineStopped if it is there no more."""
+        """Return the device at an endpoint. Raises EngineStopped if it has left."""
         index = self.number(endpoint.name)
         if endpoint.address != self.address(index):
             raise EngineStopped(f"nobody answers at {endpoint.address}")
         return self[index]
 
     def engine(self, endpoint: EndpointInfo) -> Engine:
-        """The engine there, of the model that the endpoint names. Raises EngineStopped."""
+        """Return the engine that the endpoint names. Raises EngineStopped."""
         return self.at(endpoint).device.engines(endpoint.name)[endpoint.engine]
 
     async def leave(self, index: int) -> None:
-        """The device's process ends; nobody is told but those who are connected."""
+        """End the device's process; only connected peers notice."""
         made = self[index]
         self._lives[index] = self._lives.get(index, 0) + 1
         made.path.cut()
@@ -176,7 +176,7 @@ class Devices(Sequence[SimulatedDevice]):
         await made.device.close()
 
     def come_back(self, index: int) -> None:
-        """Another process takes the place of the one that has left, at another address."""
+        """Start another process in place of the one that has left, at another address."""
         made = self[index]
         made.device = self._device(index)
         made.path.heal()
@@ -184,14 +184,14 @@ class Devices(Sequence[SimulatedDevice]):
         self._tell_anew(index)  # its record has changed
 
     def forget(self, name: str) -> None:
-        """The router takes the device for lost, until it registers again."""
+        """Note that the router counts the device as lost, until it registers again."""
         self._tell_anew(self.number(name))
 
     def _tell_anew(self, index: int) -> None:
         self._told[index], self._watched[index] = None, None
 
     def address(self, index: int) -> str:
-        """Where the device is reached now."""
+        """Return the device's present address."""
         lives = self._lives.get(index, 0)
         return f"{self.name(index)}#{lives}" if lives else self.name(index)
 
@@ -202,7 +202,7 @@ class Devices(Sequence[SimulatedDevice]):
         return int(name.removeprefix("device-"))
 
     def news(self) -> list[DeviceRecord]:
-        """Records of the devices that have opened or ended sessions since the last call: at first of all."""
+        """Return records of the devices that have opened or ended sessions since the last call; all at first."""
         if not self._told:
             self._told = [(0, 0, self._models[g][0].info.model) for g in self._group_of]
             return [self._record(i, *told) for i, told in enumerate(self._told) if told]
@@ -228,12 +228,12 @@ class Devices(Sequence[SimulatedDevice]):
 
     @property
     def waited_s(self) -> float:
-        """What frames lost to bandwidth and to each other, in sum, seconds."""
+        """Return the total seconds that frames waited for bandwidth or each other."""
         return sum(made.link.up.waited_s + made.link.down.waited_s for made in self._made.values())
 
     @property
     def sent_bytes(self) -> int:
-        """Handed to links, both ways."""
+        """Return the total bytes sent over links, both ways."""
         return sum(made.link.up.sent_bytes + made.link.down.sent_bytes for made in self._made.values())
 
 
@@ -260,11 +260,11 @@ class ScriptedModel:
         return self.engine
 
     async def unload(self) -> None:
-        """It holds nothing."""
+        """Do nothing: it holds no memory."""
 
 
 class _Watched(SwitchingDevice):
-    """A device that tells, by `opened`, that it may have sessions."""
+    """A device that reports by `opened` that it may have sessions."""
 
     def __init__(self, models: Sequence[ScriptedModel], opened: Callable[[], None]) -> None:
         super().__init__(models[0].engine, models)
@@ -278,12 +278,12 @@ class _Watched(SwitchingDevice):
 
 
 def _names(g: int, group: DeviceGroup) -> list[str]:
-    """Of the models of that group."""
+    """Return the model names of that group."""
     return [f"devices-{g}", *(f"devices-{g}-{m}" for m in range(1, len(group.models)))]
 
 
 def _record(loaded: ScriptedModel, models: Sequence[ScriptedModel], rtt_s: float) -> DeviceRecord:
-    """Of any device with these models, of which that one is loaded."""
+    """Return the record of any device with these models, of which `loaded` is loaded."""
     speed = loaded.speed
     prefill_s = speed.prefill_s(CONTEXT) / CONTEXT
     return DeviceRecord(

@@ -1,4 +1,4 @@
-"""Engines at the other end of a link, in virtual time: the live link's model, with what can happen to a link.
+"""Engines at the other end of a link, in virtual time: the live link's model, with its faults.
 
 A call crosses as a request and a reply, a stream as many replies, of about the size that the wire's frames have
 (`cluster.wire.frames`).
@@ -33,24 +33,24 @@ from tandem.engine.core.stream import Stream
 
 HEADER_BYTES = 24  # of a frame: length, session, sequence number, tag
 TOKEN_BYTES = 3  # a token id as the wire packs it
-SILENCE_S = WireSettings().silence_s  # after which a connection counts as lost
+SILENCE_S = WireSettings().silence_s  # until a silent connection counts as lost
 RESUME_S = (
     30.0  # for which the ends of one that is broken wait for each other, as the gateway's settings have it
 )
 
 
 def frame_bytes(tokens: int) -> int:
-    """Size of a frame that carries so many token ids."""
+    """Return the size of a frame with `tokens` token ids."""
     return HEADER_BYTES + TOKEN_BYTES * tokens
 
 
 class Path:
-    """The way from a caller to an engine and back, over one link.
+    """Path from a caller to an engine and back, over one link.
 
-    there, back: the link's two directions, as the caller sees them.
-    As a connection does, a path that is cut ends the sessions opened over it and refuses calls; one that is stalled
-    keeps what is sent until it is healed, or counts as cut when nothing was heard for `SILENCE_S`. One whose ends have
-    parted does so as well, but they know; it counts as cut when they were apart for `RESUME_S`.
+    there, back: the link's two directions, from the caller.
+    A path that is cut ends the sessions opened over it and refuses calls, as a broken connection does; a stalled one
+    keeps what is sent until it is healed, or counts as cut after `SILENCE_S`. A parted one keeps it, too, but both
+    ends know; it counts as cut after `RESUME_S`.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, there: Pipe, back: Pipe) -> None:
@@ -65,16 +65,16 @@ class Path:
 
     @classmethod
     def to_device(cls, loop: asyncio.AbstractEventLoop, link: Link) -> Path:
-        """From the cloud to a device behind the link."""
+        """Return the path from the cloud to a device behind the link."""
         return cls(loop, link.down, link.up)
 
     @classmethod
     def to_cloud(cls, loop: asyncio.AbstractEventLoop, link: Link) -> Path:
-        """From a device to the cloud."""
+        """Return the path from a device to the cloud."""
         return cls(loop, link.up, link.down)
 
     def cut(self) -> None:
-        """Nothing crosses any more; both ends hear of it."""
+        """Cut the path; both ends notice."""
         self._cut, self._parted, self._stalled = True, False, None
         waiting, self._waiting = self._waiting, {}
         for future in waiting:
@@ -88,33 +88,33 @@ class Path:
 
     @property
     def is_cut(self) -> bool:
-        """Whether nothing crosses."""
+        """Whether the path is cut."""
         return self._cut
 
     @property
     def is_clear(self) -> bool:
-        """Whether what is sent now arrives, unless the path is cut meanwhile."""
+        """Whether frames sent now arrive, unless the path is cut meanwhile."""
         return self._stalled is None and not self._cut
 
     def stall(self) -> None:
-        """What is sent from now on does not arrive, and nobody is told."""
+        """Stall the path, without any error: frames sent from now on wait."""
         if self.is_clear:
             self._stalled = []
             self._silence = self._loop.call_later(SILENCE_S, self.cut)
 
     @property
     def is_parted(self) -> bool:
-        """Whether the ends are apart, and may come together again."""
+        """Whether the ends are disconnected, but may resume."""
         return self._parted
 
     def part(self) -> None:
-        """The connection breaks, and may be resumed: what is sent from now on waits for that."""
+        """Break the connection so that it may be resumed: frames sent from now on wait for that."""
         if self.is_clear:
             self._parted, self._stalled = True, []
             self._silence = self._loop.call_later(RESUME_S, self.cut)
 
     def heal(self) -> None:
-        """All is well again; what a stall has kept is sent on."""
+        """Repair the path; frames kept by a stall are sent on."""
         if self._silence is not None:
             self._silence.cancel()
             self._silence = None
@@ -123,38 +123,38 @@ class Path:
             pipe.carry(size, deliver)
 
     def send(self, deliver: Callable[[], None], tokens: int = 0) -> None:
-        """Send a frame that nobody waits for."""
+        """Send a frame without waiting for it."""
         self._carry(self._there, frame_bytes(tokens), deliver)
 
     def reply(self, deliver: Callable[[], None], tokens: int = 0) -> None:
-        """The same, from the engine's end."""
+        """Send a frame from the engine's end."""
         self._carry(self._back, frame_bytes(tokens), deliver)
 
     def opened(self, session: Session) -> None:
-        """A session was opened over this path, which may have been cut meanwhile."""
+        """Register a session opened over this path, which may have been cut meanwhile."""
         self._sessions[session] = None
         if self._cut:
             _spawn(_end(session, self))
 
     def ended(self, session: Session) -> None:
-        """It is no more."""
+        """Remove a session."""
         self._sessions.pop(session, None)
 
     def listen(self, stream: Stream) -> None:
-        """Somebody waits for what is sent back."""
+        """Register a stream of replies."""
         self._streams[stream] = None
 
     def leave(self, stream: Stream) -> None:
-        """They wait no more."""
+        """Remove a stream of replies."""
         self._streams.pop(stream, None)
 
     def there(self, tokens: int = 0, hidden_bytes: int = 0) -> asyncio.Future[None]:
-        """Done when a frame of so many tokens, and bytes of hidden states, reaches the engine; fails with
+        """Return a future, done when a frame of these tokens and bytes of hidden states reaches the engine; fails with
         EngineStopped."""
         return self._cross(self._there, tokens, hidden_bytes)
 
     def back(self, tokens: int = 0, hidden_bytes: int = 0) -> asyncio.Future[None]:
-        """Done when such a frame reaches the caller; fails with EngineStopped."""
+        """Return a future, done when such a frame reaches the caller; fails with EngineStopped."""
         return self._cross(self._back, tokens, hidden_bytes)
 
     def _cross(self, pipe: Pipe, tokens: int, hidden_bytes: int) -> asyncio.Future[None]:
@@ -168,7 +168,7 @@ class Path:
         return future
 
     def _arrived(self, future: asyncio.Future[None]) -> None:
-        if not future.done():  # whoever waited may have been cancelled
+        if not future.done():  # the waiter may have been cancelled
             future.set_result(None)
         self._waiting.pop(future, None)
 
@@ -208,7 +208,7 @@ class LinkedEngine:
         return stats
 
     async def close(self) -> None:
-        """Nothing: the engine belongs to the other end."""
+        """Do nothing: the engine belongs to the other end."""
 
 
 class LinkedSession:
@@ -238,14 +238,14 @@ class LinkedSession:
         self._stopping = pump
 
     async def _there(self, tokens: int = 0, hidden_bytes: int = 0) -> None:
-        """A call gets to the engine, and waits for its turn: what was stopped before it has to come to rest."""
+        """Carry a call to the engine, and wait until an operation stopped before it has ended."""
         await self._path.there(tokens, hidden_bytes)
         if self._stopping is not None:
             await asyncio.wait((self._stopping,))
             self._stopping = None
 
     async def _pump(self, stream: Stream) -> None:
-        """At the engine's end: send its tokens as they come."""
+        """At the engine's end, send its tokens as they come."""
         path = self._path
         try:
             async with aclosing(self._session.generate()) as tokens_of_engine:
@@ -278,9 +278,7 @@ class LinkedSession:
         return result
 
     async def cancel(self) -> None:
-        await asyncio.shield(
-            _spawn(self._end())
-        )  # what was sent arrives, though nobody waits for it any more
+        await asyncio.shield(_spawn(self._end()))  # frames arrive even without a waiter
         await self._path.back()
 
     async def _end(self) -> None:
@@ -308,7 +306,7 @@ _spawned: set[asyncio.Task[None]] = set()
 
 
 def _spawn(coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-    """Run it beside everything else, to its end."""
+    """Run a coroutine in the background, to its end."""
     task = asyncio.get_running_loop().create_task(coroutine)
     _spawned.add(task)
     task.add_done_callback(_ended)
@@ -316,7 +314,7 @@ def _spawn(coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
 
 
 def _ended(task: asyncio.Task[None]) -> None:
-    """That an engine is gone is known to whoever waits for it, if anybody still does."""
+    """Ignore EngineError of a background task, which waiters see themselves; re-raise others."""
     _spawned.discard(task)
     if not task.cancelled() and (error := task.exception()) and not isinstance(error, EngineError):
         raise error

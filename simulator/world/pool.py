@@ -1,4 +1,4 @@
-"""A group of servers that grows and shrinks, as Ray Serve would have it do live, by the live pool's own autoscaler."""
+"""A group of servers that grows and shrinks as with Ray Serve, by the live pool's own autoscaler."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tandem.simulator.world.server import Server
 
 
 class Cloud(Protocol):
-    """Where servers come from. servers: all of them, those that have gone included."""
+    """Source of servers. servers: all of them, ended ones included."""
 
     loop: VirtualLoop
 
@@ -21,55 +21,55 @@ class Cloud(Protocol):
     def servers(self) -> Sequence[Server]: ...
 
     def add_server(self, g: int) -> Server:
-        """One more of a group, as good as up."""
+        """Add a server of a group, which is up at once."""
         ...
 
     async def end(self, server: Server) -> None:
-        """It is not needed any more."""
+        """End a server."""
         ...
 
     def refresh(self) -> None:
-        """Tell the router what is up."""
+        """Tell the router which servers are up."""
         ...
 
     def waiting(self, pool: str) -> float:
-        """Requests that no server of the pool has yet."""
+        """Return the requests that wait for a server of the pool."""
         ...
 
 
 class Pool:
-    """One group. Every second, while there is anything to decide, it sees to it that there are as many servers as the
-    autoscaler would have.
+    """One group. Every second, while there is anything to decide, it adjusts the number of servers to the
+    autoscaler's.
 
-    target: that is how many, starting ones included.
+    target: that number, starting ones included.
     """
 
     def __init__(self, cloud: Cloud, g: int, group: TargetGroup, places: int) -> None:
-        """g: the group's number; places: sessions that a step takes."""
+        """g: the group's number; places: most sessions in a step."""
         assert group.autoscaling is not None
         self._cloud, self._g, self._group, self._places = cloud, g, group, places
         self._autoscaler = group.autoscaling.autoscaler()
         self._least = group.autoscaling.min_replicas
         self.target = group.initial_count
-        self._starting: list[tuple[float, Handle]] = []  # since when; the oldest first
+        self._starting: list[tuple[float, Handle]] = []  # since when, oldest first
         self._draining: dict[Server, float] = {}  # until when at most
         self._since_s: dict[Server, float] = {server: 0.0 for server in self.up}
-        self._spent_s = 0.0  # by those that have gone
+        self._spent_s = 0.0  # by ended ones
         self._deciding: Handle | None = None
 
     @property
     def up(self) -> list[Server]:
-        """Those that take requests, the oldest first."""
+        """Servers that take requests, oldest first."""
         return [server for server in self._cloud.servers if server.group == self._g and server.up]
 
     def replica_s(self) -> float:
-        """Seconds that there have been servers, starting and draining ones included, in sum."""
+        """Return the total seconds of servers' lives, starting and draining ones included."""
         now_s = self._cloud.loop.time()
         there = (*self._since_s.values(), *(since_s for since_s, _ in self._starting))
         return self._spent_s + sum(now_s - since_s for since_s in there)
 
     def wake(self) -> None:
-        """There is something to decide."""
+        """Schedule a decision."""
         if self._deciding is None:
             self._deciding = self._cloud.loop.call_later(EVERY_S, self._decide)
 
@@ -77,7 +77,7 @@ class Pool:
         self._deciding = None
         self._let_go()
         now_s, up, waiting = self._cloud.loop.time(), self.up, self._cloud.waiting(self._group.pool)
-        for server in up:  # somebody else may have added one
+        for server in up:  # another may have been added
             self._since_s.setdefault(server, now_s)
         states = tuple(replica_state(s.endpoint.name, s.stats(), self._places) for s in up)
         self.target = self._autoscaler.decide(PoolState(now_s, self.target, states, waiting))
@@ -87,7 +87,7 @@ class Pool:
             self.wake()
 
     def _follow_target(self) -> None:
-        """Start what is missing, also in place of what has died; what is too much goes, the newest first."""
+        """Start missing servers, also in place of dead ones; drain surplus ones, the newest first."""
         missing = self.target - len(self.up) - len(self._starting)
         loop = self._cloud.loop
         for _ in range(missing):
@@ -111,7 +111,7 @@ class Pool:
         self._cloud.refresh()
 
     def _let_go(self) -> None:
-        """Those that have drained, or for long enough, end; those that are gone cost nothing more."""
+        """End drained servers, and those that drained for long enough; stop counting dead ones."""
         now_s = self._cloud.loop.time()
         for server, until_s in list(self._draining.items()):
             if not server.open_sessions or now_s >= until_s:

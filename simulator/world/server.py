@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 class Server:
     """A replica of a pool.
 
-    group: of the configuration's targets.
-    engine: as it is reached.
+    group: index of the configuration's target.
+    engine: as its callers reach it.
     hardware: what it computes on, which a drafter may share.
-    path: the way there, where calls take time; None where they take none.
-    up: the scheduler lists it.
-    alive: it answers.
+    path: network path to it; None if calls take no time.
+    up: whether the scheduler lists it.
+    alive: whether it answers.
     """
 
     group: int
@@ -38,12 +38,12 @@ class Server:
     alive: bool = True
 
     async def kill(self) -> None:
-        """Its process ends: whoever waits for it hears that the connection is lost."""
+        """End its process; callers lose the connection."""
         self.up = self.alive = False
         await self.core.close()
 
     def stats(self) -> EngineStats:
-        """What it tells of itself to whoever scales its pool."""
+        """Return the statistics that it reports for autoscaling."""
         stats = self.core.gauges()
         stats.sessions = self.open_sessions
         return stats

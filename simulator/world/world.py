@@ -1,6 +1,6 @@
 """The live system in virtual time: its router's assigner, its executor and modes, its engines' core, devices and links.
 
-Simulated are how long a step takes (`hardware`), which tokens come (`script`), and the network's delays (`network`).
+Simulated are step times (`hardware`), tokens (`script`), and the network's delays (`network`).
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ MakeService = Callable[[Engine], Engine]
 
 
 def as_it_is(engine: Engine) -> Engine:
-    """The engine itself."""
+    """Return the engine itself."""
     return engine
 
 
 class Load(NamedTuple):
-    """How many sessions a pool has open at a moment."""
+    """Number of open sessions of a pool at a moment."""
 
     time_s: float
     sessions: int
@@ -131,7 +131,7 @@ class World:
     # -- requests ---------------------------------------------------------------------------------------
 
     def executor(self, mode: str | None, device: int) -> Executor:
-        """Who carries a request in a mode, from a device (−1: from nowhere in particular)."""
+        """Return the executor of a request in a mode, from a device (−1: from no device)."""
         if device < 0 or mode is None or not MODES[mode].local or not self._reader_at_device:
             return self._cloud
         executor = self._executors.get(device)
@@ -142,11 +142,11 @@ class World:
         return executor
 
     def forwarded(self, mode: str | None) -> bool:
-        """Whether a request in that mode, whose reader is at a device, travels to the cloud first."""
+        """Return whether a request in that mode, whose reader is at a device, travels to the cloud first."""
         return self._reader_at_device and (mode is None or not MODES[mode].local)
 
     async def settled(self) -> None:
-        """Return when no session is left behind."""
+        """Return when no session is left."""
         for executor in (self._cloud, *self._executors.values()):
             await executor.settled()
 
@@ -175,7 +175,7 @@ class World:
     # -- the router and the scheduler ---------------------------------------------------------------------
 
     def restart_router(self) -> None:
-        """From now on, one that knows nothing yet."""
+        """Replace the router by one without any state."""
         config = self.config
         assigner = Assigner(
             config.router.collaboration.create(),
@@ -188,7 +188,7 @@ class World:
 
     @property
     def experience(self) -> Experience:
-        """What requests have taught the router."""
+        """The router's learnt statistics."""
         return self.routing.assigner.experience
 
     async def assign(self, wanted: RoutingRequest) -> Assignment:
@@ -213,28 +213,28 @@ class World:
         self.expansions.free(report)
 
     async def end(self, server: Server) -> None:
-        """It is not needed any more, and goes, with the drafter beside it."""
+        """End a server and the drafter beside it."""
         await server.kill()
         for drafter in self.drafters:
             if drafter.hardware is server.hardware:
                 await drafter.kill()
 
     def waiting(self, pool: str) -> float:
-        """Requests that no server of the pool has yet."""
+        """Return the requests that wait for a server of the pool."""
         return self.routing.take_waiting()[pool]
 
     def replica_s(self) -> float:
-        """Seconds that there have been servers, drafters apart, in sum."""
+        """Return the total seconds of servers' lives, without drafters."""
         fixed = sum(group.count for group in self.targets if group.autoscaling is None)
         return fixed * self.loop.time() + sum(pool.replica_s() for pool in self.pools)
 
     def report(self, reports: Sequence[Report]) -> None:
-        """Tell the router what answers have taught."""
+        """Report to the router what answers have taught."""
         for report in reports:
             self.routing.assigner.take_in(report)
 
     def refresh_soon(self) -> None:
-        """Loads are changing: the router hears of them before long, as from the scheduler."""
+        """Schedule a refresh because loads are changing, as the live scheduler does."""
         if self._refreshing is None:
             self._refreshing = self.loop.call_later(REFRESH_S, self._refresh_is_due)
 
@@ -243,7 +243,7 @@ class World:
         self.refresh()
 
     def refresh(self) -> None:
-        """What the scheduler does every now and then: list what is up, and tell the router what has changed."""
+        """Do the scheduler's periodic work: list what is up, and report changes to the router."""
         if self._refreshing is not None:
             self._refreshing.cancel()
             self._refreshing = None
@@ -257,7 +257,7 @@ class World:
             self.refresh_soon()
 
     def _sample(self) -> bool:
-        """Note how many sessions are open; whether any is."""
+        """Record the open sessions; return whether there are any."""
         now_s, busy = self.loop.time(), False
         pools: dict[str, Collection[Server | SimulatedDevice]] = {
             **self._members(),
@@ -289,7 +289,7 @@ class World:
                 return number
         return -1
 
-    # -- the way to engines -------------------------------------------------------------------------------
+    # -- paths to engines -------------------------------------------------------------------------------
 
     async def _dial_from_cloud(self, endpoint: EndpointInfo) -> Engine:
         if endpoint.device:
@@ -307,10 +307,10 @@ class World:
             raise EngineStopped(f"nobody answers at {endpoint.address}")
         return server
 
-    # -- what there is -----------------------------------------------------------------------------------
+    # -- servers -----------------------------------------------------------------------------------
 
     def add_server(self, g: int) -> Server:
-        """One more server of that group, with the drafter beside it if it has one."""
+        """Add a server of that group, with a drafter beside it if the group has one."""
         group, config, hardware = self.targets[g], self.engines[g], Hardware(self.loop)
         number = len(self.servers)
         core: CoreEngine | Pipeline | TimedVllm
@@ -334,7 +334,7 @@ class World:
         return server
 
     def add_drafter(self, g: int, hardware: Hardware) -> None:
-        """A drafter beside a server of that group, if it has one."""
+        """Add a drafter beside a server of that group, if it has one."""
         group, config = self.targets[g], self.engines[g]
         timer = group.draft_timer(self._data)
         if timer is None:
@@ -354,7 +354,7 @@ class World:
         hardware: Hardware,
         drafts: bool = False,
     ) -> CoreEngine | TimedVllm:
-        """An engine of the kind that is configured. drafts: a drafter's."""
+        """Return an engine of the configured kind. drafts: whether it is a drafter."""
         if isinstance(config, TimedVllmConfig):
             vllm.set_environment()
             from tandem.simulator.engines.vllm import timed_vllm  # imports vLLM: only where it is simulated
@@ -383,7 +383,7 @@ class World:
         )
 
     def _middle(self, group: TargetGroup, config: ServerEngine, hardware: Hardware) -> CoreEngine | Pipeline:
-        """In one stage or more, the first of which is on that hardware."""
+        """Return the middle, in one or more stages, the first on that hardware."""
         split = self.config.split_info
         assert split is not None
         assert not isinstance(config, TimedVllmConfig)
@@ -409,7 +409,7 @@ class World:
 
 
 def _context(engine: ServerEngine) -> int:
-    """Tokens of prompt and output."""
+    """Return the most tokens of prompt and output."""
     limits = (engine.kv_tokens, engine.longest if isinstance(engine, TimedVllmConfig) else None)
     return min(limit for limit in limits if limit is not None)
 
