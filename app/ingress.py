@@ -35,11 +35,9 @@ from tandem.deployments.config.settings import Strict
 from tandem.deployments.control.metrics import Observation
 from tandem.deployments.control.router_client import RouterClient
 from tandem.deployments.gateway.deployment import Gateway
-from tandem.deployments.learning.report import Report
 from tandem.deployments.modes.base import Tools
 from tandem.deployments.modes.executor import Executor
 from tandem.deployments.modes.expansion import Sketching
-from tandem.deployments.outbox import Outbox
 from tandem.deployments.pools.engines import context_of
 from tandem.deployments.request.assignment import EndpointInfo, Unavailable
 from tandem.deployments.request.job import Delta, Job
@@ -81,8 +79,6 @@ class Ingress:
         self._card = ModelCard(settings.model, context_of(settings.verifier.engine), vocabulary)
         endpoint = settings.endpoint
         self._peers = Peers(token=endpoint.token, tls=endpoint.dialling(), settings=settings.limits.wire())
-        self._outbox = Outbox[Report](self._router.report)
-        self._observations = Outbox[Observation](self._router.observe)
         text = self._vocabularies.target
         self._sketching = Sketching(sketch_format(text), self._router, settings.sketch.suitable)
         self._entrance = Entrance(self._router, lambda: self._executor.closing())
@@ -92,7 +88,7 @@ class Ingress:
             self._dial,
             self._tools(),
             settings.limits.limits(),
-            self._outbox.add,
+            self._router.report,
             self._lost,
         )
 
@@ -145,7 +141,7 @@ class Ingress:
         return await self._callers.of(hashed)
 
     async def account(self, key: str) -> Statement:
-        self._outbox.flush()
+        self._router.flush()
         return await self._router.account(key)
 
     async def settle(self, key: str, changes: Mapping[str, Any]) -> Statement:
@@ -202,10 +198,10 @@ class Ingress:
         return {**up, "devices": len(snapshot.devices), "missing": sorted(snapshot.awaited)}
 
     def observe(self, seen: Observation) -> None:
-        self._observations.add(seen)
+        self._router.observe(seen)
 
     async def metrics(self, openmetrics: bool) -> tuple[bytes, str]:
-        self._observations.flush()
+        self._router.flush()
         return await self._router.exposition(openmetrics)
 
     def _lost(self, endpoint: EndpointInfo) -> None:
@@ -218,8 +214,7 @@ class Ingress:
 
     async def __del__(self) -> None:
         await self._executor.settled()
-        self._outbox.flush()
-        self._observations.flush()
+        self._router.flush()
         self._entrance.close()
         await self._peers.close()
 

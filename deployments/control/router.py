@@ -54,6 +54,8 @@ TELL_S = 0.5
 """How often the scheduler is told what requests wait for."""
 ANSWER_S = 5.0
 """The scheduler answers within that, or is not there."""
+Ended = int | Report | Observation
+"""A request that has left the admission controller, the report of an answer, or a request as the API saw it."""
 
 
 class RouterChanges(Strict):
@@ -145,20 +147,24 @@ class Router:
         """As Expansions.free."""
         self._expansions.free(report)
 
-    async def report(self, reports: Sequence[Report]) -> None:
-        """Answers are over."""
-        for report in reports:
-            self._gate.used(report.account, report.tokens)
-            try:
-                self._assigner.take_in(report)
-            except Exception:  # a bug in one mode's learning must not cost the others' reports
-                logger.exception("cannot learn from a report")
-        self._treasury.charge([(r.account, r.device, r.bill) for r in reports])
+    async def over(self, replica: str, ended: Sequence[Ended]) -> None:
+        """Take in what a front door says of requests that are over."""
+        for each in ended:
+            match each:
+                case int():
+                    self._gate.leave(replica, each)
+                case Observation():
+                    self._metrics.observe(each)
+                case Report():
+                    self._learn(each)
+        self._treasury.charge([(r.account, r.device, r.bill) for r in ended if isinstance(r, Report)])
 
-    async def observe(self, seen: Sequence[Observation]) -> None:
-        """Requests are over."""
-        for request in seen:
-            self._metrics.observe(request)
+    def _learn(self, report: Report) -> None:
+        self._gate.used(report.account, report.tokens)
+        try:
+            self._assigner.take_in(report)
+        except Exception:  # a bug in one mode's learning must not cost the others' reports
+            logger.exception("cannot learn from a report")
 
     async def exposition(self, openmetrics: bool) -> tuple[bytes, str]:
         """As Metrics.exposition."""
@@ -170,13 +176,9 @@ class Router:
 
     async def enter(self, replica: str, entry: Entry, left: Sequence[int]) -> Passage:
         """Return when a request may begin; raises as Gate.enter. left: requests that are over."""
-        await self.left(replica, left)
-        return await self._gate.enter(replica, entry, self._treasury.terms(entry.account))
-
-    async def left(self, replica: str, requests: Sequence[int]) -> None:
-        """They are over, or wait no longer."""
-        for request in requests:
+        for request in left:
             self._gate.leave(replica, request)
+        return await self._gate.enter(replica, entry, self._treasury.terms(entry.account))
 
     async def under_way(self, replica: str, entries: Sequence[Entry]) -> None:
         """All that a replica of the API has under way."""

@@ -16,6 +16,7 @@ from tandem.deployments.config.settings import GateSettings, LimitSettings
 from tandem.deployments.control.metrics import Observation
 from tandem.deployments.control.router import Router
 from tandem.deployments.learning.report import Report
+from tandem.deployments.outbox import Outbox
 from tandem.deployments.request.assignment import Assignment, RoutingRequest
 from tandem.deployments.request.placement import Place, PlaceReport, PlaceRequest, PlanRequest, SketchPlan
 from tandem.deployments.routing.directory import Snapshot
@@ -29,6 +30,7 @@ class RouterClient(Client):
         super().__init__(router)
         self._assign_s, self._soon_s = limits.assign_s, limits.open_s
         self._enter_s = gate.queue_s + limits.assign_s
+        self._ended = Outbox[Report | Observation](lambda ended: self.tell(Router.over, "", ended))
 
     # -- requests -----------------------------------------------------------------------------------------
 
@@ -37,7 +39,7 @@ class RouterClient(Client):
         return await self.ask(self._enter_s, Router.enter, replica, entry, left)
 
     def left(self, replica: str, requests: Sequence[int]) -> None:
-        self.tell(Router.left, replica, requests)
+        self.tell(Router.over, replica, requests)
 
     def under_way(self, replica: str, entries: Sequence[Entry]) -> None:
         self.tell(Router.under_way, replica, entries)
@@ -46,11 +48,17 @@ class RouterClient(Client):
         """Raises as Routing.assign."""
         return await self.ask(self._assign_s, Router.assign, wanted)
 
-    def report(self, reports: Sequence[Report]) -> None:
-        self.tell(Router.report, reports)
+    def report(self, report: Report) -> None:
+        """Tell soon what an answer has taught and cost."""
+        self._ended.add(report)
 
-    def observe(self, seen: Sequence[Observation]) -> None:
-        self.tell(Router.observe, seen)
+    def observe(self, seen: Observation) -> None:
+        """Have a request counted soon."""
+        self._ended.add(seen)
+
+    def flush(self) -> None:
+        """Tell now what was to be told soon."""
+        self._ended.flush()
 
     def lost(self, device: str, address: str) -> None:
         self.tell(Router.lost, device, address)

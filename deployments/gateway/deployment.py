@@ -31,8 +31,6 @@ from tandem.deployments.control.scheduler_client import SchedulerClient
 from tandem.deployments.gateway.connected_devices import Guests
 from tandem.deployments.gateway.device_session import Cloud
 from tandem.deployments.gateway.messages import SILENCE_S
-from tandem.deployments.learning.report import Report
-from tandem.deployments.outbox import Outbox
 from tandem.deployments.pools.replica import EndpointSettings
 from tandem.deployments.request.assignment import EndpointInfo
 from tandem.engine.base import Engine
@@ -89,14 +87,13 @@ class Gateway:
     ) -> None:
         self._router = RouterClient(router, limits, gate)
         self._scheduler = SchedulerClient(scheduler, limits.open_s)
-        self._outbox = Outbox[Report](self._router.report)
         self._peers = Peers(token=endpoint.token, tls=endpoint.dialling(), settings=limits.wire())
         cloud = self._cloud = Cloud(
             assign=self._router.assign,
             account=self._router.account,
             middles=self._router.middles,
             register=self._register,
-            report=self._outbox.add,
+            report=self._router.report,
             dial=self._dial,
             entrance=Entrance(self._router),
         )
@@ -166,6 +163,6 @@ class Gateway:
         for task in self._loops:
             task.cancel()
         await self._exit.aclose()
-        self._outbox.flush()
+        self._router.flush()
         self._cloud.entrance.close()
         await self._peers.close()
