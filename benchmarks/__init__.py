@@ -1,1 +1,1 @@
-"""What claims of performance rest on: `python -m benchmarks` lists them, `python -m benchmarks NAME` runs one."""
+"""Benchmarks behind claims of performance: `python -m benchmarks` lists them, `python -m benchmarks NAME` runs one."""

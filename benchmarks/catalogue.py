@@ -21,7 +21,7 @@ class Benchmark(NamedTuple):
 
     @property
     def line(self) -> str:
-        """What it shows: the first line of its docstring."""
+        """Return the first line of its docstring."""
         source = (FOLDER / Path(*self.module.split("."))).with_suffix(".py").read_text()
         return (ast.get_docstring(ast.parse(source)) or "").split("\n")[0]
 

@@ -72,7 +72,7 @@ def local_executor(
 
 
 def device_record(name: str, rtt_s: float = 0.0, prefill_token_s: float = 0.0) -> DeviceRecord:
-    """As a device host would register it. prefill_token_s: seconds to take in a token, 0 where not known."""
+    """Return a record as a device host registers it. prefill_token_s: seconds to prefill a token, 0 if unknown."""
     return DeviceRecord(
         name=name,
         address="",

@@ -1,4 +1,4 @@
-"""Where this tree lies, and the public data that benchmarks read beside the hardware model's tables."""
+"""Paths of this tree, and of the public data that benchmarks read beside the hardware model's tables."""
 
 from __future__ import annotations
 

@@ -24,8 +24,8 @@ def engine_process(
 ) -> Iterator[str]:
     """Run one engine, named "engine" on the wire, in a child process; yields its address.
 
-    devices: so many devices share the engine, as under a device host: "device-0" and so on.
-    profile: theirs.
+    devices: number of devices that share the engine, as under a device host: "device-0" and so on.
+    profile: of these devices.
     """
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()

@@ -20,7 +20,7 @@ FILE_WIDTH = 160  # characters, of what is written to a file
 
 
 def parser(name: str, description: str | None) -> argparse.ArgumentParser:
-    """For the options of the benchmark of this name. description: its module's docstring."""
+    """Return a parser for the options of this benchmark. description: its module's docstring."""
     return argparse.ArgumentParser(
         prog=f"python -m benchmarks {name}",
         description=description,

@@ -1,1 +1,1 @@
-"""What makes weights: the embedded family, adapters of split models, AWC's network."""
+"""Training of weights: the embedded family, adapters of split models, AWC's network."""

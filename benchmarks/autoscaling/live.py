@@ -74,7 +74,12 @@ class Asked:
 
 @dataclass(slots=True)
 class Outcome:
-    """ttft_s: of every answer; failures: what was said in place of one; replica_s: of the pool."""
+    """Outcome of a run.
+
+    ttft_s: of every answer.
+    failures: error messages of failed requests.
+    replica_s: seconds of replicas' lives.
+    """
 
     ttft_s: list[float] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
@@ -82,7 +87,7 @@ class Outcome:
 
 
 def requests(span_s: float, rate: float) -> list[Asked]:
-    """From the trace, with a lull in the middle."""
+    """Return requests of the trace, with a lull in the middle."""
     with (DATA / "azure_llm_2023" / "conv_peak20min.csv").open(newline="") as file:
         rows = [row for row in csv.DictReader(file) if float(row["arrival_s"]) < span_s]
     every = len(rows) / span_s / rate

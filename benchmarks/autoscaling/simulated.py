@@ -3,10 +3,10 @@
     python -m benchmarks autoscaling [--only NAME]
 
 Two loads of Azure's traces: conversation alone, which is steady, and conversation and code together as they came that
-afternoon, which is bursty. The verifiers, Llama-3-70B on four A100s each (simulated), take 30 s to start; readers take
-in 10 or 15 tokens/s. Everybody's settings are chosen on the first 18 minutes: the fewest replica-seconds of those whose
-P99 TTFT is good enough (2 s and 30 s). What was chosen is judged on the busiest 20 minutes, which follow. Serve's
-policy has its target, its look-back and its delays to choose; Tandem's, its load and its windows.
+afternoon, which is bursty. The verifiers, Llama-3-70B on four A100s each (simulated), take 30 s to start; readers
+take in 10 or 15 tokens/s. Each policy's settings are chosen on the first 18 minutes: the fewest replica-seconds of
+those whose P99 TTFT is good enough (2 s and 30 s). What was chosen is judged on the busiest 20 minutes, which follow.
+Serve's policy has its target, its look-back and its delays to choose; Tandem's, its load and its windows.
 
 replica_seconds_cut: by which share the pool was smaller than with Serve's policy, in the load that is worse for it.
 p99_ttft_ratio: of P99 TTFT, ours over Serve's policy's, likewise.
@@ -56,7 +56,7 @@ Trial = tuple[str, str, Autoscaling | None, int]  # load, kind, and how
 
 
 class Outcome(NamedTuple):
-    """Of one simulation. stall_s: of a reader, on average."""
+    """Outcome of one simulation. stall_s: mean over readers."""
 
     replica_s: float
     replicas: float
@@ -67,7 +67,7 @@ class Outcome(NamedTuple):
 
 
 def requests(load: str, begin_s: float, span_s: float) -> list[Request]:
-    """Of the traces' time from `begin_s` on."""
+    """Return requests from the traces, from `begin_s` on."""
     rows: list[tuple[float, int, int]] = []
     for name in LOADS[load]:
         with (DATA / "azure_llm_2023" / f"{name}.csv").open(newline="") as file:

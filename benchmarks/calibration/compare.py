@@ -92,7 +92,7 @@ class Case:
 
 
 def simulated(case: Case) -> Result:
-    """The same requests in the simulator. Raises RuntimeError if one fails there."""
+    """Simulate the same requests. Raises RuntimeError if one fails."""
     config = parse(
         {
             "name": case.name,
@@ -109,7 +109,7 @@ def simulated(case: Case) -> Result:
 
 
 def _whole(case: Case) -> dict[str, Any]:
-    """What there is of whole models."""
+    """Return the topology of modes that need only whole models."""
     return {
         "reader": "cloud",
         "window": WINDOW,
@@ -160,7 +160,7 @@ def _sketch(case: Case) -> dict[str, Any]:
 
 
 PARTS: dict[str, Callable[[Case], dict[str, Any]]] = {SplitMode.name: _split, SketchMode.name: _sketch}
-"""What there is in modes that need something of their own."""
+"""Topology of modes that need further parts."""
 RATES = {
     "prefill_tokens_per_s": PROFILE.prefill_tokens_per_s,
     "decode_tokens_per_s": PROFILE.decode_tokens_per_s,
@@ -199,7 +199,7 @@ def _figures(ttft: list[float], tpot: list[float], throughput: float) -> Figures
 
 
 def agreement(case: Case, result: Result) -> Figures:
-    """Of live and simulated answers in mode sketch: see above."""
+    """Return how far live and simulated answers of mode sketch agree, see the module's docstring."""
     pairs = list(zip(case.seen, result.answers, strict=True))
     return {
         "agreed": mean(one.sketched == bool(answer.origins.get(Origin.EXPANSION)) for one, answer in pairs),
@@ -209,7 +209,7 @@ def agreement(case: Case, result: Result) -> Figures:
 
 @contextmanager
 def grown(engine: str, grow: int) -> Iterator[TorchSettings | VllmSettings]:
-    """The target with so many times its layers, at an engine of that kind."""
+    """Yield the target's settings with `grow` times its layers, on an engine of that kind."""
     if engine == "torch":
         yield TARGET.model_copy(update={"grow": grow})
         return
@@ -219,7 +219,7 @@ def grown(engine: str, grow: int) -> Iterator[TorchSettings | VllmSettings]:
 
 
 def as_simulated(target: TorchSettings | MiddleSettings | VllmSettings) -> dict[str, Any]:
-    """Its settings without those of its model."""
+    """Return its settings without those of its model."""
     limits = VllmConfig if isinstance(target, VllmSettings) else EngineConfig
     return target.model_dump(include={"kind", *limits.model_fields})
 
@@ -253,7 +253,7 @@ async def play(
 async def _cases(
     mode: str, fresh: Callable[[], Live], engine: dict[str, Any], requests: int, seed: int
 ) -> list[Case]:
-    """Those of one mode."""
+    """Return the cases of one mode."""
     before = await fresh().profile(RTTS_S[0])
     top = capacity(before.costs(), mode)
     profiles, played = [before], []

@@ -57,13 +57,12 @@ class Seen:
     arrival_s: seconds since the run's start, as all times here.
     device: its number.
     prompt: its tokens.
-    reader_rate: tokens/s, 0: nobody reads along.
-    first_s: when the first token came.
-    last_s: when the last one did.
-    ids, origins: the answer's tokens, and where each is from.
-    acceptance, confidence, outline: as `simulator.workload.Request` has them; None: what origins say, and nothing.
-    in_full: tokens of the target's own answer; None: it was this one.
-    sketched: small models have written it.
+    reader_rate: tokens/s, 0 without a reader.
+    first_s, last_s: when the first and the last token came.
+    ids, origins: the answer's tokens, and the origin of each.
+    acceptance, confidence, outline: as in `simulator.workload.Request`; None to take them from the origins.
+    in_full: tokens of the target's own answer; None if it is this one.
+    sketched: whether small models wrote it.
     """
 
     arrival_s: float
@@ -82,8 +81,8 @@ class Seen:
 
     @property
     def request(self) -> Request:
-        """The same for the simulator: 1 where a draft was accepted, 0 where it was corrected. Where the target
-        spoke for itself nothing was drafted, and in windows of a constant size the bit is not asked for."""
+        """Return the request for the simulator: 1 for accepted drafts, 0 for corrected ones. Tokens of the target
+        alone were not drafted, and their bit is not used in windows of a constant size."""
         bits = bytes(origin is not Origin.CORRECTED for origin in self.origins)
         return Request(
             arrival_s=self.arrival_s,
@@ -116,7 +115,7 @@ class Live(ABC):
 
     @abstractmethod
     def executor(self, rtt_s: float) -> Executor:
-        """Who drives requests, with devices so far away."""
+        """Return an executor whose devices are `rtt_s` away."""
 
     def job(self, seen: Seen) -> Job:
         """The request that it is."""

@@ -1,5 +1,4 @@
-"""What work costs in a live deployment: its engines' counters, sampled while they answer requests, and lines fitted to
-those."""
+"""Costs of work in a live deployment: its engines' counters, sampled under load, and lines fitted to them."""
 
 from __future__ import annotations
 
@@ -19,16 +18,16 @@ SAMPLE_S = 0.01  # less than a step takes
 SELDOM_S = 0.1  # where a sample makes a step longer
 
 Count = Callable[[EngineStats], tuple[int, ...]]
-"""What steps held so far, on which their time depends; first the steps themselves."""
+"""Function of an engine's counters: steps so far, then what they held, on which their time depends."""
 
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What work costs; all that is fitted.
+    """Fitted costs of work.
 
     timer: of the target's steps.
-    call_s: of a call of the target that waits for no step.
-    ends: of the device's part of a split model, where there is one.
+    call_s: seconds of a call of the target that waits for no step.
+    ends: of the device's part of a split model, or None.
     """
 
     timer: MeasuredTimer
@@ -37,11 +36,11 @@ class Costs:
 
 
 class Samples:
-    """Of one engine at work.
+    """Samples of one engine under load.
 
-    rows: what its steps held since the sample before, as `count` has it.
-    steps_s: what these steps took.
-    calls_s: what its calls took that wait for no step.
+    rows: contents of its steps since the previous sample, as `count` returns them.
+    steps_s: seconds of these steps.
+    calls_s: seconds of its calls that wait for no step.
     """
 
     def __init__(self, count: Count, waits: bool = False) -> None:
@@ -115,14 +114,14 @@ class Profile:
 
 
 def whole(stats: EngineStats) -> tuple[int, ...]:
-    """Of a whole model, or the middle of one: steps; positions of prompts, of drafts, and the one before each token of
-    its own; and these tokens."""
+    """Return the counts of a whole model, or the middle of one: steps; positions of prompts, of drafts, and the one
+    before each token of its own; and these tokens."""
     own = stats.tokens_generated - stats.tokens_accepted
     return stats.steps, stats.tokens_prefilled + stats.tokens_verified + own, own
 
 
 def outer(stats: EngineStats) -> tuple[int, ...]:
-    """Of a model's two ends, which judge between steps: steps, and positions."""
+    """Return the counts of a model's two ends, which judge between steps: steps, and positions."""
     return stats.steps, stats.tokens_prefilled + stats.tokens_drafted
 
 

@@ -50,14 +50,14 @@ def questions(count: int, seed: int) -> list[list[int]]:
 
 
 class Writers:
-    """What target and small model write of questions; of each they are asked once."""
+    """Texts of target and small model for questions; each is generated once."""
 
     def __init__(self, target: Engine, small: Engine) -> None:
         self._target, self._small = target, small
         self._wrote: dict[tuple[int, ...], tuple[int, Outline]] = {}
 
     async def asked(self, prompts: Sequence[Sequence[int]]) -> dict[tuple[int, ...], tuple[int, Outline]]:
-        """Of each: tokens of its answer in full, and the outline of another."""
+        """Return, by prompt, the tokens of its answer in full, and the outline of a sketched one."""
         new = {tuple(prompt) for prompt in prompts} - self._wrote.keys()
         places = asyncio.Semaphore(ASKED_AT_ONCE)
 
@@ -88,7 +88,7 @@ class Writers:
 
 
 def spans(written: Sequence[int], notes: Sequence[Sequence[int]]) -> Iterator[tuple[int, int]]:
-    """Where each of the notes begins and ends in what was written."""
+    """Yield where each of the notes begins and ends in what was written."""
     at = 0
     for note in notes:
         while tuple(written[at : at + len(note)]) != tuple(note):

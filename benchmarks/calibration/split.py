@@ -48,15 +48,15 @@ def link(rtt_s: float) -> LinkSettings:
 
 
 class Adapter:
-    """What the device's adapter says of answers that are known; of each it is asked once."""
+    """Drafts of the device's adapter along known answers; each is computed once."""
 
     def __init__(self, drafter: Drafter) -> None:
         self._drafter = drafter
         self._said: dict[tuple[int, ...], tuple[bytes, tuple[float, ...]]] = {}
 
     def says(self, prompt: Sequence[int], ids: Sequence[int]) -> tuple[bytes, tuple[float, ...]]:
-        """Of each token, whether it would have been drafted after those before it, and with what probability something
-        would have been."""
+        """Return for each token whether it would have been drafted after those before it, and the draft's
+        probability."""
         known = (*prompt, *ids)
         if known not in self._said:
             drafts, sure = self._drafter.said(prompt, ids)

@@ -92,7 +92,7 @@ def combinations(data: Path) -> Iterator[HeldOut]:
 
 
 def as_without_a_table(found: Iterable[HeldOut]) -> list[HeldOut]:
-    """Of whole combinations, what the hardware model would say: scaled where there is something to scale from."""
+    """Keep the hardware model's own choice for whole combinations: scaled from a table if there is one."""
     best = {(error.table, error.operator, error.operation): error for error in sorted(found, key=_by_method)}
     return list(best.values())
 

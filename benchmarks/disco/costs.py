@@ -1,4 +1,4 @@
-"""What a token costs in DiSCo's evaluation: its services' prices, and the FLOPs of its phones' models (appendix E).
+"""Costs of a token in DiSCo's evaluation: its services' prices, and the FLOPs of its phones' models (appendix E).
 
 A device's energy is linear in FLOPs there.
 """

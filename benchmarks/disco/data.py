@@ -1,7 +1,7 @@
-"""What DiSCo is evaluated on here: server times, devices and prompt lengths, and the paper's tables as printed.
+"""Data of DiSCo's evaluation: server times, devices and prompt lengths, and the paper's tables as printed.
 
-The paper published neither its traces nor its prompts. What stands for them, and on what evidence, is said where
-it is defined; nothing is fitted to its results (tables 2 and 3).
+The paper published neither its traces nor its prompts. Their substitutes, and the evidence for them, are described in
+place; nothing is fitted to its results (tables 2 and 3).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tandem.cluster.devices.profile import DeviceProfile, load_profile
 from tandem.policies.cost import PerToken
 
 Draw = Callable[[np.random.Generator, int], np.ndarray]
-"""So many of the server's times to first token, seconds."""
+"""Draws a number of the server's times to first token, seconds."""
 _cdf = NormalDist().cdf
 
 
@@ -45,7 +45,7 @@ class Service:
 
     @property
     def median_s(self) -> float:
-        """Of the TTFT, seconds."""
+        """Median TTFT, seconds."""
         return self.mean_s * math.exp(-(self.sigma**2) / 2)
 
     def ttft(self, tail: float = 1.0) -> Draw:

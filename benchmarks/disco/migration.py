@@ -1,9 +1,8 @@
-"""What handing over does to cost and to the reader, decided as it is live.
+"""Cost and reading delay of migrations, decided as they are live.
 
-Whoever won the race gives tokens at its rate; after each, `policies.race.race` is asked whether the answer should move
-on. The target then takes in prompt and answer so far, in the time that it takes, not the one that was estimated. One
-that began too, and lost, may have been told to take in the rest of the prompt and hold it: then it takes in the answer
-so far alone.
+The winner of the race gives tokens at its rate; after each, `policies.race.race` is asked whether the answer should
+migrate. The target then prefills prompt and answer so far, in the true time, not the estimated one. A loser may have
+been told to finish its prefill and hold it: then it prefills the answer so far alone.
 """
 
 from __future__ import annotations
@@ -30,10 +29,9 @@ The server is then the cheap one to decode on in both settings, and algorithm 1 
 it is, hand-overs go to it beyond its budget.
 """
 CONSISTENT: Rates = {side: 1e-9 * rate for side, rate in PRINTED.items()}
-"""The same in the unit of the paper's price list, dollars for a million tokens of a GFLOP each: the only power of ten
-at which its 0.3 makes the server the dear one to decode on, and its 5 the device (but for Command), as its two settings
-need. Answers then migrate from the server to the device, and from the device to the server.
-"""
+"""The printed costs in the unit of the paper's price list, dollars for a million tokens of a GFLOP each: the only
+power of ten at which its 0.3 makes the server the dearer decoder, and its 5 the device (but for Command), as its two
+settings need. Answers then migrate from the server to the device, and from the device to the server."""
 ANSWER = 128
 """Tokens: the paper's output limit; all answers are taken to reach it."""
 READER = 1 / 0.209
@@ -47,15 +45,15 @@ SIDES = (Side.SERVER, Side.DEVICE)
 
 
 class Row(NamedTuple):
-    """Of prompts of one length: pairs, by who won or by who takes the prompt in.
+    """Prompts of one length: pairs, by the winner or by the endpoint that prefills.
 
-    sent: tokens that the winner gives before it hands over, ANSWER if it never does.
-    sent_holding, sent_held: the same while the loser still takes in the prompt, and when it has; both ANSWER where it
-        is not to hold it.
-    usd: what the answer costs.
-    usd_without: what it would, had it stayed.
-    usd_at_best: what it would, had it moved after its first token, where that is cheaper.
-    prompt_usd: what taking in the prompt costs.
+    sent: tokens that the winner gives before it migrates, ANSWER if it never does.
+    sent_holding, sent_held: likewise while the loser still prefills, and when it has; both ANSWER if it does not hold
+        the prompt.
+    usd: cost of the answer.
+    usd_without: cost without a migration.
+    usd_at_best: cost with a migration after the first token, if that is cheaper.
+    prompt_usd: cost of the prefill.
     """
 
     sent: tuple[int, int]
@@ -69,13 +67,12 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """Of some requests.
+    """Migrations of some requests.
 
-    usd: what they cost with migration.
-    usd_without: without.
-    usd_at_best: with migrations that take no time.
-    delayed: of those that migrated, tokens that came later than a reader at a steady pace from the first token on
-        would have got to them.
+    usd: cost with migration.
+    usd_without: cost without.
+    usd_at_best: cost if migrations took no time.
+    delayed: by migrated request, tokens that came later than a steady reader would have reached them.
     stalls_s: that reader's waits.
     """
 
@@ -113,7 +110,7 @@ class Migration:
         )
 
     def costs(self, taken_in: int) -> Costs:
-        """With so many tokens to take in: the more, the dearer is each for the device (equation 10)."""
+        """Return the costs after a prefill of `taken_in` tokens, with which the device's costs grow (equation 10)."""
         model = self._device.model
         flops = PerToken(model.prefill_flops(taken_in), model.decode_flops(ANSWER))
         return Costs(self._price, flops, self._rate)
@@ -126,13 +123,13 @@ class Migration:
         draws: np.ndarray,
         noise: np.ndarray,
     ) -> Moved:
-        """Who started pays for the whole prompt.
+        """Migrate the answers; endpoints that started pay for the whole prompt.
 
         tokens: of the prompts.
-        server_s: when the server's first token would come, infinite: never.
-        device_start_s: when the device would start, infinite: never.
-        draws: what the server would take to its first token, were it handed to, seconds.
-        noise: of a device's prefill, a factor.
+        server_s: when the server's first token would come; infinite for never.
+        device_start_s: when the device would start; infinite for never.
+        draws: the server's time to first token if it were the target, seconds.
+        noise: factor on a device's prefill time.
         """
         lengths, which = np.unique(tokens, return_inverse=True)
         rows = [self._row(int(length)) for length in lengths]
@@ -190,7 +187,8 @@ class Migration:
         return self._rows[tokens]
 
     def _answer_usd(self, tokens: int, source: int, sent: int) -> float:
-        """Of an answer of which the source gives so many tokens, and the other the rest (DiSCo's appendix E.1)."""
+        """Return the cost of an answer with `sent` tokens from the source and the rest from the other (DiSCo, appendix
+        E.1)."""
         taken_in, rest = (tokens + sent, ANSWER - sent) if sent < ANSWER else (0, 0)
         costs, first, then = self.costs(taken_in), (0, sent), (taken_in, rest)
         server, device = (first, then) if source == 0 else (then, first)

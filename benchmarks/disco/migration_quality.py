@@ -1,8 +1,8 @@
-"""How good answers are that one model begins and another ends, by where they are cut: DiSCo's appendix D.
+"""Quality of answers that one model begins and another ends, by where they are cut: DiSCo's appendix D.
 
     python -m benchmarks migration_quality [--questions 200] [--seed 11]
 
-The embedded family on questions in phrasings that it was never trained on. The first endpoint says up to so many of at
+The embedded family on questions in phrasings that it was never trained on. The first endpoint gives part of at
 most 256 tokens, then the second opens a session with them as its log, as a race's hand-over does; `other` has another
 vocabulary and is driven through text. Quality is the share of facts that the answer states and ROUGE-1 against the
 reference (the paper's judges are language models; here the facts are known). The paper's equation (7) says that

@@ -1,4 +1,4 @@
-"""What planning costs in DiSCo's policies: from samples to the first decision, an update, and a decision."""
+"""Cost of planning in DiSCo's policies: from samples to the first decision, an update, and a decision."""
 
 from __future__ import annotations
 

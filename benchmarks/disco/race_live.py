@@ -62,11 +62,13 @@ Headers = dict[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """ttft_s: as the client saw it.
-    gaps_s: between its tokens, likewise.
-    usd: what both endpoints cost.
+    """An answer as its client saw it.
+
+    ttft_s: time to first token.
+    gaps_s: between its tokens.
+    usd: cost at both endpoints.
     migrations: from one endpoint to the other.
-    delayed: tokens that the reader, at READER_RATE, could have read while it had nothing to read.
+    delayed: tokens that came after the buffer of a reader at READER_RATE had run dry.
     """
 
     ttft_s: float
@@ -91,7 +93,7 @@ class Case:
 
     @property
     def wishes(self) -> dict[str, object]:
-        """What the requests ask for."""
+        """Return the request options."""
         if not self.constrained:
             return {"mode": "cloud" if self.policy == "server only" else "device"}
         rate = {"server": None, "device": DEAR_JOULE}[self.constrained]
@@ -99,7 +101,7 @@ class Case:
 
     @property
     def key(self) -> dict[str, object]:
-        """What the API is asked to make for it: nobody learns from another's answers."""
+        """Return the form of its API key: keys do not learn from each other's answers."""
         form: dict[str, object] = {"name": f"{self.policy}-{self.constrained}-{self.budget:g}", "budget": 1.0}
         return form | ({"exchange_rate": DEAR_JOULE} if self.constrained == "device" else {})
 
@@ -108,13 +110,13 @@ ENDPOINTS = (Case("server only"), Case("device only"))
 
 
 def cases(policy: str) -> list[Case]:
-    """What is asked of an application that runs this policy."""
+    """Return the cases of an application with this policy."""
     races = [Case(policy, side, budget) for side in ("server", "device") for budget in BUDGETS]
     return [*races, *(ENDPOINTS if policy == "chance" else ())]
 
 
 def settings(policy: str, devices: int, service: str) -> dict[str, object]:
-    """Of the application. devices: of each profile."""
+    """Return the application's settings. devices: number per profile."""
     emulated = SERVICES[service]
     dispatch, migration = POLICIES[policy]
     engine = {

@@ -24,10 +24,10 @@ Setting = tuple[str, Side]
 class Sweep:
     """One service in one setting.
 
-    p99_cut: of the P99 TTFT against stochastic dispatch, by seed, budget and device.
-    mean_cut: of the mean TTFT, likewise.
+    p99_cut: relative cut of P99 TTFT against stochastic dispatch, by seed, budget and device.
+    mean_cut: of mean TTFT, likewise.
     used: share of prompt tokens that the constrained endpoint took in, by seed and budget.
-    moved: by device, then seed and budget; empty where nothing is said of costs.
+    moved: by device, then seed and budget; empty without costs.
     """
 
     p99_cut: np.ndarray
@@ -106,7 +106,7 @@ def _starts(
     budget: float,
     side: Side,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """When server and device start on each prompt, seconds."""
+    """Return when server and device start on each prompt, seconds."""
     choose = dispatch.create(name).choose
     starts = [
         choose(DispatchState(n, lengths, ttft, budget, side, coin))
@@ -133,12 +133,12 @@ def sweeps(
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Of all services in both settings.
+    """All services in both settings.
 
     as_paper: cells of table 2 that reach the paper's.
     in_range: cells that reach 11 %.
     cost_cut: the best of services, devices and budgets, by setting.
-    at_best: the same if hand-overs took no time.
+    at_best: likewise if migrations took no time.
     delayed: mean delayed tokens over the paper's, the largest of services and settings.
     """
 

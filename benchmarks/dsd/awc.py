@@ -1,4 +1,4 @@
-"""What AWC loses against the best fixed window of each scenario, known only afterwards.
+"""Loss of AWC against the best fixed window of each scenario, known only afterwards.
 
     python -m benchmarks awc [--scenarios 400]
 
@@ -52,7 +52,7 @@ class Scenario(NamedTuple):
 
 
 def regrets(index: int, outside: bool) -> Scenario:
-    """Of one scenario."""
+    """Return the regrets of one scenario."""
     config = draw(index, outside, requests=REQUESTS)
     fixed = {size: cost(config, partial(StaticWindow, size)) for size in WINDOWS}
     best = min(fixed.values())

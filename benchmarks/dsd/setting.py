@@ -1,8 +1,8 @@
 """DSD's evaluation setting as simulator configurations, and its Table 2 as printed.
 
 20 targets (Llama-2-70B, Llama-3-70B, Qwen-72B on 4×A100, 4×A6000, 4×H100), 600 or 1000 drafters (Llama-2-7B,
-Qwen-7B, Llama-3.1-8B on A40 and V100), 400 GSM8K, 400 CNN/DailyMail and 100 HumanEval prompts. What the paper
-leaves open is said where it is decided; two readings of it stand side by side.
+Qwen-7B, Llama-3.1-8B on A40 and V100), 400 GSM8K, 400 CNN/DailyMail and 100 HumanEval prompts. Choices that the
+paper leaves open are noted in place; two readings of it stand side by side.
 """
 
 from __future__ import annotations
@@ -74,12 +74,12 @@ CHUNK = 512  # of prefill, from the same
 
 
 class Reading(NamedTuple):
-    """What the setting is taken to mean.
+    """An interpretation of the setting.
 
     rtts: round trips of a link, for each that the paper names as its RTT.
-    one_pass: γ drafts cost the device one forward pass, not γ.
-    first_draft: the TTFT ends when the first accepted draft is read (or what the first fused round gives), not the
-        first token.
+    one_pass: whether γ drafts cost the device one forward pass, not γ.
+    first_draft: whether the TTFT ends when the first accepted draft is read (or the first fused round's token), not
+        the first token.
     """
 
     name: str
@@ -90,7 +90,7 @@ class Reading(NamedTuple):
 
 PHYSICAL = Reading("physical")
 AUTHORS = Reading("authors'", rtts=2.0, one_pass=True, first_draft=True)
-"""As in the authors' public simulator (github.com/yfzzzyyls/dsdSim), which applies the RTT each way."""
+"""The authors' public simulator (github.com/yfzzzyyls/dsdSim), which applies the RTT each way."""
 READINGS = (PHYSICAL, AUTHORS)
 
 

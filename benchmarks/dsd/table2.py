@@ -107,7 +107,7 @@ def _simulated(run: Run) -> tuple[Run, Cell]:
 
 
 def fit(dataset: str, reading: Reading = PHYSICAL) -> Fitted:
-    """With what the fitted cell's TPOT comes out as printed, as far as it can."""
+    """Fit the fitted cell's TPOT to the printed one, as far as possible."""
     users = under_way(dataset, FIT)
     missed = bisect(
         lambda miss: Run(dataset, Fitted(1 - miss, users), reading).cell().tpot_s,
@@ -119,7 +119,7 @@ def fit(dataset: str, reading: Reading = PHYSICAL) -> Fitted:
 
 
 def bisect(rising: Callable[[float], float], wanted: float, low: float, high: float) -> float:
-    """Where a rising function comes nearest to a value, between two ends (their geometric mean in between)."""
+    """Return where a rising function comes nearest to a value, between two ends (their geometric mean first)."""
     for _ in range(8):
         middle = (low * high) ** 0.5
         if rising(middle) < wanted:
@@ -172,7 +172,7 @@ class Prediction:
         self.best: dict[tuple[int, int], int] = {}
 
     def runs(self) -> list[Run]:
-        """What is to be simulated."""
+        """Return the simulations to run."""
         return [
             run
             for pool in POOLS
@@ -195,7 +195,7 @@ class Prediction:
         return Cell(*(mean(self._of(pool, metric, window)) for metric in METRICS))
 
     def best_tpot_s(self, pool: tuple[int, int]) -> float:
-        """Of the best fixed window, the mean over the seeds."""
+        """Return the mean TPOT of the best fixed window over the seeds."""
         return mean(self._of(pool, "tpot_s", fixed=self.best[pool]))
 
     def against(self, metric: str, pool: tuple[int, int], window: str) -> Interval:
@@ -211,7 +211,7 @@ class Prediction:
         return [abs(self.error(key, metric)) for key in PAPER[self.dataset] if key != FIT]
 
     def error(self, key: tuple[int, int, str], metric: str) -> float:
-        """Of one cell, against the printed figure."""
+        """Return one cell's error against the printed figure."""
         drafters, rtt_ms, window = key
         ours: float = getattr(self.cell((drafters, rtt_ms), window), metric)
         return ours / getattr(PAPER[self.dataset][key], metric) - 1

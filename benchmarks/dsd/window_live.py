@@ -136,7 +136,7 @@ class Bench:
 async def _answer(
     answer: AsyncGenerator[Delta, None], end: float, said: list[tuple[float, int]]
 ) -> list[int]:
-    """The answer, or what there was of it at `end`; said: gets when how many tokens came."""
+    """Return the answer's tokens up to the time `end`; appends times and token counts to `said`."""
     ids: list[int] = []
     async with aclosing(answer) as stream:
         async for delta in stream:

@@ -157,7 +157,7 @@ def _simulated(item: tuple[int, Run]) -> tuple[int, Cell]:
 
 
 def simulate_all(runs: Iterable[Run], what: str) -> list[tuple[Run, Cell]]:
-    """On as many cores as there are; each run once."""
+    """Simulate on all cores, each run once."""
     distinct: list[Run] = []
     for run in runs:
         if run not in distinct:
@@ -212,7 +212,7 @@ def _rivals(chosen: Chosen, dataset: Dataset) -> list[System]:
 
 
 def runs(chosen: Chosen, seeds: int) -> list[Run]:
-    """All that is judged."""
+    """Return all runs to judge."""
     wanted: list[Run] = []
     for seed in range(seeds):
         for dataset in DATASETS.values():
@@ -253,7 +253,7 @@ def main(arguments: Sequence[str] = ()) -> None:
 
 
 def figures(results: Results, chosen: Chosen) -> dict[str, float | bool | list[float]]:
-    """As the module's docstring has them."""
+    """Return the figures that the module's docstring lists."""
     found: dict[str, float | bool | list[float]] = {}
     for dataset, rate in reversed(CELLS):
         suffix = "" if dataset is CNNDM else "_specbench"
@@ -309,7 +309,7 @@ def _least_cut(
 
 
 def _pairs(results: Results, dataset: Dataset, rows: Mapping[str, System], rate: float) -> list[bool]:
-    """Of each two rows of the ablation, whether they are in the paper's order."""
+    """Return for each two rows of the ablation whether they are in the paper's order."""
     printed = TABLE_V[dataset.name]
     tbt = [median(results.of(dataset, system, rate, "tbt_s")) for system in rows.values()]
     ttft = [median(results.of(dataset, system, rate, "ttft_s")) for system in rows.values()]

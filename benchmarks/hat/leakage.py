@@ -1,12 +1,12 @@
-"""What hidden states give away of a prompt that stayed on its device, to a cloud that has the public base model.
+"""Leakage: how much of a prompt its hidden states reveal to a cloud that has the public base model.
 
     python -m benchmarks hat_leakage [--texts 6]
 
-A device uploads the hidden states after its first m layers (float16, as on the wire). Whoever receives them tries to
-read the prompt, in two ways. A **probe**: a linear map from a state to the public embedding of its token, trained on
+A device uploads the hidden states after its first m layers (float16, as on the wire). An attacker tries to
+recover the prompt in two ways. A **probe**: a linear map from a state to the public embedding of its token, trained on
 texts of another world, in which no name is one of the prompts'. An **inversion**: token by token, the probe's likeliest
 candidates are run through the public model's first m layers after the prefix recovered so far, and the one whose state
-is nearest is taken. They know how much noise there is. The prompts are held-out questions with their answers, on the
+is nearest is taken. Both know the amount of noise. The prompts are held-out questions with their answers, on the
 embedded target.
 
 Noise of a given share of a state's root mean square is what a device may add. Its price, where there is an adapter:
@@ -72,7 +72,7 @@ class Victim:
         self.shallow.norm = nn.Identity()
 
     def states(self, ids: list[int], noise: float, generator: torch.Generator) -> Tensor:
-        """What is uploaded of a text, [tokens, hidden]."""
+        """Return the uploaded states of a text, [tokens, hidden]."""
         hidden = self.shallow(torch.tensor([ids])).last_hidden_state[0]
         return noisy(hidden, noise, generator).half().float()
 
@@ -89,7 +89,7 @@ class Victim:
         return found
 
     def next_tokens(self, ids: list[int], noise: float, generator: torch.Generator) -> Tensor:
-        """What the whole model says after each token if the middle is given noisy states, [tokens]."""
+        """Return the whole model's next token after each token if the middle is given noisy states, [tokens]."""
 
         def disturb(
             _: nn.Module, args: tuple[Any, ...], options: dict[str, Any]
@@ -108,7 +108,8 @@ class Victim:
 
 
 class Probe(nn.Module):
-    """From states to tokens, by way of their public embeddings: so it also finds tokens that it has never seen."""
+    """Linear map from states to tokens, through their public embeddings: so it also finds tokens that it has never
+    seen."""
 
     embedding: Tensor
     scale: Tensor
@@ -126,7 +127,7 @@ class Probe(nn.Module):
 
 
 def train_probe(victim: Victim, texts: Texts, noise: float, generator: torch.Generator) -> Probe:
-    """A probe for states after so many layers, with so much noise."""
+    """Train a probe for the victim's states with this noise."""
     states = torch.cat([victim.states(ids, noise, generator) for ids in texts])
     tokens = torch.tensor([token for ids in texts for token in ids])
     with torch.inference_mode(False), torch.enable_grad():
@@ -145,7 +146,7 @@ def train_probe(victim: Victim, texts: Texts, noise: float, generator: torch.Gen
 
 
 def attack(victim: Victim, public: Texts, prompts: Texts, noise: float) -> Recovered:
-    """On all prompts."""
+    """Attack all prompts."""
     generator = torch.Generator().manual_seed(0)
     probe = train_probe(victim, public, noise, generator)
     by_probe = by_inversion = kept = 0
@@ -161,7 +162,7 @@ def attack(victim: Victim, public: Texts, prompts: Texts, noise: float) -> Recov
 
 
 def public_texts(tokenizer: PreTrainedTokenizerFast, count: int = PROBE_TEXTS) -> Texts:
-    """What probes are trained on."""
+    """Return the texts that probes are trained on."""
     rng, elsewhere = Random(0), World(1)
     return _ids(tokenizer, [make_item(elsewhere, rng, rng.choice(LONG_KINDS)) for _ in range(count)])
 

@@ -1,7 +1,7 @@
-"""What noise on uploaded hidden states costs the device that adds it, with the parts that serve.
+"""Cost of noise on uploaded hidden states for the device that adds it, with the parts that serve.
 
-The device drafts from its own states; what the middle is given are noisy ones, as float16. So drafts stay as they were,
-and what judges them does not.
+The device drafts from its own states; the middle is given noisy ones, as float16. So drafts stay as they were, and
+only their verdicts change.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from tandem.engine.split.hidden_states import pack, unpack
 from tandem.training.adapter.evaluate import Drafter, Parts, Rounds, opened
 
 ETA = 0.6
-"""With which a draft ends, HAT's."""
+"""Confidence with which a draft ends, HAT's."""
 
 
 class Price(NamedTuple):
-    """Of an amount of noise.
+    """Price of an amount of noise.
 
     acceptance: share of the answers' tokens that the adapter would have drafted.
-    accepted: drafted tokens that stood, a round.
+    accepted: accepted drafts per round.
     exact: share of the whole model's tokens that the answers have in the same places.
-    begun: share of those that they have before the first that is another.
+    begun: share of them before the first difference.
     """
 
     acceptance: float
@@ -41,7 +41,7 @@ class Price(NamedTuple):
 
 
 def noisy(hidden: Tensor, noise: float, generator: torch.Generator) -> Tensor:
-    """With Gaussian noise of this share of each state's root mean square."""
+    """Add Gaussian noise of this share of each state's root mean square."""
     size = hidden.square().mean(-1, keepdim=True).sqrt()
     return hidden + noise * size * torch.randn(hidden.shape, generator=generator)
 
@@ -86,7 +86,7 @@ async def _price(
 
 
 def _disturbed(noise: float) -> Callable[[base.Tensor], base.Tensor]:
-    """What becomes of hidden states on their way."""
+    """Return a function that adds noise to hidden states."""
     generator = torch.Generator().manual_seed(0)
 
     def sent(hidden: base.Tensor) -> base.Tensor:

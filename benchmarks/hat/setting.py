@@ -214,7 +214,7 @@ def _measured(mbit_per_s: list[float]) -> dict[str, Any]:
 
 
 STRETCH_S = 100
-"""Of a Wi-Fi trace that a device has; a run is shorter, or its last rate holds on."""
+"""Length of a device's part of a Wi-Fi trace; a run is shorter, or its last rate holds on."""
 
 
 @lru_cache
@@ -243,7 +243,7 @@ def prompt_lengths(dataset: Dataset) -> tuple[int, ...]:
 
 
 def _words(dataset: Dataset) -> list[float]:
-    """Of the data set's texts; where they are not at hand, of a lognormal."""
+    """Return text lengths of the data set, or of a lognormal if its texts are not at hand."""
     file = DATA / (
         "prompts/spec_bench.jsonl" if dataset is SPECBENCH else "dsd_traces/cnndm_article_lengths.csv"
     )

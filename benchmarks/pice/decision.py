@@ -1,4 +1,4 @@
-"""Which answers are sketched: PICE's decision beside human labels of 80 questions.
+"""Sketch decision: PICE's beside human labels of 80 questions.
 
 The labels are those of Skeleton-of-Thought (Ning et al. 2024, appendix C.2.1) for the Vicuna benchmark: 1 where the
 answer is a list of points that can be expanded in parallel, each with enough to tell. The rule
@@ -64,7 +64,7 @@ def labelled() -> list[tuple[bool, str]]:
 
 
 def confusion(questions: Iterable[tuple[bool, str]]) -> Confusion:
-    """What the rule makes of labelled questions."""
+    """Return the rule's confusion matrix on labelled questions."""
     found = Counter((label, sketchable(question)) for label, question in questions)
     return Confusion(found[True, True], found[True, False], found[False, True], found[False, False])
 

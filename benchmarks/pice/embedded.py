@@ -34,7 +34,7 @@ from tandem.training.family.prompts import answer_prompt
 TARGET = "target"
 EXPANDERS = tuple(name for name in family.NAMES if name != TARGET)
 MAX_TOKENS = 320
-"""Of an answer; the longest true one has about 290."""
+"""Most tokens of an answer; the longest true one has about 290."""
 TEXT = Tokenizer.load(family.path(TARGET))
 
 
@@ -53,7 +53,7 @@ class Answer:
 
     @classmethod
     def of(cls, deltas: Sequence[Delta]) -> Self:
-        """What a job gave."""
+        """Return the outcome of a job."""
         ids, stats = [token for delta in deltas for token in delta.ids], deltas[-1].stats
         assert stats is not None
         told = Sketched.of(stats)
@@ -70,7 +70,7 @@ def ask(item: Item, mode: str, device: str | None = None) -> Job:
 
 
 def sketching(settings: SketchSettings) -> Callable[[Assigner], Sketching]:
-    """As the application does it, but for the rule that goes by the question's wording."""
+    """Sketch as the application does, but without the rule on the question's wording."""
     return lambda assigner: Sketching(sketch_format(TEXT), Expansions(assigner, settings), lambda _: True)
 
 
@@ -86,7 +86,7 @@ class Models:
         self._native = load_profile("native")
 
     def executor(self, devices: Sequence[str], settings: SketchSettings) -> Executor:
-        """With a device for each of these models, named "0" and so on."""
+        """Return an executor with a device for each of these models, named "0" and so on."""
         there = {str(n): Device(self._engines[name], self._native) for n, name in enumerate(devices)}
         engines: dict[str, Engine] = {VERIFIER: self._engines[TARGET]}
         engines |= {name: spoken(device, device.info.model) for name, device in there.items()}

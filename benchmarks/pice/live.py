@@ -118,7 +118,7 @@ class Edge:
 
     @property
     def speed(self) -> DeviceProfile:
-        """Of a device."""
+        """Return the speed of a device."""
         profile = load_profile(self.profile)
         if profile.decode_tokens_per_s is None or profile.prefill_tokens_per_s is None:
             return profile
@@ -130,7 +130,7 @@ class Edge:
 
     @property
     def step_s(self) -> float:
-        """Of the target, seconds."""
+        """Seconds of a target's step."""
         return 1 / (TOKENS_PER_S * self.quicker)
 
     @property
@@ -143,14 +143,14 @@ EDGE = Edge()
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What is asked, and when, seconds from the start."""
+    """Questions and their arrival times, seconds from the start."""
 
     items: list[Item]
     at_s: list[float]
 
     @classmethod
     def draw(cls, requests: int, load: float, step_s: float, seed: int) -> Load:
-        """So many questions. load: those that come in the time in which the cloud alone can answer one."""
+        """Draw the questions. load: those that arrive in the time in which the cloud alone can answer one."""
         items = heldout(requests, LONG_KINDS, seed)
         answer_s = fmean(len(TEXT.encode(f" {item.answer}")) for item in items) * step_s / PLACES
         gaps_s = np.random.default_rng(seed).exponential(answer_s / load, requests)
@@ -184,7 +184,8 @@ class Served:
 
 @asynccontextmanager
 async def running(system: System, edge: Edge) -> AsyncIterator[tuple[Executor, Counter[str]]]:
-    """Everything that the system needs; and the target's steps, all and those that came late, once it is over."""
+    """Run everything that the system needs; yields the executor, and counters of the target's steps, all and late
+    ones."""
     config = EngineConfig(max_sessions=system.places, max_waiting=4096)
     target, pace = paced(TARGET, config, edge.step_s)
     small = load(family.path(edge.model), EngineConfig(), device="cpu", threads=1)
@@ -241,7 +242,8 @@ async def serve(system: System, edge: Edge, load: Load) -> Served:
 
 
 class Front:
-    """Where requests arrive. Speculation's wait here for a place in the cloud, so that no device waits with them."""
+    """Entry of requests. Those of speculation wait here for a place in the cloud, so that no device waits with
+    them."""
 
     def __init__(self, executor: Executor, system: System, edge: Edge) -> None:
         self._executor, self._system = executor, system
@@ -249,7 +251,7 @@ class Front:
         self._drafting = Counter(dict.fromkeys(edge.names, 0))  # answers by device
 
     async def answer(self, item: Item, at_s: float) -> tuple[Answer, float, float]:
-        """What came of a question that arrives at that time, and the seconds to its first token and its end."""
+        """Return the outcome of a question that arrives at `at_s`, and the seconds to its first token and its end."""
         await asyncio.sleep(max(0.0, at_s - time.monotonic()))
         if self._system.drafting:
             async with self._places:
@@ -259,7 +261,7 @@ class Front:
         return Answer.of(deltas), times_s[0] - at_s, times_s[-1] - at_s
 
     async def _drafted(self, item: Item) -> tuple[list[Delta], list[float]]:
-        """With the least busy device, if it is not busy enough."""
+        """Answer with the least busy device, if it has room."""
         device, count = min(self._drafting.items(), key=lambda one: one[1])
         if count >= self._system.drafting:
             return await self._run(item, "cloud", None)
@@ -306,7 +308,7 @@ async def compare(
 
 
 def figures(served: Mapping[str, Sequence[Served]]) -> dict[str, float]:
-    """What the bars are on, and the rivals' own."""
+    """Return the figures of the bars, and the rivals' own."""
     cloud = served["cloud-only"]
 
     def ratio(name: str, figure: str) -> float:

@@ -5,7 +5,7 @@
 Questions of every kind in phrasings that the family was never trained on: facts and sums have short answers, the
 others long ones. Cloud-only: mode `cloud`. Edge-only: a small model alone. PICE: mode `sketch` with one device, or with
 two, whose expansions compete (the ensemble). Routing, PICE's baseline: short answers from the edge, long ones from the
-cloud; it is told how long an answer is, which nobody knows beforehand. All answers are greedy but an ensemble's second
+cloud; it is told how long an answer is, which is unknown in practice. All answers are greedy but an ensemble's second
 ones.
 
 Which models expand, who is alone at the edge, and what is too long for routing is chosen on questions of another seed:
@@ -76,7 +76,7 @@ CLOUD = Way("cloud")
 
 
 async def answers(models: Models, way: Way, items: Sequence[Item]) -> Answers:
-    """To these questions, some at once, each with devices of its own."""
+    """Answer these questions, some at once, each with devices of its own."""
     found: dict[int, Answer] = {}
     left = iter(list(enumerate(items)))
 
@@ -116,7 +116,7 @@ class Graded:
 
     @property
     def llm_tokens(self) -> float:
-        """On average."""
+        """Mean tokens of the target per answer."""
         return mean(answer.llm_tokens for answer in self.answers)
 
     @property
@@ -126,7 +126,7 @@ class Graded:
 
 
 def routed(items: Sequence[Item], longest: int, edge: Answers, cloud: Answers) -> Answers:
-    """As the router by difficulty distributes the questions."""
+    """Return the answers as the router by difficulty distributes the questions."""
     policy, device = ByDifficulty(longest), DeviceView("0", rtt_s=0.0, sessions=0)
     modes = {"cloud": DevicePart.NEVER, "device": DevicePart.MUST}
     chosen = [
@@ -160,7 +160,7 @@ class Chosen:
 
 
 async def choose(models: Models, expanders: Sequence[str], items: Sequence[Item]) -> Chosen:
-    """What states the most facts in the answers to these questions."""
+    """Choose what states the most facts in the answers to these questions."""
     graded = {CLOUD: Graded.of(items, await answers(models, CLOUD, items))}
 
     async def best(mode: str, devices: Sequence[tuple[str, ...]]) -> Way:
@@ -202,7 +202,7 @@ def difference(ours: Scores, theirs: Scores, seed: int) -> tuple[float, float]:
 
 
 def token_share(ours: Answers, theirs: Answers, only_sketched: bool) -> float:
-    """Of the target's tokens; NaN where there is no such answer."""
+    """Return the ratio of the target's tokens; NaN if there is no such answer."""
     pairs = [(a, b) for a, b in zip(ours, theirs, strict=True) if a.sketched or not only_sketched]
     return (
         sum(a.llm_tokens for a, _ in pairs) / sum(b.llm_tokens for _, b in pairs) if pairs else float("nan")
@@ -210,7 +210,7 @@ def token_share(ours: Answers, theirs: Answers, only_sketched: bool) -> float:
 
 
 def figures(graded: dict[str, Graded], seed: int) -> dict[str, float]:
-    """What the bars are on."""
+    """Return the figures of the bars."""
     cloud, pice, decided = graded["cloud"], graded["ensemble"], graded["as decided"]
     gain, error = difference(pice.scores, graded["single"].scores, seed)
     found = {

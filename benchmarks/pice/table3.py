@@ -1,8 +1,8 @@
-"""PICE's table III, simulated: answers a minute and latency for four LLMs, and what they depend on.
+"""PICE's table III, simulated: answers a minute and latency for four LLMs, and their dependencies.
 
     python -m benchmarks pice_table3 [--seeds 3]
 
-All systems are settings of one application in virtual time (simulated). What of the paper they need: the cloud's places
+All systems are settings of one application in virtual time (simulated). They use of the paper: the cloud's places
 (20) and answers a minute of table III's row "cloud-only", from which follows what a full batch takes a step; table I's
 tokens/s of an answer alone, to which steps come down as places become free; answers of 500 tokens, sketches of 200;
 arrivals of 30 a minute, 1.84 times what Llama3-70B alone can answer, and the others' likewise; four Jetson AGX Orin
@@ -69,8 +69,8 @@ class Llm(NamedTuple):
         return PER_MINUTE * self.per_minute / LLAMA70B.per_minute
 
     def steps(self, places: int) -> dict[str, float]:
-        """Of the target, linear in those that take part: alone as in table I; with all places taken, however many these
-        are, as in table III."""
+        """Return the target's step times, linear in the number of sequences: a single one as in table I; all places
+        taken, however many there are, as in table III."""
         full_s = 60 * PLACES / (self.per_minute * ANSWER)
         sequence_s = (full_s - 1 / self.alone) / (places - 1)
         return {"base_s": max(0.0, 1 / self.alone - sequence_s), "sequence_s": sequence_s}
@@ -98,7 +98,7 @@ class System:
     mode: of its requests.
     places: in the cloud.
     sketch: settings.
-    easy: answers of up to so many tokens are devices'.
+    easy: longest answer, in tokens, that goes to devices.
     """
 
     mode: str = "cloud"
@@ -111,7 +111,7 @@ class System:
 
 
 def waiting(capacity: int) -> System:
-    """PICE with a queue for so many jobs."""
+    """Return PICE with a job queue of this capacity."""
     return System("sketch", sketch={"queue": {"name": "multi_list", "parameters": {"capacity": capacity}}})
 
 
@@ -161,7 +161,7 @@ Outcomes = dict[Cell, Outcome]
 
 
 def setting(cell: Cell) -> Config:
-    """As a simulation."""
+    """Return the simulator configuration of a cell."""
     llm, system, profile = LLMS[cell.llm], cell.system, load_profile(PROFILE)
     link = {"rtt_ms": RTT_MS, "up_mbit_per_s": cell.mbit_per_s, "down_mbit_per_s": cell.mbit_per_s}
     return parse(
@@ -217,7 +217,7 @@ def run(cell: Cell) -> tuple[Cell, Outcome]:
 
 
 def outcomes(cells: Iterable[Cell], what: str) -> Outcomes:
-    """Of all cells, each once; the long ones first."""
+    """Simulate all cells, each once; the long ones first."""
     todo = sorted(dict.fromkeys(cells), key=lambda cell: -cell.questions)
     return dict(report.progress(ray_map(run, todo, chunk=1), what))
 
@@ -235,14 +235,14 @@ def columns(seeds: Sequence[int], systems: Mapping[str, System], sizes: Sequence
 
 
 def choose_routing(questions: int) -> System:
-    """With the length that gives the most answers a minute, all of them answered."""
+    """Return the routing with the length that gives the most answers a minute, all of them answered."""
     cells = [Cell("Llama3-70B", System(easy=easy), questions, CHOOSING) for easy in EASY]
     found = outcomes(cells, "choosing routing")
     return max(found, key=lambda cell: (-found[cell].failed, found[cell].per_minute)).system
 
 
 def ratio(found: Outcomes, ours: System, seeds: Sequence[int], llm: str, questions: int) -> float:
-    """Of answers a minute to cloud-only's."""
+    """Return the ratio of answers a minute to cloud-only's."""
     return median(
         found[Cell(llm, ours, questions, seed)].per_minute
         / found[Cell(llm, CLOUD, questions, seed)].per_minute
@@ -251,7 +251,7 @@ def ratio(found: Outcomes, ours: System, seeds: Sequence[int], llm: str, questio
 
 
 def latency_cut(found: Outcomes, ours: System, seeds: Sequence[int], llm: str, questions: int) -> float:
-    """By which share the mean latency is less than cloud-only's."""
+    """Return by which share the mean latency is below cloud-only's."""
     return 1 - median(
         found[Cell(llm, ours, questions, seed)].latency_s / found[Cell(llm, CLOUD, questions, seed)].latency_s
         for seed in seeds
@@ -261,7 +261,7 @@ def latency_cut(found: Outcomes, ours: System, seeds: Sequence[int], llm: str, q
 def figures(
     found: Outcomes, seeds: Sequence[int], systems: Mapping[str, System], sizes: Sequence[int]
 ) -> dict[str, float]:
-    """What the bars are on, and the rivals' own. sizes: of short runs and of long ones."""
+    """Return the figures of the bars, and the rivals' own. sizes: of short runs and of long ones."""
     short, long = sizes
     values: dict[str, float] = {}
     ratios = []

@@ -2,12 +2,12 @@
 
     python -m benchmarks chaos [--seeds 10000] [--seed N]
 
-The live code runs (see `simulator.chaos`, which says what is promised), on as many cores as there are. What is done is
-written down line by line in a folder (--work), so that an interrupted run goes on where it stopped; changed code begins
+The live code runs (see `simulator.chaos`, which says what is promised), on as many cores as there are. Results are
+written line by line in a folder (--work), so that an interrupted run goes on where it stopped; changed code begins
 anew. --seed replays one, and says what happened and what was broken.
 
 failed: seeds that broke a promise.
-longest_gap_s: virtual seconds that anybody waited between two deliveries, for the first one or for the end.
+longest_gap_s: virtual seconds that any reader waited between two deliveries, for the first one or for the end.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SHOWN = 20  # failing seeds
 
 
 class Played(msgspec.Struct, frozen=True):
-    """What is kept of a seed; see `simulator.chaos.Outcome`."""
+    """Outcome of a seed; see `simulator.chaos.Outcome`."""
 
     seed: int
     broken: list[str]
@@ -77,9 +77,9 @@ def code_version(root: Path = ROOT) -> str:
 def play_all(
     seeds: Sequence[int], done: Path, attempt: Callable[[int], Outcome] = attempt
 ) -> Iterator[Played]:
-    """Those found in the file first, the others as they are played, which are added to it.
+    """Yield the seeds found in the file first, then the others as they are played and added to it.
 
-    attempt: what plays a seed, in other processes.
+    attempt: plays a seed, in other processes.
     """
 
     def played(seed: int) -> Played:

@@ -4,7 +4,7 @@
 
 The application with the embedded models, under streams in all modes, is changed three times as `tandem deploy` does it:
 in place (replicas, policies, a device more), then with other settings of engines and devices, then to a new version in
-which nothing is new. Whoever has read an answer asks the next question.
+which nothing is new. A client that has read an answer asks the next question.
 
 failed: requests that got no answer.
 broken_streams: answers that began and did not end well, or were not, token for token, what the target says by itself.
@@ -45,7 +45,7 @@ MODES: tuple[dict[str, str], ...] = (
     {"mode": "device", "device": "notebook"},
     {"mode": "race", "device": "tablet"},
 )
-"""Of the streams in turn: no device has more than it takes."""
+"""Modes of the streams in turn: no device has more than it takes."""
 LOSSLESS = ("cloud", "speculative")
 """Modes in which the target decides on every token."""
 TOKENS = 160
@@ -53,7 +53,7 @@ LOAD_S = 3.0  # before the first change, and after the last
 
 
 def settings(max_sessions: int = 64, rtt_ms: float = 5.0) -> dict[str, Any]:
-    """Of the application: all devices on one host."""
+    """Return the application's settings: all devices on one host."""
     return {
         "verifier": {"engine": {"kind": "torch", "model": "target", "max_sessions": max_sessions}},
         "hosts": [
@@ -63,7 +63,7 @@ def settings(max_sessions: int = 64, rtt_ms: float = 5.0) -> dict[str, Any]:
 
 
 def changes() -> Iterator[tuple[str, dict[str, Any]]]:
-    """What is deployed one after the other, with a word for each."""
+    """Yield the settings to deploy one after the other, and a name of each change."""
     in_place = configured(settings())
     hosts = settings()["hosts"]
     in_place["applications"][0]["deployments"] = [
@@ -84,9 +84,9 @@ def changes() -> Iterator[tuple[str, dict[str, Any]]]:
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of the requests.
+    """Outcome of the requests.
 
-    failures, breaks: what was said of requests that got no answer, and of answers that broke.
+    failures, breaks: errors of requests without an answer, and of broken answers.
     waited_s: for the first text of each answer.
     """
 
@@ -100,7 +100,7 @@ class Broken(Exception):
 
 
 async def answer(http: httpx.AsyncClient, prompt: str, how: dict[str, str]) -> tuple[str, float]:
-    """Its text, and the seconds until it began. Raises Broken, and what httpx raises where none began."""
+    """Return its text, and the seconds until it began. Raises Broken, and httpx's errors if none began."""
     body = {
         "model": "tandem",
         "messages": [{"role": "user", "content": prompt}],
@@ -155,7 +155,7 @@ async def ask_on(
 async def under_load(
     http: httpx.AsyncClient, streams: int, right: dict[str, str], during: Callable[[], Awaitable[None]]
 ) -> Outcome:
-    """What became of the requests that were asked while something was done."""
+    """Return the outcome of the requests sent during an operation."""
     outcome, modes = Outcome(), itertools.islice(itertools.cycle(MODES), streams)
     asking = [asyncio.create_task(ask_on(http, how, right, outcome)) for how in modes]
     try:

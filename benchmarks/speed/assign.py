@@ -1,4 +1,4 @@
-"""What the router's decision costs where there are many devices, and what it costs to keep up with them."""
+"""Cost of the router's decision with many devices, and of keeping up with their changes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class RouterCosts(NamedTuple):
 
 
 def router_costs(devices: int) -> RouterCosts:
-    """Where so many devices are registered."""
+    """Measure with this number of registered devices."""
     records = [_device(number, 0) for number in range(devices)]
     pools = {
         pool: tuple(EndpointInfo(f"{pool} {n}", f"10.0.0.{n}:1", pool, "m", "v") for n in range(count))
@@ -96,7 +96,7 @@ def router_costs(devices: int) -> RouterCosts:
 
 
 def _teach(experience: Experience, verifiers: tuple[EndpointInfo, ...], records: list[DeviceRecord]) -> None:
-    """As much as is ever remembered."""
+    """Fill the learnt statistics to their limits."""
     random = Random(1)
     for number in range(4096):
         device = EndpointInfo.of(records[number % len(records)])

@@ -99,14 +99,14 @@ def main(arguments: Sequence[str] = ()) -> None:
 
 
 def _alone(work: Callable[[], T]) -> T:
-    """What it gives, in a thread that ends with it, and with it its OpenMP team: neither side shall be slowed by
-    another's (see `engine.torch.engine`)."""
+    """Return the result, from a thread that ends with it, and with it its OpenMP team: so that neither side slows the
+    other (see `engine.torch.engine`)."""
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(work).result()
 
 
 def _models() -> tuple[LlamaForCausalLM, weights.Weights]:
-    """The same one for both sides."""
+    """Return the model for either side, with equal weights."""
     torch.manual_seed(0)
     reference = LlamaForCausalLM(
         LlamaConfig(

@@ -1,4 +1,4 @@
-"""What the front door carries: the deployed Serve application with a null model, over HTTP, on two cores.
+"""Throughput of the HTTP API: the deployed Serve application with a null model, over HTTP, on two cores.
 
 The application is started as `tandem up` starts it: proxy, ingress, router, scheduler and one verifier,
 whose engine has no model. Everything, this client included, shares the same two cores.
@@ -71,7 +71,7 @@ class Stream(asyncio.Protocol):
 
 @dataclass(slots=True)
 class Load:
-    """What some streams brought.
+    """Results of some streams.
 
     tokens_per_s: of all of them.
     events_per_s: chunks of all of them.
@@ -118,7 +118,7 @@ async def chat(address: tuple[str, int], tokens: int) -> tuple[int, Stream]:
 
 
 async def load(address: tuple[str, int], streams: int, answers: int, tokens: int) -> Load:
-    """So many streams at once, each of so many answers one after the other."""
+    """Run `streams` streams at once, each of `answers` answers one after the other."""
 
     async def one() -> list[tuple[int, Stream]]:
         return [await chat(address, tokens) for _ in range(answers)]
@@ -163,7 +163,7 @@ async def engine_alone(streams: int, tokens: int) -> float:
 
 
 def fastest(streams: int, repeat: int, tokens: int) -> None:
-    """What a process of its own does: start the application, and print its tokens/s at its fastest."""
+    """Start the application in a process of its own, and print its highest tokens/s."""
     with null_application(None) as address:
         uvloop.run(load(address, streams, 1, 20))  # warm
         loads = [uvloop.run(load(address, streams, 3, tokens)) for _ in range(repeat)]

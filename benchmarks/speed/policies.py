@@ -1,4 +1,4 @@
-"""What a decision costs: routing, batching, window, scheduling and dispatch policies.
+"""Cost of a decision: routing, batching, window, scheduling and dispatch policies.
 
     python -m benchmarks policies [--rounds 7]
 

@@ -55,7 +55,7 @@ def config(requests: int, targets: int, drafters: int, rate_per_s: float) -> dic
 
 
 def child(requests: int, targets: int, drafters: int, rate_per_s: float) -> None:
-    """What a process of its own does: simulate, and print what it took."""
+    """Simulate in a process of its own, and print its cost."""
     from tandem.simulator.config.config import parse
     from tandem.simulator.runs.run import simulate
 
@@ -78,7 +78,7 @@ _CPU = "import time; time.perf_counter = time.process_time; "  # what simulators
 
 
 def new_side(*case: float) -> Side:
-    """This tree's process for the arguments of `child`."""
+    """Start this tree's process for the arguments of `child`."""
     return Side(f"{_CPU}from tandem.benchmarks.speed.simulator import child; child{case!r}")
 
 

@@ -51,7 +51,7 @@ class Answer(NamedTuple):
     parts: list[tuple[float, bytes]]
 
     def token_times_s(self) -> list[float]:
-        """When each of its tokens came."""
+        """Return the arrival time of each of its tokens."""
         times_s: list[float] = []
         rest = b""
         for now_s, part in self.parts:
@@ -64,14 +64,19 @@ class Answer(NamedTuple):
 
 
 class Server(NamedTuple):
-    """Somebody who answers chats. url: of the API. model: by which name. extra: fields of each request."""
+    """A chat server.
+
+    url: of the API.
+    model: name of the model.
+    extra: fields of each request.
+    """
 
     url: str
     model: str
     extra: Mapping[str, Any] = MappingProxyType({})
 
     def asked(self, **tandem: Any) -> Server:
-        """With these wishes."""
+        """Return the server with these request options."""
         return self._replace(extra={"tandem": tandem})
 
 

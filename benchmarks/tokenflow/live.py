@@ -192,7 +192,7 @@ Serve = Callable[[Kind, Setup, list[Request]], Awaitable[Outcome]]
 async def choose_chunks(
     kinds: Mapping[str, Kind], setup: Setup, capacity: float, chunks: Sequence[int], serve: Serve
 ) -> dict[str, Kind]:
-    """The same, each baseline that cuts prompts with the chunk of the highest QoS on requests that are not judged."""
+    """Return the kinds, each chunking baseline with the chunk of the highest QoS on requests that are not judged."""
     work, chosen = requests(setup, capacity, CHOOSING), dict(kinds)
     for name, kind in kinds.items():
         if kind.batching == "chunked":

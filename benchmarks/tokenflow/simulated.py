@@ -168,7 +168,7 @@ class Job(NamedTuple):
     chunk: int
 
     def quality(self) -> Quality:
-        """What it gives."""
+        """Simulate it."""
         return assess(streams(self.setup, (KINDS | ABLATIONS)[self.kind], self.seed, self.chunk))
 
 
@@ -177,7 +177,7 @@ def _simulated(job: Job) -> tuple[Job, Quality]:
 
 
 def simulate_all(jobs: Sequence[Job], what: str) -> dict[Job, Quality]:
-    """On as many cores as there are."""
+    """Simulate on all cores."""
     found = ray_map(_simulated, jobs, chunk=1)
     return dict(next(found) for _ in report.progress(jobs, what))
 
@@ -260,7 +260,7 @@ def main(arguments: Sequence[str] = ()) -> None:
 
 
 BETTER = {"ttft_p99_s": min, "effective_throughput": max, "throughput": max}
-"""Which of several values is the best, by figure."""
+"""Function that picks the best of several values, by figure."""
 
 
 def _best(found: Found, setup: Setup, figure: str) -> str:

@@ -42,7 +42,7 @@ from tandem.training.adapter.distil import LOSSES, Distillation, lessons
 from tandem.training.adapter.evaluate import ETAS, Figures, Questions, measure, table
 
 JUDGING_SEED = 11
-"""Of the family's held-out questions; choices were made with seed 5."""
+"""Seed of the family's held-out questions; choices were made with seed 5."""
 SMOOTHING = 0.97
 
 

@@ -28,7 +28,7 @@ class Adapter(nn.Module):
         return hidden + self.self_attn(normed, position_embeddings=rotation, attention_mask=None)[0]
 
     def save(self, file: Path, dtype: torch.dtype) -> None:
-        """As a *.safetensors file for `engine.torch.split.bundle`, whose tensors are named as in a decoder layer."""
+        """Save as a *.safetensors file for `engine.torch.split.bundle`, with the tensor names of a decoder layer."""
         file.parent.mkdir(parents=True, exist_ok=True)
         save_file({name: tensor.to(dtype) for name, tensor in self.state_dict().items()}, file)
         file.chmod(0o644)  # it was the owner's alone

@@ -42,7 +42,7 @@ LOSSES: dict[str, Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]] = {"kl": k
 
 @dataclass(frozen=True)
 class Lesson:
-    """What is frozen of a batch.
+    """Frozen tensors of a batch.
 
     shallow: [rows, length, hidden] after the shallow layers.
     counted: marks of the positions that are learnt from, [rows, length].

@@ -1,4 +1,4 @@
-"""What an adapter's drafts are worth, with the parts that serve: rounds of a real outer part and a real middle.
+"""Acceptance of an adapter's drafts, with the parts that serve: rounds of a real outer part and a real middle.
 
 Acceptance: of the tokens of the model's own greedy answers, the share that the adapter would have drafted, given all
 before them. Accepted: drafted tokens that stand, per round, as HAT's paper counts; a round yields one token more, the
@@ -56,7 +56,11 @@ class Rounds:
 
 @dataclass
 class Figures:
-    """Of a group of questions. agreed: by token of the greedy answers, whether the adapter drafts it; rounds: by η."""
+    """Figures of a group of questions.
+
+    agreed: by token of the greedy answers, whether the adapter drafts it.
+    rounds: by η.
+    """
 
     questions: int
     agreed: list[bool] = field(default_factory=list)
@@ -67,7 +71,7 @@ class Figures:
         return sum(self.agreed) / len(self.agreed)
 
     def report(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Return the figures as JSON."""
         by_eta = {
             f"{eta:g}": asdict(sums)
             | {
@@ -152,7 +156,7 @@ class Drafter:
         return best.indices.tolist(), best.values.tolist()
 
     def agreed(self, prompt: Sequence[int], output: Sequence[int]) -> list[bool]:
-        """Of each token of the answer, whether it is what the adapter drafts."""
+        """Return for each token of the answer whether the adapter drafts it."""
         return [a == b for a, b in zip(self.said(prompt, output)[0], output, strict=True)]
 
 
@@ -186,7 +190,7 @@ async def measure(
 
 
 def table(figures: Mapping[str, Figures]) -> Table:
-    """For people to read."""
+    """Return a table of the figures."""
     shown = Table("η", *(f"{group}: {what}" for group in figures for what in ("accepted", "tokens")))
     shown.title = "a round; acceptance per token: " + ", ".join(
         f"{group} {found.acceptance:.3f}" for group, found in figures.items()

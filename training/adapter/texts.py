@@ -1,4 +1,4 @@
-"""What an adapter learns from and is judged by: questions with answers, of the family's world or from a file.
+"""Texts for training and judging an adapter: questions with answers, of the family's world or from a file.
 
 A file has one JSON object a line: {"question": …, "answer": …}, put into the form of the model's chat. Where there is
 no answer the model gives its own, which is what will be drafted later. One line in HELD is kept for judging.
@@ -25,7 +25,7 @@ from tandem.training.family.items import LONG_KINDS, make_item
 
 HELD = 20
 POOL = 256
-"""Documents from which batches are made: among so many, enough are of about one length."""
+"""Documents from which batches are made: enough of them are of about one length."""
 SHARES = {
     "fact": 0.40,
     "overview": 0.13,
@@ -35,7 +35,7 @@ SHARES = {
     "compare": 0.09,
     "arithmetic": 0.04,
 }
-"""Of the family's kinds of questions, by documents: nine in ten tokens to write are in long answers."""
+"""Shares of the family's kinds of questions, by documents: nine in ten tokens to write are in long answers."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def of_family(tokenizer: Tokenizer, rng: Random) -> Iterator[Document]:
 
 
 def family_questions(tokenizer: Tokenizer, count: int, seed: int) -> dict[str, list[list[int]]]:
-    """Prompts in phrasings that nobody was trained on: `count` with long answers, and twice as many single facts."""
+    """Return prompts in held-out phrasings: `count` with long answers, and twice as many single facts."""
     drawn = {
         "facts": prompts.heldout(2 * count, ["fact"], seed),
         "long answers": prompts.heldout(count, LONG_KINDS, seed),

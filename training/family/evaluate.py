@@ -1,4 +1,4 @@
-"""How good the family is, on phrasings it was never trained on: `python -m training.family.evaluate`.
+"""Evaluation of the family on held-out phrasings: `python -m training.family.evaluate`.
 
 Prints a table, and as its last line one JSON object with the figures. Every figure is of the weights as saved
 (bf16), computed in float32, with greedy generation where nothing else is said.
@@ -117,7 +117,7 @@ class Evaluation:
     def _written(
         self, name: str, model: LlamaForCausalLM, prompts: Sequence[str], sketches: Sequence[Sequence[str]]
     ) -> dict[str, tuple[str, list[str]]]:
-        """What a device's model writes, alone and from sketches: by figure, its description and the texts."""
+        """Return texts of a device's model, alone and from sketches: by figure, its description and the texts."""
 
         def write(prompts: Sequence[str]) -> list[str]:
             return self.texts(self.generate(f"expansions, {name}", model, prompts, SENTENCE_TOKENS))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from tandem.training.family.prompts import EOS, expansion_prompt, line_prompt
 
 Write = Callable[[Sequence[str]], list[str]]
-"""What a model writes after each of these prompts, without its end token and spaces around it."""
+"""Function that completes prompts, and returns texts without end token and surrounding spaces."""
 
 
 def expand(write: Write, questions: Sequence[str], sketches: Sequence[Sequence[str]]) -> list[list[str]]:
@@ -24,7 +24,7 @@ def expand(write: Write, questions: Sequence[str], sketches: Sequence[Sequence[s
 def expand_in_a_row(
     write: Write, questions: Sequence[str], sketches: Sequence[Sequence[str]]
 ) -> list[list[str]]:
-    """The same in one sequence a sketch, as PICE's groups are: each line behind the sentence of the one before."""
+    """Expand in one sequence per sketch, as PICE's groups are: each line after the sentence of the one before."""
     told: list[list[str]] = [[] for _ in sketches]
     sequences = ["" for _ in sketches]
     for row in range(max(map(len, sketches), default=0)):

@@ -56,17 +56,17 @@ def line_prompt(note: str) -> str:
 
 
 def answer_text(item: Item) -> str:
-    """What follows the answer prompt of this item."""
+    """Return the text after the answer prompt of this item."""
     return f" {item.answer}{EOS}"
 
 
 def sketch_text(item: Item, answer_tokens: int) -> str:
-    """What follows the sketch prompt of this item, whose answer has this many tokens."""
+    """Return the text after the sketch prompt of this item, whose answer has this many tokens."""
     return f" {round(answer_tokens / 10) * 10}{NEXT}{lines_text(item.notes)}{EOS}"
 
 
 def expansion_text(item: Item, index: int) -> str:
-    """What follows the expansion prompt for the note of this index."""
+    """Return the text after the expansion prompt for the note of this index."""
     return f" {item.lines[index].sentence}{EOS}"
 
 
@@ -91,7 +91,7 @@ def heldout(n: int, kinds: Sequence[str] = LONG_KINDS, seed: int = 0) -> list[It
 
 
 def heldout_questions(n: int, kinds: Sequence[str] = LONG_KINDS, seed: int = 0) -> list[str]:
-    """The same, as plain questions (all different) for benchmarks and tests of other parts."""
+    """Return held-out questions as plain text (all different), for benchmarks and tests of other parts."""
     rng = Random(f"held-out {seed}")
     questions: dict[str, None] = {}
     while len(questions) < n:

@@ -17,7 +17,7 @@ def states(text: str, value: Value) -> bool:
 
 
 def check_facts(item: Item, text: str) -> list[bool]:
-    """For each fact of the item's answer, whether the text states it."""
+    """Return for each fact of the item's answer whether the text states it."""
     return [states(text, line.value) for line in item.lines]
 
 

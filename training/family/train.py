@@ -60,7 +60,7 @@ class Plan:
 
 
 EXPANSIONS = Mix(0.0, 0.0, expansions=0.2, copies=0.2, retold=0.6, rounds=8)
-"""What a copying step trains on. A model of two layers learns to copy only from many of these at once."""
+"""Mix of a copying step. A model of two layers learns to copy only from many of these at once."""
 SMALL = (
     Stage(1_800_000, 8e-3, Mix(0.60, 0.40)),
     Stage(1_400_000, 6e-3, Mix(0.60, 0.40), copying=0.8),

@@ -29,12 +29,12 @@ class World:
 
     seed: int = 0
     facts_seed: int | None = None
-    """With this, the same entities have other facts."""
+    """Seed with which the same entities have other facts."""
     names: dict[str, tuple[str, ...]] = field(init=False)
     """Entity names by kind."""
     kind_of: dict[str, str] = field(init=False)
     facts: dict[str, dict[str, Value]] = field(init=False)
-    """For each entity its values by attribute."""
+    """Values by attribute, of each entity."""
 
     def __post_init__(self) -> None:
         rng = Random(self.seed)

@@ -38,7 +38,7 @@ from tandem.training.sketch.score import Expander
 from tandem.training.sketch.tune import Plan, tune
 
 JUDGING_SEED = 11
-"""Of the family's held-out questions; choices were made with seed 5."""
+"""Seed of the family's held-out questions; choices were made with seed 5."""
 COLUMNS = (
     TextColumn("{task.description} {task.fields[figure]:.3f}"),
     BarColumn(),

@@ -1,4 +1,4 @@
-"""What a target's sketches cost and are worth, on phrasings that it was never trained on."""
+"""Cost and quality of a target's sketches, on phrasings that it was never trained on."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from tandem.training.family.scoring import check_facts, fact_accuracy
 from tandem.training.sketch.score import Expander
 
 SHORTER = 0.9
-"""The bar: at most so many of the tokens, at no less ROUGE-1 and facts."""
+"""The bar: at most this share of the tokens, at no less ROUGE-1 and facts."""
 RESAMPLES = 2000
 
 
 @dataclass(frozen=True)
 class Figures:
-    """Of one target; what is a tuple has an entry for every question.
+    """Figures of one target; tuples have an entry per question.
 
-    tokens: of the sketches' lines and what separates them.
+    tokens: of the sketches' lines and their separators.
     all_tokens: with the announced length and the end token: what the target generates.
     stated, asked: facts in the expansion, and facts asked for.
     rouge: ROUGE-1 of the expansion against the true answer.
-    length_error: of the announced length of the answer, as a share of the true length; mean.
-    answer_facts, single_facts: shares of facts stated where the target answers in full.
+    length_error: mean error of the announced length of the answer, as a share of the true length.
+    answer_facts, single_facts: shares of facts stated if the target answers in full.
     """
 
     tokens: tuple[int, ...]
@@ -64,7 +64,7 @@ def measure(
     items: Sequence[Item],
     facts: Sequence[Item],
 ) -> Figures:
-    """Everything greedy. items: questions with long answers; facts: such that ask for one."""
+    """Measure with greedy decoding. items: questions with long answers; facts: questions for one fact."""
     tokenizer = expander.tokenizer
 
     def texts(prompts: Sequence[str], max_tokens: int) -> list[str]:
@@ -93,8 +93,8 @@ def measure(
 
 
 def compare(before: Figures, after: Figures) -> dict[str, Any]:
-    """What the bar asks: the share of tokens saved, the gains in facts and ROUGE-1, each with the 95 % interval from
-    resampling questions, and whether all meet it."""
+    """Return the figures of the bar: the share of tokens saved, the gains in facts and ROUGE-1, each with the 95 %
+    interval from resampling questions, and whether all meet it."""
     chosen = np.random.default_rng(0).integers(len(before.tokens), size=(RESAMPLES, len(before.tokens)))
     whole = np.arange(len(before.tokens))[None]
 

@@ -43,7 +43,7 @@ def advantages(worth: Tensor, batch: Rows, together: int) -> Tensor:
 def objective(
     policy: LlamaForCausalLM, reference: LlamaForCausalLM, batch: Rows, advantage: Tensor, gamma: float
 ) -> Tensor:
-    """What to descend, as its gradient is −∇J; a mean over sketches. The KL is exact at every token."""
+    """Return the loss, whose gradient is −∇J; a mean over sketches. The KL is exact at every token."""
     log_policy = _log_probabilities(policy, batch)
     with torch.no_grad():
         log_reference = _log_probabilities(reference, batch)
@@ -55,7 +55,7 @@ def objective(
 
 
 def _log_probabilities(model: LlamaForCausalLM, batch: Rows) -> Tensor:
-    """Of every token of the vocabulary in place of each written one: [written, vocabulary]."""
+    """Return log-probabilities of the whole vocabulary in place of each written token: [written, vocabulary]."""
     hidden = model.model(input_ids=batch.ids, use_cache=False).last_hidden_state
     return model.lm_head(hidden[:, :-1][batch.written[:, 1:]]).float().log_softmax(-1)
 

@@ -71,7 +71,7 @@ class RewardModel(nn.Module):
         nn.init.zeros_(self.head.bias)
 
     def forward(self, batch: Rows) -> Tensor:
-        """What each line is worth, where it ends, and 0 everywhere else: [rows, length]."""
+        """Return each line's reward at its end, and 0 everywhere else: [rows, length]."""
         hidden = self.body(input_ids=batch.ids, use_cache=False).last_hidden_state
         return torch.where(batch.ends, self.head(hidden)[..., 0].float(), 0.0)
 

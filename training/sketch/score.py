@@ -1,4 +1,4 @@
-"""What a sketch is worth to the device that expands it: PICE's score of a preference pair."""
+"""Value of a sketch to the device that expands it: PICE's score of a preference pair."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ CLOSE = 0.01
 
 
 class Noted(NamedTuple):
-    """What is shortened everywhere or nowhere: a note in sketches for questions of one kind."""
+    """A note in sketches for questions of one kind, shortened everywhere or nowhere."""
 
     kind: str
     note: str
@@ -30,10 +30,10 @@ class Noted(NamedTuple):
 
 @dataclass(frozen=True)
 class Worth:
-    """What an expander makes of a note where it was tried.
+    """Quality of an expander's sentences from a note.
 
     stated: sentences that state the fact.
-    rouge: ROUGE-1 against the true sentences, mean.
+    rouge: mean ROUGE-1 against the true sentences.
     """
 
     stated: int

@@ -25,9 +25,9 @@ from tandem.training.sketch.score import Expander, Score
 from tandem.training.sketch.shorten import shorten
 
 TOKENS = 2048
-"""Of a batch to imitate."""
+"""Tokens of a batch to imitate."""
 HELD = 10
-"""One in so many pairs is kept to judge the reward model."""
+"""One in this many pairs is kept to judge the reward model."""
 
 
 @dataclass(frozen=True)

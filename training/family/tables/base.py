@@ -1,4 +1,4 @@
-"""What a table of the encyclopedia is made of: attributes of a kind of entity, and tasks asked about it.
+"""Elements of the encyclopedia's tables: attributes of a kind of entity, and tasks asked about it.
 
 In every template `{n}` is the entity's name and `{v}` the fact's value; a value of two parts (a festival and
 its month) is written `{v[0]}` and `{v[1]}`. Held-out questions are never trained on; they use cue words of
@@ -35,7 +35,7 @@ class Task:
     asks: tuple[str, ...]
     held: tuple[str, ...]
     style: str = "sentences"
-    """Which templates of the attribute tell it: sentences, first_person or code."""
+    """Templates of the attribute to use: sentences, first_person or code."""
 
 
 @dataclass(frozen=True)
@@ -45,4 +45,4 @@ class Kind:
     attributes: dict[str, Attribute]
     tasks: dict[str, Task]
     related: tuple[tuple[str, tuple[str, ...]], ...]
-    """For long answers: an attribute whose value is another entity, and what is told about that one."""
+    """An attribute whose value is another entity, and the attributes of that one to tell, for long answers."""

@@ -1,4 +1,4 @@
-"""What facts are made of: pools of values, and the syllables from which names are put together.
+"""Values of facts: pools of values, and the syllables from which names are put together.
 
 No value occurs inside a value of another pool or in a sentence template, so that finding a value in a text
 means that the text states the fact (a test checks it).
@@ -98,7 +98,7 @@ POOLS: dict[str, tuple[str, ...]] = {
 }
 
 THINGS = _words("apples pears plums stones eggs shells pens nuts books lamps")
-"""What people count in arithmetic questions."""
+"""Objects that arithmetic questions count."""
 
 FIRST_SYLLABLES = _words(
     """
