@@ -70,7 +70,7 @@ class HostMemory(Strict):
 
 
 class SessionLimits(Strict):
-    """How many sessions an engine takes, and which of them run.
+    """Limits of an engine's sessions, and the policy that picks which run.
 
     max_sessions: sessions that hold KV blocks at once.
     max_waiting: further ones that wait for a place before one is refused.

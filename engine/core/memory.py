@@ -1,4 +1,4 @@
-"""Which sessions hold KV blocks: admission, room for a step's grants, preemption and return, rollback.
+"""Memory of sessions: admission, room for a step's grants, preemption and return, rollback.
 
 With a second tier, the KV cache of preempted sessions goes to host memory, and is loaded from there where that is
 faster than computing it again. Blocks are written through as they fill.

@@ -1,4 +1,4 @@
-"""What a core needs of its runner, which computes steps: a model, or a timer that stands in for one."""
+"""Interface between a core and its runner, which computes steps: a model, or a timer that replaces one."""
 
 from __future__ import annotations
 

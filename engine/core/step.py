@@ -28,8 +28,8 @@ from tandem.policies.scheduling.control import SchedulingControl
 from tandem.policies.scheduling.outstanding import outstanding
 
 GRACE_S = 0.002
-"""How long the engine waits for a session's first task, which usually follows at once: one step then covers prompt and
-first token, and none runs before the scheduling policy has seen the session."""
+"""Seconds that the engine waits for a session's first task, which usually follows at once: one step then covers prompt
+and first token, and none runs before the scheduling policy has seen the session."""
 
 
 class Core:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 NAMES = ("target", "tiny", "small", "medium", "other")
 EXPANDERS = ("tiny", "small", "medium")
-"""Those with the target's tokenizer that expand its sketches; from quick to good."""
+"""Models with the target's tokenizer that expand its sketches; from fast to good."""
 WEIGHTS = Path(__file__).parent / "weights"
 
 
@@ -27,12 +27,12 @@ def path(name: str) -> Path:
 
 
 def adapter_file(name: str = "target", layers: int = 2) -> Path:
-    """Where the adapter for a model of the family behind so many of its layers belongs."""
+    """Return the path of the adapter for a model of the family after its first `layers` layers."""
     return WEIGHTS / "adapters" / f"{name}-{layers}.safetensors"
 
 
 def adapter(name: str = "target", layers: int = 2) -> Path:
-    """That file, for the outer part of the model: `engine.torch.split.bundle`."""
+    """Return that file, for the outer part of the model: `engine.torch.split.bundle`."""
     file = adapter_file(name, layers)
     if not file.exists():
         raise FileNotFoundError(
@@ -42,5 +42,5 @@ def adapter(name: str = "target", layers: int = 2) -> Path:
 
 
 def sketch_delta_file(name: str = "target") -> Path:
-    """Where the low-rank change belongs with which a model of the family writes shorter sketches."""
+    """Return the path of the low-rank delta with which a model of the family writes shorter sketches."""
     return WEIGHTS / "sketches" / f"{name}.safetensors"

@@ -1,4 +1,4 @@
-"""What a sketch is, and what a way to ask for one must offer. All of it in the tokens of the target."""
+"""Sketches, and the interface of a format that asks for them. All in tokens of the target."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from tandem.engine.tokenizer import Tokenizer
 
 @dataclass(frozen=True, slots=True)
 class Sketch:
-    """What a model has written of a sketch so far.
+    """A model's sketch so far.
 
-    expected: tokens that it expects of the full answer; None: it has not said.
-    notes: the short sentences that are complete, each in tokens.
+    expected: its stated length of the full answer, tokens; None if not stated yet.
+    notes: its complete short sentences, each in tokens.
     """
 
     expected: int | None = None
@@ -23,11 +23,11 @@ class Sketch:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is to be answered.
+    """Question to answer.
 
-    prompt: as the target is asked for the full answer.
-    chat: the messages that it was made of; empty: it was no chat.
-    text: the question itself, for people.
+    prompt: prompt for the full answer.
+    chat: messages that it was rendered from; empty if it was no chat.
+    text: the question itself, as text.
     """
 
     prompt: Sequence[int]
@@ -48,7 +48,7 @@ class SketchFormat(Protocol):
         ...
 
     def read(self, written: Sequence[int], ended: bool) -> Sketch:
-        """What the answer to that prompt says so far; where it has `ended`, its last note is complete."""
+        """Parse the answer to that prompt so far; if it has `ended`, its last note is complete."""
         ...
 
     def expand(self, question: Question, sketch: Sketch, note: int) -> list[int]:
@@ -56,7 +56,7 @@ class SketchFormat(Protocol):
         ...
 
     def sentence(self, written: Sequence[int], first: bool) -> list[int]:
-        """What such an answer adds to the full one, of which it is the `first` sentence or a later one."""
+        """Return what such an answer adds to the full one; whether it is the `first` sentence."""
         ...
 
     def text(self, note: Sequence[int]) -> str:
@@ -68,12 +68,12 @@ class SketchFormat(Protocol):
         ...
 
     def gap(self) -> list[int]:
-        """What follows the last of such lines."""
+        """Return the separator after the last of such lines."""
         ...
 
 
 class TextFormat:
-    """What is the same of all formats of text."""
+    """Common part of all formats of text."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer

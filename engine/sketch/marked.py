@@ -17,7 +17,7 @@ ANSWER, SKETCH, LENGTH, NEXT, EXPAND, SENTENCE = "<|a|>", "<|s|>", "<|len|>", "<
 
 
 class MarkedFormat(TextFormat):
-    """As `engine.sketch.base.SketchFormat`. Raises InvalidRequest where the vocabulary lacks the marks."""
+    """Sketch format with marks of the vocabulary. Raises InvalidRequest if the vocabulary lacks them."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         super().__init__(tokenizer)
@@ -64,7 +64,7 @@ class MarkedFormat(TextFormat):
         return [token for token in written if self._tokenizer.special_name(token) is None]
 
     def _split(self, written: Sequence[int]) -> Iterator[list[int]]:
-        """At the marks; what is special otherwise says nothing."""
+        """Split at the marks; other special tokens are dropped."""
         part: list[int] = []
         for token in written:
             if token == self._next:

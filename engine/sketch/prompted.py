@@ -37,7 +37,7 @@ _NOTE = re.compile(r"^\s*(?:\d{1,3}\s*[.):]|[-*•]\s)\s*(\S.*)$")
 
 
 class PromptedFormat(TextFormat):
-    """As `engine.sketch.base.SketchFormat`."""
+    """Sketch format that asks in words, for models without marks."""
 
     def sketch(self, question: Question) -> list[int] | None:
         return self._asked(question, ASK.format(query=question.text)) if question.chat else None
@@ -61,11 +61,11 @@ class PromptedFormat(TextFormat):
         return self._asked(question, EXPAND.format(query=question.text, sketch=lines, sentence=sentence))
 
     def sentence(self, written: Sequence[int], first: bool) -> list[int]:
-        """With a space before it where another one goes before, and none around it otherwise."""
+        """Return the text without surrounding space, after one space unless it is the first."""
         text = self._tokenizer.decode(written).strip()
         return self._tokenizer.encode_bytes(f"{'' if first else ' '}{text}".encode()) if text else []
 
     def _asked(self, question: Question, wording: str) -> list[int]:
-        """The same conversation, with other words at its end."""
+        """Return the conversation with other words at its end."""
         *before, last = question.chat
         return self._tokenizer.render_chat([*before, {**last, "content": wording}])

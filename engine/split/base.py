@@ -1,4 +1,4 @@
-"""What a mode sees of the outer part of a split model, at a device.
+"""Interface of the outer part of a split model, at a device.
 
 The outer part is the model's two ends: embedding, first m layers and, after the middle, norm and head. With an adapter
 between them it drafts. A round of a session, whose middle is a forward session elsewhere (`Session.forward`):
@@ -49,17 +49,17 @@ class Proposal(Shallow):
 
     @property
     def wanted(self) -> int:
-        """How many of the last rows the middle is to send back: those that judge the drafts, and the one after."""
+        """Number of last rows that the middle must send back: those that judge the drafts, and the one after."""
         return len(self.ids) + 1
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What the model says of a proposal.
+    """The model's verdict on a proposal.
 
     position: up to which the middle's KV cache is still right; the next hidden states begin there.
-    ready: tokens that are drafted already, by a branch that was adopted.
-    steps, steps_s: that the branches have taken, all together, and seconds that passed with these.
+    ready: drafted tokens of an adopted branch.
+    steps, steps_s: steps of all branches together, and their seconds.
     """
 
     verdict: Verdict
@@ -74,7 +74,7 @@ GoOn = Callable[[float], bool]
 
 
 def always(probability: float) -> bool:
-    """As long as it may be."""
+    """Draft as long as possible."""
     return True
 
 
@@ -133,7 +133,7 @@ class OuterEngine(Protocol):
     def info(self) -> EngineInfo: ...
 
     async def open(self, prompt: Sequence[int], sampling: Sampling, log: Sequence[int] = ()) -> OuterSession:
-        """As `Engine.open`; prompt and log are computed at once."""
+        """Open a session, as `Engine.open`; prompt and log are computed at once."""
         ...
 
     async def stats(self) -> EngineStats: ...

@@ -50,12 +50,12 @@ def unpack(packed: Tensor, hidden: int) -> np.ndarray:
 
 
 def row_bytes(hidden: int, kind: Kind) -> int:
-    """What a token's hidden states take on the wire."""
+    """Return the bytes of a token's hidden states on the wire."""
     return pack(np.zeros((1, hidden), np.float32), kind).data.nbytes
 
 
 class Codec(NamedTuple):
-    """What turns hidden states into tensors and back, as `pack` and `unpack`."""
+    """Conversion of hidden states to tensors and back, as `pack` and `unpack`."""
 
     pack: Callable[[np.ndarray, Kind], Tensor]
     unpack: Callable[[Tensor, int], np.ndarray]

@@ -11,11 +11,11 @@ from tandem.engine.base import SplitInfo
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """Of a model.
+    """Measured leakage of a model.
 
     model: its name.
-    source: what measured it.
-    recovered: share of prompts' tokens that were read, by the layers that the states had passed.
+    source: of the measurement.
+    recovered: share of prompts' tokens that were recovered, by the layers that the states had passed.
     """
 
     model: str

@@ -65,7 +65,7 @@ def load(
 
 
 def place_of(device: str | None) -> tuple[torch.device, torch.dtype]:
-    """Where a model runs, and in which precision; None: on a GPU if there is one."""
+    """Return a model's device and precision; None: a GPU if there is one."""
     place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     return place, torch.float32 if place.type == "cpu" else torch.bfloat16
 
@@ -73,7 +73,7 @@ def place_of(device: str | None) -> tuple[torch.device, torch.dtype]:
 def figures(
     info: EngineInfo, loaded: weights.Weights, config: EngineConfig, threads: int | None, began_s: float
 ) -> dict[str, object]:
-    """What was loaded and how much memory it takes, by name."""
+    """Return the loaded model's figures and memory, by name."""
     return {
         "model": info.model,
         "load_s": round(time.perf_counter() - began_s, 2),
@@ -119,11 +119,11 @@ def drive(core: C, info: EngineInfo, threads: int | None, make: Callable[[C, Dri
 
 
 def apart(work: Callable[[], T], threads: int | None) -> T:
-    """What it gives, in a thread that ends with it. threads: of torch there.
+    """Return the result of `work`, run in a thread that ends with it. threads: of torch there.
 
     OpenMP keeps a team for each thread that ever computed in parallel, as long as that lives. Once all teams together
     are more threads than there are CPUs, their members sleep at every barrier instead of spinning, which a step of many
-    small operations cannot afford. So the engine's thread shall be the only one that has a team.
+    small operations cannot afford. So only the engine's thread should have a team.
     """
 
     def run() -> T:

@@ -92,7 +92,8 @@ class _Stream:
 
     @contextmanager
     def copying(self, size_bytes: int, after: Copy | None = None) -> Iterator[Copy]:
-        """What is copied meanwhile is one copy in this stream; after: one of the other direction to wait for."""
+        """Group the copies of the block into one copy in this stream; after: one of the other direction to wait
+        for."""
         self._measure()
         self._stream.wait_stream(torch.cuda.current_stream(self._stream.device))
         if isinstance(after, _Recorded):

@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 
 choices: list[str] = []
-"""What was chosen in this process for this machine, and how: for people to read."""
+"""Choices made in this process for this machine, and their reasons, for the log."""
 
 LARGE = 1_000_000  # elements of a weight from which it is always packed: two layouts would be too much memory
 SMALL = 30_000  # elements up to which it does not matter
@@ -98,9 +98,9 @@ def crossover(times: list[tuple[float, float]], estimate: int) -> int:
 
 @torch.inference_mode()
 def _measure(inputs: int, outputs: int) -> list[tuple[float, float]] | None:
-    """For `crossover`: the least times of a few runs, as whatever else runs on the machine only adds to them; None
-    where it adds so much that it takes too long. Several weights take turns, as layers do: a small one alone would be
-    read from a nearer cache than it ever is."""
+    """Return the least times of a few runs for `crossover`, as other load on the machine only adds to them; None if it
+    adds so much that it takes too long. Several weights take turns, as layers do: a small one alone would be read from
+    a nearer cache than it ever is."""
     weights = [torch.randn(outputs, inputs) for _ in range(-(-_ELEMENTS // (inputs * outputs)))]
     layouts: list[tuple[Callable[..., torch.Tensor], list[torch.Tensor]]] = [
         (torch.mm, [w.t().contiguous() for w in weights]),

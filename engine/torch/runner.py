@@ -54,7 +54,7 @@ class TorchRunner:
         return self.model.forward(self.model.batch(pieces, self.kv), self.kv)
 
     def outcomes(self, finished: list[Session], logits: torch.Tensor) -> list[Outcome]:
-        """Of sessions whose windows are complete, those that draft by chance last, with their logits one after
+        """Return the outcomes of sessions whose windows are complete, sampled drafts last; their logits follow one
         another."""
         decided = [s for s in finished if not _drafts_by_chance(s)]
         rows = sum(s.window for s in decided)

@@ -1,4 +1,4 @@
-"""From logits to a distribution to a token, for many rows with settings of their own at once."""
+"""Sampling: from logits to a distribution to a token, for many rows with settings of their own at once."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def sparse(probs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def logprobs(logits: torch.Tensor, ids: Sequence[int], alternatives: int) -> list[TokenLogprob]:
-    """For each row the log-probability of its token and of the best `alternatives`, by the model's own
+    """Return for each row the log-probability of its token and of the best `alternatives`, by the model's own
     distribution (before penalties, temperature and filters)."""
     logs = torch.log_softmax(logits, dim=-1)
     chosen = torch.tensor(ids, device=logits.device)[:, None]

@@ -71,7 +71,7 @@ def _verify_greedy(logits: torch.Tensor, windows: Sequence[Window]) -> list[tupl
 
 
 def _accepted(probs: torch.Tensor, windows: Sequence[Window], first_rows: np.ndarray) -> np.ndarray:
-    """How many drafts of each window stand, [windows]."""
+    """Return the number of accepted drafts of each window, [windows]."""
     accepted = np.zeros(len(windows), np.int64)
     rows = [
         int(first) + j for w, first in zip(windows, first_rows, strict=True) for j in range(len(w.drafts))

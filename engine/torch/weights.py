@@ -75,8 +75,8 @@ class Layer:
 
 @dataclass(frozen=True)
 class Weights:
-    """Of a model, or of the part that was read: `config.layers` are its own layers, and without the ends there is no
-    embedding, norm or head."""
+    """Weights of a model, or of the part that was read: `config.layers` are its own layers, and without the ends there
+    is no embedding, norm or head."""
 
     config: ModelConfig
     dtype: torch.dtype
@@ -89,7 +89,7 @@ class Weights:
 
     @property
     def kv_token_bytes(self) -> int:
-        """Of a token's keys and values in all layers."""
+        """Bytes of a token's keys and values in all layers."""
         config = self.config
         return 2 * config.layers * config.kv_heads * config.head_dim * self.dtype.itemsize
 
@@ -139,7 +139,7 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype, part: Part = WH
 
 
 def shape(folder: Path, raw: dict) -> ModelConfig:
-    """What config.json of `folder`, as read, says of the model; raises UnsupportedModel."""
+    """Return the model's shape by the config.json of `folder`, as read; raises UnsupportedModel."""
     try:
         return _model_config(raw)
     except KeyError as missing:
@@ -147,8 +147,8 @@ def shape(folder: Path, raw: dict) -> ModelConfig:
 
 
 def with_adapter(weights: Weights, file: Path) -> Weights:
-    """The same with one layer more, an attention block of the model's shape without a feed-forward network, whose
-    tensors are those of a decoder layer's first half. Raises UnsupportedModel."""
+    """Return the weights with a layer more, an attention block of the model's shape without a feed-forward network,
+    whose tensors are those of a decoder layer's first half. Raises UnsupportedModel."""
     with safe_open(file, framework="pt") as f:
         tensors = {
             name: f.get_tensor(name).to(weights.rotation.device, weights.dtype)

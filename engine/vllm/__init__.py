@@ -23,7 +23,7 @@ ENVIRONMENT = {
     # Of the n-gram proposer's compiler: with OpenMP, which torch has too, models talk nonsense at OMP_THREAD_LIMIT=1.
     "NUMBA_THREADING_LAYER": "workqueue",
 }
-"""What vLLM takes from the environment, where nobody has set it."""
+"""Environment variables of vLLM, unless they are set already."""
 
 
 class VllmMissing(ValueError):
@@ -52,6 +52,6 @@ def require() -> None:
 
 
 def set_environment() -> None:
-    """What vLLM reads as soon as it is imported."""
+    """Set what vLLM reads on import."""
     for key, value in ENVIRONMENT.items():
         os.environ.setdefault(key, value)

@@ -41,7 +41,7 @@ class Core(Protocol):
         ...
 
     async def stats(self) -> EngineStats:
-        """What the scheduler counts."""
+        """Return the scheduler's counters."""
         ...
 
     async def close(self) -> None:
@@ -50,7 +50,7 @@ class Core(Protocol):
 
 
 class AsyncCore:
-    """That of vLLM's AsyncLLM."""
+    """Core of vLLM's AsyncLLM."""
 
     def __init__(self, llm: AsyncLLM) -> None:
         self._llm = llm

@@ -163,7 +163,7 @@ class VllmEngine:
         return self.counted(await self._core.stats())
 
     def counted(self, stats: EngineStats) -> EngineStats:
-        """What the scheduler says, with what only this side sees."""
+        """Add to the scheduler's counters those of this side."""
         for counter in ("opened", "cancelled", "finished", "tokens_generated"):
             setattr(stats, counter, getattr(self.counters, counter))
         for counter in (

@@ -7,13 +7,13 @@ from typing import Any
 
 
 class NullProposer:
-    """As vLLM loads it for the method "custom_class"."""
+    """Proposer without drafts, which vLLM loads for the method "custom_class"."""
 
     def __init__(self, vllm_config: Any) -> None:
         pass
 
     def load_model(self, *_: Any, **__: Any) -> None:
-        """There is none."""
+        """Do nothing: there is no model."""
 
     def propose(self, sampled_token_ids: Sequence[Sequence[int]], *_: Any, **__: Any) -> list[list[int]]:
         """No draft for anybody."""

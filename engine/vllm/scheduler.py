@@ -30,7 +30,7 @@ from tandem.policies.scheduling.control import SchedulingControl
 from tandem.policies.scheduling.outstanding import outstanding
 
 POLL_S = 1e-3
-"""How long vLLM waits after a step in which nobody who has work could run."""
+"""Seconds that vLLM waits after a step in which no session with work could run."""
 
 
 class TandemScheduler(Scheduler):
@@ -63,7 +63,7 @@ class TandemScheduler(Scheduler):
     # -- what clients ask -------------------------------------------------------------------------------
 
     def ask(self, asks: Iterable[Ask]) -> None:
-        """What sessions are asked for; those that have ended meanwhile are left alone."""
+        """Take in the operations of sessions; ended ones are ignored."""
         for request_id, until, position, drafts in asks:
             view = self._views.get(request_id)
             if view is None:
@@ -177,8 +177,7 @@ class TandemScheduler(Scheduler):
     def _make_room(
         self, ready: list[RequestView], waiting: list[RequestView], resting: list[RequestView], now: float
     ) -> int:
-        """Those that take no part in the step lose their memory to those that do; how many did. First those that have
-        been parked for longest."""
+        """Preempt sessions outside the step for those in it, the longest parked first; return how many."""
         blocks = self._memory.blocks
         needed = sum(1 + blocks(len(view.request.spec_token_ids)) for view in ready)
         if len(ready) < self.max_num_running_reqs and (first := next((v for v in waiting if v.runs), None)):

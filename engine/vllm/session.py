@@ -40,12 +40,12 @@ STRIDE = 0x9E3779B97F4A7C15
 
 
 class Request:
-    """What vLLM works on for a session.
+    """vLLM's request of a session.
 
     outputs: as they come.
     tokens: of prompt and output so far.
-    scores: of those that this request has made, where they are asked for.
-    until: output tokens of this request from which on it is parked.
+    scores: log-probabilities of its tokens, if requested.
+    until: number of output tokens after which it is parked.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Request:
             self.scores += [_score(token, found, self._logprobs) for token, found in pairs]
 
     def scores_of(self, start: int, count: int) -> list[TokenLogprob] | None:
-        """Of so many tokens from position `start` on; None where nobody asks for them."""
+        """Return the scores of `count` tokens from position `start` on; None if not requested."""
         start -= self._begun - self._forced
         return self.scores[start : start + count] if self._logprobs >= 0 else None
 
@@ -207,7 +207,8 @@ class VllmSession(BaseSession):
         return self._request.tokens[len(self.log.tokens) :] if self._request is not None else []
 
     async def _more(self, tokens: int, drafts: Sequence[int] = ()) -> list[int]:
-        """What lies ahead once there is more of it; vLLM is asked for so many tokens, and has drafts to begin with."""
+        """Return the tokens ahead once there are new ones; vLLM is asked for `tokens`, and given drafts to begin
+        with."""
         self._check()
         if self._request is None:
             await self.start()
@@ -220,7 +221,7 @@ class VllmSession(BaseSession):
         return await self._next(request)
 
     async def _next(self, request: Request) -> list[int]:
-        """What lies ahead once there is more of it."""
+        """Return the tokens ahead once there are new ones."""
         try:
             output = request.outputs.get_nowait() or await request.outputs.get()
         except Exception as error:
@@ -244,7 +245,7 @@ class VllmSession(BaseSession):
         return Verdict(min(len(drafts), len(tokens.ids)), tokens.ids, tokens.finish, tokens.logprobs)
 
     def _keep(self, ahead: list[int]) -> Tokens:
-        """Of the tokens ahead, these are output, as far as it goes."""
+        """Append the tokens ahead to the output, up to its end, and return them."""
         before = len(self.log.tokens)
         kept = self.log.append(ahead)
         self.log.confirmed = len(self.log.tokens)
@@ -278,9 +279,10 @@ class VllmSession(BaseSession):
 
 
 def sampling_params(log: Log, label: tuple[Any, ...], scored: bool = False) -> Any:
-    """For vLLM, of a session that goes on after `log`; stop strings are found on this side. scored: the log, too.
+    """Return vLLM's parameters for a session that continues `log`; stop strings are found on this side. scored:
+    whether to score the log, too.
 
-    Raises InvalidRequest where vLLM's limits are narrower than ours.
+    Raises InvalidRequest if vLLM's limits are narrower than ours.
     """
     from vllm.exceptions import VLLMClientError
     from vllm.sampling_params import RequestOutputKind, SamplingParams

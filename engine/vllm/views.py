@@ -22,10 +22,10 @@ Ask = tuple[str, int, int, Sequence[int]]
 
 
 class Label(NamedTuple):
-    """What a session tells the scheduler of itself, in the request's `extra_args`.
+    """Label of a session for the scheduler, in the request's `extra_args`.
 
     number: order of opening.
-    reader_rate: tokens/s; 0: nobody reads along.
+    reader_rate: tokens/s; 0 without a reader.
     before: output tokens that the request was opened with.
     waited_s: see Sampling.
     """
@@ -108,11 +108,11 @@ class MemoryView:
 
     @property
     def free_blocks(self) -> int:
-        """That nobody holds, cached ones included."""
+        """Number of free blocks, cached ones included."""
         return int(self._pool.get_num_free_blocks())
 
     def blocks(self, tokens: int) -> int:
-        """That so many tokens fill."""
+        """Return the number of blocks for `tokens` tokens."""
         return -(-tokens // self.block_size)
 
     def cached(self, request: Request) -> int:

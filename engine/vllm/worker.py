@@ -1,4 +1,4 @@
-"""What is changed where vLLM's model runs: each of its workers imports this.
+"""Patches of the processes that run vLLM's model: each of its workers imports this.
 
 Two faults of 0.32's CPU build, mended where they would spoil samples or end the engine; and outputs that a session was
 opened with, which penalties have to count.
@@ -16,7 +16,7 @@ from tandem.engine.vllm.views import REPLAYED
 
 
 class Extension:
-    """Nothing; vLLM asks for a class to be told of this module."""
+    """Empty; vLLM needs a class to import this module."""
 
 
 def _expand(

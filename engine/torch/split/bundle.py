@@ -45,7 +45,7 @@ class BadBundle(UnsupportedModel):
 
 
 class Bundle(msgspec.Struct, frozen=True):
-    """What split.json says.
+    """Contents of split.json.
 
     format: version of this layout.
     model: name of the base model.
@@ -99,7 +99,7 @@ def write(model: Path, first: int, out: Path, adapter: Path | None = None) -> Bu
 
 
 class _Group(msgspec.Struct):
-    """Of questions, in an adapter's report."""
+    """Group of questions in an adapter's report."""
 
     tokens: int
     acceptance: float
@@ -110,7 +110,7 @@ class _Report(msgspec.Struct):
 
 
 def _acceptance(report: Path) -> float | None:
-    """Of all tokens that an adapter's report tells of. Raises BadBundle."""
+    """Return the acceptance over all tokens in an adapter's report; None without a report. Raises BadBundle."""
     if not report.exists():
         return None
     try:
@@ -122,7 +122,7 @@ def _acceptance(report: Path) -> float | None:
 
 
 def read(folder: Path) -> Bundle:
-    """What a bundle is; raises BadBundle if its files are not what split.json says they are."""
+    """Read and check a bundle; raises BadBundle if its files do not match split.json."""
     try:
         text = (folder / DESCRIPTION).read_bytes()
         version = msgspec.json.decode(text)["format"]

@@ -1,7 +1,7 @@
-"""What was computed of files, remembered as long as they stay as they are: reading all of a large model takes minutes.
+"""Cache of checksums of files, valid while the files are unchanged: reading all of a large model takes minutes.
 
-A file counts as the same while its path, size, inode and both of its times are, the second of which nobody can set.
-What is remembered lies in a cache folder; if that is broken, or cannot be written to, it is computed again.
+A file counts as unchanged while its path, size, inode and both of its times are, the second of which cannot be set.
+The entries lie in a cache folder; if that is broken, or cannot be written to, they are computed again.
 """
 
 from __future__ import annotations
@@ -28,14 +28,15 @@ class _Remembered(msgspec.Struct):
 
 
 def folder() -> Path:
-    """Where it lies: $TANDEM_CACHE, or `tandem` in the user's cache folder. Raises RuntimeError where there is none."""
+    """Return the cache folder: $TANDEM_CACHE, or `tandem` in the user's. Raises RuntimeError if there is none."""
     if said := os.environ.get("TANDEM_CACHE"):
         return Path(said)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tandem"
 
 
 def remembered(what: str, files: Iterable[Path], compute: Callable[[], str]) -> str:
-    """What `compute` gives for these files, or gave. what: names it, and how it is computed."""
+    """Return the cached or newly computed value of `compute` for these files. what: names the value and its
+    computation."""
     paths = sorted(file.resolve() for file in files)
     before = _state(paths)
     named = hashlib.sha256("\n".join([what, *map(str, paths)]).encode()).hexdigest()

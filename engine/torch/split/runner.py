@@ -65,8 +65,8 @@ def load_pipeline(
     threads: int | None = None,
     report: Report = lambda _: None,
 ) -> Pipeline:
-    """The same, with the layers spread over stages as evenly as may be. Each has threads, and a KV cache of as many
-    blocks, of its own. Raises BadBundle also where there is not a layer for each."""
+    """Load the layers, spread over stages as evenly as possible. Each stage has threads and a KV cache of equal size
+    of its own. Raises BadBundle also if there is not a layer for each."""
     return Pipeline(_load_stages(Path(folder), first, stages, config, device, name, threads, report))
 
 
