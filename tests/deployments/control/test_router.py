@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
 import pytest
 import ray
 from ray import serve
+from ray.exceptions import RayActorError
 
 from tandem.cluster.wire.peers import Peers
 from tandem.deployments.placement import profiles
@@ -74,9 +76,11 @@ async def test_what_was_measured_outlives_a_router(profiles_file: Path) -> None:
     async def plan(wanted: PlanRequest) -> SketchPlan:
         """Of the router, once it knows the expander."""
         async with asyncio.timeout(60):
-            while (made := await router.plan.remote(wanted)).reason == "no_device":  # noqa: ASYNC110 (it may come)
+            while True:
+                with suppress(RayActorError):  # it is dying, or its successor is not up yet
+                    if (made := await router.plan.remote(wanted)).reason != "no_device":  # it may come
+                        return made
                 await asyncio.sleep(0.1)
-        return made
 
     async def written() -> bool:
         return await asyncio.to_thread(profiles_file.exists)

@@ -18,6 +18,7 @@ from tandem.deployments.modes.sketch import Sketched, cut
 from tandem.deployments.placement.expansion_scheduler import Expansions
 from tandem.deployments.request.job import Delta, Job, JobStats
 from tandem.deployments.request.placement import PlaceReport
+from tandem.deployments.request.timeouts import Limits
 from tandem.engine import family
 from tandem.engine.base import Engine, Sampling, Session, Tokens
 from tandem.engine.config import EngineConfig
@@ -102,7 +103,9 @@ def world(
     suitable: bool = True,
 ) -> tuple[World, Expansions]:
     """One where the target's speed is known to be slow."""
-    made = World([target, *others], devices=devices)
+    made = World(
+        [target, *others], devices=devices, limits=Limits()
+    )  # a step takes its time on a busy machine
     expansions = Expansions(made.assigner, settings)
     made.executor.follow(Tools(sketching=Sketching(MarkedFormat(TEXT), expansions, lambda _: suitable)))
     return made, expansions

@@ -207,10 +207,15 @@ def test_where_no_middle_is_nobody_asks_for_the_mode() -> None:
         config(targets=[{"hardware": "A6000", "model": "Llama-2-7B", "first": 2, "stages": 31}], mode="split")
     with pytest.raises(ConfigError, match="stages are of a middle"):
         config(targets=[{"hardware": "A6000", "model": "Llama-2-7B", "stages": 2}])
+
+
+@pytest.mark.vllm
+def test_a_middle_needs_our_own_engine() -> None:
     with pytest.raises(ConfigError, match="Tandem's own engine"):
         config(**{**split(), "targets": [{**MIDDLE, "engine": {"kind": "vllm"}}]})
 
 
+@pytest.mark.vllm
 def test_the_engine_of_whole_models_need_not_be_a_middles() -> None:
     (target,), _ = config(**split(), engine={"kind": "vllm"}).topology()
     assert target.engine.kind == "torch"
