@@ -53,7 +53,7 @@ T = TypeVar("T")
 
 
 class IngressChanges(Strict):
-    """What a replica of the API takes over while it runs; null: as it was started with.
+    """Settings that a replica of the API takes over while it runs; null: as it was started with.
 
     window, fused_window, default_reader_rate: as in Settings.
     """

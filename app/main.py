@@ -80,8 +80,8 @@ def build(args: Settings) -> Application:
 
 
 def _secret() -> str:
-    """What connections between replicas and devices present: the same one for whatever this cluster ever runs, as an
-    application's next version and its devices go on with answers that the last one began."""
+    """Return the secret of connections between replicas and devices: one per cluster, as an application's next version
+    and its devices go on with answers that the last one began."""
     new = secrets.token_urlsafe(24)
     if not ray.is_initialized():
         return new
@@ -102,7 +102,7 @@ def _pool(deployment: Any, pool: Pool, args: Settings) -> Deployment:
 
 
 def _size(pool: Pool) -> dict[str, Any]:
-    """How many replicas, as Serve wants it said. What a pool that grows and shrinks waits for is up to its policy."""
+    """Return the number of replicas as Serve options. A pool's policy applies the delays itself."""
     if (bounds := pool.autoscaling) is None:
         return {"num_replicas": 1 if pool.replicas is None else pool.replicas}
     with warnings.catch_warnings():
@@ -147,6 +147,6 @@ CHANGES: dict[str, type[Strict]] = {
     "Router": RouterChanges,
     "Scheduler": SchedulerChanges,
 }
-"""What deployments take over while they run, as `user_config` in the Serve YAML."""
+"""Settings that deployments take over while they run, as `user_config` in the Serve YAML."""
 SECRET = b"tandem secret"
-"""Where the cluster keeps it."""
+"""Key in the cluster's store."""

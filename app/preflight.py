@@ -125,7 +125,7 @@ def _check_vllm(where: str, engine: VllmSettings) -> None:
 
 
 def _engines(settings: Settings) -> Iterator[tuple[str, EngineSettings | MiddleSettings]]:
-    """Those that will run, and where the settings have them."""
+    """Yield the engines that will run, and their place in the settings."""
     for pool in POOLS:
         of_pool = getattr(settings, pool)
         if of_pool.exists:

@@ -68,13 +68,13 @@ class Pool(Strict):
 
 
 class PoolSettings(Pool):
-    """Of a whole model."""
+    """Pool of a whole model."""
 
     engine: EngineSettings = TorchSettings(model="small")
 
 
 class MiddlePool(Pool):
-    """Of the layers between of a split model; the rest as in Pool."""
+    """Pool of the layers between of a split model; the rest as in Pool."""
 
     replicas: int | None = Field(0, ge=0, le=1000)
     engine: MiddleSettings = MiddleSettings()

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 REAP_S = 10.0
-"""What each of its processes has to die in."""
+"""Seconds in which each of its processes must end."""
 
 
 @contextmanager

@@ -65,7 +65,7 @@ def settings(
 
 
 def _models(annotation: Any) -> list[type[BaseModel]]:
-    """Those that a setting's value is made of."""
+    """Return the models in a setting's type."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     return [model for part in typing.get_args(annotation) for model in _models(part)]
@@ -76,7 +76,7 @@ def _is_list(annotation: Any) -> bool:
 
 
 def _called(kind: type[BaseModel], among: list[type[BaseModel]]) -> str:
-    """Which of several kinds, by its `kind`."""
+    """Return which of several kinds, by its `kind`."""
     if len(among) == 1:
         return ""
     return "(" + ", ".join(typing.get_args(kind.model_fields["kind"].annotation)) + ")"

@@ -24,8 +24,8 @@ from tandem.engine.split.leakage import recovery
 
 
 def settings_of(file: Path | None, said: dict[str, Any]) -> DeviceProgram:
-    """Those of the YAML file, with what was said on the command line in their place; paths in a file are as seen from
-    there. Raises ClientError."""
+    """Return the YAML file's settings, overridden by the command line; paths are relative to the file. Raises
+    ClientError."""
     values: dict[str, Any] = {}
     if file is not None:
         try:

@@ -99,7 +99,7 @@ def _show(result: Result) -> None:
 
 
 def _reading(summary: Mapping[str, Any]) -> Iterator[str]:
-    """What readers made of it."""
+    """Yield the readers' figures."""
     if (reading := summary["reading"]) is not None:
         yield (
             f"readers: {reading['stalled_share']:.1%} of answers stalled, {reading['stall_mean_s'] * 1e3:.1f} ms on "
@@ -120,7 +120,7 @@ def _costs(summary: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _failures(summary: Mapping[str, Any]) -> Iterator[str]:
-    """What did not go as asked."""
+    """Yield the failures."""
     if summary["failed"]:
         codes = ", ".join(f"{count} {code}" for code, count in summary["failures"].items())
         yield f"[red]{summary['failed']} requests failed: {codes}[/red]"
@@ -138,7 +138,7 @@ _HOW_SURE = (  # how a source begins, and what that means
 
 
 def _show_sources(console: Console, hardware: str, sources: Mapping[str, str]) -> None:
-    """What is not from a table of its own, by how sure it is; and how steps are formed."""
+    """Print the sources of times that are not profiled, by how sure they are; and how steps are formed."""
     for begins, means in _HOW_SURE:
         unsure = [
             f"{operator} {source[source.find('±') : -1]}".strip() if "±" in source else operator

@@ -77,7 +77,7 @@ class Stream(Iterator[Piece]):
 
     @property
     def answer(self) -> Answer:
-        """Everything that has come so far."""
+        """Return the answer so far."""
         return Answer(tuple(self._seen), self._stats, self._finish)
 
     def close(self) -> None:

@@ -16,7 +16,7 @@ Json = dict[str, Any]
 
 
 class ClientError(Exception):
-    """What went wrong and, where there is something to be done, what to do."""
+    """An error, with a remedy if there is one."""
 
 
 @contextmanager
@@ -84,7 +84,7 @@ class Client:
         return self._ask("POST", path, form)
 
     def delete(self, path: str) -> None:
-        """What is at a path is no more."""
+        """Send a DELETE request."""
         self._ask("DELETE", path)
 
     def _ask(self, method: str, path: str, body: Json | None = None) -> Json:

@@ -1,4 +1,4 @@
-"""What the API needs behind it, at a device: the same executor as the cloud's, with an engine of its own beside it.
+"""Backend of the API at a device: the cloud's executor, with the device's own engine beside it.
 
 Modes `device` and `split` keep the prompt here; in others its tokens go to the cloud, and so they are only used where a
 request names them.
@@ -46,7 +46,7 @@ from tandem.policies.cost import MAINS_USD_PER_J
 DRIVEN = tuple(name for name, mode in MODES.items() if mode.afar or mode is RaceMode)
 """Modes that a device's program drives itself."""
 NEED_CLOUD = tuple(name for name in DRIVEN if name not in (DeviceMode.name, RaceMode.name))
-"""Those that get nowhere without the cloud."""
+"""Modes that need the cloud."""
 SOON_S = 2.0
 """A request that names no mode waits so long for the cloud's assignment."""
 
@@ -89,7 +89,7 @@ class DeviceBackend:
         )
 
     def _record(self) -> DeviceRecord:
-        """Of the device, as it is known here."""
+        """Return the device's record, as known here."""
         name = self._uplink.registered.name if self._uplink.registered else "device"
         return msgspec.structs.replace(self._known(), name=name, rtt_s=self._uplink.rtt_s)
 
@@ -166,8 +166,8 @@ class DeviceBackend:
         self._executor.check(mode)
 
     async def run(self, job: Job) -> AsyncGenerator[Delta, None]:
-        """What a request says that names no mode shall not leave the device: it is split while the cloud answers, and
-        otherwise, also after half an answer, the device's own model says the rest."""
+        """Run a job. A prompt without a mode must not leave the device: it is split while the cloud answers;
+        otherwise, also after half an answer, the device's own model gives the rest."""
         if job.mode is None and not (self._outer is not None and self._uplink.up):
             job = replace(job, mode=DeviceMode.name)
         async with AsyncExitStack() as stack:

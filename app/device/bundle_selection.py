@@ -1,7 +1,7 @@
-"""Which of several splits of its model a device holds.
+"""Selection: which of several splits of its model a device holds.
 
-It is chosen when the program starts, by how fast the device and its link are found to be, of which splits the cloud has
-the middle, and how much its owner accepts that hidden states give away.
+It is chosen at the program's start, by the measured speed of the device and its link, the splits whose middle the
+cloud has, and the leakage that its owner accepts.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tandem.policies.split import (
 )
 
 ALPHA = 0.6
-"""Of an adapter without a report: that of HAT's (section 4.2), whose drafts of 2.06 tokens a round imply it."""
+"""Acceptance of an adapter without a report: HAT's (section 4.2), whose drafts of 2.06 tokens a round imply it."""
 WITHIN_S = 5.0
 """The cloud may answer, before the choice goes without it."""
 ECHOES, ECHO_BYTES = 3, 128 * 1024
@@ -51,7 +51,7 @@ class Candidate:
 
     @property
     def point(self) -> SplitPoint:
-        """As the policy knows it."""
+        """Return the split point for the policy."""
         drafts = bundle.ADAPTER in self.bundle.shapes
         alpha = (ALPHA if self.bundle.acceptance is None else self.bundle.acceptance) if drafts else 0.0
         return SplitPoint(self.split.first, recovery(self.split), alpha)
@@ -97,7 +97,7 @@ async def choose(found: Sequence[Candidate], settings: DeviceProgram, uplink: Up
 
 
 async def _served(found: list[Candidate], uplink: Uplink) -> list[Candidate]:
-    """Those whose middle the cloud has; all of them where it does not say so, or has none."""
+    """Return the candidates whose middle the cloud has; all if the cloud does not answer, or has none."""
     try:
         async with asyncio.timeout(WITHIN_S):
             await uplink.connected()
@@ -108,7 +108,7 @@ async def _served(found: list[Candidate], uplink: Uplink) -> list[Candidate]:
 
 
 def _work(split: SplitInfo, settings: DeviceProgram) -> Workload:
-    """What is supposed of the cloud before it has answered anything."""
+    """Return the workload assumed of the cloud before its first answer."""
     cloud = CloudMonitor()
     return Workload(
         layers=split.layers,
@@ -150,7 +150,7 @@ async def _measured(candidate: Candidate, settings: DeviceProgram) -> EndsSpeed:
 
 
 async def _link(uplink: Uplink) -> DeviceMonitor:
-    """As measured; as supposed where the cloud does not answer."""
+    """Return the link as measured, or as assumed if the cloud does not answer."""
     link = DeviceMonitor()
     try:
         async with asyncio.timeout(WITHIN_S):

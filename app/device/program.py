@@ -150,7 +150,7 @@ def _bundles(settings: DeviceProgram) -> list[Candidate]:
 async def _outer(
     bundles: list[Candidate], settings: DeviceProgram, uplink: Uplink
 ) -> tuple[OuterEngine, Tokenizer]:
-    """Of the bundle that is chosen."""
+    """Load the outer part of the chosen bundle, and its tokenizer."""
     from tandem.app.device.bundle_selection import choose
 
     chosen = await choose(bundles, settings, uplink)
@@ -159,7 +159,7 @@ async def _outer(
 
 
 def _tokenizer(engine: EngineSettings) -> Tokenizer:
-    """Of a device's own engine; any will do for one without a model."""
+    """Return the tokenizer of a device's own engine; any will do for one without a model."""
     return Tokenizer.load(model_folder(engine.model if isinstance(engine, ModelSettings) else "target"))
 
 

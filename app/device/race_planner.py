@@ -60,7 +60,7 @@ class Races:
             payer.terms = replace(payer.terms, budget=told.budget)
 
     def take_in(self, report: Report) -> None:
-        """What an answer has taught, in whatever mode it was given."""
+        """Learn from an answer, in whatever mode it was given."""
         self._experience.take_in(report)
         if (taught := report.taught.get(RaceMode.name)) is not None:
             RaceMode.learn(self._experience, taught, report.bill.used)

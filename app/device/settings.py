@@ -89,13 +89,13 @@ class DeviceProgram(Strict):
         return self
 
     def tls(self) -> ssl.SSLContext | None:
-        """To dial with; None where the gateway is on this machine and no authority is named. Raises OSError,
-        ValueError."""
+        """Return the TLS context to dial with; None if the gateway is on this machine and no authority is named.
+        Raises OSError, ValueError."""
         host = self.connect.rpartition(":")[0].strip("[]")
         return None if self.authority is None and is_loopback(host) else trusting(self.authority)
 
     def racing(self) -> RacingSettings:
-        """Of its own races. Raises ValueError."""
+        """Return the settings of its own races. Raises ValueError."""
         return RacingSettings(dispatch=self.dispatch, migration=self.migration)
 
     def secret(self) -> str:
@@ -106,5 +106,5 @@ class DeviceProgram(Strict):
         return secret
 
     def wire(self) -> WireSettings:
-        """Of the connection to the gateway."""
+        """Return the settings of the connection to the gateway."""
         return self.limits.wire(SILENCE_S, self.resume_s)

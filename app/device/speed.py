@@ -17,7 +17,7 @@ MEASURED_TOKENS, ANSWERED_TOKENS = 128, 16
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """What the engine was seen to take. prefill_token_s, decode_token_s: seconds a token."""
+    """Measured speed of an engine. prefill_token_s, decode_token_s: seconds per token."""
 
     prefill_token_s: float
     decode_token_s: float
@@ -25,9 +25,9 @@ class Speed:
 
 @dataclass(frozen=True, slots=True)
 class EndsSpeed:
-    """What the two ends of a split model were seen to take, seconds.
+    """Measured speed of the two ends of a split model, seconds.
 
-    prefill_token_s: the first layers, for a token of a prompt.
+    prefill_token_s: the first layers, per prompt token.
     token_s: the first layers, and the adapter if there is one, for a single token.
     head_s: the head, for a token.
     """
@@ -38,7 +38,7 @@ class EndsSpeed:
 
 
 async def measure(engine: Engine) -> Speed:
-    """What the engine takes for a prompt and for an answer."""
+    """Measure the engine's speed with a prompt and an answer."""
     prompt, sampling = _prompt(engine.info), _sampling(engine.info)
     came_s: list[tuple[float, int]] = []
     for _ in range(2):  # the first warms up
@@ -59,7 +59,7 @@ async def measure(engine: Engine) -> Speed:
 
 
 async def measure_ends(engine: OuterEngine) -> EndsSpeed:
-    """What the ends take for a prompt, and for an answer without drafts to hidden states that say nothing."""
+    """Measure the ends' speed with a prompt, and an answer without drafts to empty hidden states."""
     prompt, sampling = _prompt(engine.info), _sampling(engine.info)
     assert engine.info.split is not None
     deep = _nothing(engine.info.split.hidden)

@@ -97,7 +97,7 @@ class Device:
     async def begin(
         self, session: DeviceSession, prompt: Sequence[int], sampling: Sampling, log: Sequence[int]
     ) -> DeviceSession:
-        """Its engine opens it."""
+        """Open the session at its engine."""
         try:
             await session.admit(await self._engine.open(prompt, sampling, log))
         except BaseException:
@@ -113,7 +113,7 @@ class Device:
             self.counters.finished += session.finished
 
     def forget(self, session: DeviceSession) -> bool:
-        """It has no place any more; whether it had one."""
+        """Free the session's place; return whether it had one."""
         if self._sessions.pop(session, self) is not None:
             return False
         if session.prefilled:

@@ -41,7 +41,7 @@ class DeviceSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     profiles: dict[str, str] = {}
 
     def speed(self, model: str) -> DeviceProfile:
-        """With that model. Raises UnknownProfile."""
+        """Return the device's profile with that model. Raises UnknownProfile."""
         return load_profile(self.profiles.get(model, self.profile))
 
 

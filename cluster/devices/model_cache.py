@@ -62,7 +62,7 @@ class SharedModel:
         return self._engine
 
     async def take(self) -> Engine:
-        """Its engine, for one more device."""
+        """Return its engine, for one more device."""
         async with self._changing:
             if self._engine is None:
                 began_s = time.perf_counter()
@@ -81,7 +81,7 @@ class SharedModel:
 
 
 class HeldModel:
-    """As `cluster.devices.multi_model.Loadable`: a shared one on one device. speed: the device's with it."""
+    """A shared model on one device, as `cluster.devices.multi_model.Loadable`. speed: the device's with it."""
 
     def __init__(self, shared: SharedModel, speed: DeviceSpeed) -> None:
         self.speed = speed

@@ -41,7 +41,7 @@ class Loadable(Protocol):
         ...
 
     async def unload(self) -> None:
-        """This device does without it."""
+        """Release the model on this device."""
         ...
 
 
@@ -71,7 +71,7 @@ class SwitchingDevice(Device):
 
     @property
     def sessions(self) -> int:
-        """Those that wait for their model included."""
+        """Open sessions, and those that wait for their model."""
         return super().sessions + self._asked
 
     @property
@@ -79,7 +79,7 @@ class SwitchingDevice(Device):
         return self._joules + (self.processor.busy_s - self._joules_until_s) * self.speed.power_w
 
     def engines(self, name: str) -> Mapping[str, Engine]:
-        """What is served of it: itself where there is one model, else one engine a model. name: the device's."""
+        """Return the engines to serve: itself if there is one model, else one engine per model. name: the device's."""
         if len(self._models) == 1:
             return {name: self}
         return {engine_name(name, model): _With(self, held) for model, held in self._models.items()}

@@ -1,4 +1,4 @@
-"""What a device computes with: its jobs one at a time or in batches, and the time that they take it."""
+"""Processor of a device: its jobs, one at a time or in batches, and their durations."""
 
 from __future__ import annotations
 

@@ -21,14 +21,14 @@ class ProfileError(ValueError):
 
 
 class DeviceSpeed(Protocol):
-    """What a device is slowed to; a profile, or a piece of hardware in a simulation.
+    """Speed that a device is slowed to; a profile, or hardware in a simulation.
 
-    power_w: drawn while computing, in watts; 0 where it is not accounted.
+    power_w: drawn while computing, in watts; 0 if it is not accounted.
     emulated: whether the device is slowed at all.
-    sessions: how many it works on at a time.
-    batch: sequences that it decodes at once; it takes in prompts one by one.
-    battery_wh: a full battery in watt-hours; None for a device on mains.
-    load_s: seconds that it takes at least to load its model.
+    sessions: most sessions at a time.
+    batch: sequences that it decodes at once; it prefills prompts one by one.
+    battery_wh: a full battery in watt-hours; None on mains.
+    load_s: seconds that loading its model takes at least.
     """
 
     @property

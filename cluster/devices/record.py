@@ -1,4 +1,4 @@
-"""What is known of a device: where it is reached, and how it is doing."""
+"""Record of a device: its address and its state."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class ModelRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def engine_name(device: str, model: str) -> str:
-    """Of a device with one of its several models, at its endpoint."""
+    """Return the engine's name, at its endpoint, of a device with one of its several models."""
     return f"{device}/{model}"
 
 
 class DeviceRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What a device host says of one of its devices, every time it registers.
+    """State of a device, which its host sends every time it registers.
 
     name: of the device, and of its engine at its endpoint, unless it has one for each of its models (`engine_name`).
     address: of the endpoint, "host:port".

@@ -21,7 +21,7 @@ Trace = tuple[tuple[float, float], ...]
 
 
 class LinkProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a link does to what travels over it. Up is device to cloud, down is cloud to device.
+    """Emulated properties of a link. Up is device to cloud, down is cloud to device.
 
     rtt_s: round-trip time without load, seconds; each direction takes half.
     rtt_trace: a round-trip time that changes, as (seconds since the link's start, rtt_s) in order, in place of
@@ -99,7 +99,7 @@ class LinkModel:
         self.waited_s = 0.0
 
     def arrival(self, now_s: float, size_bytes: int) -> float:
-        """When a frame handed over at `now_s` arrives, in seconds since the link's start.
+        """Return when a frame sent at `now_s` arrives, in seconds since the link's start.
 
         Calls must not go back in time.
         """
@@ -121,7 +121,7 @@ class LinkModel:
         return arrival_s
 
     def _transmitted(self, start_s: float, size_bytes: int) -> float:
-        """When the last byte of a frame has left, if its first may leave at `start_s`."""
+        """Return when the last byte of a frame has left if its first may leave at `start_s`."""
         if size_bytes <= 0:
             return start_s
         i = bisect_right(self._times, start_s) - 1
@@ -170,11 +170,11 @@ class Pipe:
 
     @property
     def waited_s(self) -> float:
-        """What frames lost to bandwidth and to each other, beyond the link's own delay."""
+        """Seconds that frames waited for bandwidth and each other, beyond the link's own delay."""
         return self._model.waited_s
 
     def book(self, size_bytes: int) -> float:
-        """When a frame of this size that is handed over now has come through, in the loop's time; nobody is called."""
+        """Return when a frame of this size sent now arrives, in the loop's time, without a callback."""
         timer = self._timer or self._begin()
         arrival_s = self._start_s + self._model.arrival(timer.time() - self._start_s, size_bytes)
         if arrival_s > self._last_s:

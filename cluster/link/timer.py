@@ -22,7 +22,7 @@ _CLOCK_MONOTONIC, _ABSOLUTE, _NONBLOCK_CLOEXEC = 1, 1, 0o2004000
 
 
 class Timer(Protocol):
-    """What emulated times are kept with. An event loop whose own times are exact, because they are virtual, is
+    """Clock and timers of emulated times. An event loop whose own times are exact, because they are virtual, is
     one."""
 
     def time(self) -> float:

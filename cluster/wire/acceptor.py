@@ -44,10 +44,10 @@ Admit = Callable[[Hello], Awaitable[object]]
 
 
 class Desk:
-    """What all receptions of an endpoint share.
+    """Shared state of all receptions of an endpoint.
 
-    connections: those that live.
-    receptions: under way, the oldest first.
+    connections: living ones.
+    receptions: running ones, oldest first.
     """
 
     def __init__(

@@ -125,7 +125,7 @@ class Connection(Wire):
         return RemoteEngine(self, name, self.peer_engines[name], link)
 
     async def find(self, name: str, link: Link | None = None) -> RemoteEngine:
-        """The same, of a side whose engines come and go: it is asked for one that hello did not name."""
+        """Return an engine of a side whose engines come and go: one that hello did not name is asked for."""
         if name in self.peer_engines:
             return self.engine(name, link)
         reply = await self.call(frames.GetInfo(0, 0, name), frames.Info, link)

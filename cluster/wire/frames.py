@@ -52,7 +52,7 @@ class UnknownEngine(EngineError):
 
 
 class AlreadyConnected(EngineError):
-    """Somebody else is connected as whom this side would be, and answers."""
+    """Another process is connected under this side's identity, and answers."""
 
     code = "already_connected"
 
@@ -150,7 +150,7 @@ class Hello(Request, tag=11):
 
 
 class Ack(Frame, tag=12):
-    """How many frames of this connection its sender has received. Only what follows hello is counted, without Ping,
+    """Number of frames of this connection that its sender has received. Only those after hello count, without Ping,
     Pong, Ack and Bye."""
 
     received: Id
@@ -161,7 +161,7 @@ class Bye(Frame, tag=13):
 
 
 class GetInfo(Request, tag=14):
-    """What engine is it? Asked of those that came after hello."""
+    """Request of an engine's info, for engines that came after hello."""
 
 
 class Ask(Request, tag=15):
@@ -227,7 +227,7 @@ class Info(Frame, tag=41):
 
 
 class Answer(Frame, tag=42):
-    """What an Ask's method gave back."""
+    """Result of an Ask's method."""
 
     body: bytes
 

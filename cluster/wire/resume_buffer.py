@@ -1,4 +1,4 @@
-"""What a connection must remember to survive a break: the book of one side, without clocks and sockets.
+"""Buffer with which one side of a connection survives a break, without clocks and sockets.
 
 Both sides number the frames of each direction, from 1 and without saying so. A side keeps what it has sent until the
 other says that it has received so many; after a break it sends again what is left, and nothing else.
@@ -51,7 +51,7 @@ class Book:
             self.kept_bytes -= len(self._kept.popleft()) + _FRAME_BYTES
 
     def missing(self) -> bytes:
-        """What the other side has not acknowledged, as it is to be sent again."""
+        """Return the frames that the other side has not acknowledged, to be sent again."""
         return b"".join(self._kept)
 
     def take(self, size_bytes: int) -> bool:
@@ -61,6 +61,6 @@ class Book:
         return self._untold_bytes >= ACK_BYTES
 
     def tell(self) -> int:
-        """How many frames were received, for a frame that tells the other side."""
+        """Return the number of received frames, for a frame that tells the other side."""
         self._untold_bytes = 0
         return self.received

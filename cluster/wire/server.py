@@ -209,7 +209,7 @@ class EngineHandler:
 
     @property
     def sessions(self) -> int:
-        """That the other side has open, or is opening."""
+        """Sessions that the other side has open, or is opening."""
         return len(self._sessions)
 
     async def end_sessions(self) -> None:
@@ -228,7 +228,7 @@ class EngineHandler:
         return self._named(engine)
 
     async def answer(self, method: str, body: bytes) -> bytes:
-        """What the other side asks that is about no engine. Raises EngineError."""
+        """Answer a request of the other side that concerns no engine. Raises EngineError."""
         raise ProtocolError(f"nobody here answers {method!r}")
 
     def _engine(self, request: Request) -> Engine:

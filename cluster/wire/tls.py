@@ -21,7 +21,7 @@ def contexts(certificate: Path, key: Path, authority: Path) -> tuple[ssl.SSLCont
 
 
 def serving(certificate: Path, key: Path) -> ssl.SSLContext:
-    """For a gateway, from PEM files. Raises OSError, ValueError."""
+    """Return a gateway's TLS context, from PEM files. Raises OSError, ValueError."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     _show(context, certificate, key)
@@ -29,8 +29,8 @@ def serving(certificate: Path, key: Path) -> ssl.SSLContext:
 
 
 def trusting(authority: Path | None) -> ssl.SSLContext:
-    """For a device: the gateway's certificate is for the name that was dialled, and signed by this authority (None: by
-    one that this machine trusts). Raises OSError, ValueError."""
+    """Return a device's TLS context: the gateway's certificate must match the dialled name, and be signed by this
+    authority (None: by one that this machine trusts). Raises OSError, ValueError."""
     try:
         said = None if authority is None else authority.read_text(encoding="ascii")
         context = ssl.create_default_context(cadata=said)

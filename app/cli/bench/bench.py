@@ -43,7 +43,7 @@ def run_bench(
 
 
 def summary(result: LoadResult) -> dict[str, Any]:
-    """For programs: seconds, tokens, and each time's median, 90th and 99th percentile."""
+    """Return the result for programs: seconds, tokens, and each time's median, 90th and 99th percentile."""
     times = {
         "ttft_s": [t.ttft_s for t in result.timings],
         "tpot_s": [t.tpot_s for t in result.timings],
@@ -61,7 +61,7 @@ def summary(result: LoadResult) -> dict[str, Any]:
 
 
 def report(result: LoadResult, console: Console) -> None:
-    """For people."""
+    """Print the result."""
     found = summary(result)
     times = {"TTFT ms": "ttft_s", "TPOT ms": "tpot_s", "total ms": "total_s"}
     rows = [(name, *(f"{found[key][share] * 1e3:.2f}" for share in SHOWN)) for name, key in times.items()]

@@ -38,11 +38,11 @@ class Timing:
 
 @dataclass(slots=True)
 class LoadResult:
-    """What came of the requests.
+    """Result of the requests.
 
-    timings: of the answers that came.
-    failures: what was said of the others.
-    wall_s: of it all.
+    timings: of answers.
+    failures: error messages of failed requests.
+    wall_s: seconds in all.
     """
 
     timings: list[Timing] = field(default_factory=list)

@@ -150,7 +150,7 @@ def _one(client: Client, named: str) -> dict[str, Any]:
 
 
 def _undo(client: Client, id: str) -> None:
-    """Nobody has its secret."""
+    """Revoke a key whose secret could not be delivered."""
     try:
         client.delete(f"/v1/keys/{id}")
     except ClientError as error:

@@ -1,4 +1,4 @@
-"""Where the secret of a device's key goes. What could be in the way is found out before there is a secret."""
+"""Destination of a device key's secret, checked before the key is made."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ STDOUT = Path("-")
 
 @contextmanager
 def place_for(file: Path) -> Iterator[Callable[[str], None]]:
-    """What puts a secret there; stdout for "-", otherwise a new file, which its owner alone can read.
+    """Yield a function that writes a secret to stdout for "-", otherwise to a new file that its owner alone can read.
 
-    After a failure within, the file is gone again. Raises ClientError, as does what it yields.
+    After a failure within, the file is removed. Raises ClientError, as does the function.
     """
     if file == STDOUT:
         yield _say
@@ -33,7 +33,7 @@ def place_for(file: Path) -> Iterator[Callable[[str], None]]:
 
 
 def _new(file: Path) -> int:
-    """Its descriptor."""
+    """Create the file and return its descriptor."""
     try:
         return os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:

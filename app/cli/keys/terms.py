@@ -38,7 +38,7 @@ def terms_form(
     devices: list[str] | None,
     days: float | None,
 ) -> dict[str, Any]:
-    """As the API takes them."""
+    """Return the limits in the API's form."""
     return {
         "budget": budget,
         "exchange_rate": exchange_rate,
@@ -52,7 +52,7 @@ def terms_form(
 
 
 def told(terms: dict[str, Any]) -> str:
-    """What is limited, in a line."""
+    """Return the limits in a line."""
     shown = {
         "requests_per_minute": "{:,} requests/min",
         "tokens_per_minute": "{:,} tokens/min",

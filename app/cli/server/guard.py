@@ -21,12 +21,12 @@ from pathlib import Path
 MARK = "TANDEM_FOLDER"
 """The environment variable with which processes are told apart; children inherit it."""
 PATIENCE_S = 30.0
-"""What cannot be killed for so long, as when it waits for a disk that is gone, is left."""
+"""Seconds after which processes that cannot be killed, as when they wait for a lost disk, are left."""
 
 
 @contextmanager
 def guarded(folder: Path) -> Iterator[None]:
-    """What this process starts inside, and what that starts, ends at the end or with this process; so does `folder`."""
+    """End what this process starts inside, and its descendants, at the end or with this process; remove `folder`."""
     command = [sys.executable, "-IS", __file__, str(folder)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True) as guard:
         os.environ[MARK] = str(folder)

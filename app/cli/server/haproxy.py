@@ -18,13 +18,13 @@ from pathlib import Path
 
 PR_SET_PDEATHSIG = 1
 DRAINING_S = 10.0
-"""So long a replica of the API that goes still takes new requests, until HAProxy knows; Ray's default is 30."""
+"""Seconds that an ending replica of the API still takes new requests, until HAProxy knows; Ray's default is 30."""
 LONGEST_ANSWER_S = 3600
-"""So long a HAProxy whose configuration has been replaced goes on with the answers that it has begun."""
+"""Seconds that a HAProxy with a replaced configuration may finish its answers."""
 RETRY_ON = "conn-failure empty-response"
-"""When a request is retried at another replica. Ray's default lacks the second, since a replica that exited before it
-sent anything may have begun to answer. But then that answer has ended with it; and a request that was sent over a kept
-connection just as the replica closed it would be lost."""
+"""Failures after which a request is retried at another replica. Ray's default lacks the second, since a replica that
+exited before it sent anything may have begun to answer. But then that answer has ended with it; and a request sent
+over a kept connection just as the replica closed it would be lost."""
 OPTIONS = """\
     option forwardfor
     option http-buffer-request"""

@@ -23,12 +23,12 @@ class Process(NamedTuple):
 
 
 def adopt_orphans() -> None:
-    """From now on, descendants whose parent dies become children of this process, so that none is lost."""
+    """Make descendants whose parent dies children of this process, so that none is lost."""
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def myself() -> Process:
-    """This process."""
+    """Return this process."""
     return Process(os.getpid(), _read(os.getpid())[1])
 
 

@@ -1,4 +1,4 @@
-"""What all commands share: the server they talk to, and failures in one line."""
+"""Common part of all commands: the server they talk to, and failures in one line."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def server(url: str | None) -> str:
 
 
 def abandon_stdout() -> None:
-    """It could not be written: what is left of it must not fail once more when Python ends."""
+    """Discard what is left in a stdout that failed, so that it does not fail again when Python ends."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

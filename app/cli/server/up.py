@@ -24,9 +24,9 @@ from tandem.app.cli.server.processes import Process, alive, descendants, end, my
 from tandem.app.client.http import DEFAULT_URL
 
 LOOPBACK = {"host": "127.0.0.1", "port": 8000}
-"""Where the Serve YAML does not say it: Serve's own default is every interface."""
+"""Default address if the Serve YAML has none: Serve's own default is every interface."""
 EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}
-"""What to dial where something listens on every interface."""
+"""Address to dial for a server that listens on every interface."""
 CONFIG = Path(__file__).parents[2] / "configs" / "local.yaml"
 RECORD = Path(".tandem") / "up.json"
 LOGS = RECORD.with_name("logs")
@@ -43,10 +43,10 @@ class UpError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is to be started.
+    """Deployment to start.
 
-    deployment: as the Serve YAML says it.
-    model: as clients call it.
+    deployment: contents of the Serve YAML.
+    model: its name for clients.
     """
 
     deployment: dict[str, Any]
@@ -62,7 +62,7 @@ class Plan:
 
     @property
     def address(self) -> str:
-        """Of the API, for this machine."""
+        """Address of the API, from this machine."""
         return f"http://{EVERYWHERE.get(self.host, self.host)}:{self.port}"
 
 
@@ -107,8 +107,8 @@ def up(port: int | None = None, config: Path = CONFIG) -> None:
 
 
 def change(config: Path = CONFIG) -> None:
-    """What `up` has started from this folder becomes what the Serve YAML `config` says, without a request failing: what
-    can changes in place, the rest is replaced one by one. Returns when that is done.
+    """Change what `up` has started from this folder to the Serve YAML `config` without a failed request: some settings
+    change in place, the rest is replaced one by one. Returns when that is done.
 
     Raises UpError; what ran before then still does.
     """
@@ -186,7 +186,7 @@ def _check(host: str, port: int) -> None:
 
 
 def deploy(deployment: dict[str, Any], dashboard: str) -> None:
-    """What `serve deploy` does, without another process."""
+    """Deploy as `serve deploy`, without another process."""
     from ray.dashboard.modules.serve.sdk import ServeSubmissionClient
 
     ServeSubmissionClient(dashboard).deploy_applications(deployment)
@@ -222,7 +222,7 @@ def _all_there(client: httpx.Client, address: str) -> bool:
 
 
 def _keep_logs(folder: Path) -> Path:
-    """Where the logs of a start that failed can be read; those of the one before are gone."""
+    """Keep the logs of a failed start in place of the previous ones, and return their folder."""
     shutil.rmtree(LOGS, ignore_errors=True)
     shutil.copytree(logs_of(folder), LOGS, ignore_dangling_symlinks=True)
     return LOGS
