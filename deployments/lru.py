@@ -24,7 +24,7 @@ class Kept(OrderedDict[K, V]):
             self.popitem(last=False)
 
     def of(self, key: K, new: Callable[[], V]) -> V:
-        """What is known of a key, `new()` at first."""
+        """Return a key's value, `new()` at first."""
         found = self.get(key)
         if found is None:
             found = self[key] = new()

@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 DELAY_S = 0.1
-"""How long an item may wait for others."""
+"""Longest that an item waits for others."""
 
 
 class Outbox(Generic[T]):

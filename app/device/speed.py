@@ -12,7 +12,7 @@ from tandem.engine.split.base import OuterEngine, OuterSession
 from tandem.engine.split.hidden_states import Kind, row_bytes
 
 MEASURED_TOKENS, ANSWERED_TOKENS = 128, 16
-"""Of a prompt whose prefill is measured, and of the answer to it."""
+"""Tokens of a prompt whose prefill is measured, and of the answer to it."""
 
 
 @dataclass(frozen=True, slots=True)

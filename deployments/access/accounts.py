@@ -20,13 +20,13 @@ def account_of(device: str) -> str:
 
 
 def device_of(account: str) -> str | None:
-    """Whose account it is; None: no device's."""
+    """Return the device that owns the account; None if it is no device's."""
     return account.removeprefix(_DEVICE) if account.startswith(_DEVICE) else None
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What holds for an account's next request; None: no limit.
+    """Limits of an account's next request; None for no limit.
 
     budget: the share of prompt tokens that the constrained endpoint may take in.
     exchange_rate: what a joule of the account's devices is worth, dollars.
@@ -124,19 +124,19 @@ class Accounts:
         return iter(self._accounts.values())
 
     def statement(self, key: str) -> Statement:
-        """Of that key's account; asking does not open one."""
+        """Return the usage of that key's account, without opening one."""
         known = self._accounts.get(key)
         return (known or self._new()).statement()
 
     def replace_bills(self, charges: Iterable[tuple[str, str, Bill]]) -> None:
-        """This is what everything has cost so far: (account, device or "", bill)."""
+        """Replace all usage: (account, device or "", bill)."""
         for account in self._accounts.values():
             account.bills.clear()
         for key, device, bill in charges:
             self.of(key).charge(device, bill)
 
     def close(self, key: str) -> None:
-        """It is no more, nor is what it has cost."""
+        """Delete the account and its usage."""
         self._accounts.pop(key, None)
 
     def _new(self) -> Account:

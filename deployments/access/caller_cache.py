@@ -1,4 +1,4 @@
-"""Who holds which key, as the router told it a moment ago: otherwise each request would ask it once more."""
+"""Cache of the callers that hold keys, so that not every request asks the router."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tandem.deployments.access.keys import Caller
 from tandem.deployments.lru import Kept
 
 KNOWN_S = 2.0
-"""How long what the router said holds: a key that was revoked opens nothing after so long."""
+"""Seconds that the router's answer is valid: a revoked key is refused after this."""
 KEPT = 10_000
 
 
@@ -26,7 +26,7 @@ class Callers:
         self._known: Kept[str | None, tuple[float, asyncio.Future[Caller | None]]] = Kept(KEPT)
 
     async def of(self, hashed: str | None) -> Caller | None:
-        """Who has the key with that hash; None: nobody."""
+        """Return the caller whose key has that hash; None if there is none."""
         now_s = self._clock()
         found = self._known.get(hashed)
         if found is None or now_s >= found[0] or _failed(found[1]):

@@ -1,4 +1,5 @@
-"""What a device may be called: requests ask for it by that name, so it must mean nothing else."""
+"""Names of devices: requests name a device in the same field as other values, so a name must not mean anything
+else."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ logger = logging.getLogger("ray.serve")
 T = TypeVar("T")
 
 WRITE_S = 0.2
-"""How long a bill may wait for others."""
+"""Longest that a bill waits for others to be written with."""
 WATCH_S = 1.0
 """Between two looks at whether another router has written: while one replaces the other, both are there."""
 
@@ -79,8 +79,8 @@ class Treasury:
         self._thread.shutdown()
 
     def caller(self, hashed: str | None) -> Caller | None:
-        """Who has shown the key with that hash; None: nobody that is known. Where the API asks for no key it may be
-        anybody, but a device is known by its own."""
+        """Return the caller whose key has that hash; None if there is none. If the API needs no key, callers without
+        one are anonymous, but a device is known by its own."""
         key = None if hashed is None else self._ring.holder(hashed, self._now_s())
         if key is not None:
             return Caller(key.id, key.role, key.terms, keyed=True, name=key.name)
@@ -89,12 +89,12 @@ class Treasury:
         return Caller(ANONYMOUS, Role.OPERATOR, self._accounts.terms, keyed=False)
 
     def terms(self, account: str) -> Terms:
-        """What holds for its next request."""
+        """Return the limits of its next request."""
         key = self._ring.keys.get(account)
         return self._accounts.terms if key is None else key.terms
 
     def statement(self, account: str) -> Statement:
-        """Of that account; asking does not open one."""
+        """Return the usage of that account, without opening one."""
         return self._accounts.statement(account)
 
     def charge(self, charges: Sequence[Charge]) -> None:
@@ -161,7 +161,7 @@ class Treasury:
         return key
 
     async def revoke(self, id: str) -> Key:
-        """It opens nothing any more; what it has cost stays in the ledger. Raises KeyRefused, LedgerError."""
+        """Revoke a key; its usage stays in the store. Raises KeyRefused, LedgerError."""
         async with self._lock:
             ring = self._ring.copy()
             key = ring.revoke(id)
@@ -171,7 +171,7 @@ class Treasury:
         return key
 
     def _take(self, ring: Keyring, key: Key) -> None:
-        """What has been written holds from now on."""
+        """Apply what has been written."""
         self._ring = ring
         self._accounts.of(key.id).terms = key.terms
 
@@ -237,6 +237,6 @@ class Treasury:
 
 
 def changed(terms: Terms, changes: Mapping[str, Any]) -> Terms:
-    """With these in place; 0, or an empty list, lifts a limit."""
+    """Return the limits with these changes; 0, or an empty list, removes a limit."""
     lifted = {name: value or None for name, value in changes.items() if name in LIMITS}
     return replace(terms, **{**changes, **lifted})

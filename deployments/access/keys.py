@@ -15,7 +15,7 @@ from tandem.deployments.access.device_name import device_name
 
 PREFIX = "tandem-"
 SECRET_BYTES = 32
-"""Of chance in a secret: too many to be guessed, so one round of SHA-256 hides it."""
+"""Random bytes of a secret: too many to be guessed, so one round of SHA-256 hides it."""
 
 
 class Role(StrEnum):
@@ -28,11 +28,11 @@ class Role(StrEnum):
 
 
 class KeyRefused(ValueError):
-    """What was asked for would leave nobody in charge, or cannot be kept."""
+    """The change would leave no administrator, or cannot be kept."""
 
 
 class NoSuchKey(KeyRefused):
-    """It is about a key that is not there."""
+    """No key has this id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +53,11 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks.
+    """Caller of the API.
 
-    account: who pays.
-    keyed: it has shown a key; otherwise the API asks for none, and it must be on this machine.
-    name: of its key, "" without one; a device's: what requests call it.
+    account: account that pays.
+    keyed: whether it has shown a key; otherwise the API needs none, and the caller must be on this machine.
+    name: of its key, "" without one; a device's is the name for requests.
     """
 
     account: str
@@ -67,7 +67,7 @@ class Caller:
     name: str = ""
 
     def at(self, device: str | None) -> Caller:
-        """Of nobody known, the account is that of the device."""
+        """Return the caller with the device's account if it is anonymous."""
         known = self.account != ANONYMOUS
         return self if known or device is None else replace(self, account=account_of(device))
 
@@ -125,7 +125,7 @@ class Keyring:
         return self._keys[id]
 
     def holder(self, hashed: str, now_s: float) -> Key | None:
-        """Whose secret has that hash; None: nobody's, or of a key that has expired."""
+        """Return the key whose secret has that hash; None if there is none, or it has expired."""
         known = self._secrets.get(hashed)
         if known is None or not hmac.compare_digest(known.digest, hashed):
             return None
@@ -181,7 +181,7 @@ class Keyring:
         return key
 
     def revoke(self, id: str) -> Key:
-        """It opens nothing any more. Raises KeyRefused."""
+        """Revoke a key. Raises KeyRefused."""
         key = self.key(id)
         if self._openers() != [id]:  # with the last one gone, the API is open again, on this machine
             self._not_last(id)
@@ -195,7 +195,7 @@ class Keyring:
         return known
 
     def _openers(self) -> list[str]:
-        """Those that open the API."""
+        """Return the keys that open the API."""
         return [key.id for key in self._keys.values() if key.role is not Role.DEVICE]
 
     def _check_device(self, name: str) -> None:

@@ -20,7 +20,7 @@ from tandem.deployments.request.bill import Bill
 from tandem.policies.cost import Used
 
 VERSION = 1
-"""Of the tables; a file of another version is refused."""
+"""Version of the tables; a file of another version is refused."""
 
 _TABLES = """
 CREATE TABLE keys (id TEXT PRIMARY KEY, name TEXT, role TEXT, hint TEXT, made_s REAL, terms BLOB) STRICT;
@@ -53,7 +53,7 @@ Charge = tuple[str, str, Bill]
 
 
 class Books(NamedTuple):
-    """All that a ledger has at one moment."""
+    """Contents of a ledger at one moment."""
 
     keys: list[Key]
     secrets: list[Secret]
@@ -93,7 +93,7 @@ class Ledger:
             return Books(self.keys(), self.secrets(), self.terms(), self.bills())
 
     def keys(self) -> list[Key]:
-        """All that were made and not revoked."""
+        """Return all keys that were not revoked."""
         rows = self._file.execute("SELECT id, name, role, terms, hint, made_s FROM keys ORDER BY made_s")
         return [
             Key(id, name, Role(role), _terms(terms), hint, made_s)
@@ -101,16 +101,16 @@ class Ledger:
         ]
 
     def secrets(self) -> list[Secret]:
-        """What opens them."""
+        """Return the keys' secrets."""
         return [Secret(*row) for row in self._file.execute("SELECT digest, key, until_s FROM secrets")]
 
     def terms(self) -> dict[str, Terms]:
-        """That were settled for accounts without a key."""
+        """Return the limits of accounts without a key."""
         rows = self._file.execute("SELECT account, terms FROM terms")
         return {account: _terms(terms) for account, terms in rows}
 
     def bills(self) -> list[Charge]:
-        """What everything has cost so far."""
+        """Return all usage so far."""
         rows = self._file.execute(f"SELECT account, device, {', '.join(_COUNTED)} FROM bills")
         return [
             (account, device, Bill(requests, Used(*used), *money))
@@ -126,13 +126,13 @@ class Ledger:
             file.executemany("INSERT OR REPLACE INTO secrets VALUES (?, ?, ?)", opens)
 
     def drop_key(self, id: str) -> None:
-        """It was revoked; what it has cost stays in the books."""
+        """Delete a revoked key; its usage stays."""
         with self._commit() as file:
             file.execute("DELETE FROM keys WHERE id = ?", (id,))
             file.execute("DELETE FROM secrets WHERE key = ?", (id,))
 
     def keep_terms(self, account: str, terms: Terms) -> None:
-        """Of an account without a key."""
+        """Store the limits of an account without a key."""
         row = account, msgspec.msgpack.encode(terms)
         with self._commit() as file:
             file.execute("INSERT OR REPLACE INTO terms VALUES (?, ?)", row)
@@ -156,7 +156,7 @@ class Ledger:
 
     @contextmanager
     def _commit(self) -> Iterator[sqlite3.Connection]:
-        """All that is done meanwhile, or nothing. Raises LedgerError."""
+        """Commit a transaction, whole or not at all. Raises LedgerError."""
         try:
             with self._file:
                 yield self._file

@@ -17,7 +17,7 @@ CLOSING_S = 1.0
 
 
 class Router(Protocol):
-    """Where the gate is."""
+    """Handle of the router, which holds the admission controller."""
 
     async def enter(self, replica: str, entry: Entry, left: Sequence[int]) -> Passage: ...
 
@@ -76,7 +76,7 @@ class Entrance:
         self._left.add(request)
 
     def close(self) -> None:
-        """This replica ends."""
+        """Leave with all requests of this replica, which ends."""
         for task in list(self._leaving):
             self._leave(task)
         self._left.flush()

@@ -21,7 +21,7 @@ from tandem.policies.admission.rate_limit import RateLimit
 SILENT_S = 10.0
 """A replica of the API that has said nothing for so long is not there."""
 LEAVING_S = 1.0
-"""How long it takes at most until a replica of the API has said that a request is over."""
+"""Longest until a replica of the API has reported that a request is over."""
 
 
 class LimitReached(EngineError):
@@ -49,7 +49,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """What is left of a limit a minute. reset_s: seconds until all of it is there again."""
+    """Rest of a limit per minute. reset_s: seconds until all of it is available again."""
 
     limit: int
     remaining: int
@@ -68,7 +68,7 @@ class Passage:
 
 
 class _Limits:
-    """Of one account."""
+    """Limits of one account."""
 
     __slots__ = ("requests", "tokens")
 
@@ -138,14 +138,14 @@ class Gate:
         return Passage(_allowance(limits.requests, now_s), _allowance(limits.tokens, now_s))
 
     def used(self, account: str, tokens: int) -> None:
-        """So many tokens were given out to it."""
+        """Record output tokens of an account."""
         limits = self._limits.get(account)
         if limits is not None and limits.tokens is not None:
             limits.tokens.take(tokens, self._clock())
 
     def under_way(self, replica: str, entries: Mapping[int, Entry]) -> None:
-        """All that a replica of the API has under way: others have left, and those that are not known (the router is
-        new) have passed before."""
+        """Record all requests that a replica of the API has under way: others have left, and unknown ones (the router
+        is new) were admitted before."""
         self._heard_s[replica] = self._clock()
         known = self._under_way.setdefault(replica, {})
         for request in [
@@ -158,7 +158,7 @@ class Gate:
         self._admit()
 
     def leave(self, replica: str, request: int) -> None:
-        """It is over."""
+        """Remove a request that is over."""
         for beyond in self._beyond.values():
             if (found := beyond.get((replica, request))) is not None and not found[1].done():
                 found[1].set_result(False)

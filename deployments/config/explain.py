@@ -1,4 +1,4 @@
-"""What is wrong with settings, in one line: the key, the complaint, and what is allowed."""
+"""Errors of settings, in one line: the key, the complaint, and what is allowed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 SECRET = "token"
-"""What a key is called whose value is not shown."""
+"""Suffix of keys whose values are not shown."""
 
 
 def explain(error: ValidationError, model: type[BaseModel]) -> str:

@@ -1,4 +1,4 @@
-"""What a deployment takes over while it runs: Serve's `user_config`."""
+"""Settings that a deployment takes over while it runs: Serve's `user_config`."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ class LinkSettings(Strict):
         return self
 
     def profile(self, seed: int = 0) -> LinkProfile:
-        """The same in seconds and bytes. seed: of the jitter."""
+        """Return the link's profile in seconds and bytes. seed: of the jitter."""
         rates = (self.up_mbit_per_s, self.down_mbit_per_s)
         up, down = (None if rate is None else rate * BYTES_PER_MBIT for rate in rates)
         return LinkProfile(
@@ -113,7 +113,7 @@ class LimitSettings(Strict):
     replans: int = Field(_LIMITS.replans, ge=0)
 
     def limits(self) -> Limits:
-        """As the executor takes them."""
+        """Return the executor's limits."""
         timeouts = Timeouts(self.connect_s, self.open_s, self.first_s, self.step_s)
         return Limits(self.replans, self.assign_s, timeouts)
 

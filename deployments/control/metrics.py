@@ -1,4 +1,4 @@
-"""What an operator sees from outside, in Prometheus' formats: one registry for all replicas of the API.
+"""Metrics for operators, in Prometheus' formats: one registry for all replicas of the API.
 
 A metric has vLLM's name where it means the same, so that dashboards and alerts made for vLLM work here; the others
 begin with "tandem_". No label takes a value that a client can invent.
@@ -177,7 +177,7 @@ class Metrics:
                 self._figures[counter].labels(reason).inc(by)
 
     def exposition(self, as_openmetrics: bool = False) -> tuple[bytes, str]:
-        """Everything, as OpenMetrics or in Prometheus' own text format, and its content type."""
+        """Return all metrics, as OpenMetrics or in Prometheus' own text format, and the content type."""
         if as_openmetrics:
             # by default this client replaces the colon in samples' names, which is allowed there
             text = openmetrics.generate_latest(self._registry, openmetrics.ALLOWUTF8)

@@ -59,7 +59,7 @@ Ended = int | Report | Observation
 
 
 class RouterChanges(Strict):
-    """What a router takes over while it runs; null: as it was started with.
+    """Settings that a router takes over while it runs; null: as it was started with.
 
     router: how requests find mode and endpoints.
     racing: budget and exchange_rate only for new accounts.
@@ -136,15 +136,15 @@ class Router:
         return await self._routing.assign(wanted)
 
     async def plan(self, wanted: PlanRequest) -> SketchPlan:
-        """As Expansions.plan."""
+        """Plan a sketch, see Expansions.plan."""
         return await self._expansions.plan(wanted)
 
     async def place(self, wanted: PlaceRequest) -> Place | None:
-        """As Expansions.place."""
+        """Assign a place for an expansion, see Expansions.place."""
         return await self._expansions.place(wanted)
 
     async def free(self, report: PlaceReport) -> None:
-        """As Expansions.free."""
+        """Free a place, see Expansions.free."""
         self._expansions.free(report)
 
     async def over(self, replica: str, ended: Sequence[Ended]) -> None:
@@ -167,11 +167,11 @@ class Router:
             logger.exception("cannot learn from a report")
 
     async def exposition(self, openmetrics: bool) -> tuple[bytes, str]:
-        """As Metrics.exposition."""
+        """Return the metrics, see Metrics.exposition."""
         return self._metrics.exposition(openmetrics)
 
     async def caller(self, hashed: str | None) -> Caller | None:
-        """As Treasury.caller."""
+        """Return a key's caller, see Treasury.caller."""
         return self._treasury.caller(hashed)
 
     async def enter(self, replica: str, entry: Entry, left: Sequence[int]) -> Passage:
@@ -181,7 +181,7 @@ class Router:
         return await self._gate.enter(replica, entry, self._treasury.terms(entry.account))
 
     async def under_way(self, replica: str, entries: Sequence[Entry]) -> None:
-        """All that a replica of the API has under way."""
+        """Record all requests that a replica of the API has under way."""
         self._gate.under_way(replica, {entry.request: entry for entry in entries})
 
     async def account(self, key: str) -> Statement:
@@ -189,7 +189,7 @@ class Router:
         return self._treasury.statement(key)
 
     async def settle(self, key: str, changes: Mapping[str, Any]) -> Statement:
-        """The same, after its terms were changed; raises NoSuchDevice, and as Treasury.settle."""
+        """Change an account's limits and return its usage; raises NoSuchDevice, and as Treasury.settle."""
         device = device_of(key)
         snapshot = self._assigner.snapshot
         if device is not None and device not in snapshot.devices and device not in snapshot.awaited:
@@ -215,15 +215,15 @@ class Router:
         return await self._treasury.change(id, name, role, changes)
 
     async def revoke_key(self, id: str) -> Key:
-        """It opens nothing any more. Raises KeyRefused."""
+        """Revoke a key. Raises KeyRefused."""
         return await self._treasury.revoke(id)
 
     async def lost(self, name: str, address: str) -> None:
-        """That device did not answer somebody."""
+        """Record that a device did not answer."""
         self._scheduler.lost(name, address)
 
     async def snapshot(self, version: int = 0, devices: bool = True) -> Snapshot:
-        """As Routing.snapshot."""
+        """Return a snapshot, see Routing.snapshot."""
         return await self._routing.snapshot(version, devices)
 
     async def _follow(self) -> None:

@@ -24,7 +24,7 @@ from tandem.deployments.routing.directory import Directory, Snapshot
 logger = logging.getLogger("ray.serve")
 
 FORGET_S = 3.0
-"""What a router that has gone said of waiting requests is true for so long."""
+"""Seconds that a router's last report of waiting requests is valid."""
 
 
 class SchedulerSettings(Strict):
@@ -37,7 +37,7 @@ class SchedulerSettings(Strict):
 
 
 class SchedulerChanges(Strict):
-    """What a scheduler takes over while it runs; null: as it was started with.
+    """Settings that a scheduler takes over while it runs; null: as it was started with.
 
     hosts: device hosts, all of them.
     """
@@ -88,18 +88,17 @@ class Scheduler:
         return self._directory.version
 
     async def lost(self, name: str, address: str) -> None:
-        """That device did not answer somebody; until it registers again it is not there, nor are others of its
-        host."""
+        """Record that a device did not answer; it and others of its host are unlisted until they register again."""
         if self._directory.lost(name, address, time.monotonic()):
             self._tell()
 
     async def waiting(self, requests: Mapping[str, float]) -> None:
-        """How many no replica of a pool has yet, by its name; the router says so again and again."""
+        """Record the requests without a replica, by pool; the router repeats this report."""
         self._waiting, self._waiting_until_s = requests, time.monotonic() + FORGET_S
 
     async def snapshot(self, after: int = -1, wait_s: float = 0.0) -> Snapshot:
-        """What has changed since version `after`, or all where that is not known; waits up to `wait_s` seconds for a
-        change. Never before replicas were listed once."""
+        """Return the changes since version `after`, or everything if that is unknown; waits up to `wait_s` seconds for
+        a change, and until replicas were listed once."""
         await self._listed.wait()
         with suppress(TimeoutError):
             async with asyncio.timeout(wait_s):

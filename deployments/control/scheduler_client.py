@@ -12,7 +12,7 @@ from tandem.deployments.control.scheduler import Scheduler
 from tandem.deployments.routing.directory import Snapshot
 
 POLL_S = 5.0
-"""How long the scheduler may wait for news before it answers."""
+"""Longest that the scheduler waits for changes before it answers."""
 
 
 class SchedulerClient(Client):

@@ -77,7 +77,7 @@ class Uplink:
 
     @property
     def _left_s(self) -> float:
-        """Until the cloud counts as gone, if nothing is heard of it."""
+        """Seconds until the silent cloud counts as gone."""
         connection = self._connection
         return 0.0 if connection is None or connection.closed.done() else QUIET_S - connection.quiet_s
 
@@ -88,7 +88,7 @@ class Uplink:
 
     @property
     def rtt_s(self) -> float:
-        """To the gateway; 0 where that is not known."""
+        """Round-trip time to the gateway; 0 if unknown."""
         return 0.0 if self._connection is None else self._connection.rtt_s
 
     async def run(self) -> None:
@@ -131,8 +131,8 @@ class Uplink:
             raise EngineStopped(f"the cloud at {self._address} does not answer") from None
 
     async def assign(self, wanted: RoutingRequest) -> Assignment:
-        """What the router says; the device itself is here. An answer of which nothing was said yet does not wait for
-        a cloud that has gone. Raises EngineError."""
+        """Return the router's assignment; the device itself is here. Before the first token of an answer it does not
+        wait for a cloud that has gone. Raises EngineError."""
         asking = self._connected().ask(ASSIGN, pack(wanted))
         try:
             told = unpack(await (asking if wanted.sent else self.while_there(asking)), Told)
@@ -166,11 +166,11 @@ class Uplink:
         task.add_done_callback(self._over.discard)
 
     async def account(self) -> Statement:
-        """Of the device's key. Raises EngineError."""
+        """Return the usage of the device's key. Raises EngineError."""
         return unpack(await self._ask(ACCOUNT, pack(None)), Statement)
 
     async def middles(self) -> tuple[SplitInfo, ...]:
-        """Of which splits of models the cloud has the middle. Raises EngineError."""
+        """Return the splits of models whose middle the cloud has. Raises EngineError."""
         return unpack(await self._ask(MIDDLES, pack(None)), tuple[SplitInfo, ...])
 
     async def echo_s(self, size_bytes: int) -> float:

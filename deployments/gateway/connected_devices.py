@@ -1,4 +1,4 @@
-"""Which devices have dialled in: of each name one program, by its latest connection.
+"""Devices that have dialled in: one program per name, by its latest connection.
 
 A program that dials anew takes its own place, whatever is still believed of its connection before. Another one with the
 same key is refused as long as the first answers; otherwise the two would push each other out in turns.
@@ -37,7 +37,8 @@ class Guests:
         self._here: dict[str, Guest] = {}
 
     async def admit(self, hello: Hello) -> Badge:
-        """Whose key it is. Raises Unauthorized; AlreadyConnected where another program with that key is here."""
+        """Return the identity of a key's holder. Raises Unauthorized; AlreadyConnected if another program with that
+        key is connected."""
         hashed = digest(hello.token)
         badge = Badge.of(await self._callers.of(hashed), hashed, hello.instance)
         here = self._here.get(badge.name)
@@ -49,7 +50,7 @@ class Guests:
         return badge
 
     def greet(self, connection: Connection) -> Guest:
-        """Who serves a new connection."""
+        """Return the session that serves a new connection."""
         guest = self._greeted[connection] = Guest(connection, self._callers, self._cloud)
         connection.closed.add_done_callback(lambda _: self._greeted.pop(connection))
         return guest

@@ -51,7 +51,7 @@ class ServerTls(Strict):
     key: Path
 
     def context(self) -> ssl.SSLContext:
-        """As `cluster.wire.tls.serving`."""
+        """Return the TLS context, see `cluster.wire.tls.serving`."""
         return serving(self.certificate, self.key)
 
 
@@ -128,7 +128,7 @@ class Gateway:
         logger.info("devices dial in at %s", self._outside)
 
     async def address(self) -> str:
-        """Where devices dial in, "host:port"."""
+        """Address for devices to dial, "host:port"."""
         return self._outside
 
     async def check_health(self) -> None:

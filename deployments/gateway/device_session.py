@@ -52,17 +52,17 @@ REACHED = 256
 UNDER_WAY = 256
 """Requests that it may have begun and not ended."""
 SESSIONS = 4
-"""That a request may have at once, those that are just being left among them."""
+"""Most sessions of a request at once, closing ones included."""
 LONGEST_WORD = 200
 PATIENCE = 3
 """Looks at sessions without a request, until they end."""
 ANSWER_S = 2.0
-"""So long a device may take to answer before somebody else takes its place; less than anybody waits for a welcome."""
+"""Seconds after which a device that does not answer may be replaced; shorter than the wait for a welcome."""
 
 
 @dataclass(frozen=True, slots=True)
 class Badge:
-    """Who has dialled in, for as long as the connection lives.
+    """Identity of a peer, for as long as the connection lives.
 
     name: of the device; account: its key's.
     instance: of its program; another one with the same key is somebody else.
@@ -84,7 +84,7 @@ class Badge:
 
 @dataclass(frozen=True, slots=True)
 class Cloud:
-    """What guests need of the cloud.
+    """Interface of the cloud for connected devices.
 
     assign, account, middles: ask the router.
     register: returns when the router knows the device.
@@ -127,18 +127,18 @@ class Guest(EngineHandler):
 
     @property
     def badge(self) -> Badge:
-        """Whose connection it is, once hello is over."""
+        """Identity of the peer, after the handshake."""
         badge = self._connection.peer
         assert isinstance(badge, Badge)
         return badge
 
     @property
     def name(self) -> str:
-        """Of the device."""
+        """Name of the device."""
         return self.badge.name
 
     async def caller(self) -> Caller:
-        """With the terms that hold now. Raises Unauthorized where the key was revoked."""
+        """Return the caller with its present limits. Raises Unauthorized if the key was revoked."""
         caller = await self._callers.of(self.badge.digest)
         Badge.of(caller, self.badge.digest)
         assert caller is not None
@@ -146,7 +146,7 @@ class Guest(EngineHandler):
         return caller
 
     def present(self, address: str) -> DeviceRecord | None:
-        """What is known of the device, which others reach at this address; None while it cannot be reached."""
+        """Return the record of the device, which is reached at this address; None while it cannot be reached."""
         if self.record is None or self._connection.away:
             return None
         rtt_s = round(self._connection.rtt_s, 4)
@@ -161,7 +161,8 @@ class Guest(EngineHandler):
         self._connection.fail(why)
 
     async def find(self, engine: str) -> Engine:
-        """That of an endpoint to which the router has sent the device, by the endpoint's key. Raises UnknownEngine."""
+        """Return the engine of an endpoint that the router has assigned to the device, by the endpoint's key. Raises
+        UnknownEngine."""
         if (endpoint := self._reached.get(engine)) is None:
             raise UnknownEngine(f"nobody has sent this device to {engine!r}")
         there = await self._cloud.dial(endpoint)

@@ -1,6 +1,6 @@
-"""What a device's program and the gateway say to each other beside the sessions of engines: a few calls a request.
+"""Messages between a device's program and the gateway, beside the sessions of engines: a few calls a request.
 
-Each is an Ask of the wire. Its body is msgpack of plain data, never a pickle: a device may be anybody's.
+Each is an Ask of the wire. Its body is msgpack of plain data, never a pickle, as devices are not trusted.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Statement, nothing → the SplitInfo of each kind of middle, and any bytes → t
 SILENCE_S = 6.0
 """A connection on which nothing arrives for so long is broken; it may be resumed."""
 ENGINE = "device"
-"""What a device's own engine is called at its end of the connection."""
+"""Name of a device's own engine at its end of the connection."""
 
 T = TypeVar("T")
 
@@ -57,13 +57,13 @@ class Told(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, made: Assignment) -> Told:
-        """The same, ready to travel."""
+        """Return the assignment as a message."""
         briefing = msgspec.Raw(pack(made.briefing))
         endpoints = dict(made.endpoints)
         return cls(made.mode, endpoints, made.device, made.prices, briefing, made.replaceable)
 
     def assignment(self, endpoints: Endpoints) -> Assignment:
-        """As the executor takes it, with these endpoints. Raises ProtocolError."""
+        """Return the executor's assignment with these endpoints. Raises ProtocolError."""
         if (mode := MODES.get(self.mode)) is None:
             raise ProtocolError(f"there is no mode {self.mode!r} here: the cloud is of another version")
         briefing = None if mode.briefing is None else unpack(self.briefing, mode.briefing)
@@ -76,7 +76,7 @@ def pack(said: object) -> bytes:
 
 
 def unpack(body: bytes | msgspec.Raw, kind: type[T]) -> T:
-    """What `pack` was given. Raises ProtocolError."""
+    """Decode what `pack` encoded. Raises ProtocolError."""
     try:
         return msgspec.msgpack.decode(body, type=kind)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:

@@ -1,1 +1,1 @@
-"""What finished requests teach: acceptance of draft pairs, latencies, output lengths."""
+"""Learning from finished requests: acceptance of draft pairs, latencies, output lengths."""

@@ -1,4 +1,4 @@
-"""What requests have taught: the router keeps it, one for all replicas of the API, and tells each request its part.
+"""Learned state of requests: the router keeps it, one for all replicas of the API, and tells each request its part.
 
 No clock and no Ray in here: a simulation uses the same object.
 """
@@ -53,7 +53,7 @@ class Experience:
             account.payer.migration = settings.migration.create()
 
     def prices(self, wanted: RoutingRequest) -> Prices:
-        """What that request's tokens cost."""
+        """Return the prices of that request's tokens."""
         rate = wanted.exchange_rate
         if rate is None:
             rate = self.accounts.of(wanted.account).terms.exchange_rate

@@ -1,4 +1,4 @@
-"""What is known of servers and devices that race: how long they take to a first token, and how long answers are."""
+"""Statistics of servers and devices that race: times to first token, and answer lengths."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Rivals:
         self._devices: Kept[str, StepTimeModel] = Kept(KEPT)  # by name
 
     def of(self, server: EndpointInfo, device: EndpointInfo) -> RaceHistory:
-        """What is known of the two; whatever is noted there, is known of either in all other races."""
+        """Return the statistics of two endpoints; what is recorded there counts in all their other races."""
         return RaceHistory(
             ttft=self._servers.of(server.model, Latencies),
             prefill=self._devices.of(

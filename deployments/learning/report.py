@@ -10,7 +10,7 @@ from tandem.deployments.request.bill import Bill
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What an answer has taught and cost, told to the router once it is over, however it ended.
+    """Report of an answer to the router, once it is over, however it ended: its usage, and what can be learned.
 
     account: who pays.
     device: that took part; "" if none did.

@@ -15,4 +15,4 @@ MODES: dict[str, type[Mode]] = {
 }
 """By the names that clients ask for."""
 AT_FRONT_DOORS: dict[str, type[Mode]] = {name: mode for name, mode in MODES.items() if not mode.private}
-"""Those whose requests somebody else than the device can drive that they come from."""
+"""Modes that the API can drive, not only the device from which the request comes."""

@@ -1,4 +1,4 @@
-"""What a mode is: the endpoints it needs by role, how it answers with them, what it asks and tells the router."""
+"""Interface of a mode: the endpoints it needs by role, how it answers with them, its exchange with the router."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Role:
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """What an executor gives its modes.
+    """Dependencies that an executor gives its modes.
 
     window: makes a window policy for a new draft–target pair.
     fused_window: γ of the cloud's own drafter in fused rounds.
@@ -74,7 +74,7 @@ class Tools:
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """What the router sees when it briefs a mode.
+    """The router's state when it briefs a mode.
 
     prices: of the request's tokens.
     queue: an endpoint's sessions in relation to `batch_limit`, the sessions that a verifier's step takes.
@@ -106,7 +106,7 @@ class ModeRun(ABC):
         """
 
     def report(self) -> object:
-        """What this request has taught, for `Mode.learn`; None: nothing."""
+        """Return what can be learned from this request, for `Mode.learn`, or None."""
         return None
 
     def close(self) -> Coroutine[None, None, None] | None:
@@ -147,12 +147,12 @@ class Mode(ABC):
 
     @classmethod
     def brief(cls, situation: Situation) -> object:
-        """At the router: what a request should know of earlier ones. It travels to the API's replica."""
+        """Return, at the router, what a request needs of the learned state. It is sent to the API's replica."""
         return None
 
     @classmethod
     def learn(cls, experience: Experience, taught: object, used: Used) -> None:
-        """At the router: take in what a request's `ModeRun.report` says.
+        """Learn, at the router, from a request's `ModeRun.report`.
 
         used: by the whole answer, other modes' parts of it included.
         """

@@ -89,7 +89,7 @@ class Executor:
 
     @property
     def split(self) -> SplitInfo | None:
-        """Which part of a split model is here."""
+        """Return the part of a split model in this process."""
         outer = self._tools.outer
         return None if outer is None else outer.info.split
 
@@ -216,7 +216,7 @@ class _Request:
         await self._vacate(self._sessions.all)
 
     def end(self) -> None:
-        """It is over, however it ended."""
+        """End the request, however it ended."""
         self._leave()
         for run in self._runs.values():
             if (closing := run.close()) is not None:
@@ -273,7 +273,7 @@ class _Request:
             stages["assign"] = stages.get("assign", 0.0) + self._loop.time() - began_s
 
     def _stop_meters(self) -> None:
-        """Whoever has not answered yet will not."""
+        """Stop metering unfinished calls."""
         if self._sessions is not None:
             for session in self._sessions.all:
                 session.stop_meter()

@@ -25,17 +25,17 @@ from tandem.policies.sketch.merging import Groups, merge, merge_for_reader
 LONGEST = 4.0
 """A sentence that has grown to so many times what is expected of one does not end."""
 LEAST_TOKENS = 24
-"""That any sentence may have."""
+"""Least limit of a sentence's tokens."""
 UNSEEN_RATE = 50.0
 """Tokens/s of what nobody reads as it comes, but waits for: too fast for an engine to put it off since its reader has
 enough, and not so fast that there is no room for anybody else."""
 OTHER_TEMPERATURE = 0.7
-"""Of further candidates where the first is greedy: they would say the same."""
+"""Temperature of further candidates if the first is greedy: they would be equal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sketching:
-    """What an executor needs to make and expand sketches.
+    """Dependencies of mode sketch.
 
     format: how models are asked.
     expanders: the router's part.
@@ -50,7 +50,7 @@ class Sketching:
 
 
 class Counts(Protocol):
-    """What is counted of it: see `deployments.modes.sketch.Sketched`."""
+    """Counters of an expansion: see `deployments.modes.sketch.Sketched`."""
 
     groups: int
     candidates: int
@@ -83,9 +83,9 @@ class _Sentence:
 
 
 class Expansion:
-    """Of one answer. It outlives the loss of endpoints, the target's included: what was written stays.
+    """Expansion of one answer. It outlives the loss of endpoints, the target's included: written text stays.
 
-    given_up: nobody is left to expand it.
+    given_up: whether no endpoint is left to expand it.
     """
 
     def __init__(
@@ -166,8 +166,8 @@ class Expansion:
         return len(sentence.written) == self._plan.candidates
 
     def _patience_s(self, sentence: _Sentence) -> float | None:
-        """How long to wait for further candidates once there is a good one: as long as the reader has something to
-        read; for ever where nobody reads along."""
+        """Return how long to wait for further candidates once there is a good one: while the reader has unread text;
+        None, without limit, if there is no reader."""
         if self._reader is None or not any(sentence.written.values()):
             return None
         return self._reader.dry_s(self._now())
@@ -216,7 +216,7 @@ class Expansion:
         ]
 
     async def _write(self, id: int, place: Place, number: int, missing: Sequence[int]) -> None:
-        """At one place, in groups that are computed at once."""
+        """Write sentences at one place, in groups that are computed at once."""
         began_s, counts, lost = self._now(), [0] * place.sequences, False
         groups = self._groups(place, missing)
         self._counts.groups += len(groups)
@@ -290,7 +290,7 @@ class Expansion:
         return self._plan.candidates > 1 and endpoint.vocabulary == self._vocabulary
 
     def _sampling(self, i: int, number: int, endpoint: EndpointInfo) -> Sampling:
-        """Of a sentence: it may not go on for ever, and what ends the answer does not end it."""
+        """Return a sentence's sampling: its length is limited, and the answer's stops do not end it."""
         sampling = self._job.sampling
         greedy_again = sampling.greedy and number > 0
         return msgspec.structs.replace(

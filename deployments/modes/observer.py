@@ -1,4 +1,4 @@
-"""What a window policy should know and rounds do not show: the links' round-trip times, the target's queue."""
+"""Observer of state that a window policy needs and rounds do not show: round-trip times, the target's queue."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Observer:
             self._ask(self._ask_target)
 
     def stop(self) -> None:
-        """No more questions."""
+        """Stop all observations."""
         for task in self._asking.values():
             task.cancel()
 

@@ -32,7 +32,7 @@ from tandem.policies.race.race import Race, RaceAccount, RaceSnapshot
 
 ORIGINS = {Side.SERVER: Origin.CLOUD, Side.DEVICE: Origin.DEVICE}
 LOST = (EndpointLost, EngineStopped, NoCapacity)
-"""What another endpoint may make good."""
+"""Errors after which another endpoint may continue."""
 
 
 @dataclass(slots=True)
@@ -75,7 +75,7 @@ class RaceBriefing:
 
 
 Event = tuple[str, Side, int, float]
-"""What happened: a method of Race, the side, tokens (taken in), seconds."""
+"""An event: a method of Race, the side, tokens (taken in), seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class _AsTold:
 
 
 class RaceMode(Mode):
-    """Whoever is first goes on."""
+    """Both endpoints start; the first to give a token continues."""
 
     name = "race"
     roles = (
@@ -379,7 +379,7 @@ class _Runner:
         return await self._go(len(ids), self._session.extend(0, ids))
 
     async def _go(self, taken_in: int, ready: Coroutine[None, None, None]) -> Tokens:
-        """Its first tokens after it has taken in so many more."""
+        """Return its first tokens after a prefill of `taken_in` tokens."""
         self._began_s = self._loop.time()
         self._contest.took_in(self.side, taken_in)
         try:
@@ -395,7 +395,7 @@ class _Runner:
         return tokens
 
     async def next(self) -> Tokens:
-        """Its next tokens."""
+        """Return its next tokens."""
         assert self._stream is not None
         tokens = await anext(self._stream, None)
         if tokens is None:
@@ -431,7 +431,7 @@ class _Runner:
         self._leaving = self._loop.create_task(self._cancel(beginning))
 
     async def leave(self) -> None:
-        """At the end nothing of it runs on; a session that is still open is the executor's to close."""
+        """End its background work; an open session is the executor's to close."""
         if self._beginning is not None and not self._beginning.done():
             self.lose()
         if self._leaving is not None:
@@ -447,6 +447,6 @@ class _Runner:
 
 
 def _seen(beginning: asyncio.Task[Tokens]) -> None:
-    """What went wrong with it is known to whoever waits for it, if anybody does."""
+    """Mark the exception of a beginning as retrieved."""
     if not beginning.cancelled():
         beginning.exception()

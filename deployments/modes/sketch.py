@@ -34,7 +34,7 @@ LEAST_SKETCH = 48
 SKETCH_ROOM = 2.0
 """A sketch that has grown to so many times what was planned is endless."""
 ASK_AGAIN_S = 10.0
-"""For so long, where no answer could be worth a sketch, no target is asked how long one will be."""
+"""Seconds for which no target is asked for a length after no answer could be worth a sketch."""
 INDIVISIBLE, NO_ROOM = "indivisible", "no_room"
 UNSUITABLE = Reason.UNSUITABLE.name.lower()
 ENDLESS, NO_LIST = "endless", "no_list"
@@ -105,7 +105,7 @@ class SketchMode(Mode):
 
 @dataclass(slots=True)
 class Seen:
-    """What requests of one process learn from each other.
+    """State shared by the requests of one process.
 
     target_token_s: what the target takes for a token, seconds.
     hopeless_s: until when no answer is worth a sketch, on the event loop's clock; None: some are.
@@ -237,7 +237,7 @@ class SketchRun(ModeRun):
         self.figures.in_full[reason] += 1
 
     def _new_lines(self, sketch: Sketch, last: bool) -> list[int]:
-        """What is to be shown of notes that are new, and after the last one."""
+        """Return the tokens to show for new notes, and after the last one."""
         format = self._sketching.format
         ids = [token for note in sketch.notes[self._lines :] for token in format.line(note)]
         self._lines = len(sketch.notes)
@@ -280,7 +280,7 @@ class SketchRun(ModeRun):
                 )
 
     async def _timed(self, target: EndpointSession) -> AsyncGenerator[Tokens, None]:
-        """What the target gives, while its pace is noted."""
+        """Yield the target's tokens, and measure its pace."""
         now_s = asyncio.get_running_loop().time
         first_s, count = 0.0, 0
         try:
@@ -303,7 +303,7 @@ def divisible(sampling: Sampling) -> bool:
 
 
 def cut(ids: list[int], end: int, sampling: Sampling, sent: int) -> tuple[list[int], str | None]:
-    """What of these still belongs to an answer of which so many tokens were sent, and why it then ends."""
+    """Return the ids that belong to an answer of which `sent` tokens were sent, and why it then ends."""
     room = sampling.max_tokens - sent
     ends = {end, *sampling.stop_tokens}
     for n, token in enumerate(ids[:room], 1):
@@ -313,7 +313,7 @@ def cut(ids: list[int], end: int, sampling: Sampling, sent: int) -> tuple[list[i
 
 
 def _of_sketch(sampling: Sampling) -> Sampling:
-    """For a sketch: what ends an answer does not end it, and it is shorter."""
+    """Return a sketch's sampling: the answer's stops do not end it, and it is shorter."""
     most = max(1, sampling.max_tokens // 2)
     return msgspec.structs.replace(
         sampling, max_tokens=most, stop=(), stop_tokens=(), reader_rate=UNSEEN_RATE

@@ -27,8 +27,8 @@ from tandem.engine.split.hidden_states import row_bytes
 from tandem.policies.split import CloudMonitor, DeviceMonitor, Split
 
 CHUNKS_UNDER_WAY = 3
-"""Where they overlap: one that the cloud computes, one that travels, and one that follows at once, not a round trip
-later."""
+"""Most overlapping chunks: one that the cloud computes, one that travels, and one that follows at once, not a round
+trip later."""
 NOTHING = Tensor((0, 0), "float32", memoryview(b""))
 
 
@@ -90,7 +90,8 @@ class SplitMode(Mode):
 
 
 class Device:
-    """What requests at one device share: the outer part, its policies, and what is known of cloud, device and link."""
+    """State shared by the requests at one device: the outer part, its policies, and the monitors of cloud, device and
+    link."""
 
     def __init__(self, outer: OuterEngine, tools: Tools) -> None:
         assert outer.info.split is not None
@@ -246,8 +247,8 @@ class _Middle:
         return last
 
     def _crossed(self, split: Split, trip: Trip, sent: Sent) -> None:
-        """What was neither waiting nor work at the middle was the link, from when the states before had gone up; unless
-        those of another request went before."""
+        """Record as link time what was neither waiting nor work at the middle, since the states before had gone up;
+        unless those of another request went before."""
         came_s = trip.came_s - trip.forwarded.took_s
         if sent.clear:
             split.crossed(trip.rows, trip.forwarded.hidden.shape[0], came_s - max(trip.sent_s, self._free_s))

@@ -1,1 +1,1 @@
-"""Which device or expander writes which sentence of a sketch, with which model, and when."""
+"""Placement: which device or expander writes which sentence of a sketch, with which model, and when."""

@@ -27,7 +27,7 @@ from tandem.policies.sketch.dispatch import Job
 from tandem.policies.sketch.sketch_length import Coming, SketchDecision, SketchState, SmallModel
 
 ENDPOINTS_KEPT = 65_536
-"""Whose speed is known; whoever was not heard of for longest is forgotten."""
+"""Most endpoints whose speed is kept; the longest unseen is dropped."""
 LONGEST = 100_000
 """Tokens of an answer: the longer, the better it can be sketched."""
 PATIENCE = 2.0
@@ -38,7 +38,7 @@ FORGOTTEN_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """Somebody who can expand, with one of the models that they have.
+    """An endpoint that can expand, with one of its models.
 
     sequences: at once.
     token_s: seconds that each of them takes for a token; 0: not known.
@@ -95,7 +95,7 @@ class _Held:
 
 
 class _Speed:
-    """Of an endpoint, as it was seen; see Worker."""
+    """Measured speed of an endpoint; see Worker."""
 
     __slots__ = ("answer_token_s", "token_s")
 
@@ -104,10 +104,10 @@ class _Speed:
 
 
 class Expansions:
-    """As `deployments.request.placement.Expanders`.
+    """Scheduler of expansions, see `deployments.request.placement.Expanders`.
 
-    assigner: knows what is up.
-    profiles: what is known from earlier.
+    assigner: knows which endpoints are up.
+    profiles: speeds from an earlier router.
     """
 
     def __init__(
@@ -147,7 +147,7 @@ class Expansions:
 
     @property
     def profiles(self) -> Profiles:
-        """What is known, for later."""
+        """Return the measured speeds, to keep."""
         return Profiles(
             target_token_s=self._target_token_s,
             devices={name: dict(by_model) for name, by_model in self._earlier.items()},
@@ -181,8 +181,7 @@ class Expansions:
         )
 
     def _promise(self, wanted: PlanRequest, choice: SketchDecision, state: SketchState) -> None:
-        """Its expansion is to come; the sketch may also be of no use. The target writes no more than it needs, and may
-        write as much as was decided."""
+        """Record an expected expansion. The sketch may also turn out useless, and is at most as long as decided."""
         assert choice.model is not None
         now_s = asyncio.get_running_loop().time()
         due_s = state.llm_s(self.settings.models[choice.model].least_share * wanted.expected)
@@ -246,7 +245,7 @@ class Expansions:
             raise
 
     def free(self, report: PlaceReport) -> None:
-        """It is over, wherever it was."""
+        """Free an expansion's place, wherever it was."""
         waiting = self._waiting.pop(report.id, None)
         if waiting is not None:
             self._queue.remove(waiting.job)
@@ -308,7 +307,7 @@ class Expansions:
         return any(self._may(worker, self._waiting[job.key].wanted) for worker in workers)
 
     def _choose(self, workers: Sequence[Worker], wanted: PlaceRequest, full: bool, now_s: float) -> Worker:
-        """With which of its models a device takes a job (PICE, Algorithm 2)."""
+        """Return the worker of the model with which a device takes a job (PICE, Algorithm 2)."""
         by_model = {worker.endpoint.model: worker for worker in workers}
         able = [model for model, worker in by_model.items() if self._may(worker, wanted)]
         if not self._may_switch(workers[0].endpoint, now_s):
@@ -329,7 +328,7 @@ class Expansions:
         return {held.worker.endpoint.key for held in self._held.values()}
 
     def _workers(self) -> Iterator[Worker]:
-        """All that are up and whose model is one that expands."""
+        """Yield all running endpoints whose model expands."""
         for pool in self._assigner.replicas(EXPANDER):
             if pool.model in self.settings.models:
                 yield self._worker(pool, self.settings.sequences, 0.0)
@@ -341,7 +340,7 @@ class Expansions:
                 yield self._worker(endpoint, record.capacity, record.decode_token_s)
 
     def _worker(self, endpoint: EndpointInfo, sequences: int, said_s: float, loaded: bool = True) -> Worker:
-        """As quick as it was seen to be, else as an earlier router saw it, else as the device itself says, seconds a
+        """Return a worker with its measured speed, else an earlier router's, else the device's own figure, seconds per
         token."""
         seen = self._seen.get((endpoint.key, endpoint.model))
         if seen is not None:

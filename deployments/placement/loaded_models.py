@@ -1,4 +1,4 @@
-"""Which of its models a device that holds several has loaded, as the router knows it, and takes the next job with."""
+"""Loaded models: which of its models a device has loaded, as the router knows it, and takes the next job with."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TOLD_S = 2.0
 
 
 class DeviceModels:
-    """Of one device.
+    """Models of one device.
 
     names: those of its models that expand, the smallest first.
     loaded: the one that it has, or is about to have.
@@ -29,8 +29,8 @@ class DeviceModels:
         self._selection = ModelSelection([model.load_s for model in models], current)
 
     def see(self, record: DeviceRecord, models: Sequence[ModelRecord]) -> None:
-        """What the device says now. If it names another model than before, somebody else may have wanted that; what it
-        still says may be older than what was chosen here."""
+        """Update from the device's record. Another model than before may have been loaded for another request; an
+        unchanged one may be older than the choice made here."""
         if record.model != self._record.model and record.model != self.loaded:
             self.loaded = record.model
             if record.model in self.names:

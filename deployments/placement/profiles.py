@@ -1,4 +1,4 @@
-"""What was measured of models and devices, kept on disk so that a new router's first decisions are not blind."""
+"""Measured speeds of models and devices, kept on disk for a new router's first decisions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Seconds = Annotated[float, msgspec.Meta(ge=0, lt=1e6)]
 
 
 class Profiles(msgspec.Struct, forbid_unknown_fields=True):
-    """What an earlier router saw, as the file has it.
+    """Speeds that an earlier router measured, as in the file.
 
     version: of the file's form.
     target_token_s: seconds that the target took for a token; 0: not known.
@@ -30,7 +30,7 @@ class Profiles(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def read(path: Path) -> Profiles:
-    """Those of a file; none, and a line in the log, where it cannot be read or is of another version."""
+    """Load the speeds of a file; empty, with a line in the log, if it cannot be read or is of another version."""
     try:
         profiles = msgspec.json.decode(path.read_bytes(), type=Profiles)
         if profiles.version == VERSION:

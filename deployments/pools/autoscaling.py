@@ -19,7 +19,7 @@ from tandem.policies.autoscaling import (
 EVERY_S = 1.0
 """How often replicas tell of themselves, and a pool's size is decided."""
 WAITING = "waiting"
-"""What a replica tells besides: its share of the requests that no replica has yet."""
+"""Name of a replica's share of the requests that wait for a replica."""
 
 
 class AutoscalingChoice(PolicyChoice[AutoscalingPolicy]):
@@ -65,7 +65,7 @@ class AutoscalingSettings(Strict):
 
 
 def replica_state(name: str, stats: EngineStats, places: int) -> ReplicaState:
-    """What a replica tells of itself. places: sessions that a step takes."""
+    """Return a replica's state. places: most sessions in a step."""
     work, size = stats.outstanding, stats.block_size
     return ReplicaState(
         name,
@@ -84,7 +84,8 @@ def replica_state(name: str, stats: EngineStats, places: int) -> ReplicaState:
 
 
 def as_numbers(state: ReplicaState, waiting: float) -> dict[str, float]:
-    """The same for `record_autoscaling_stats`, which knows numbers by name. waiting: its share of such requests."""
+    """Return the state as numbers by name, for `record_autoscaling_stats`. waiting: its share of the waiting
+    requests."""
     return {key: value for key, value in asdict(state).items() if key != "name"} | {WAITING: waiting}
 
 

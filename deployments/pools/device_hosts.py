@@ -61,7 +61,7 @@ class DeviceSettings(Strict):
         return profiles
 
     def hosted(self) -> hosting.DeviceSettings:
-        """As its host takes it. Each link's jitter is its own, and the same whenever the host restarts."""
+        """Return the settings for its host. Each link's jitter has its own seed, the same after a restart."""
         link = self.link.profile(zlib.crc32(self.name.encode()))
         return hosting.DeviceSettings(self.name, self.profile, link, self.profiles)
 
@@ -97,7 +97,7 @@ class HostSettings(Strict):
 
     @property
     def engines(self) -> tuple[AnySettings, ...]:
-        """Of each model."""
+        """Return the settings of each model's engine."""
         if not self.models:
             return (self.engine,)
         return tuple(self.engine.model_copy(update={"model": model}) for model in self.models)
@@ -182,7 +182,7 @@ class Edge:
         return f"{self._app} devices"
 
     def _actor_name(self, host: HostSettings) -> str:
-        """Of this host with these settings."""
+        """Return the actor's name for this host with these settings."""
         endpoint = self._endpoint
         said = f"{host!r} {endpoint.host} {endpoint.tls!r} {endpoint.token}"
         return f"{self._prefix}/{host.name} {hashlib.sha256(said.encode()).hexdigest()[:12]}"

@@ -1,4 +1,4 @@
-"""From settings to a running engine."""
+"""Makes running engines from settings."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class NullSettings(Strict):
 
 
 ModelSettings = TorchSettings | VllmSettings
-"""Of engines that have a model in a folder."""
+"""Settings of engines that have a model in a folder."""
 AnySettings = ModelSettings | NullSettings
 EngineSettings = Annotated[AnySettings, Field(discriminator="kind")]
 
@@ -158,8 +158,8 @@ def _log_loaded(said: dict[str, object]) -> None:
 
 
 def model_folder(model: str) -> Path:
-    """Where a model lies: a folder that exists, or a name of the embedded family. Raises FileNotFoundError where a path
-    leads nowhere, ValueError for an unknown name."""
+    """Return a model's folder: an existing folder, or a name of the embedded family. Raises FileNotFoundError for a
+    missing path, ValueError for an unknown name."""
     folder = Path(model)
     if folder.is_dir():
         return folder

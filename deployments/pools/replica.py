@@ -1,4 +1,4 @@
-"""What every replica on the wire shares: an engine, a server for it, its address, its backlog, its drain."""
+"""Common part of replicas on the wire: an engine, a server for it, its address, its backlog, its drain."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class TlsSettings(Strict):
     authority: Path
 
     def contexts(self) -> tuple[ssl.SSLContext, ssl.SSLContext]:
-        """As `cluster.wire.tls.contexts`."""
+        """Return the TLS contexts, see `cluster.wire.tls.contexts`."""
         return contexts(self.certificate, self.key, self.authority)
 
 
@@ -51,11 +51,11 @@ class EndpointSettings(Strict):
     drain_s: float = 10.0
 
     def listening(self) -> ssl.SSLContext | None:
-        """For whoever listens."""
+        """Return the TLS context of a listener, or None."""
         return None if self.tls is None else self.tls.contexts()[0]
 
     def dialling(self) -> ssl.SSLContext | None:
-        """For whoever dials."""
+        """Return the TLS context of a dialler, or None."""
         return None if self.tls is None else self.tls.contexts()[1]
 
 
@@ -101,7 +101,7 @@ class EngineEndpoint:
         )
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
-        """What Serve passes on to `deployments.pools.serve_policy.ServePolicy`."""
+        """Return the numbers that Serve passes to `deployments.pools.serve_policy.ServePolicy`."""
         return as_numbers(replica_state("", await self._engine.stats(), self._places), self._waiting)
 
     async def wake(self) -> None:

@@ -1,4 +1,4 @@
-"""What the router is asked and answers: a request's mode, its endpoints by role, and what is known beforehand."""
+"""Requests to the router and its answers: a request's mode, its endpoints by role, and the learned state it needs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FREE = PerToken(0.0, 0.0)
 
 
 class NoEndpoint(EngineStopped):
-    """Nothing that could serve the request is up. pool: that is empty; None where others are to blame."""
+    """No endpoint is up that could serve the request. pool: the empty one; None if the cause is another."""
 
     def __init__(self, message: str, pool: str | None = None) -> None:
         super().__init__(message)
@@ -36,7 +36,7 @@ class EndpointLost(EngineError):
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What a replica's engine has to do, for people to see: nothing is decided by it. As in EngineStats."""
+    """Load of a replica's engine, for display only. Fields as in EngineStats."""
 
     waiting: int = 0
     blocks_free: int = 0
@@ -114,7 +114,7 @@ class EndpointInfo:
 
 @dataclass(frozen=True, slots=True)
 class RoutingRequest:
-    """What matters for an assignment.
+    """State of a request that an assignment depends on.
 
     mode, device: the client's wishes, None: left open. device: a name, or several to pick from.
     lost: keys of the endpoints that have failed this request.
@@ -148,7 +148,7 @@ class RoutingRequest:
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """What a request's tokens cost.
+    """Prices of a request's tokens.
 
     server: dollars a token.
     exchange_rate: what a joule of the account's devices is worth, dollars.

@@ -1,4 +1,4 @@
-"""What a request in mode sketch asks of the router beside its endpoints: a plan, and places at which it is expanded."""
+"""Requests to the router in mode sketch, beside endpoints: a plan, and places for its expansion."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class PlaceRequest:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where an expansion is computed.
+    """Place of an expansion.
 
     endpoint: a device with one of its models, or a replica of the expander.
     sequences: that it may compute there at once.
@@ -122,5 +122,5 @@ class Expanders(Protocol):
         ...
 
     def free(self, report: PlaceReport) -> None:
-        """It needs no place any more."""
+        """Free its place."""
         ...

@@ -57,7 +57,7 @@ GONE = (EngineStopped, SessionCancelled, UnknownSession, UnknownEngine, Unauthor
 
 
 class RequestContext:
-    """What a request's sessions share: how endpoints are reached, and what is booked.
+    """Shared state of a request's sessions: how endpoints are reached, and the usage.
 
     timeouts, patience: how long they are waited for.
     stats: seconds spent by stage, tokens taken in and given out, and joules are added to these.
@@ -247,12 +247,12 @@ class EndpointSession:
             self.hang_up()
 
     def hang_up(self) -> None:
-        """No more calls."""
+        """End all calls."""
         self._deadline.close()
 
     @property
     def info(self) -> EngineInfo:
-        """Of the engine that was dialled."""
+        """Info of the engine that was dialled."""
         assert self._engine is not None
         return self._engine.info
 
@@ -262,11 +262,11 @@ class EndpointSession:
         return self._session is not None
 
     def unfit(self, why: str) -> EndpointLost:
-        """To raise where it is well, and no use to this request."""
+        """Return the error to raise if the endpoint is healthy but of no use to this request."""
         return self._lose(why, gone=False)
 
     def stop_meter(self) -> None:
-        """It was stopped before it had answered."""
+        """Meter a call that was stopped before its answer."""
         taken_in, self._unbilled = self._unbilled - self.spared, 0
         self._book(taken_in, 0)
 
@@ -280,7 +280,7 @@ class EndpointSession:
         return max(0, self._unbilled - round(computed))
 
     def _ask(self, tokens: int) -> None:
-        """It shall take in so many tokens."""
+        """Record a prefill of `tokens` tokens."""
         self._answered, self._unbilled, self._asked_s = False, tokens, self._now()
 
     @property
@@ -340,7 +340,7 @@ class EndpointSession:
         return EndpointLost(self.endpoint, why)
 
     def _gave(self, tokens: int) -> None:
-        """It has answered, with so many tokens of its own; so it has taken in everything before them."""
+        """Record an answer of `tokens` output tokens, after which everything before them was prefilled."""
         if self._answered:
             self._pace.note(self.took_s)
         self._answered = True
@@ -359,7 +359,7 @@ class EndpointSession:
 
 
 def _seen(trip: asyncio.Task[Trip]) -> None:
-    """What became of it, whoever waits for it is told, if anybody does."""
+    """Mark the exception of a trip as retrieved."""
     if not trip.cancelled():
         trip.exception()
 

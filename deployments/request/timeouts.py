@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """How long to wait before an endpoint counts as lost, seconds.
+    """Timeouts after which an endpoint counts as lost, seconds.
 
     connect_s, open_s: to reach it and be admitted.
     first_s: for its first answer, prefill and queue included.
@@ -108,7 +108,7 @@ class Deadline:
         return task.uncancel() <= self._cancelling
 
     def close(self) -> None:
-        """No more waits."""
+        """Cancel all waits."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer, self._timer_at = None, float("inf")

@@ -13,7 +13,7 @@ from enum import StrEnum
 
 
 class Origin(StrEnum):
-    """Where an output token came from."""
+    """Origin of an output token."""
 
     CLOUD = "cloud"  # decoded by the cloud's model
     DEVICE = "device"  # decoded by a device's own model
@@ -42,7 +42,7 @@ class TokenLog:
         self.origins += origins
 
     def by_origin(self) -> dict[str, int]:
-        """How many tokens came from each origin that occurs."""
+        """Return the number of tokens by origin, for each that occurs."""
         return {origin.value: count for origin, count in Counter(self.origins).items()}
 
     def __len__(self) -> int:

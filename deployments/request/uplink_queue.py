@@ -57,7 +57,7 @@ class Lane:
                 await asyncio.sleep(min(wait_s, LOOK_S))
 
     def sent(self, who: object, size_bytes: int) -> Sent:
-        """So much of somebody's goes up."""
+        """Record an upload of `size_bytes` by a request."""
         now_s = _now()
         clear = who is self._last or self._free_s <= now_s + SOON_S
         self._free_s = max(self._free_s, now_s) + size_bytes / self._link.up_bytes_s
@@ -65,7 +65,7 @@ class Lane:
         return Sent(self._sent, clear)
 
     def arrived(self, sent: Sent) -> None:
-        """It was answered, and so has left, and all before it."""
+        """Record that an upload was answered, so that it and all before it have left."""
         if sent.number == self._sent:
             self._free_s = min(self._free_s, _now())
 

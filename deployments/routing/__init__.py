@@ -1,1 +1,1 @@
-"""From a request and what is up to an assignment of endpoints."""
+"""Routing: assigns endpoints to requests, among those that are up."""

@@ -1,4 +1,4 @@
-"""From a request and what is up to an assignment: asks the policies, and insists on what they cannot know."""
+"""Assigns endpoints to requests: asks the policies, and enforces constraints."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tandem.policies.routing.collaboration import (
 from tandem.policies.routing.replica import RoutingPolicy
 
 FIRST_S = 2.0
-"""How long an endpoint that turned away a half-finished answer stays reserved for such answers, which retry every
+"""Seconds for which an endpoint that refused a half-finished answer stays reserved for such answers, which retry every
 second."""
 
 
@@ -76,21 +76,21 @@ class Assigner:
 
     @property
     def version(self) -> int:
-        """Of the last snapshot."""
+        """Version of the last snapshot."""
         return self._version
 
     @property
     def snapshot(self) -> Snapshot:
-        """All that is up."""
+        """All endpoints that are up."""
         return Snapshot(self._version, dict(self._pools), dict(self._devices.records), awaited=self._awaited)
 
     @property
     def devices(self) -> Mapping[str, DeviceRecord]:
-        """Those that are up, by name."""
+        """Devices that are up, by name."""
         return self._devices.records
 
     def replicas(self, pool: str) -> Sequence[EndpointInfo]:
-        """Those of a pool that are up."""
+        """Return the replicas of a pool that are up."""
         return self._pools.get(pool, ())
 
     def count(self, pool: str) -> int:
@@ -159,7 +159,7 @@ class Assigner:
         return made
 
     def take_in(self, report: Report) -> None:
-        """What an answer has taught and cost."""
+        """Learn from an answer's report."""
         self.experience.take_in(report)
         for mode, taught in report.taught.items():
             if mode in MODES:  # the replica of the API may be newer than this router
@@ -259,7 +259,7 @@ class Assigner:
         return up[policy.choose([self._load(e) for e in up])]
 
     def _fitting(self, pool: str, wanted: RoutingRequest) -> Sequence[EndpointInfo]:
-        """Those that are up; of parts of a split model, those that fit the one that the request's driver has."""
+        """Return the replicas that are up; of parts of a split model, those that fit the driver's part."""
         up, ours = self._pools.get(pool, ()), wanted.split
         if ours is None or not any(e.split for e in up):
             return up
@@ -269,7 +269,7 @@ class Assigner:
         return [e for e, why in zip(up, whys, strict=True) if why is None]
 
     def _not_kept(self, up: Sequence[EndpointInfo], now_s: float) -> Sequence[EndpointInfo]:
-        """Those at which no begun answer waits for room: it goes before new ones."""
+        """Return the replicas at which no begun answer waits for room: it goes before new ones."""
         kept = self._kept_until_s = {
             k: until_s for k, until_s in self._kept_until_s.items() if until_s > now_s
         }

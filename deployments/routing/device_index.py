@@ -59,7 +59,7 @@ class DeviceIndex:
             self._place(name)
 
     def forget_assigned(self, until_s: float) -> None:
-        """What was assigned before is known by now, or was never opened."""
+        """Drop assignments from before `until_s`, which are known by now or were never opened."""
         while self._assignments and self._assignments[0][0] < until_s:
             assigned_s, name = self._assignments.popleft()
             times_s = self._assigned.get(name)
@@ -68,7 +68,7 @@ class DeviceIndex:
                 self._place(name)
 
     def sessions(self, name: str) -> int:
-        """That a device works on, as far as is known here."""
+        """Return a device's sessions, as far as is known here."""
         return self._records[name].sessions + len(self._assigned.get(name, ()))
 
     def best(self, among: Sequence[str] | None = None) -> DeviceView | None:

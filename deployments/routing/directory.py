@@ -17,7 +17,7 @@ REMEMBERED = 65_536
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What is up, or what has changed since another snapshot.
+    """Endpoints that are up, or that have changed since another snapshot.
 
     version: grows with every change of membership or load.
     pools: replicas by pool name, always all of them.
@@ -60,7 +60,7 @@ class Directory:
 
     @property
     def snapshot(self) -> Snapshot:
-        """All that is up."""
+        """Return everything that is up."""
         return Snapshot(self.version, dict(self._pools), dict(self._devices), awaited=self._awaited)
 
     def count(self, pool: str) -> int:
@@ -74,7 +74,7 @@ class Directory:
         self._news = True
 
     def since(self, version: int) -> Snapshot:
-        """What has changed since that version; all that is up where that is not known."""
+        """Return the changes since that version; everything that is up if it is unknown."""
         if not self._first < version <= self.version:
             return self.snapshot
         devices, gone = {}, []

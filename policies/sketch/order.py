@@ -18,7 +18,7 @@ from tandem.policies.reader.quality import stall_s
 
 
 class Schedule(NamedTuple):
-    """When each sentence is expanded, in tokens of one sequence since the first began; sequences are equally fast.
+    """Start of each sentence, in tokens of one sequence since the first began; sequences are equally fast.
 
     starts: of each sentence.
     sequences: the sentences of each sequence, in order.

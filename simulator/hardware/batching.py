@@ -7,9 +7,9 @@ from typing import NamedTuple
 from tandem.simulator.hardware.timer import StepTimer
 
 SLOWER = 16.0
-"""How many times as long a step with a chunk may take as one without. Prefill then loses at most a sixteenth of its
-speed to decoding, so that longer chunks hardly shorten TTFT, and no token is delayed by more than sixteen steps. On
-GPUs that is 2,048 or 4,096 tokens, about vLLM's default."""
+"""Longest step with a chunk, relative to one without. Prefill then loses at most a sixteenth of its speed to decoding,
+so that longer chunks hardly shorten TTFT, and no token is delayed by more than sixteen steps. On GPUs that is 2,048 or
+4,096 tokens, about vLLM's default."""
 SEQUENCES, CONTEXT = 32, 1024  # of decoding beside the chunk
 SMALLEST, LARGEST = 32, 8192  # tokens of a chunk
 FAR = 4096  # tokens of context from which attention's growth is read

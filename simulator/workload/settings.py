@@ -34,7 +34,7 @@ class LengthDistribution(Strict):
 
 
 class Arrival(Strict):
-    """When requests come.
+    """Arrival process of requests.
 
     kind: poisson or interval, at `rate_per_s`; trace, as the trace says; closed, each user asks again after an answer.
     rate_per_s: requests a second (poisson, interval).
@@ -51,7 +51,7 @@ class Arrival(Strict):
 
 
 class Acceptance(Strict):
-    """Which drafted tokens the target accepts.
+    """Acceptance of drafted tokens by the target.
 
     kind: alpha, independently with one probability; recorded, as in runs of real models; trace, as the trace says.
     alpha: probability that a token is accepted (alpha).
@@ -66,7 +66,7 @@ class Acceptance(Strict):
 
 
 class WorkloadSettings(Strict):
-    """What is asked. What a trace's row says itself goes before `modes`, `readers` and `max_tokens`.
+    """Requests of a simulation. A trace's own columns take precedence over `modes`, `readers` and `max_tokens`.
 
     kind: trace, requests from the file at `path`; synthetic, drawn from `prompt` and `output`.
     path: a trace, see `workload.traces`.

@@ -72,7 +72,7 @@ class Load(NamedTuple):
 
 
 class World:
-    """Everything of one configuration, before anything is asked.
+    """Simulated system of one configuration, before the first request.
 
     engines: of the groups of targets, complete.
     servers: of the groups of targets, those that have gone included.
@@ -201,15 +201,15 @@ class World:
         return assignment
 
     async def plan(self, wanted: PlanRequest) -> SketchPlan:
-        """As Expansions.plan."""
+        """Plan a sketch, see Expansions.plan."""
         return await self.expansions.plan(wanted)
 
     async def place(self, wanted: PlaceRequest) -> Place | None:
-        """As Expansions.place."""
+        """Assign a place for an expansion, see Expansions.place."""
         return await self.expansions.place(wanted)
 
     def free(self, report: PlaceReport) -> None:
-        """As Expansions.free."""
+        """Free a place, see Expansions.free."""
         self.expansions.free(report)
 
     async def end(self, server: Server) -> None:

@@ -21,7 +21,7 @@ from tandem.training.sketch.preferences import sample
 from tandem.training.sketch.reward import RewardModel, Rows, rows
 
 QUESTIONS, TOGETHER = 8, 8
-"""Of a step, and the sketches of each."""
+"""Questions of a step, and sketches of each."""
 
 
 def advantages(worth: Tensor, batch: Rows, together: int) -> Tensor:
