@@ -1,4 +1,4 @@
-"""How a benchmark speaks: its options, progress while it runs, tables for people, and one JSON line at the end."""
+"""Output of benchmarks: options, progress while they run, tables, and one JSON line at the end."""
 
 from __future__ import annotations
 

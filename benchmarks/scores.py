@@ -1,4 +1,4 @@
-"""How good answers about the embedded family's world are; no model judges another."""
+"""Scores of answers about the embedded family's world; no model judges another."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ class EngineStopped(EngineError):
 
 
 class Sampling(msgspec.Struct, frozen=True, array_like=True):
-    """How output tokens are chosen. A session's randomness depends only on (seed, output position), so that a
+    """Choice of output tokens. A session's randomness depends only on (seed, output position), so that a
     preempted, moved or retried session repeats its tokens.
 
     max_tokens: most output tokens, including those of a log that the session was opened with.

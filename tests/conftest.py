@@ -1,4 +1,4 @@
-"""What the tests share: one Ray for the whole session, with the application of the checked-in YAML on it."""
+"""Fixtures of all tests: one Ray for the whole session, with the application of the checked-in YAML on it."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def pytest_pycollect_makeitem() -> Generator[None, Any, Any]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _cache(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """What was remembered before says nothing about the code."""
+    """Use an empty cache, so that no earlier entry hides a fault."""
     os.environ["TANDEM_CACHE"] = str(tmp_path_factory.mktemp("cache"))
 
 
@@ -79,7 +79,8 @@ class _Kept(logging.Handler):
 
 @pytest.fixture
 def serve_log() -> Iterator[list[logging.LogRecord]]:
-    """What goes into Serve's log, at the level that Serve sets. (It hides that from `caplog` once it is imported.)"""
+    """Yield the records of Serve's log, at the level that Serve sets. (It hides them from `caplog` once it is
+    imported.)"""
     logger, kept = logging.getLogger("ray.serve"), _Kept()
     level = logger.level
     logger.addHandler(kept)

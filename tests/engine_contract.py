@@ -1,4 +1,4 @@
-"""What every engine owes its callers. A test module runs `CHECKS` against its engines:
+"""Contract of every engine. A test module runs `CHECKS` against its engines:
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda c: c.__name__)
 async def test_contract(check, engine, prompt): await check(engine, prompt)
@@ -54,7 +54,7 @@ async def session(
 
 
 async def drain(s: Session) -> tuple[list[int], str | None]:
-    """Everything that generate still gives, and how it finished."""
+    """Return the rest of generate's tokens, and how it finished."""
     ids: list[int] = []
     finish = None
     async for tokens in s.generate():
@@ -355,7 +355,7 @@ async def forwards_in_parts_as_at_once(engine: Engine, _: list[int]) -> None:
 
 
 async def forgets_what_is_rolled_back(engine: Engine, _: list[int]) -> None:
-    """With the next states, and without any."""
+    """Continue after a roll-back with the next states, and without any."""
     rows, other = hidden(1), hidden(2)
     expected = await forwarded(engine, rows)
     async with session(engine, []) as s:
@@ -472,7 +472,7 @@ FORWARDING = [
     nothing_follows_cancel,
     a_cancelled_open_leaves_nothing_behind,
 ]
-"""Of CHECKS and beyond: what an engine owes that only forwards, in place of CHECKS. A prompt is passed for nothing."""
+"""Contract of an engine that only forwards, in place of CHECKS. Its prompt argument is unused."""
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""What every engine with a model owes its callers beyond `tests.engine_contract`: what it says, and how likely.
+"""Contract of every engine with a model beyond `tests.engine_contract`: its tokens and their probabilities.
 
 A test module runs `CHECKS` against its engines. They need a model whose next tokens are uncertain, an engine with fewer
 places than SESSIONS and a policy for them, and a KV cache that cannot hold PARKED times LONG tokens.
@@ -44,7 +44,7 @@ async def generates_what_it_verifies(engine: Engine, prompt: list[int]) -> None:
 
 
 async def penalties_count_the_whole_output(engine: Engine, prompt: list[int]) -> None:
-    """That which a session was opened with, as well."""
+    """Count the output that a session was opened with as well."""
     sampling = Sampling(
         max_tokens=24, ignore_eos=True, logprobs=20, presence_penalty=1.0, frequency_penalty=0.6
     )
@@ -82,7 +82,7 @@ async def samples_as_likely_as_the_model_says(engine: Engine, prompt: list[int])
 
 
 async def verifies_as_likely_as_the_model_says(engine: Engine, prompt: list[int]) -> None:
-    """What follows an accepted draft in the same verdict."""
+    """Check the distribution after an accepted draft in the same verdict."""
     prompt, likely, after = await _uncertain(engine, prompt)
 
     async def verified(seed: int, second: int) -> list[int]:
@@ -121,7 +121,7 @@ async def whoever_gives_way_says_the_same(engine: Engine, prompt: list[int]) -> 
 
 
 async def tells_of_its_work(engine: Engine, prompt: list[int]) -> None:
-    """Whoever sizes its pool sees what sessions want, who waits, and what has been done."""
+    """Autoscaling sees the sessions' demand, waiting sessions, and finished work."""
     before = await engine.stats()
     sampling = Sampling(max_tokens=120, ignore_eos=True, reader_rate=10.0)
     sessions = [await engine.open([20 + i, *prompt], sampling) for i in range(SESSIONS)]
@@ -193,7 +193,7 @@ async def scores_a_given_text(engine: Engine, prompt: list[int]) -> None:
 
 
 async def chooses_among_the_likeliest(engine: Engine, prompt: list[int]) -> None:
-    """With top_k, in generation and verification."""
+    """Use top_k, in generation and verification."""
     prompt, likely, after = await _uncertain(engine, prompt)
     allowed = {token for token, _ in after.top[:2]}
     seen = set()

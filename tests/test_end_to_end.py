@@ -187,7 +187,7 @@ async def test_a_race_is_run_and_paid_for(openai: AsyncOpenAI, http: httpx.Async
     assert stats["cost"]["joules"] > 0
 
     async def booked() -> bool:
-        """What a replica of the API did is on the account a moment later, whichever replica shows it."""
+        """Return whether usage is on the account, a moment later, whichever replica shows it."""
         account = (await http.get("/v1/account", params=own)).json()
         joules = account["device_joules"] - before["device_joules"]
         return account["requests"] == before["requests"] + 1 and joules >= stats["cost"]["joules"] * 0.999
@@ -257,7 +257,7 @@ async def test_a_client_that_leaves_stops_the_work_everywhere(
     await answer.close()
 
     async def all_quiet() -> bool:
-        """Nobody is there, and whoever was has been counted, which may be a little later."""
+        """Return whether no session is open and all were counted, which may be a little later."""
         now = await engines()
         return all(
             now[name].sessions == before[name].sessions == 0

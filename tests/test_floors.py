@@ -1,4 +1,5 @@
-"""The house's rules about imports: down only, in no circle, and neither Ray nor torch where virtual time runs.
+"""The house's rules: imports point down, in no circle, with neither Ray nor torch where virtual time runs; and
+docstrings begin with a verb or a noun.
 
 The floors are imported as `tandem.policies` and so on; here they go by their folders' names.
 """
@@ -7,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 import subprocess
 import sys
 import tomllib
@@ -32,7 +34,7 @@ FLOORS = (
     "benchmarks",
     "tests",
 )
-"""From the ground up. A module imports from its own floor and from those below."""
+"""Packages from the lowest up. A module imports from its own floor and from those below."""
 
 LIGHT = ("policies", "engine.core", "deployments.request", "deployments.modes", "simulator")
 """Packages that import neither of HEAVY, directly or through others of our modules."""
@@ -40,7 +42,7 @@ HEAVY = ("ray", "torch")
 APART = ("simulator.engines.vllm",)
 """Modules of LIGHT that may: vLLM's own scheduler, which brings torch along, and only simulations of vLLM import it."""
 LATE = {("simulator/runs/tasks.py", "ray")}
-"""What of HEAVY a file of LIGHT may import after all, inside a function."""
+"""Imports of HEAVY that a file of LIGHT may have, inside a function."""
 
 
 class Import(NamedTuple):
@@ -106,7 +108,7 @@ def imports(source: str) -> Iterator[Import]:
 
 @cache
 def all_imports() -> dict[str, list[Import]]:
-    """What each of our modules imports."""
+    """Return the imports of each of our modules."""
     return {
         name: list(imports((ROOT / file).read_text(encoding="utf-8"))) for name, file in modules().items()
     }
@@ -230,7 +232,43 @@ def loading() -> list[Breach]:
     return unimportable(LIGHT)
 
 
-RULES = (upward, bare, heavy, loading, circular)
+RIDDLE = re.compile(
+    r"(All that|Anybody|As|How|It|Its|No more|Nobody|Of|One more|So|Somebody|Such|That|The same|There|These|They"
+    r"|Those|In which|To which|What|Whatever|When|Where|Which|Who|Whoever|Whom|Whose)\b"
+)
+"""First words after which a docstring does not say what a thing is, does or returns."""
+
+
+def docstrings(source: str) -> Iterator[tuple[int, str]]:
+    """Yield line and text of every docstring in a module's source, those of attributes included."""
+    for node in ast.walk(ast.parse(source)):
+        for statement in getattr(node, "body", ()) if not isinstance(node, ast.Lambda | ast.IfExp) else ():
+            match statement:
+                case ast.Expr(value=ast.Constant(value=str(text))):
+                    yield statement.lineno, text.strip()
+
+
+def riddles(source: str, file: str = "") -> list[Breach]:
+    """Return the docstrings of a source that begin with RIDDLE."""
+    return [
+        Breach(file, line, f"begins a docstring with {found[0]!r}; begin with a verb or a noun")
+        for line, text in docstrings(source)
+        if (found := RIDDLE.match(text))
+    ]
+
+
+@cache
+def plain() -> list[Breach]:
+    """Docstrings of the whole tree, tests included, that begin with a riddle."""
+    files = (path for floor in FLOORS for path in sorted((ROOT / floor).rglob("*.py")))
+    return [
+        breach
+        for path in files
+        for breach in riddles(path.read_text(encoding="utf-8"), path.relative_to(ROOT).as_posix())
+    ]
+
+
+RULES = (upward, bare, heavy, loading, circular, plain)
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
@@ -303,6 +341,27 @@ def test_up_is_where_a_higher_floor_is(module: str, other: str, up: bool) -> Non
 def test_circles_are_found() -> None:
     assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"a", "d"}}) == [["b", "c", "b"], ["d", "d"]]
     assert circles({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        '"""Whoever reads this."""',
+        'class Limit:\n    """It ends."""',
+        'class Limit:\n    most = 1\n    """Of all sessions."""',
+        'async def end():\n    """What ends."""',
+        'if True:\n    def end():\n        """The same again."""',
+    ],
+)
+def test_docstrings_that_begin_with_riddles_are_found(source: str) -> None:
+    assert [breach.line for breach in riddles(source)] == [source.count("\n") + 1]
+
+
+def test_plain_docstrings_are_not() -> None:
+    source = (
+        '"""Items of a list."""\ndef whole():\n    """Whether nothing is left. What else?"""\n    x = "Of it"'
+    )
+    assert riddles(source) == []
 
 
 def test_what_needs_torch_cannot_be_imported_without() -> None:

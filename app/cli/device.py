@@ -82,7 +82,7 @@ async def _serve(settings: DeviceProgram, console: Console) -> None:
 
 
 def explain(console: Console, settings: DeviceProgram, device: Running) -> None:
-    """How to use it."""
+    """Print how to use the device."""
     own = f"{DeviceMode.name}, with its own model"
     modes = own if settings.bundle is None else f"{SplitMode.name}; while the cloud does not answer, {own}"
     console.print(f"The device's API: [bold]{device.address}/v1[/], model {settings.model!r}", soft_wrap=True)

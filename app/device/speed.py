@@ -1,4 +1,4 @@
-"""How fast a device's engines are, as seen when its program starts and they have nothing else to do."""
+"""Speed of a device's engines, measured when its program starts and they are idle."""
 
 from __future__ import annotations
 

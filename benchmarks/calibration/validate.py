@@ -1,4 +1,4 @@
-"""How far the hardware model is off on what it has not seen.
+"""Error of the hardware model on tables that it has not seen.
 
 Two ways: every third row of each table of dense operators and of attention is held out and interpolated; and every
 whole combination of GPU, model and tensor parallelism, and every table of all-reduces, is held out and predicted as one

@@ -36,9 +36,9 @@ class Sweep:
     moved: list[list[list[Moved]]] = field(default_factory=list)
 
     def cost_cut(self, device: int, best: bool = False) -> float:
-        """How much migration cuts from the cost at its best budget, mean over seeds.
+        """Return the share of the cost that migration saves at its best budget, mean over seeds.
 
-        best: if hand-overs took no time.
+        best: if migrations took no time.
         """
         cuts = [
             [1 - (m.usd_at_best if best else m.usd) / m.usd_without for m in seed]

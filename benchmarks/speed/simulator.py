@@ -1,4 +1,4 @@
-"""How fast the simulator is: 400 conversations, and 100,000, beside the commit before the rebuild.
+"""Speed of the simulator: 400 conversations, and 100,000, beside the commit before the rebuild.
 
     python -m benchmarks simulator [--rounds 5] [--requests 100000] [--large-rounds 1] [--base COMMIT]
 

@@ -1,4 +1,4 @@
-"""How fast the wire is between two processes, and how exact its emulated links are.
+"""Speed of the wire between two processes, and accuracy of its emulated links.
 
 Speculative rounds go the whole way: RemoteEngine.verify here, a NullEngine's verify there. Hidden states
 go up as frames of 1 MB to an engine that answers with a small one. Links: the median round trip of single

@@ -127,7 +127,7 @@ class Device:
         return max(shared_prefix(prompt, other) for other in (*kept, self._last_prompt))
 
     def record(self, name: str, address: str = "", rtt_s: float = 0.0) -> DeviceRecord:
-        """How it is doing, for a registry."""
+        """Return its state, for a registry."""
         speed = self.speed
         return DeviceRecord(
             name=name,

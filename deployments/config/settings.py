@@ -126,7 +126,7 @@ class LimitSettings(Strict):
 
 
 class RouterSettings(Strict):
-    """How a request finds its mode and its endpoints.
+    """Assignment of a mode and endpoints to requests.
 
     collaboration: chooses mode and device.
     routing: chooses the replica.

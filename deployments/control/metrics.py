@@ -192,7 +192,7 @@ class Metrics:
 
 
 class _Gauges(Collector):
-    """How things stand whenever somebody asks: what is gone is not listed any more."""
+    """Collector of present states, without series of what is gone."""
 
     def __init__(self, model: str, snapshot: Callable[[], Snapshot], waiting: Callable[[], int]) -> None:
         self._model, self._snapshot, self._waiting = model, snapshot, waiting

@@ -49,9 +49,9 @@ from tandem.engine.base import EngineError
 logger = logging.getLogger("ray.serve")
 
 KEEP_S = 10.0
-"""How often what was measured is written down, if it has changed."""
+"""Interval at which changed measurements are written."""
 TELL_S = 0.5
-"""How often the scheduler is told what requests wait for."""
+"""Interval of the reports of waiting requests to the scheduler."""
 ANSWER_S = 5.0
 """The scheduler answers within that, or is not there."""
 Ended = int | Report | Observation

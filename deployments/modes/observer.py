@@ -11,7 +11,7 @@ from tandem.engine.base import Draft, EngineError
 from tandem.policies.speculation.history import PairHistory
 
 EVERY_S = 0.25
-"""How old what is known may become before somebody is asked."""
+"""Greatest age of an observation before a new one is requested."""
 
 
 class Observer:

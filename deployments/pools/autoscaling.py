@@ -17,7 +17,7 @@ from tandem.policies.autoscaling import (
 )
 
 EVERY_S = 1.0
-"""How often replicas tell of themselves, and a pool's size is decided."""
+"""Interval of replicas' reports and of decisions on a pool's size."""
 WAITING = "waiting"
 """Name of a replica's share of the requests that wait for a replica."""
 

@@ -129,7 +129,7 @@ class Edge:
         internal_kv._internal_kv_put(self._key, self._owner, overwrite=True)
 
     def want(self, hosts: Sequence[HostSettings]) -> None:
-        """These, and no others, from the next look on."""
+        """Set the hosts that should run, from the next reconciliation on."""
         self._hosts = {self._actor_name(host): host for host in hosts}
 
     async def tend(self) -> None:

@@ -1,1 +1,1 @@
-"""How one request is carried: executor, endpoint sessions, time limits, token log. No Ray in here."""
+"""Execution of one request: jobs, endpoint sessions, timeouts, token log. No Ray in here."""

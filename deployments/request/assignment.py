@@ -164,7 +164,7 @@ Endpoints = Mapping[str, EndpointInfo]
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """How a request is to be served.
+    """Assignment of a request.
 
     mode: its name in `deployments.modes.MODES`.
     endpoints: by role.

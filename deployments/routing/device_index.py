@@ -32,7 +32,7 @@ class DeviceIndex:
         return self._records
 
     def replace(self, records: Mapping[str, DeviceRecord]) -> None:
-        """These are all that there are."""
+        """Replace all records."""
         self._assigned.clear()
         self._assignments.clear()
         self._records, self._keys = dict(records), {}
@@ -41,7 +41,8 @@ class DeviceIndex:
         self._rebuild()
 
     def change(self, records: Mapping[str, DeviceRecord], gone: Iterable[str]) -> None:
-        """These have come or changed, and know of what was assigned to them before; those have gone."""
+        """Update records that have come or changed, which include their assignments so far, and drop those that have
+        gone."""
         for name in gone:
             self._records.pop(name, None)
             self._keys.pop(name, None)

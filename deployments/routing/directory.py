@@ -68,7 +68,7 @@ class Directory:
         return len(self._pools.get(pool, ()))
 
     def expect(self, devices: Iterable[str]) -> None:
-        """These, and no others, are to come back when they go, from the next update on."""
+        """Set the devices that are expected to come back when they go, from the next update on."""
         self._expected = frozenset(devices)
         self._awaited = self._expected - self._devices.keys()
         self._news = True

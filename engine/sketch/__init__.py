@@ -1,4 +1,4 @@
-"""How models are asked for sketches and expansions, and how what they wrote is read."""
+"""Sketches: prompts that ask models for sketches and expansions, and parsers of their output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much of a prompt the hidden states that leave a device give away, as attacks have measured it (leakage.json)."""
+"""Leakage: how much of a prompt its hidden states reveal, as attacks have measured it (leakage.json)."""
 
 from __future__ import annotations
 

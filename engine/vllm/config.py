@@ -1,4 +1,4 @@
-"""How a vLLM engine is set up, and what of it vLLM is told in its own words."""
+"""Settings of a vLLM engine, and their translation to vLLM's own."""
 
 from __future__ import annotations
 

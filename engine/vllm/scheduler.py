@@ -200,7 +200,7 @@ class TandemScheduler(Scheduler):
         super()._preempt_request(request, *args, **options)
 
     def _queue(self, requests: Iterable[Request]) -> None:
-        """These wait, and in this order."""
+        """Replace the waiting requests, in this order."""
         self.waiting.clear()
         self.waiting.extend(requests)
 
@@ -249,7 +249,7 @@ def _windows(scheduled: SchedulerOutput, made: ModelRunnerOutput) -> int:
 
 
 def _replay(request: Request, output: Sequence[int]) -> None:
-    """These last tokens of the request's prompt are output of earlier."""
+    """Mark these last tokens of the request's prompt as output of an earlier request."""
     if not output:
         return
     del request.prompt_token_ids[-len(output) :]

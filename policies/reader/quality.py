@@ -90,7 +90,7 @@ class ReaderStream:
 
 @dataclass(frozen=True)
 class Quality:
-    """How well streams were served. Figures per second are 0 if span_s is.
+    """Quality of service over several streams. Figures per second are 0 if span_s is.
 
     requests, tokens: counts.
     span_s: from the first arrival to the last token of all.

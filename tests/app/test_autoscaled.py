@@ -60,14 +60,14 @@ async def http(address: str) -> AsyncIterator[httpx.AsyncClient]:
 
 
 async def replicas(http: httpx.AsyncClient) -> int:
-    """Of the verifier, that are up; none of them need be."""
+    """Return the running replicas of the verifier, perhaps 0."""
     ready = await http.get("/readyz")
     assert ready.status_code == 200, ready.text
     return int(ready.json()["verifier"])
 
 
 async def until(http: httpx.AsyncClient, count: int, within_s: float = 90.0) -> None:
-    """There are so many."""
+    """Wait until there are `count` replicas."""
     began_s = time.monotonic()
     while (there := await replicas(http)) != count:
         assert time.monotonic() - began_s < within_s, f"{there} replicas, not {count}"
@@ -75,7 +75,7 @@ async def until(http: httpx.AsyncClient, count: int, within_s: float = 90.0) -> 
 
 
 class Load:
-    """So many clients that ask again and again. answers: how many there have been."""
+    """Clients that repeat requests. answers: number of answers so far."""
 
     def __init__(self, http: httpx.AsyncClient, clients: int) -> None:
         self._http, self._clients = http, clients

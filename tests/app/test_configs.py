@@ -51,7 +51,7 @@ def arguments(deployment: dict[str, Any]) -> dict[str, Any]:
 
 
 def replaced(value: Any, files: dict[str, str]) -> Any:
-    """The same settings with small sizes, and with other files in the place of those that are not here."""
+    """Return the settings with small sizes, and with available files in place of missing ones."""
     if isinstance(value, dict):
         return {key: SMALL.get(key, replaced(item, files)) for key, item in value.items()}
     if isinstance(value, list):
@@ -187,7 +187,7 @@ def test_who_asks_for_no_gpu_sees_none() -> None:
 @pytest.mark.alone  # two engines at once leave nothing of a small machine to others' time limits
 @pytest.mark.timeout(600)
 def test_the_gpu_file_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With tiny models and sizes; all the rest is as it stands. Where there are no GPUs, Ray believes in two."""
+    """Use tiny models and sizes, and the other settings as they are. On a machine without GPUs, Ray is told of two."""
     if not HAS_GPU:
         monkeypatch.setenv("RAY_OVERRIDE_RESOURCES", '{"GPU": 2}')
     certificate, key = make_certificate(tmp_path)

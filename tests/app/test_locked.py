@@ -36,7 +36,7 @@ NULL: dict[str, Any] = {"kind": "null", "capacity": 2, "tokens_per_s": 50}
 
 
 def settings(ledger: Path) -> dict[str, Any]:
-    """Of an application without models, whose verifier has two places."""
+    """Return settings of an application without models, whose verifier has two places."""
     return {
         "verifier": {"engine": NULL},
         "drafter": {"replicas": 0},
@@ -90,14 +90,14 @@ async def made(
 
 
 async def scraped(http: httpx.AsyncClient, headers: dict[str, str]) -> dict[tuple[Any, ...], float]:
-    """What Prometheus gets from whichever replica of the API answers."""
+    """Return the metrics from any replica of the API."""
     reply = (await http.get("/metrics", headers=headers)).raise_for_status()
     families = text_string_to_metric_families(reply.text)
     return {(s.name, *sorted(s.labels.items())): s.value for family in families for s in family.samples}
 
 
 def logged(cluster: LocalRay, deployment: str, app: str) -> list[str]:
-    """What all its replicas have written, those of other tests among them."""
+    """Return the logs of all its replicas, those of other tests included."""
     return [log.read_text() for log in cluster.folder.rglob(f"replica_{app}_{deployment}_*.log")]
 
 

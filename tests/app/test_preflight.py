@@ -1,4 +1,4 @@
-"""What cannot work is found before anything is started, and said in one line."""
+"""Preflight: settings that cannot work are refused before anything starts, in one line."""
 
 from __future__ import annotations
 

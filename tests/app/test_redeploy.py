@@ -48,13 +48,13 @@ def settings(tls: dict[str, Path], capacity: int = 1024, *devices: str) -> dict[
 
 
 def deploy(changed: dict[str, Any]) -> None:
-    """As `serve deploy` does it with another `args`: every deployment is replaced. Returns when all of it is done."""
+    """Deploy as `serve deploy` with another `args`: every deployment is replaced. Returns when all of it is done."""
     serve.run(build(Settings.model_validate(changed)), name=APP, route_prefix=f"/{APP}")
 
 
 @pytest.fixture(scope="module")
 def tls(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Of the wire, for once."""
+    """Return the wire's TLS files, used here alone."""
     certificate, key = make_certificate(tmp_path_factory.mktemp("tls"))
     return {"certificate": certificate, "key": key, "authority": certificate}
 
@@ -120,7 +120,7 @@ async def test_no_request_fails_and_no_stream_breaks(http: httpx.AsyncClient, tl
 
 @pytest.mark.parametrize("part", [CONTROLLER, "Scheduler", "Router"])
 async def test_no_stream_needs_the_control_plane(http: httpx.AsyncClient, part: str) -> None:
-    """With the limits of production; new requests wait until it is back."""
+    """Use production's timeouts; new requests wait until it is back."""
     await devices(http, "a")
     streams = many_streams(http)
     await under_way(MANY)

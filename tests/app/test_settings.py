@@ -38,7 +38,7 @@ def test_the_checked_in_yaml_holds() -> None:
 
 
 def test_an_application_without_settings_is_not_built() -> None:
-    """As `serve deploy` and `serve run` would build it: for them a misspelt `args` is none."""
+    """Build as `serve deploy` and `serve run` do: for them a misspelt `args` means no settings."""
     with pytest.raises(ValueError, match="is `args` misspelt"):
         call_user_app_builder_with_args_if_necessary(build, {})
     assert call_user_app_builder_with_args_if_necessary(build, {"model": "tandem"})

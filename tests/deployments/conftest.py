@@ -15,7 +15,7 @@ PAIR = {"replicas": 2, "engine": {"kind": "null", "mistake_every": 5}}
 
 @pytest.fixture(scope="session")
 def profiles_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the routers of `pairs` keep what they have measured."""
+    """Return the file in which the routers of `pairs` keep their measurements."""
     return tmp_path_factory.mktemp("profiles") / "profiles.json"
 
 

@@ -159,7 +159,7 @@ class World:
         return self.assigner.experience
 
     def list_pool(self, pool: str, *endpoints: EndpointInfo) -> None:
-        """These are all of the pool's replicas."""
+        """Set all of the pool's replicas."""
         self.snapshot = replace(self.snapshot, pools={**self.snapshot.pools, pool: endpoints})
         self.assigner.see(self.snapshot)
 
@@ -200,7 +200,7 @@ class World:
 
 
 def reference(prompt: Sequence[int], max_tokens: int) -> list[int]:
-    """What a null engine says after `prompt`."""
+    """Return a null engine's tokens after `prompt`."""
     engine, output = NullEngine(), list[int]()
     for _ in range(max_tokens):
         output.append(engine.next_token(prompt, output))

@@ -113,7 +113,7 @@ class Answer:
 
     @property
     def moved(self) -> bool:
-        """It went on elsewhere because an endpoint failed."""
+        """Whether it went on elsewhere because an endpoint failed."""
         raced = Racing.of(self.stats)
         return self.stats.replans + raced.failovers + raced.migrations_failed > 0
 
@@ -183,7 +183,7 @@ class World:
         return self._assigner.assign(wishes)
 
     def _lost(self, gone: EndpointInfo) -> None:
-        """As scheduler and router do: devices at an address that is gone are not there until they register again."""
+        """Unlist devices at a lost address until they register again, as scheduler and router do."""
         if gone.device and self._directory.lost(gone.name, gone.address, 0.0):
             self._assigner.see(self._directory.snapshot)
 

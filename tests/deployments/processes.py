@@ -40,7 +40,7 @@ class EndpointProcess:
 
     @classmethod
     def replica(cls, pool: str) -> EndpointProcess:
-        """Of a pool: the target as verifier, its middle as such, the small model as drafter."""
+        """Return a replica of a pool: the target as verifier, its middle as such, the small model as drafter."""
         return cls(pool, _serve_replica)
 
     @classmethod
@@ -50,7 +50,7 @@ class EndpointProcess:
 
     @property
     def address(self) -> str:
-        """Where it listens, once it does."""
+        """Address at which it listens, once it does."""
         if not self._address:
             if not self._pipe.poll(START_S):
                 raise TimeoutError(f"{self.engine} did not start within {START_S:g} s")
@@ -71,7 +71,7 @@ class EndpointProcess:
         self._pipe.send("drain")
 
     def exit_code(self, patience_s: float = 10.0) -> int | None:
-        """How it ended (minus the signal's number, if by one); None if it does not."""
+        """Return its exit code (negative signal number if killed); None if it still runs."""
         self._process.join(patience_s)
         return self._process.exitcode
 

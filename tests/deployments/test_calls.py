@@ -34,7 +34,7 @@ class Divider:
 
 
 class Handle:
-    """As Serve's: what a replica raises arrives in a RayTaskError."""
+    """Handle like Serve's: a replica's error arrives in a RayTaskError."""
 
     deployment_name = "Divider"
 

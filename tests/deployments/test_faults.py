@@ -55,7 +55,7 @@ def prompts() -> Prompts:
 
 @pytest.fixture(scope="module")
 def expected(fleet: Fleet, prompts: Prompts) -> Ids:
-    """What the target says undisturbed."""
+    """Return the target's undisturbed answers."""
 
     async def undisturbed() -> list[list[int]]:
         async with World(fleet) as world:
@@ -113,7 +113,7 @@ async def check(
 
 
 async def check_each_run(world: World, answers: Sequence[Answer]) -> None:
-    """Whoever said some tokens in a row would say the same again after the prompt and what came before them."""
+    """Check each run of one endpoint's tokens: after the prompt and what came before, its model gives them again."""
     models = {Origin.CLOUD: await world.engine("verifier-1"), Origin.DEVICE: await world.engine("drafter-0")}
 
     async def check_run(answer: Answer, origin: Origin, begin: int, end: int) -> None:
@@ -128,7 +128,7 @@ async def check_each_run(world: World, answers: Sequence[Answer]) -> None:
 
 
 async def check_nothing_is_open(world: World, fleet: Fleet, cut: str | None = None) -> None:
-    """At the endpoints that live. One that was cut off may still be learning of it."""
+    """Check that the endpoints that live have no open session. One that was cut off may still be learning of it."""
     for name in fleet.alive():
         engine = await world.engine(name)
         async with asyncio.timeout(5.0):
@@ -220,7 +220,7 @@ async def test_a_replica_is_drained(
     mode: str,
     victim: str,
 ) -> None:
-    """It has less time than the answers take, so they must move."""
+    """The drain is shorter than the answers, so they must move."""
     process = fleet[victim]
     async with World(fleet, outer=outer(mode)) as world:
         answers = await world.answers(mode, prompts, [process.drain])

@@ -1,4 +1,4 @@
-"""With the time limits of production, in virtual time: stalls that nothing announces, and endpoints that are full."""
+"""Silent stalls and full endpoints, with production's timeouts in virtual time."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Answer:
 
     @property
     def stall_s(self) -> float:
-        """What the reader waited with nothing left to read."""
+        """Return the reader's wait with an empty buffer."""
         dry_s, waited_s = self.times_s[0], 0.0
         for time_s in self.times_s:
             waited_s += max(0.0, time_s - dry_s)

@@ -1,4 +1,4 @@
-"""What several tests of the documents need."""
+"""Fixtures of the documents' tests."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ADDED = "two_choices"
 
 @pytest.fixture
 def added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Its snippet as a module of the package `policies`, for the time of a test."""
+    """Add its snippet as a module of the package `policies`, for the time of a test."""
     (code,) = fenced(ROOT / "docs" / "policies.md", "python")
     (tmp_path / f"{ADDED}.py").write_text(code, encoding="utf-8")
     monkeypatch.setattr(policies, "__path__", [*policies.__path__, str(tmp_path)])

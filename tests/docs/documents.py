@@ -20,12 +20,12 @@ def text(document: Path) -> str:
 
 
 def name(value: object) -> str:
-    """Of a document, for the ids of tests; anything else is named by its first word."""
+    """Return a document's name for the ids of tests; of other values, the first word."""
     return str(value.relative_to(ROOT)) if isinstance(value, Path) else str(value).split()[0]
 
 
 def fenced(document: Path, language: str) -> list[str]:
-    """Its blocks between fences, of a language; "": none is named."""
+    """Return its fenced blocks of a language; "" for those without."""
     return [block for kind, block in _FENCED.findall(text(document)) if kind == language]
 
 
@@ -42,6 +42,6 @@ def shell(document: Path) -> list[str]:
 
 
 def inline(document: Path, first: str) -> list[str]:
-    """What is quoted in its sentences and begins with these words; quotes may go over two lines."""
+    """Return its inline quotes that begin with these words; quotes may go over two lines."""
     quotes = re.findall(r"`([^`]+)`", _FENCED.sub("", text(document)))
     return [" ".join(quote.split()) for quote in quotes if quote.startswith(first)]

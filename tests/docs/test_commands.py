@@ -24,7 +24,7 @@ EXAMPLE = ROOT / "simulator" / "examples" / "pool.yaml"
 
 
 def arguments(line: str) -> list[str]:
-    """Of a command as it is written for people: without comment, with a file where FILE stands."""
+    """Return a documented command's arguments: without comment, with a file in place of FILE."""
     line = re.sub(r"\[(--.*?)\]", r"\1", line).replace(" …", "")
     return shlex.split(re.sub(r"FILE(\.yaml)?", str(EXAMPLE), line), comments=True)
 

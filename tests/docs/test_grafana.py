@@ -21,7 +21,7 @@ METRIC = re.compile(r"\b(?:vllm:|tandem_)\w+")
 
 
 def expressions() -> Iterator[str]:
-    """Of all panels and variables."""
+    """Yield the expressions of all panels and variables."""
     for panel in BOARD["panels"]:
         yield from (target["expr"] for target in panel["targets"])
     yield from (v["query"] for v in BOARD["templating"]["list"] if v["type"] == "query")

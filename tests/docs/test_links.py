@@ -11,13 +11,13 @@ from tests.docs.documents import DOCUMENTS, ROOT, name, text
 
 
 def links(document: Path) -> list[str]:
-    """Those to files of the repository."""
+    """Return its links to files of the repository."""
     found = re.findall(r"\]\(([^)\s]+)\)", text(document))
     return [link for link in found if not re.match(r"https?:", link)]
 
 
 def anchors(document: Path) -> set[str]:
-    """What GitHub calls its headings."""
+    """Return GitHub's anchors of its headings."""
     headings = re.findall(r"^#+ (.*)$", text(document), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 

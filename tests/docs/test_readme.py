@@ -30,7 +30,7 @@ def test_it_names_the_modes(mode: str) -> None:
 
 
 def test_it_shows_what_tandem_up_prints(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From a clean clone, where `make up` has made `.venv`."""
+    """Run from a clean clone, where `make up` has made `.venv`."""
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(sys, "executable", str(ROOT / ".venv" / "bin" / "python"))
     plan = read(CONFIG)

@@ -1,4 +1,4 @@
-"""What crosses the protocol comes out as it went in."""
+"""Messages of the protocol survive encoding and decoding."""
 
 from __future__ import annotations
 

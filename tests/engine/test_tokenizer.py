@@ -202,7 +202,7 @@ def normalising():
 
 
 def test_a_normaliser_changes_no_bytes():
-    """What it would change is spelt out byte by byte; the other words keep their tokens."""
+    """Normalised words are encoded byte by byte; the other words keep their tokens."""
     tokenizer = normalising()
     assert tokenizer.decode(tokenizer.encode("e\u0301")) == "é"  # so it does normalise
     encoded = tokenizer.encode_bytes("the cat e\u0301 the cat".encode())

@@ -41,7 +41,7 @@ both_ways = pytest.mark.parametrize(("source", "target"), DIRECTIONS.values(), i
 
 
 def pushed(ids: Sequence[int], source: Tokenizer, target: Tokenizer) -> list[list[int]]:
-    """What a new Retokeniser gives for each token by itself, and at the end."""
+    """Return a new Retokeniser's output for each token by itself, and at the end."""
     retokeniser = Retokeniser(source, target)
     return [retokeniser.push([token]) for token in ids] + [retokeniser.flush()]
 
@@ -70,7 +70,7 @@ def test_bytes_are_conserved_at_every_cut_of_a_text(source: Tokenizer, target: T
 
 
 def prompt_sets() -> list[str]:
-    """From each set of prompts 12 texts spread over it, up to 200 characters each."""
+    """Return 12 texts spread over each set of prompts, up to 200 characters each."""
     assert DATA is not None
     chosen = []
     files = sorted([*(DATA / "prompts").iterdir(), *(DATA / "dsd_traces/prompts").iterdir()])

@@ -1,6 +1,6 @@
-"""What every policy of every family owes whoever asks it, over all that are registered.
+"""Contract of the policies of every family, over all that are registered.
 
-Its decisions are valid, follow from what it was shown, and change nothing of that. What a policy does beyond is tested
+Decisions are valid, follow from the state, and do not change it. What a policy does beyond is tested
 in its family's file.
 """
 

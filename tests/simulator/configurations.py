@@ -44,5 +44,5 @@ def split(**changes: Any) -> dict[str, Any]:
 
 
 def config(**changes: Any) -> Config:
-    """The same, read."""
+    """Parse the raw configuration."""
     return parse(raw(**changes))

@@ -59,7 +59,7 @@ class Watched(World):
 def at_once(
     budget: float, side: Side, dispatch: str, many: int = 50, rounds: int = 6
 ) -> tuple[Watched, list[Answer]]:
-    """So many requests at once, again and again: each as soon as the last ones are over."""
+    """Simulate `many` requests at once, repeatedly: each as soon as the last ones are over."""
     random = Random(7)
     world = Watched(
         config(

@@ -94,7 +94,7 @@ def test_endpoints_are_full_at_times(outcomes: list[Outcome]) -> None:
 
 
 def test_a_fault_without_effect_has_not_happened() -> None:
-    """What is broken cannot break again, nor can what is not there."""
+    """Broken or missing victims cannot break."""
     world = FragileWorld(config(targets=[{**TARGET, "count": 2, "call_s": 0.001}]))
     saboteur = Saboteur(world)
 
@@ -170,7 +170,7 @@ def test_a_successor_has_as_long_as_anybody_for_its_first_token() -> None:
 
 
 def seen(seed: int) -> list[tuple[object, ...]]:
-    """All that clients see of a run, to the last bit."""
+    """Return everything that clients see of a run, to the last bit."""
     answers = play(seed).answers
     return [(a.number, a.finish, a.failure, tuple(a.ids or ()), tuple(a.times_s or ())) for a in answers]
 
@@ -233,7 +233,7 @@ def test_reservations_without_a_limit_are_seen(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_limits_that_nobody_heeds_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the other endpoint stalls or is full."""
+    """The other endpoint stalls or is full."""
     monkeypatch.setattr(Race, "may_start", lambda race, side, sent: True)
     assert breaks("was to take in 0 tokens", 2031)
 
@@ -250,7 +250,7 @@ def test_readers_who_are_kept_waiting_are_seen(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_sessions_that_do_not_outlive_an_absence_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a device that is away takes the cloud for late."""
+    """A disconnected device takes the cloud for late."""
     monkeypatch.setattr(Path, "is_parted", property(lambda path: False))
     assert breaks("was not resumed", 2007)
 

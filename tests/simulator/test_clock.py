@@ -172,7 +172,7 @@ def test_nothing_left_to_happen_is_a_deadlock():
 def test_what_goes_on_for_ever_is_a_live_lock(
     period_s: float, says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At one moment, and with time going by."""
+    """Callbacks repeat at one moment, and as time goes by."""
     monkeypatch.setattr("tandem.simulator.clock.MOST_AT_ONCE", 100)
     loop = VirtualLoop()
     loop.most_events = 1000

@@ -276,7 +276,7 @@ class _Watched:
 
 
 def frozen(value: Any) -> Any:
-    """All that a policy is shown, as it is now. Functions are asked about everybody."""
+    """Return the present state shown to a policy. Functions are called for every argument."""
     if isinstance(value, (str, int, float, bytes, type(None))):
         return value
     if isinstance(value, np.ndarray):

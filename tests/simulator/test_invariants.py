@@ -1,4 +1,4 @@
-"""What the simulator promises (the numbers are those of `simulator`; of the fourth, see `test_foresight`)."""
+"""Promises of the simulator (numbered as in `simulator`; for the fourth, see `test_foresight`)."""
 
 from __future__ import annotations
 
@@ -252,7 +252,7 @@ def _counted(engine: type[Any], calls: Counter[type]) -> Callable[[Any], Awaitab
 
 @pytest.mark.parametrize("tokens", [0, 1, 4, 64, 1000])
 def test_5_a_frame_is_about_as_large_as_the_wires(tokens: int) -> None:
-    """With a vocabulary of more than 65,536 words."""
+    """Use a vocabulary of more than 65,536 words."""
     ids = pack_ids([100_000 + i for i in range(tokens)])
     session, seq, engine = 2**40, 5_000, "phone-17"
     for frame in (

@@ -1,4 +1,4 @@
-"""What queueing theory and the arithmetic of speculation say must come out of the simulated engine."""
+"""Agreement of the simulated engine with queueing theory and the arithmetic of speculation."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def test_alone(dispatch: str, origin: Origin, first_s: float, used: Used) -> Non
 
 @pytest.mark.parametrize("reader", ["device", "cloud"])
 def test_a_device_alone_takes_as_long_in_its_own_mode(reader: str) -> None:
-    """With the link and the first decode step, which the first simulator forgot in mode device."""
+    """Include the link and the first decode step, which the first simulator forgot in mode device."""
     devices = [{**DEVICE, "sessions": 2, "link": {"rtt_ms": 20}}]
     settings = {"reader": reader, "devices": devices, "targets": [SERVER], "history": True}
     racing = {"dispatch": {"name": "device"}, "migration": {"name": "never"}}

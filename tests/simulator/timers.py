@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Linear:
-    """So long a step, plus so long a position and a token of context; keeps what it was asked."""
+    """Step timer, linear in positions and tokens of context; keeps its arguments."""
 
     step: float = 0.02
     token: float = 0.001

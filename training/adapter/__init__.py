@@ -1,1 +1,1 @@
-"""How the adapter of a split model is made: what it learns from, its distillation, and what its drafts are worth."""
+"""Training of a split model's adapter: its texts, its distillation, and its evaluation."""

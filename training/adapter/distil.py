@@ -24,7 +24,7 @@ from tandem.training.family.train import CLIP, schedule
 W_CE = 0.1
 """Weight of the cross-entropy in HAT's loss."""
 VISITS, TOGETHER = 3, 25
-"""How often a batch is learnt from, and among how many."""
+"""Visits of each batch, and batches that take turns."""
 
 
 def kl(f_l: Tensor, f_s: Tensor, h_l: Tensor, h_s: Tensor) -> Tensor:

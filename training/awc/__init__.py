@@ -1,1 +1,1 @@
-"""How AWC's network is trained: scenarios, sweeps of the simulator, fitting."""
+"""Training of AWC's network: scenarios, sweeps of the simulator, fitting."""

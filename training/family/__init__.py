@@ -1,1 +1,1 @@
-"""How the embedded model family is made: its world, tokenizers, training and evaluation."""
+"""Training of the embedded model family: its world, tokenizers, training and evaluation."""

@@ -1,4 +1,4 @@
-"""How quick the family is in the torch engine: `python -m training.family.speed`.
+"""Speed of the family in the torch engine: `python -m training.family.speed`.
 
 Prints a table, and as its last line one JSON object with the medians. The models take turns in every round.
 """

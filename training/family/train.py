@@ -48,7 +48,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class Plan:
-    """How a model is trained: stages in order, batches of `rows` x `length` tokens, and the seed."""
+    """Plan of a training: stages in order, batches of `rows` x `length` tokens, and the seed."""
 
     stages: tuple[Stage, ...]
     rows: int = 4

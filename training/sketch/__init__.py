@@ -1,1 +1,1 @@
-"""How the cloud's model is tuned to shorter sketches (PICE): supervised, a reward from preferences, reinforcement."""
+"""Tuning of the cloud's model to shorter sketches (PICE): supervised, a reward from preferences, reinforcement."""

@@ -25,7 +25,7 @@ QUESTIONS, TOGETHER = 8, 8
 
 
 def advantages(worth: Tensor, batch: Rows, together: int) -> Tensor:
-    """How much better than in the question's other sketches the line of a token is: [rows, length].
+    """Return the advantage of each token's line over the question's other sketches: [rows, length].
 
     worth: of each line, where it ends; together: sketches of each question, which are neighbouring rows. Each line
     answers for itself: what later lines make of it is neglected.

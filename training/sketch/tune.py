@@ -32,7 +32,7 @@ HELD = 10
 
 @dataclass(frozen=True)
 class Plan:
-    """How the target is tuned.
+    """Plan of the tuning.
 
     rank: of the change of each matrix.
     shortened: sketches to imitate.

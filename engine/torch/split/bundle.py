@@ -156,8 +156,8 @@ def read(folder: Path) -> Bundle:
 
 
 def describe(model: Path, first: int) -> SplitInfo:
-    """How the model of a folder is split before layer `first`. Reads all of it for the checksum, unless that was done
-    before and the folder is as it was."""
+    """Return the split of a folder's model before layer `first`. Reads all of it for the checksum, unless that was
+    done before and the folder is unchanged."""
     config = shape(model, read_config(model))
     _check_first(first, config.layers)
     files = [model / "config.json", *_weights(model)]

@@ -120,7 +120,7 @@ async def sharing(coalescer: ChunkCoalescer, backend: NullBackend) -> AsyncItera
 
 
 async def test_later_tokens_are_gathered(backend):
-    """With an hour between chunks there are two: the first token, and at the end all the others."""
+    """An hour between chunks leaves two: the first token, and at the end all the others."""
     async with sharing(ChunkCoalescer(chunks_per_s=1 / 3600), backend) as openai:
         chunks = [chunk async for chunk in await openai.chat.completions.create(**CHAT)]
     assert [c.choices[0].delta.content for c in chunks] == ["Z", SAYS[1:]]

@@ -201,7 +201,7 @@ def test_bench_is_of_the_keys_account(url, backend):
 
 
 def test_keys(url, monkeypatch):
-    """As docs/operations.md shows them."""
+    """Run the commands that docs/operations.md shows."""
     monkeypatch.setenv("TANDEM_URL", url)
     assert "this machine alone" in run(cli, ["keys", "list"]).stdout
     refused = run(cli, ["keys", "make", "web-app"])

@@ -116,7 +116,7 @@ def test_a_sweep_shows_every_combination_and_keeps_it(file: Path, tmp_path: Path
 
 
 def test_a_sweep_is_drawn(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was set is this sweep's, also where the file knows the simulation by other settings."""
+    """The varied settings are this sweep's, even if the file knows the simulation by other settings."""
     monkeypatch.setattr(
         "tandem.simulator.runs.tasks.ray_map", lambda function, items, chunk: map(function, items)
     )

@@ -1,4 +1,4 @@
-"""What tests of a device's program ask it and the cloud."""
+"""Requests of tests to a device's program and to the cloud."""
 
 from __future__ import annotations
 

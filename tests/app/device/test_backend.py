@@ -1,4 +1,4 @@
-"""What stands behind a device's API, without a cloud."""
+"""Backend of a device's API, without a cloud."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def uplink() -> Uplink:
 
 @pytest.fixture
 def backend(uplink: Uplink) -> DeviceBackend:
-    """Of a device whose own model is not split."""
+    """Return the backend of a device whose own model is not split."""
     device, speaks = Device(NullEngine(), load_profile("native")), Tokenizer.load(family.path("target"))
     settings = DeviceProgram.model_validate(LEAST)
     return DeviceBackend(settings, device, lambda: device.record(""), speaks, None, speaks, uplink)
 
 
 async def test_who_asks_is_the_devices_key(backend: DeviceBackend, uplink: Uplink) -> None:
-    """As soon as the cloud has said which that is; a request may name the device, or not."""
+    """The cloud names the key once it is connected; a request may name the device, or not."""
     caller = await backend.caller(None)
     assert caller is not None
     assert caller.account == ANONYMOUS
@@ -169,7 +169,7 @@ async def test_when_the_cloud_dies_the_device_answers_what_names_no_mode(
 
 @in_virtual_time
 async def test_only_what_names_no_mode_is_kept_from_a_cloud_that_is_slow() -> None:
-    """Its gateway lives."""
+    """The cloud's gateway is alive."""
     async with split_device(Line()) as backend:
         deltas = [delta async for delta in backend.run(Job(1, (20, 21), SAMPLING))]
         assert {origin for delta in deltas for origin in delta.origins} == {Origin.DEVICE}

@@ -1,4 +1,4 @@
-"""Of several splits a device takes one that its owner accepts, that the cloud goes with, and that suits its speed."""
+"""Selection of a split that its owner accepts, that the cloud serves, and that suits the device's speed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tandem.engine.torch.split.bundle import BadBundle
 from tests.engine.torch.split_parts import RANDOM, model_folder, write_adapter
 
 SLOW = EndsSpeed(prefill_token_s=0.01, token_s=0.05, head_s=0.01)
-"""Of each layer; the head."""
+"""Slow layers and head."""
 
 
 class Link:

@@ -52,7 +52,7 @@ class Machine:
         return ["nsenter", "-t", str(self.pid), "-n", *command]
 
     def cut(self) -> None:
-        """Nothing travels any more, and nobody is told."""
+        """Cut the link, without any error on either side."""
         ip("link", "set", NEAR, "down")
 
     def heal(self) -> None:
@@ -193,7 +193,8 @@ with httpx.stream("POST", "http://127.0.0.1:8001/v1/chat/completions", json=body
 
 
 async def at_home(machine: Machine, in_the_middle: Callable[[], object]) -> tuple[str, dict[str, Any]]:
-    """What its owner is told there in mode split, and what it cost. in_the_middle: called after the third piece."""
+    """Return the answer to the owner there in mode split, and its usage. in_the_middle: called after the third
+    piece."""
     process = await asyncio.create_subprocess_exec(
         *machine.inside(sys.executable, "-c", ASK, QUESTIONS[0]), stdout=asyncio.subprocess.PIPE
     )

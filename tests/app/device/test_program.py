@@ -44,7 +44,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def settings(application: Running, tmp_path_factory: pytest.TempPathFactory) -> Settings:
-    """Of an application with a middle and a gateway. No key is made, so that its API is open to this machine."""
+    """Return settings of an application with a middle and a gateway, without keys, so that its API is open to this
+    machine."""
     return Settings.model_validate(
         {
             "verifier": {"engine": {"kind": "torch", "model": "target"} | MEMORY},
@@ -253,8 +254,8 @@ LONG = 200
 async def test_answers_outlive_a_broken_connection(
     how: str, http: httpx.AsyncClient, cloud: str, folder: Path, tmp_path: Path
 ) -> None:
-    """Its owner's in mode split, and the cloud's on the device, with which nobody else goes on; where a connection only
-    falls silent, that takes seconds, and then somebody does."""
+    """The owner's answer in mode split, and the cloud's on the device, continue at no other endpoint; after seconds of
+    a silent connection they do."""
     gateway = (await http.get("/readyz")).json()["gateway"]
     async with (
         proxy_to(gateway) as proxy,
@@ -278,7 +279,7 @@ async def test_answers_outlive_a_broken_connection(
 async def test_a_device_that_is_not_there_may_be_asked_for_again(
     http: httpx.AsyncClient, cloud: str, folder: Path, tmp_path: Path
 ) -> None:
-    """Until its key is revoked."""
+    """Requests for it are retried until its key is revoked."""
     ask = {
         "model": "tandem",
         "messages": [{"role": "user", "content": QUESTIONS[0]}],
@@ -328,7 +329,7 @@ async def test_its_owner_is_answered_when_the_cloud_has_just_died(
 async def test_the_next_gateway_is_found(
     http: httpx.AsyncClient, cloud: str, settings: Settings, folder: Path, tmp_path: Path
 ) -> None:
-    """What runs is changed, and with it the gateway."""
+    """Redeploy, which replaces the gateway."""
     async with device(http, folder, tmp_path, resume_s=60) as laptop:
         whole, _ = await said(laptop.address, QUESTIONS[0], mode="split")
         before = laptop.uplink._connection

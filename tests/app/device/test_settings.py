@@ -1,4 +1,4 @@
-"""What `tandem device` is told, by its command line and its file; and that it needs no Ray."""
+"""Settings of `tandem device` from its command line and its file; and that it needs no Ray."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LEAST: dict[str, Any] = {"connect": "127.0.0.1:8443", "key": Path("laptop.key")}
 
 
 def test_it_needs_no_ray() -> None:
-    """It is for laptops and phones."""
+    """The program is for laptops and phones."""
     code = "import sys, app.device.program, app.cli.device; print('ray' in sys.modules)"
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert told.stdout == "False\n"

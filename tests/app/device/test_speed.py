@@ -1,4 +1,4 @@
-"""What an engine takes is measured, and nothing is left of it."""
+"""Measurement of an engine's speed, which leaves no session behind."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ async def test_an_engine_takes_so_long() -> None:
 
 
 async def test_two_ends_take_so_long(tmp_path: Path) -> None:
-    """With an adapter and without; a prompt's tokens, of which many are computed together, take less each."""
+    """Measure ends with and without an adapter; a prompt's tokens, computed together, take less each."""
     model = model_folder("llama-untied", tmp_path / "model")
     for adapter in (None, RANDOM):
         parts = Parts.make(model, 2, tmp_path / str(adapter), adapter)

@@ -1,4 +1,4 @@
-"""How settings are chosen, and what they are judged on."""
+"""Choice of settings, and their evaluation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the models write of a question is what the simulator is told, and what it makes of that is what was live."""
+"""Calibration of mode sketch: the simulator reproduces live answers from the models' recorded texts."""
 
 from __future__ import annotations
 

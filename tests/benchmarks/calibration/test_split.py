@@ -1,4 +1,4 @@
-"""What the adapter says of an answer is what it did when the answer was made."""
+"""Calibration of mode split: the adapter's recorded drafts are those of the live answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What hand-overs save, and what a loser that holds the prompt changes about it."""
+"""Savings of migrations, and the effect of a loser that holds the prompt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where lines cross, what a fit finds, and how sure a mean is."""
+"""Bisection, the fit, and the error of a mean."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @needs_data
 def test_prompts_are_as_long_as_the_papers() -> None:
-    """Its Table III: mean, 90th percentile and standard deviation; only the mean is set."""
+    """Compare with its Table III: mean, 90th percentile and standard deviation; only the mean is set."""
     for dataset, mean, p90, deviation in ((SPECBENCH, 351.2, 891.0, 397.3), (CNNDM, 1036.6, 1772.0, 511.8)):
         lengths = setting.prompt_lengths(dataset)
         assert fmean(lengths) == pytest.approx(mean, rel=0.01)
@@ -73,7 +73,7 @@ def test_sending_everything_back_costs_a_download() -> None:
 
 
 def test_figures_come_from_the_cells_they_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of invented cells: HAT has 0.5 s less 0.1 s a seed, the baselines 1 s; the ablation is the paper's."""
+    """Use invented cells: HAT has 0.5 s less 0.1 s per seed, the baselines 1 s; the ablation is the paper's."""
     monkeypatch.setattr(evaluation, "_has_wifi", lambda: False)
     chosen = {
         (dataset.name, name): candidates[-1]

@@ -1,4 +1,4 @@
-"""Somebody else's pace, the model's own tokens."""
+"""Paced engine: the emulated pace, and the model's own tokens."""
 
 from __future__ import annotations
 

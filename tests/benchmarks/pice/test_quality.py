@@ -121,7 +121,7 @@ async def test_who_answers_is_whom_the_way_names() -> None:
 
 
 async def test_choices_are_those_that_state_most(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As far as anybody can tell by the questions that it is done on."""
+    """Choices follow the questions on which they are made."""
 
     async def given(models: Models, way: Way, items: list[Item]) -> list[Answer]:
         known = {"tiny": 0.2, "small": 0.5, "medium": 0.4}

@@ -1,4 +1,4 @@
-"""What a device adds to its engine: another hardware's speed, one job at a time, energy, a limit of sessions."""
+"""Device around an engine: another hardware's speed, one job at a time, energy, a limit of sessions."""
 
 from __future__ import annotations
 
@@ -282,7 +282,7 @@ STAGES = ("its prefill", "its turn", "the engine", "the emulated time")
 @pytest.mark.parametrize("how", ["session", "caller", "device"])
 @in_virtual_time
 async def test_cancelling_at_any_moment_frees_the_processor(stage: str, how: str) -> None:
-    """Whoever cancels, and whatever the operation waits for then; the one that came behind it goes on."""
+    """Cancel in either way and at any wait of the operation; the next one goes on."""
     engine = NullEngine(tokens_per_s=1.0 if stage == "the engine" else None)
     device = Device(engine, profile(prefill=1.0 if stage == "its prefill" else 1e6, decode=0.5))
     other = await device.open([20], Sampling())

@@ -28,7 +28,8 @@ wanted = st.builds(Wanted, SECONDS, SECONDS, st.booleans(), st.one_of(st.just(1e
 
 @given(st.lists(wanted, max_size=12), st.integers(1, 4))
 def test_in_turn_and_only_decoding_together(jobs: list[Wanted], batch: int) -> None:
-    """Whatever comes when and is given up: a job alone, or up to `batch` that decode; and nobody waits for nothing."""
+    """For any arrivals and cancellations: one job alone, or up to `batch` that decode; and no job waits for an idle
+    processor."""
     processor = Processor(parallel=False, batch=batch)
     at_work: list[Wanted] = []
     came: list[Wanted] = []

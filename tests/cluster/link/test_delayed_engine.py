@@ -21,7 +21,7 @@ PROMPT = [5, 6, 7]
 
 
 async def times_s(engine: Engine, tokens: int) -> list[float]:
-    """When each of them comes, since the session was opened."""
+    """Return the arrival time of each token, since the session was opened."""
     began_s = now_s()
     s = await engine.open(PROMPT, Sampling(max_tokens=tokens))
     times = [now_s() - began_s async for _ in s.generate()]

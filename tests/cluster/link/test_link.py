@@ -79,7 +79,7 @@ def test_constant_bandwidth(sent: list[tuple[float, int]], rate: float) -> None:
 def test_carries_what_the_trace_allows(
     sent: list[tuple[float, int]], trace: tuple[tuple[float, float], ...]
 ) -> None:
-    """From when the pipe was last empty until an arrival, it carries exactly what the trace allows."""
+    """The pipe carries exactly what the trace allows, from when it was last empty until an arrival."""
 
     def allowed(until_s: float) -> float:
         ends = [*(t for t, _ in trace[1:]), float("inf")]

@@ -1,4 +1,4 @@
-"""Who is let in by an endpoint, to begin a connection and to resume one."""
+"""Acceptor: which connections an endpoint lets begin and resume."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.cluster.wire.test_dialer import PATIENT, until
 
 
 class Register:
-    """Who has which token. go: answers wait for it; asked: for which tokens they were."""
+    """Owners of tokens. go: event that answers wait for; asked: tokens asked for."""
 
     def __init__(self, **people: str) -> None:
         self.people = people
@@ -66,7 +66,7 @@ async def test_who_dials_is_looked_up() -> None:
 
 
 async def test_nothing_is_done_before() -> None:
-    """What comes behind hello waits too, and is then heard."""
+    """Frames after hello wait too, and are then processed."""
     register, engine = Register(t="tom"), NullEngine()
     register.go.clear()
     async with (
@@ -182,7 +182,7 @@ async def test_the_shared_token_is_checked_at_each_return() -> None:
 
 
 async def test_a_return_of_nobody_harms_nobody() -> None:
-    """Whatever is presented in vain, the connection lives on over its own link."""
+    """The connection stays alive over its own link after failed attempts to resume it."""
     async with asyncio.timeout(20), serve_engines({"null": NullEngine()}, settings=PATIENT) as endpoint:
         connection = await connect(endpoint.address, settings=PATIENT)
         (accepted,) = endpoint.connections

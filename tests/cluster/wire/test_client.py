@@ -121,7 +121,7 @@ async def test_giving_up_a_wait_stops_the_work_there() -> None:
 
 
 async def test_an_operation_follows_the_one_that_was_given_up() -> None:
-    """Its end there may take a while; what comes next waits for it instead of being refused."""
+    """The abandoned operation may take a while to end; the next one waits for it instead of being refused."""
 
     class Slow(HeldSession):
         async def verify(self, drafts: Sequence[int], probs: DraftProbs | None = None) -> Verdict:

@@ -85,7 +85,7 @@ async def until(condition: Callable[[], object], within_s: float = 20.0) -> None
 
 
 async def alone(prompt: list[int], tokens: int) -> list[int]:
-    """What an engine says without any wire."""
+    """Return an engine's tokens without a wire."""
     session = await NullEngine(context=2**40).open(prompt, Sampling(max_tokens=tokens))
     return [i async for part in session.generate() for i in part.ids]
 
@@ -233,7 +233,7 @@ async def test_a_call_has_its_own_deadline_while_away() -> None:
 
 
 async def test_nobody_waits_for_longer_than_both_want() -> None:
-    """All that waits fails, here and there, and nothing goes on running."""
+    """All waiting calls fail on both sides, and no task is left."""
     engine, before = Held(), asyncio.all_tasks()
     shorter = replace(PATIENT, resume_s=0.3)
     for here_s, there_s in ((PATIENT, shorter), (shorter, PATIENT)):
@@ -277,7 +277,7 @@ async def test_a_side_that_does_not_wait() -> None:
 
 
 async def test_the_other_side_has_restarted() -> None:
-    """It knows nothing of the connection: no reason to wait."""
+    """The other side does not know the connection, so waiting would be useless."""
     engine = Held()
     async with asyncio.timeout(20), serve_engines({"engine": engine}, settings=PATIENT) as second:
         async with (
@@ -352,7 +352,7 @@ async def test_a_protocol_error_is_final() -> None:
 
 
 async def test_what_is_kept_is_bounded() -> None:
-    """Whoever goes on talking to nobody loses the connection; whoever waits for `writable` does not."""
+    """A sender that ignores `writable` loses the connection; one that waits for it does not."""
     engine, settings = NullEngine(context=2**40), replace(PATIENT, max_kept=400_000)
     async with linked(engine, settings=settings) as (remote, here, there, proxy):
         session = await remote.open([20], LONG)
@@ -416,7 +416,7 @@ async def test_the_new_connection_wins() -> None:
 
 
 async def test_connections_go_without_a_trace() -> None:
-    """Whoever could have been resumed is forgotten once it is closed."""
+    """A resumable connection is forgotten once it is closed."""
     gone = []
     async with serve_engines({}, settings=PATIENT) as endpoint:
         for _ in range(3):

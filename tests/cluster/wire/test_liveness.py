@@ -96,7 +96,7 @@ async def test_silence_ends_it() -> None:
 
 
 async def test_a_process_that_was_busy_gives_the_other_side_another_chance() -> None:
-    """What arrived meanwhile has not been read yet."""
+    """Frames that arrived meanwhile have not been read yet."""
     made, transport = wire()
     made._tick.cancel()
     await asyncio.sleep(3 * SETTINGS.silence_s)
@@ -143,7 +143,7 @@ async def test_writers_wait_sooner_while_it_is_away_and_only_then() -> None:
 
 
 async def test_the_round_trip_time_is_the_lower_quartile_of_the_pings() -> None:
-    """What was late once, on a busy machine, says nothing about the link."""
+    """A ping delayed by a busy machine says nothing about the link."""
     made, transport = wire()
     for late_s in (0.5, 0.04, 0.02, 0.3):
         while not (timed := [f.seq for f in transport.taken() if isinstance(f, Ping) and f.seq]):

@@ -1,4 +1,4 @@
-"""What a connection refuses, and that nobody else suffers from it."""
+"""Frames that a connection refuses, without harm to other connections."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ async def test_cancelling_drops_what_queued(address: str) -> None:
 
 
 async def test_what_is_abandoned_before_it_begins_is_forgotten(address: str) -> None:
-    """Its sequence number is free again, and an id whose Open never began can be cancelled and used."""
+    """The sequence number is free again, and an id whose Open never began can be cancelled and used."""
     async with raw(address) as peer:
         peer.send(OPEN, frames.Abandon(1, 1, "null"))
         peer.send(frames.GetStats(0, 2, "null"))

@@ -1,4 +1,4 @@
-"""Who holds which key: asked for once in a while, not for every request."""
+"""Cache of callers: the router is asked once in a while, not for every request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which names a device may have, whoever gives them."""
+"""Allowed names of devices, wherever they are given."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ INSERT INTO keys VALUES ('key-1', 'app', 'user', 'abcd', 1.0, X'%s');
 INSERT INTO secrets VALUES ('d1', 'key-1', NULL);
 PRAGMA user_version = 1;
 """
-"""As it was written before devices had keys."""
+"""Schema from before devices had keys."""
 
 
 def test_a_ledger_from_before_devices_had_keys_takes_them(tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ async def test_what_ends_is_told_together() -> None:
 @in_virtual_time
 @pytest.mark.parametrize("closes", [True, False])
 async def test_a_place_is_taken_until_its_sessions_are_closed(closes: bool) -> None:
-    """Whoever came next might find the engine full. Where they do not close in time, nobody is there any more."""
+    """The next request might otherwise find the engine full. Sessions that do not close in time count as gone."""
     router, closed = Router(), asyncio.Event()
     closing = asyncio.ensure_future(closed.wait())
     entrance = Entrance(router, lambda: {closing})
@@ -90,7 +90,7 @@ async def test_what_is_under_way_is_told_again_and_again() -> None:
 
 @in_virtual_time
 async def test_whoever_is_turned_away_leaves_as_well() -> None:
-    """It may have been waiting when it gave up."""
+    """The request may have been waiting when it gave up."""
     router = Router()
     router.full = True
     entrance = Entrance(router)

@@ -197,7 +197,7 @@ async def test_one_that_only_waits_is_not_taken_for_silent(clock: Clock) -> None
 
 
 async def test_a_sign_of_life_says_what_is_under_way(clock: Clock) -> None:
-    """To a new router, which knows of none of them, and to an old one, which was not told of an end."""
+    """Report to a new router, which knows none of them, and to an old one, which missed an end."""
     there = gate(clock, capacity=2, queue_s=0.01)
     there.under_way("api", {n: entry(n) for n in range(2)})
     with pytest.raises(LimitReached):

@@ -1,4 +1,4 @@
-"""What is changed in place: taken over as a whole, or not at all."""
+"""Changes in place: taken over as a whole, or not at all."""
 
 from __future__ import annotations
 

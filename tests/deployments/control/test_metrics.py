@@ -1,4 +1,4 @@
-"""What the router counts, and what it does not choke on. How it is shown: tests/app/api/test_operations.py."""
+"""The router's counters, and input that must not break them. Their exposition: tests/app/api/test_operations.py."""
 
 from __future__ import annotations
 

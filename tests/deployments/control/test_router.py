@@ -26,7 +26,7 @@ pytestmark = [
 
 
 async def _counters(token: str) -> dict[str, list[EngineStats]]:
-    """Of every replica, by pool, read over the wire."""
+    """Return the counters of every replica, by pool, read over the wire."""
     scheduler, peers = serve.get_deployment_handle("Scheduler", "pairs"), Peers(token=token)
     snapshot = await scheduler.snapshot.remote()
     counters = {
@@ -74,7 +74,7 @@ async def test_what_was_measured_outlives_a_router(profiles_file: Path) -> None:
     router = serve.get_deployment_handle("Router", "pairs")
 
     async def plan(wanted: PlanRequest) -> SketchPlan:
-        """Of the router, once it knows the expander."""
+        """Return the router's plan, once it knows the expander."""
         async with asyncio.timeout(60):
             while True:
                 with suppress(RayActorError):  # it is dying, or its successor is not up yet

@@ -87,7 +87,7 @@ async def dialled(address: str, instance: bytes) -> Connection:
 
 
 async def test_another_program_with_the_key_of_one_that_answers_is_refused() -> None:
-    """For good, and the first does not notice."""
+    """Refuse it for good, without effect on the first."""
     async with gateway() as there, program(there.address) as (first, running):
         await until(lambda: first.registered is not None)
         session = await there.engine.open([20], FOREVER)

@@ -1,4 +1,5 @@
-"""What the router learns from answers and tells the next ones, for any number of replicas of the API."""
+"""Learned state: what the router learns from answers and gives the next ones, for any number of replicas of the
+API."""
 
 from __future__ import annotations
 
@@ -63,7 +64,7 @@ async def test_rounds_are_learnt_and_told() -> None:
 
 
 async def test_a_replica_of_the_api_knows_what_others_have_seen() -> None:
-    """Its first round's policy is told of rounds that it had no part in."""
+    """The first round's policy sees rounds of other replicas."""
     there, states = world(), list[WindowState]()
     await answer(there, job("speculative"))
 
@@ -80,7 +81,7 @@ async def test_a_replica_of_the_api_knows_what_others_have_seen() -> None:
 
 @pytest.mark.parametrize("mode", ["cloud", "device", "speculative", "race"])
 async def test_a_router_that_begins_anew_fails_no_request(mode: str) -> None:
-    """It dies in mid-answer, and its successor is told of an answer that it has not planned."""
+    """Kill it in mid-answer; its successor gets the report of an answer that it has not planned."""
     there = world(Experience(RACING))
     ids: list[int] = []
     async for delta in there.executor.run(job(mode)):

@@ -158,7 +158,7 @@ async def test_losses_count_from_the_last_token_on() -> None:
 
 
 async def test_half_an_answer_is_not_given_up_while_somebody_may_come_back() -> None:
-    """As when the caller's own link is cut for a while, and with it the way to all of them."""
+    """The caller's own link may be cut for a while, and with it the path to all endpoints."""
     world = World([Failing(NullEngine(), "generate", 3) for _ in range(3)])
     asked = 0
 

@@ -134,7 +134,7 @@ async def test_speculative_output_is_the_targets_own(engines: dict[str, Engine])
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("fused", [True, False], ids=["cloud-drafter", "target-alone"])
 def test_switching_in_mid_answer_loses_nothing(fused: bool) -> None:
-    """Whatever the windows. Answers that run at once take them in turn, so each has a sequence of its own."""
+    """Use any windows. Concurrent answers take them in turn, so each has a sequence of its own."""
     prompts = 6
     with asyncio.Runner() as runner:
         stack = AsyncExitStack()

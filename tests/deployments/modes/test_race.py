@@ -159,7 +159,7 @@ async def test_where_one_cannot_start_the_other_does_at_once(broken: str, error:
 
 
 class BothWays(Race):
-    """Whoever answers, the other endpoint is the cheaper one."""
+    """Costs with which the other endpoint is always the cheaper one."""
 
     def hand_over(self, side: Side, sent: int, now_s: float) -> bool:
         dear, cheap = PerToken(0.0, 1.0), PerToken(0.0, 0.0)
@@ -212,7 +212,7 @@ async def test_if_the_source_dies_the_other_one_goes_on(broken: str, after: int)
 
 @pytest.mark.parametrize("stalling", ["server", "device"])
 async def test_who_stalls_before_its_first_token_is_not_waited_for_longer_than_it_deserves(stalling: str):
-    """Nothing else would notice before a minute is over; what is expected here is far below a second."""
+    """The general timeout is a minute; the expected time is far below a second."""
     stalled, good = Gate(opened=False), Gate()
     server, device = (stalled, good) if stalling == "server" else (good, stalled)
     start = SERVER_ONLY if stalling == "server" else DEVICE_ONLY
@@ -339,7 +339,7 @@ async def test_a_loser_whose_decoding_is_dearer_is_stopped():
 
 
 async def test_a_loser_in_another_vocabulary_is_stopped():
-    """It would say the log anew, with the prompt."""
+    """The loser would prefill the log anew, with the prompt."""
     device = Gate(opened=False)
     world = race(Gate(), device, BOTH, [5], **FREE_DEVICE)
     (record,) = world.snapshot.devices.values()

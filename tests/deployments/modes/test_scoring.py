@@ -37,7 +37,7 @@ class Scoring(NullEngine):
 
 
 class Forced(Session):
-    """Of given tokens."""
+    """Session of given tokens."""
 
     def __init__(self, engine: Scoring) -> None:
         self._engine, self._given = engine, 0
@@ -53,8 +53,7 @@ class Forced(Session):
     async def extend(self, position: int, tokens: Sequence[int]) -> None:
         assert (position, tokens) == (self._given, ()), "the token of its own is taken back"
 
-    async def cancel(self) -> None:
-        """There is nothing to free."""
+    async def cancel(self) -> None: ...
 
     def generate(self) -> AsyncGenerator[Tokens, None]:
         raise AssertionError("a forced session decodes nothing")

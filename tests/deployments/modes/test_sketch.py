@@ -245,7 +245,7 @@ async def test_a_sketch_of_no_use_costs_no_answer(
 
 
 def note_of(prompt: Sequence[int]) -> str:
-    """What is to be told by the sentence that a prompt asks for."""
+    """Return the note that a prompt asks to expand."""
     begin = list(prompt).index(TEXT.special_id("<|x|>"))
     return TEXT.decode(prompt[begin + 1 : -1])
 

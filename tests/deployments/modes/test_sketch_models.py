@@ -36,9 +36,8 @@ TEXT = Tokenizer.load(family.path("target"))
 ASKED = "Tell me about the town of Marworth."
 EAGER = SketchSettings(sketching={"name": "always", "parameters": {"shortest": 20}}, within=0.0)
 LOAD_S = 3600.0
-"""What the router is told that loading takes: it is worth it only where an answer cannot come otherwise, however long
-the target and the models take on a busy machine (when it is worth it by time: tests/policies/sketch/test_selection.py).
-"""
+"""Loading time reported to the router: a switch is worth it only if an answer cannot come otherwise, however slow the
+machine is (switches for time: tests/policies/sketch/test_selection.py)."""
 
 
 class Laptop(World):
@@ -65,7 +64,7 @@ class Laptop(World):
             self._registered.notify_all()
 
     async def told(self, what: Callable[[DeviceRecord], bool]) -> DeviceRecord:
-        """What the laptop says, once it says so."""
+        """Return the laptop's record, once it satisfies `what`."""
         async with asyncio.timeout(60), self._registered:
             await self._registered.wait_for(lambda: any(map(what, self.assigner.devices.values())))
             return self.assigner.devices["laptop"]

@@ -98,7 +98,7 @@ async def nothing_is_left(world: World, parts: Parts) -> None:
 
 @pytest.mark.parametrize("adapter", [None, 0.0])
 async def test_greedy_answers_are_the_whole_models(adapter: float | None, tmp_path: Path) -> None:
-    """With every combination of policies."""
+    """Use every combination of policies."""
     async with made(tmp_path, adapter=adapter) as parts:
         expected = [await parts.answer(prompt, GREEDY) for prompt in PROMPTS]
         drafted = dict.fromkeys(drafting, 0)
@@ -125,7 +125,7 @@ async def test_greedy_answers_are_the_whole_models(adapter: float | None, tmp_pa
 
 
 async def test_a_middle_in_stages(tmp_path: Path) -> None:
-    """Whose chunks are chosen for so many."""
+    """Chunks are chosen for the number of stages."""
     seen: list[int] = []
 
     class Seen(FixedChunks):
@@ -150,7 +150,7 @@ async def test_a_middle_in_stages(tmp_path: Path) -> None:
 
 
 STAGES = [("open", 0), *(("forward", after) for after in (0, 1, 3, 6, 8, 9, 12)), ("cancel", 0)]
-"""With a prompt of 36 tokens in chunks of 7: there are 5, and then rounds."""
+"""Operations of a prompt of 36 tokens in chunks of 7: there are 5, and then rounds."""
 
 
 @pytest.mark.parametrize(("operation", "after"), STAGES)
@@ -180,7 +180,7 @@ async def test_another_middle_goes_on_where_one_is_lost(operation: str, after: i
 
 
 async def test_a_replica_that_is_drained_hands_its_sessions_over(tmp_path: Path) -> None:
-    """What it still has when its time is up goes on at another, which the device tells all that it knows."""
+    """Sessions left at its deadline continue at another replica, to which the device sends their whole state."""
     async with made(tmp_path) as parts:
         going = Parts.make(parts.model, 2, tmp_path / "going")
         expected = [await parts.answer(prompt, GREEDY) for prompt in PROMPTS]
@@ -205,7 +205,7 @@ async def test_a_replica_that_is_drained_hands_its_sessions_over(tmp_path: Path)
 
 
 async def test_a_full_middle(tmp_path: Path) -> None:
-    """It refuses a new request. An answer that has begun waits for room, and takes it where there is some."""
+    """A new request is refused. A begun answer waits for room, and continues when there is some."""
 
     def full() -> NoCapacity:
         return NoCapacity("full", retry_after_s=0.01)
@@ -350,7 +350,7 @@ async def test_sampling_is_the_devices(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["hat", "fixed", "whole"])
 async def test_the_last_chunk_goes_with_the_first_round(name: str, tmp_path: Path) -> None:
-    """Its rows and that of the prompt's last token are computed in one step, and no draft is waited for."""
+    """The chunk's rows and the last prompt token's are computed in one step, and no draft is waited for."""
     async with made(tmp_path) as parts:
         sent: list[int] = []
 
@@ -404,7 +404,7 @@ async def test_who_is_not_the_device_refuses(tmp_path: Path) -> None:
 
 
 async def test_parts_of_different_models(tmp_path: Path) -> None:
-    """Nothing is sent to a middle that does not fit."""
+    """A middle that does not fit gets no hidden states."""
     async with made(tmp_path) as parts, made(tmp_path / "other", "qwen3") as other:
         world = World(middles=[other.middle], tools=tools(parts))
         with pytest.raises(SplitMismatch, match="was cut from the model"):

@@ -136,7 +136,7 @@ async def test_no_frame_has_a_token_or_a_word(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("overlap", [True, False])
 async def test_chunks_travel_while_others_are_computed(overlap: bool, tmp_path: Path) -> None:
-    """Where they may, the next ones are there before one is answered."""
+    """If overlap is allowed, the next ones arrive before one is answered."""
     async with made(tmp_path) as parts, tapped(parts.middle) as (remote, tap):
         world = World(middles=[remote], tools=tools(parts, lambda: FixedChunks(4, overlap)))
         tap.hold = CHUNKS_UNDER_WAY if overlap else 1
@@ -169,7 +169,7 @@ async def test_what_is_known_of_the_link(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_kinds_of_hidden_states(kind: Kind, tmp_path: Path, record_property: Report) -> None:
-    """Of the embedded target, greedily: float32 is exact; the others are smaller, and may say something else."""
+    """Answer greedily with the embedded target: float32 is exact; the others are smaller, and may differ."""
     text = Tokenizer.load(family.path("target"))
     prompts = [
         text.render_chat([{"role": "user", "content": question}])

@@ -40,7 +40,7 @@ async def test_both_kinds_of_rounds_make_one_answer() -> None:
 
 @pytest.mark.parametrize("after", [0, 1, 2, 3])
 async def test_a_device_that_dies_is_replaced_by_the_cloud(after: int) -> None:
-    """With these windows its calls 0 and 1 follow distributed rounds, 2 follows a fused one."""
+    """Calls 0 and 1 follow distributed rounds with these windows, 2 follows a fused one."""
     phone = Failing(NullEngine(), "draft", after)
     world = World([NullEngine()], [NullEngine()], {"phone": phone}, WINDOWS)
     ids, stats = await answer(world, job())
@@ -114,7 +114,7 @@ async def test_a_client_that_leaves_while_somebody_drafts_stops_all_three(held: 
 
 
 async def test_a_session_stays_with_its_verifier() -> None:
-    """Of two, whom the routing policy gives sessions in turn."""
+    """The routing policy gives two verifiers sessions in turn."""
     verifiers = [Recording(), Recording()]
     world = World(verifiers, [NullEngine()], {"phone": NullEngine(mistake_every=4)}, WINDOWS)
     answers = await asyncio.gather(*(answer(world, job(session)) for session in range(1, 9)))

@@ -429,8 +429,8 @@ def test_where_loading_takes_no_time_it_is_the_papers_algorithm(budgets: list[fl
     load_s=st.floats(0.1, 5.0),
 )
 def test_it_does_not_flap(jobs: list[tuple[float, float]], load_s: float) -> None:
-    """Whatever comes, a device loads for no longer than it works; but for an ability that it lacks, once after each
-    time that it gave that up."""
+    """For any jobs, a device loads for no longer than it works; but for an ability that it lacks, once after each time
+    that it gave that up."""
 
     async def serve() -> None:
         expansions, _ = made([several("one", load_s=load_s)], parallelism=4.0)

@@ -1,4 +1,4 @@
-"""What was measured outlives a router; what cannot be read is no reason to fail."""
+"""Measured speeds outlive a router; a file that cannot be read is no failure."""
 
 from __future__ import annotations
 

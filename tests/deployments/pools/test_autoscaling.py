@@ -1,4 +1,4 @@
-"""What Ray Serve is told of a pool, and what it asks."""
+"""Ray Serve's calls of a pool's autoscaling policy, and its numbers."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ SETTINGS = {
 
 
 def context(target: int, told: dict[str, dict[str, float]], now_s: float) -> Any:
-    """What Serve shows the policy: each replica's numbers, the older ones first."""
+    """Return Serve's argument to the policy: each replica's numbers, the older ones first."""
     ids = {name: ReplicaID(name, DEPLOYMENT) for name in told}
     metrics: dict[str, dict[ReplicaID, list[TimeStampedValue]]] = {"running_requests": {}}
     for name, numbers in told.items():

@@ -33,7 +33,7 @@ def host(name: str, *devices: str) -> HostSettings:
 
 def edge(owner: str, *hosts: HostSettings) -> Edge:
     async def register(records: Sequence[DeviceRecord]) -> None:
-        """Nobody needs to know."""
+        """Ignore the records."""
 
     return Edge("edges", hosts, register, SAME, owner)
 
@@ -51,7 +51,7 @@ def up() -> list[str]:
 
 
 def asked(question: Callable[[DeviceHost], Any]) -> dict[str, Any]:
-    """What each host says that is there; one may end between being listed and being asked."""
+    """Return each running host's answer; one may end between being listed and being asked."""
     answers = {}
     for name in up():
         with suppress(ValueError, ray.exceptions.RayActorError):
@@ -93,7 +93,7 @@ def test_a_successor_takes_over_the_hosts_it_wants_and_ends_the_others() -> None
 
 
 def test_the_old_schedulers_end_leaves_what_its_successor_has_adopted() -> None:
-    """As where an application is deployed again with a token of its own choice."""
+    """Redeploy the application with a chosen token."""
     old = edge("first", host("kept", "a"))
     old.tend_once()
     before = pids()
@@ -108,7 +108,7 @@ def test_the_old_schedulers_end_leaves_what_its_successor_has_adopted() -> None:
 
 @ray.remote(num_cpus=0)
 class Registered:
-    """Where devices register."""
+    """Register of devices."""
 
     def __init__(self) -> None:
         self._there = asyncio.Event()
@@ -118,7 +118,7 @@ class Registered:
         self._there.set()
 
     async def address(self) -> str:
-        """Of the first one."""
+        """Return the address of the first one."""
         await self._there.wait()
         return self._address
 
@@ -142,7 +142,7 @@ async def test_a_host_that_is_replaced_finishes_what_it_has_begun() -> None:
 
 
 async def test_a_host_that_is_wanted_again_while_it_drains_is_started_anew() -> None:
-    """It would never register again by itself, and nobody would find its devices."""
+    """The draining host would never register again by itself, and its devices would not be found."""
     registered = Registered.remote()
     made = Edge("edges", [host("one", "a")], registered.add.remote, SAME, "only")
     await asyncio.to_thread(made.tend_once)

@@ -1,4 +1,4 @@
-"""What is paid for of a prefill that was stopped, beside what the device itself has measured."""
+"""Billing of a stopped prefill, beside the device's own measurement."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ def test_a_cancellation_from_outside_before_the_limit_passes_through() -> None:
 
 
 def test_inside_a_cancelled_task_it_still_works() -> None:
-    """As where a cancelled request says good-bye to its endpoints."""
+    """A cancelled request still closes its endpoints."""
 
     async def main() -> None:
         loop = asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""How long the router waits for what is not up, in virtual time."""
+"""Waits of the router for endpoints that are not up, in virtual time."""
 
 from __future__ import annotations
 

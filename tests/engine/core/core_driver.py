@@ -30,7 +30,7 @@ class KnownRunner(Runner, Protocol):
     def verdict(
         self, prompt: list[int], output: list[int], sampling: Sampling, drafts: list[int], q: Q | None
     ) -> tuple[int, int]:
-        """How many of the drafts stand after this output, and the token that follows them."""
+        """Return how many of the drafts are accepted after this output, and the token that follows them."""
         ...
 
     def proposal(
@@ -44,12 +44,12 @@ class KnownRunner(Runner, Protocol):
         ...
 
     def host_cells(self) -> list[tuple[int, int]]:
-        """The same of host memory."""
+        """Return the contents of host memory's cells."""
         ...
 
 
 MakeRunner = Callable[[int, int], KnownRunner]
-"""Of the number of blocks and their size."""
+"""Makes a runner for a number of blocks and their size."""
 
 
 @dataclass(eq=False, repr=False)
@@ -205,7 +205,7 @@ class Driver:
         self.core.assign(client.sequence, DraftTask(window, deliver))
 
     def proposals(self, client: Client, window: int) -> tuple[list[int], list[tuple[list[int], list[float]]]]:
-        """What the client's draft must be: its tokens, and what they are drawn from."""
+        """Return the client's expected draft: its tokens, and the distributions they are drawn from."""
         s = client.sampling
         proposed: list[int] = []
         qs: list[tuple[list[int], list[float]]] = []

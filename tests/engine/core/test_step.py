@@ -229,7 +229,7 @@ TestPlainCore, TestTorchCore = PlainCoreMachine.TestCase, TorchCoreMachine.TestC
     ids=["one-tier", "two-tiers", "fair", "slow", "slow-in-turns"],
 )
 def test_no_leak_in_ten_thousand_operations(make: MakeRunner, host: HostMemory | None) -> None:
-    """At random, most sessions more than the cache holds; afterwards every block is back."""
+    """Random operations, with more sessions than the cache holds; afterwards every block is free."""
     rng = np.random.default_rng(11)
     driver = Driver(
         make, blocks=16, budget=24, scheduling=None if host is None else Whim(), max_running=3, host=host
@@ -441,7 +441,7 @@ def test_what_comes_back_waits_until_it_has_gone(make: MakeRunner) -> None:
 
 
 def test_a_session_at_rest_that_comes_back_leaves_the_core_at_rest(make: MakeRunner) -> None:
-    """It has nothing to compute when it has been loaded; `idle_s` of 0 would be a loop without end."""
+    """A reloaded session has nothing to compute; `idle_s` of 0 would be an endless loop."""
     driver = Driver(make, host=HostMemory(blocks=40, copy_mb_per_s=FAIR, write_through=False))
     client = driver.open([3, 4, 5, 6, 7, 8, 3], Sampling(max_tokens=4))
     driver.run()
@@ -475,7 +475,7 @@ def test_extending_back_to_any_position_repeats_the_output(make: MakeRunner, sam
 @pytest.mark.parametrize("drafts", range(8))
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_drafts_longer_than_the_room(make: MakeRunner, room: int, drafts: int, temperature: float) -> None:
-    """With and without stated distributions; the driver knows that the last place is the target's own."""
+    """Use drafts with and without distributions; the driver knows that the last place is the target's own."""
     sampling = Sampling(max_tokens=room, temperature=temperature, seed=5, ignore_eos=True)
     for stated in (False, True):
         driver = Driver(make)
@@ -606,7 +606,7 @@ def test_chunked_prefill_equals_whole(make: MakeRunner, budget: int, chunk: int)
 
 
 def test_a_window_is_computed_in_one_step(make: MakeRunner) -> None:
-    """With a budget that its prompt fills, the window waits rather than be split."""
+    """A budget that the prompt fills delays the window rather than splits it."""
 
     class Watched(ChunkedPrefill):
         def form(self, demands, budget):
@@ -638,7 +638,7 @@ def test_a_shared_prefix_is_not_computed_again(make: MakeRunner) -> None:
 
 
 def counters(driver: Driver) -> dict[str, float]:
-    """Those that are not as at the beginning."""
+    """Return the counters that have changed since the start."""
     fields, first = (msgspec.structs.asdict(stats) for stats in (driver.core.stats, EngineStats()))
     return {name: value for name, value in fields.items() if value != first[name] and name != "decision_s"}
 

@@ -1,4 +1,4 @@
-"""What is known of leakage is of the models that are there, and what is not known is taken for the worst."""
+"""Leakage is known for the models at hand; unknown leakage counts as the worst."""
 
 from __future__ import annotations
 

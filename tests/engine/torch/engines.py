@@ -48,7 +48,8 @@ class Engines:
         return self.made[-1]
 
     def greedy(self, prompt: list[int], sampling: Sampling, model: int = 0) -> tuple[list[int], str]:
-        """What the `model`-th made must output, recomputed from nothing for every token: (ids, finish)."""
+        """Return the expected output of the `model`-th model, recomputed from scratch for every token: (ids,
+        finish)."""
         output: list[int] = []
         while True:
             logits = self.models[model].logits((*prompt, *output))[None]
@@ -66,12 +67,12 @@ class Engines:
 
 
 def thread(engine: CoreEngine) -> threading.Thread:
-    """In which the engine's core runs."""
+    """Return the thread in which the engine's core runs."""
     return engine._driver._thread
 
 
 async def collect(session: Session) -> tuple[list[int], str | None]:
-    """What the session still generates: (ids, finish)."""
+    """Return the rest of the session's output: (ids, finish)."""
     ids: list[int] = []
     finish = None
     async for tokens in session.generate():

@@ -100,7 +100,7 @@ class Parts:
         return made
 
     async def answer(self, prompt: Sequence[int], sampling: Sampling, log: Sequence[int] = ()) -> Answer:
-        """What the whole model says."""
+        """Return the whole model's answer."""
         answer = Answer()
         s = await self.whole.open(prompt, sampling, log)
         async for tokens in s.generate():

@@ -1,4 +1,4 @@
-"""Which pieces share an attention call. That the calls compute what they should is tested in test_model."""
+"""Grouping of pieces into attention calls. Their results are tested in test_model."""
 
 from __future__ import annotations
 

@@ -327,7 +327,7 @@ async def test_a_verify_whose_caller_left_frees_the_session(engine: CoreEngine, 
 
 
 async def test_refused_by_the_thread_a_session_is_free_again(engine: CoreEngine) -> None:
-    """What only the core can refuse; between the refusals nothing is under way."""
+    """Send operations that only the core can refuse; between the refusals no operation is running."""
     session = await engine.open(PROMPT, endless(4))
     for _ in range(3):
         with pytest.raises(InvalidRequest, match="cannot set"):
@@ -547,7 +547,7 @@ async def test_errors_have_codes() -> None:
 
 
 async def test_an_end_of_sequence_token_ends_the_output(engines: Engines) -> None:
-    """With a prompt whose continuation reaches it, found by trying."""
+    """Use a prompt whose continuation reaches it, found by trying."""
     engine = engines.start()
     sampling = Sampling(max_tokens=60)
     prompt = next(p for p in ([a, b] for a in range(3, VOCAB) for b in range(3, VOCAB))

@@ -32,7 +32,7 @@ def test_equals_the_definition(
 
 
 def seconds(*packed_gains: float) -> list[tuple[float, float]]:
-    """At each of ROWS, how many times as fast the packed weight is."""
+    """Return times at each of ROWS, with these gains of the packed weight."""
     return [(1e-5 * gain, 1e-5) for gain in packed_gains]
 
 
@@ -51,12 +51,12 @@ def test_where_it_is_about_equal_the_estimate_holds() -> None:
 
 @pytest.fixture
 def unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a process that has just begun."""
+    """Forget measurements, as in a new process."""
     monkeypatch.setattr(linear, "_measured", {})
 
 
 def test_a_shape_is_measured_once(unmeasured: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever a second measurement would say: equal numbers of rows always go through the same kernel."""
+    """Ignore later measurements: equal numbers of rows always go through the same kernel."""
     found = iter([seconds(2, 2, 2, 2, 2, 2), seconds(0.5, 0.5, 0.5, 0.5, 0.5, 0.5)])
     monkeypatch.setattr(linear, "_measure", lambda inputs, outputs: next(found))
     assert packed_from(200, 400) == packed_from(200, 400) == 1

@@ -188,7 +188,7 @@ async def test_readers_are_known_by_the_rounds_of_their_devices(engine: MiddleEn
 
 
 def test_no_token_can_be_said() -> None:
-    """What a device sends for every chunk and window has no field in which a token could travel."""
+    """A device's messages for chunks and windows have no field for tokens."""
     told = frames.Forward.__struct_fields__
     assert set(told) == {"session", "seq", "engine", "position", "hidden", "wanted"}
     assert {f.name for f in fields(ForwardTask)} == {"window", "deliver"}

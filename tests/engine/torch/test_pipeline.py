@@ -53,7 +53,7 @@ async def test_closing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_it_gives_what_one_stage_gives(kind: Kind, pipeline: Pipeline, folder: Path) -> None:
-    """To the bit: between its stages nothing is lost, whatever is on the wire."""
+    """Compare bit by bit: nothing is lost between stages, in whatever kind."""
     whole = load_middle(folder, FIRST, CONFIG, threads=1)
     width = whole.split.hidden
     rng = np.random.default_rng(1)

@@ -45,7 +45,7 @@ def test_neighbours_are_uncorrelated(lag: int):
 
 
 def test_streams_are_uncorrelated():
-    """Of one seed: purposes at the same position and at neighbouring ones; of neighbouring seeds too."""
+    """Compare streams of one seed (purposes at equal and neighbouring positions), and of neighbouring seeds."""
     correlation = np.corrcoef(np.stack(list(STREAMS.values())))
     off_diagonal = correlation[~np.eye(len(STREAMS), dtype=bool)]
     assert np.abs(off_diagonal).max() < 5 / np.sqrt(N)

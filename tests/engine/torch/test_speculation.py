@@ -77,7 +77,7 @@ class Rounds:
 @pytest.mark.parametrize("drafter", [1, 2], ids=["like the target", "unlike it"])
 @pytest.mark.parametrize("gamma", [1, 2, 3, 5, 8])
 async def test_greedy_is_token_for_token_the_targets(engines: Engines, gamma: int, drafter: int) -> None:
-    """With and without penalties, stop tokens and stop strings, all at once; also a window that varies."""
+    """Use penalties, stop tokens and stop strings, or none; also a window that varies."""
     target, other = engines.made[0], engines.made[drafter]
     samplings = [
         Sampling(max_tokens=30),

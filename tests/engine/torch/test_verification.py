@@ -135,7 +135,7 @@ SETTINGS = {
 
 
 def after(rows: np.ndarray, sampling: Sampling) -> np.ndarray:
-    """What sampling from each row's logits means, from the definition of temperature, top_k and top_p."""
+    """Return the distribution of each row's sampling, from the definition of temperature, top_k and top_p."""
     result = np.zeros_like(rows)
     for out, row in zip(result, rows ** (1 / sampling.temperature), strict=True):
         kept = np.argsort(-row)[: sampling.top_k or None]
@@ -196,7 +196,7 @@ def speculate(
 
 
 def joint_p_value(output: np.ndarray, sampling: Sampling) -> float:
-    """Of the joint distribution of all the columns."""
+    """Return the p-value of the joint distribution of all the columns."""
     length = output.shape[1]
     transition = after(P, sampling)
     probs = transition[0]

@@ -1,4 +1,4 @@
-"""What is said of vLLM before it is started."""
+"""Settings of vLLM, checked before it starts."""
 
 from __future__ import annotations
 

@@ -82,6 +82,6 @@ def test_a_wish_ends_with_those_who_had_it() -> None:
 
 
 def test_replicas_that_say_nothing_are_left_alone() -> None:
-    """They start, or their numbers are late: nobody knows what they have to do."""
+    """Silent replicas are starting, or their numbers are late: their load is unknown."""
     scaler = Autoscaler(Wishes(), Bounds(0, 9, downscale_delay_s=0.0))
     assert scaler.decide(PoolState(0.0, 4)) == 4

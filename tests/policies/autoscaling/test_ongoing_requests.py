@@ -12,7 +12,7 @@ from tandem.policies.autoscaling import PoolState, ReplicaState, autoscaling
 
 
 def context(requests: float, replicas: int, target: float) -> AutoscalingContext:
-    """What Serve shows it. It looks at requests, replicas and its configuration alone."""
+    """Return Serve's argument, of which the policy reads requests, replicas and configuration."""
     return AutoscalingContext(
         deployment_id=None,
         deployment_name="",

@@ -14,7 +14,7 @@ CALM = ReplicaState(
 
 
 def desired(policy: object, *seconds: ReplicaState, waiting: float = 0.0) -> float:
-    """What it wants in the end, when one replica tells this, second by second."""
+    """Return the last decision, after one replica reports these states, second by second."""
     for second, state in enumerate(seconds):
         wanted = policy.desired(PoolState(float(second), 1, (state,), waiting))  # type: ignore[attr-defined]
     return float(wanted)
@@ -23,7 +23,7 @@ def desired(policy: object, *seconds: ReplicaState, waiting: float = 0.0) -> flo
 def steady(
     prefill: float = 0.0, decode: float = 0.0, seconds: int = 300, **said: float
 ) -> list[ReplicaState]:
-    """So many tokens each second."""
+    """Return states with constant rates, in tokens a second."""
     return [
         replace(CALM, prefilled=second * prefill, generated=second * decode, **said)
         for second in range(seconds)
@@ -60,7 +60,7 @@ def test_readers_that_wait_want_another_replica() -> None:
 
 
 def test_replicas_without_sessions_are_no_reason_for_more() -> None:
-    """Those who wait do not move there: with each that came, the pool would want another share of all."""
+    """Waiting sessions do not move to new replicas: with each of these the pool would want another share of all."""
     waits, idle = replace(CALM, starving=8), replace(CALM, name="b", sessions=0, reading=0.0)
     policy = autoscaling.create("work")
     for second in range(60):
@@ -113,7 +113,7 @@ def test_the_shortest_time_is_no_division_by_zero() -> None:
 
 
 def test_a_burst_passes() -> None:
-    """What has been done is no reason for more than what comes."""
+    """Finished work does not justify replicas for the present load."""
     policy = autoscaling.create("work", window_s=10.0)
     assert desired(policy, *steady(20_000, seconds=60)) > 2
     calm = [replace(CALM, prefilled=60 * 20_000, reading=0.0)] * 100
@@ -130,7 +130,7 @@ def test_nothing_to_do_is_nothing() -> None:
 
 
 def test_a_replica_that_goes_takes_nothing_along() -> None:
-    """Its counters are gone, and one that comes brings none from before."""
+    """Counters of a removed replica vanish, and a new one brings none from before."""
     policy = autoscaling.create("work", load=0.5)
     other = replace(CALM, name="b", prefilled=1e9)
     before = policy.desired(PoolState(0.0, 2, (CALM, other)))

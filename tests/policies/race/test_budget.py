@@ -25,8 +25,8 @@ def book(budget: Budget, tokens: int, rng: random.Random, share: float | None = 
 @given(st.floats(0.1, 0.9), st.floats(0.6, 1.0), st.floats(0, 0.5), st.integers(0, 2**32))
 @example(0.5, 0.625, 0.0, 34)  # 2.5 % too little where a deviation was made up over 32 requests
 def test_a_biased_plan_is_made_up_for(share, takes_part, fails, seed):
-    """Whoever spends only in some of the requests that are planned to, and in some that are not, ends within 2 % of the
-    budget, or within 5 % where spending nearly always would be needed: bad luck is then made up but slowly."""
+    """Spending only in some planned requests, and in some unplanned ones, ends within 2 % of the budget, or within 5 %
+    if spending nearly always would be needed: bad luck is then made up slowly."""
     assume(share < 0.95 * takes_part)  # else spending always is not enough
     assume(fails < 0.8 * share)  # else planning nothing is not little enough
     rng, budget = random.Random(seed), Budget(share, window=1000)

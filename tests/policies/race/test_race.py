@@ -236,7 +236,7 @@ def test_the_answer_goes_where_decoding_is_cheaper():
 
 @pytest.mark.parametrize("name", ["device", "stochastic"])
 def test_a_server_that_was_never_seen_gets_no_answer_that_is_read(name: str):
-    """Nobody knows how long it would take, so no buffer is large enough."""
+    """The server's time to first token is unknown, so no buffer is large enough."""
     who = RaceAccount(dispatch.create(name), migration.create("buffered"))
     race = Race(100, 1000, 5.0, DEVICE_DEARER, who, history(), coin=0.1, share=1.0)
     assert race.start == Start(NEVER, 0.0)
@@ -347,7 +347,7 @@ def test_it_does_not_go_beyond_a_budget():
 
 
 def test_what_a_hand_over_takes_in_is_reserved_with_the_prompt():
-    """As much as an answer probably has, 128 tokens, where the constrained endpoint decodes more cheaply."""
+    """Reserve the expected answer, 128 tokens, if the constrained endpoint decodes more cheaply."""
     who, known = account(0.5), history()
     for _ in range(9):
         a_race(who, known, DEVICE_CHEAPER).over({SERVER: 0})

@@ -1,4 +1,4 @@
-"""What every batching policy owes the engine, and what each does beyond that."""
+"""Contract of batching policies, and what each does beyond it."""
 
 from __future__ import annotations
 

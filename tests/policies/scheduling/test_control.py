@@ -1,4 +1,4 @@
-"""When the policy is asked, what it is shown, and what follows, over sessions and memory that are plain data."""
+"""Calls of the policy, its state, and what follows, over sessions and memory that are plain data."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def sessions(count: int, **changes: object) -> list[SessionData]:
 
 
 def with_buffer(number: int, tokens: int) -> SessionData:
-    """Its reader takes 10 tokens/s."""
+    """Return a session whose reader takes 10 tokens/s and has `tokens` unread."""
     reader = Reader(10.0)
     reader.deliver(tokens, 0.0)
     return SessionData(number, reader=reader)
@@ -118,7 +118,7 @@ def test_of_the_others_the_fullest_buffer_gives_way_first() -> None:
 
 
 def test_who_waits_for_its_client_is_not_asked_about() -> None:
-    """It may prefill where there is room, in order of its age."""
+    """An idle session may prefill if there is room, in order of its age."""
     policy = Says(2)
     idle = SessionData(7, wanting=False, paused=True)
     crowd = [*sessions(2), idle, SessionData(9)]

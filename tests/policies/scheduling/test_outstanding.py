@@ -1,4 +1,4 @@
-"""What an engine tells of its sessions' work."""
+"""Outstanding work of an engine's sessions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.policies.scheduling.views import SessionData
 
 
 def reading(rate: float, tokens: int = 0) -> Reader:
-    """Somebody who got so many tokens at second 0."""
+    """Return a reader who got `tokens` tokens at second 0."""
     reader = Reader(rate)
     reader.deliver(tokens, 0.0)
     return reader
@@ -38,12 +38,12 @@ def test_one_that_has_given_way_is_behind_by_what_it_lost() -> None:
 
 
 def test_nobody_can_ask_for_more_than_an_engine_could_give() -> None:
-    """With steps of 0.1 s, a session has 10 tokens/s at most: who reads faster always waits, and no replica helps."""
+    """Steps of 0.1 s give a session at most 10 tokens/s: faster readers always wait, and no replica helps."""
     fast, slow = (SessionData(1, reader=reading(rate)) for rate in (10_000.0, 5.0))
     assert outstanding([fast], 1.0, step_s=0.1)[1:3] == (10.0, 0)
     assert outstanding([slow], 1.0, step_s=0.1)[1:3] == (5.0, 1)
 
 
 def test_what_is_complete_is_no_backlog() -> None:
-    """Not even less than none, as of a session between two tokens."""
+    """A session between two tokens does not count as negative."""
     assert outstanding([SessionData(1, missing=-1)], 1.0).backlog == 0

@@ -13,7 +13,7 @@ from tandem.policies.scheduling.buffer_aware import BufferAware
 
 
 def load(count: int, **changes: Any) -> EngineLoad:
-    """So many alike requests that run and have a buffer; `changes` replace fields, single values for all."""
+    """Return `count` equal running requests with a buffer; `changes` replace fields, single values for all."""
     fields: dict[str, Any] = {
         "arrival": np.arange(count),
         "age_s": 5.0,
@@ -75,7 +75,7 @@ def loads(draw: st.DrawFn) -> EngineLoad:
 @pytest.mark.parametrize("name", list(scheduling))
 @given(load=loads())
 def test_contract(name: str, load: EngineLoad) -> None:
-    """Somebody runs, nobody twice, and there is room for all of them."""
+    """At least one request runs, none twice, and there is room for all of them."""
     chosen = scheduling.create(name).choose(load).tolist()
     assert 1 <= len(chosen) <= load.places
     assert len(set(chosen)) == len(chosen)

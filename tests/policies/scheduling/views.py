@@ -1,4 +1,4 @@
-"""What a scheduling control sees of sessions and memory, as plain data."""
+"""Sessions and memory of a scheduling control, as plain data."""
 
 from __future__ import annotations
 
@@ -42,5 +42,5 @@ class MemoryData:
 
 
 def _these_are_views(session: SessionData, memory: MemoryData) -> tuple[SessionView, MemoryView]:
-    """For the type checker."""
+    """Check the types statically."""
     return session, memory

@@ -80,7 +80,7 @@ class Queueing(RuleBasedStateMachine):
                 assert self.passed[job] >= 0, "no more batches go before it than there are older jobs"
 
     def check_batch(self, taken: list[Job], overdue: list[Job], batch: int) -> None:
-        """What the policy in question promises of each."""
+        """Check the policy's promise for each batch."""
 
     @invariant()
     def counts(self) -> None:

@@ -1,4 +1,4 @@
-"""In which order sentences are expanded: the reader waits no longer than in the sketch's, and often not at all."""
+"""Order in which sentences are expanded: the reader waits no longer than in the sketch's, and often not at all."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_the_reader_waits_no_longer_than_in_the_sketchs_order(
 def test_sequences_as_fast_as_the_reader_never_keep_them_waiting(
     tokens: list[int], slots: int, rate: float, slower: float
 ) -> None:
-    """From the first token on; and with that, they begin at once."""
+    """The reader never waits after the first token; and with that, expansion begins at once."""
     token_s = slower / rate
     schedule = list_schedule(tokens, reading_order(tokens, slots, token_s, rate), slots)
     assert wait_s(tokens, schedule, token_s, rate) == pytest.approx(token_s)

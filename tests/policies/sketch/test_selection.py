@@ -62,7 +62,7 @@ def test_under_constant_load_it_settles(
 def test_it_never_loads_for_longer_than_it_works(
     load_s: list[float], jobs: list[tuple[float, float, float, float, bool]], current: int
 ) -> None:
-    """Whatever comes: so it switches at most so often."""
+    """Holds for any jobs: it bounds the number of switches."""
     selection, worked_s = ModelSelection(load_s, current), 0.0
     for *tau_s, budget_s, full in jobs:
         before = selection.current

@@ -21,7 +21,7 @@ from tandem.policies.sketch.sketch_length import (
 from tandem.policies.split import Line
 
 JETSON = 204.8 / 1935
-"""Its memory bandwidth over an A100's (PICE's table II), which is what decoding is bound by."""
+"""Memory bandwidth over an A100's (PICE's table II), by which decoding is bound."""
 A100_TOKENS_S = {"qwen-1.5b": 183.33, "qwen-7b": 84.28, "llama-8b": 76.5}
 """PICE's table I."""
 ANSWER = 500
@@ -55,7 +55,8 @@ sketch_states = st.builds(
 
 
 def beside(slm: str, llm_s: float) -> SketchState:
-    """Of the paper's testbed: an LLM under load that takes so long for an answer, with four Jetsons."""
+    """Return the state of the paper's testbed: an LLM under load that takes `llm_s` for an answer, with four
+    Jetsons."""
     cost = ANSWER / (A100_TOKENS_S[slm] * JETSON) / llm_s
     model = SmallModel(slm, cost, capability=0.9, least_share=0.2)
     return replace(STATE, llm_s=Line(0.0, llm_s / ANSWER), models=(model,))
@@ -147,7 +148,7 @@ def test_the_papers_losing_cases_become_ties(llm: str, llm_s: float, slm: str, s
 
 
 def test_a_llm_must_be_several_times_slower_than_the_small_model() -> None:
-    """With sketches of 0.3 of the answer, and as many answers waiting when they are written as there are devices (the
+    """Sketches have 0.3 of the answer, and as many answers wait when they are written as there are devices (the
     paper's best queue): 0.3 + 2·c ≤ 1."""
 
     def reason(cost: float) -> Reason | None:

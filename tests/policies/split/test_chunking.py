@@ -45,7 +45,7 @@ states = st.builds(
 
 
 def late_s(state: ChunkState, size: int) -> float:
-    """How much longer an upload of so many tokens takes than the cloud: HAT's equation (3), left side less right."""
+    """Return by how much the upload takes longer than the cloud: HAT's equation (3), left side less right."""
     upload_s = size * state.token_bytes / state.up_bytes_s
     return upload_s - (state.delay_s(state.mu) + state.delay_s(state.mu + size)) / state.pipeline
 
@@ -121,6 +121,6 @@ def test_a_link_that_stands_still_does_not_shrink_chunks_to_nothing() -> None:
 
 
 def test_the_next_chunk_follows_the_state_of_the_moment() -> None:
-    """So they are decided one by one: a cloud that has become busy gets larger chunks from then on."""
+    """Chunks are decided one by one: a cloud that has become busy gets larger chunks from then on."""
     chosen = [HatChunks(least=1).choose(replace(STATE, mu=mu)) for mu in (0, 100, 1000)]
     assert chosen == [44, 66, 266]

@@ -90,7 +90,7 @@ def test_what_is_ready_costs_its_verification_only() -> None:
 
 @given(round_s=st.floats(0.01, 1), cost_s=st.floats(1e-3, 0.1))
 def test_looking_one_token_ahead_finds_the_best_length(round_s: float, cost_s: float) -> None:
-    """Where all tokens are accepted with the same probability, and rounds give as much as they can."""
+    """All tokens have equal acceptance, and rounds give the maximal rate."""
     rates = [expected_tokens(ASSUMED, n) / (round_s + n * cost_s) for n in range(MAX_WINDOW + 1)]
     policy = ExpectedGain()
     policy.learn(DraftRound((), 0, 0.0, 1 / max(rates)))
@@ -123,7 +123,7 @@ def test_expected_gain_is_no_worse_than_the_best_threshold(bias: float, round_s:
 @pytest.mark.parametrize("round_s", [0.03, 0.1, 0.4])
 @pytest.mark.parametrize("policy", ["threshold", "expected_gain"])
 def test_fallback_costs_nothing_where_drafting_pays(policy: str, round_s: float) -> None:
-    """It does not mistake a few bad drafts for a bad drafter; where drafting barely pays, it may."""
+    """A few bad drafts do not switch drafting off, unless it barely pays."""
     state = replace(COSTS, round_s=round_s)
     assert tokens_per_s(Fallback(policy), state, 1.0) > 0.97 * tokens_per_s(
         drafting.create(policy), state, 1.0

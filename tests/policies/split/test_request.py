@@ -114,7 +114,7 @@ def test_what_is_drafted_ahead() -> None:
     seed=st.integers(0, 1000),
 )
 def test_a_request(prompt: int, most: int, chunks: str, drafts: str, meanwhile: str, seed: int) -> None:
-    """As a mode asks: chunks make up the prompt, and the answer is never overshot, whatever happens."""
+    """Call it as a mode does: chunks make up the prompt, and the answer is never overshot, in any case."""
     random, device = Random(seed), DeviceMonitor()
     made = split(
         prompt,

@@ -1,4 +1,4 @@
-"""What a simulated drafter says agrees with what turns out to be right."""
+"""Simulated drafter: its confidence is consistent with the acceptance."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_after_a_wrong_token_nothing_is_right() -> None:
 
 
 def test_what_is_recorded_is_said() -> None:
-    """As sure as it was, and right where it was."""
+    """The drafter has the recorded confidence and acceptance."""
     script = Script()
     sure, right = (0.9, 0.3, 1.0, 0.55), bytes([1, 0, 1, 0])
     number = script.add(Request(0.0, 3, 4, right, confidence=sure))[0]

@@ -43,7 +43,7 @@ def world(load_s: float, requests: int = 1, **least_share: float) -> tuple[World
 
 
 def loaded(after: World) -> str:
-    """As the device has it, and as the router was told."""
+    """Return the loaded model, on which device and router agree."""
     model = after.devices[0].device.info.model
     assert after.routing.assigner.devices["device-0"].model == model
     return model

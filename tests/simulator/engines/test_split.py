@@ -147,7 +147,7 @@ def test_heads_give_a_draft_in_one_pass() -> None:
 
 
 def staged(stages: int, requests: list[Request], **changes: Any) -> Result:
-    """The same on GPUs whose steps are known, with a link that takes no time."""
+    """Simulate a middle in stages on GPUs with known step times, with a link that takes no time."""
     engine = {"token_budget": 400, "batching": {"name": "fifo"}}  # a prompt a step
     group = {"hardware": "A6000", "model": "Llama-2-7B", "first": 2, "stages": stages, "engine": engine}
     devices = [{"count": 5, "hardware": "AGXOrin", "model": "Llama-2-7B"}]

@@ -273,7 +273,7 @@ def test_whatever_is_configured_nothing_is_lost_and_nothing_left(
 
 
 def test_where_memory_is_ample_it_takes_the_steps_that_the_torch_engine_takes() -> None:
-    """The same requests, the same hardware, whole prompts at once: then vLLM does what our own core does."""
+    """Equal requests, equal hardware, whole prompts at once: then vLLM takes the steps of our own core."""
     whole = {"batching": {"name": "fifo"}, "token_budget": 2048}
     figures = [
         simulate(config(mode=mode, engine=engine)).summary()
@@ -339,7 +339,7 @@ print(digest())
 
 
 def digest() -> str:
-    """Of everything that three simulations say."""
+    """Return a digest of three simulations' results."""
     tight = {**VLLM, "kv_blocks": 13, "max_sessions": 6, "scheduling": {"name": "buffer_aware"}}
     said = []
     for mode in ("cloud", "speculative", None):

@@ -33,7 +33,8 @@ def test_attention_that_grows_is_seen() -> None:
     [("4xA100", "Llama-2-70B", 1.3), ("H100", "Llama-3.1-8B", 5.0), ("RTX4090", "Llama-3.1-8B", 2.1)],
 )
 def test_what_is_derived_is_nearly_the_best_of_a_sweep(name: str, model: str, rate_per_s: float) -> None:
-    """At about 60 % load, prompts of a thousand tokens; a last answer's end weighs in so short a run's rate."""
+    """About 60 % load, prompts of a thousand tokens; the end of the last answer weighs in the rate of a run this
+    short."""
 
     def figures(**parameters: int) -> tuple[float, float]:
         config = parse(

@@ -19,7 +19,7 @@ WORKLOAD = raw()["workload"]
 
 @pytest.fixture
 def figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
-    """Those that were drawn and written."""
+    """Return the figures that were drawn and written."""
     written = list[Figure]()
     save = Figure.savefig
 

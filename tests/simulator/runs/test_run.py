@@ -1,4 +1,4 @@
-"""What requests may say of themselves."""
+"""Options of simulated requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of sessions when the way to their engine is cut."""
+"""Sessions when the path to their engine is cut."""
 
 from __future__ import annotations
 

@@ -27,13 +27,13 @@ SCALED: dict[str, Any] = {
 def run(
     requests: list[Request], mode: str = "cloud", target: dict[str, Any] | None = None, **scaled: Any
 ) -> Result:
-    """These requests to one such group."""
+    """Simulate these requests with one such group."""
     group = {**TARGET, "start_s": 3.0, "autoscaling": SCALED | scaled, **(target or {})}
     return simulate(parse(raw(mode=mode, devices=[], targets=[group])), requests=requests)
 
 
 def burst(at_s: float, count: int, tokens: int = 200) -> list[Request]:
-    """So many at once."""
+    """Return `count` requests at once."""
     return [Request(at_s, 40, tokens, bytes([1] * tokens)) for _ in range(count)]
 
 

@@ -33,7 +33,7 @@ LITTLE = [
 def test_a_training_and_its_report(
     tiny_model: Path, corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The same seed gives the same file, another one another; `evaluate` finds what the report says."""
+    """Equal seeds give equal files, others do not; `evaluate` agrees with the report."""
     files = []
     for name, seed in (("first", "1"), ("again", "1"), ("other", "2")):
         files.append(tmp_path / f"{name}.safetensors")

@@ -1,4 +1,4 @@
-"""What adapters learn from: drawn by the seed, marked where something is written, never what they are judged by."""
+"""Training texts of adapters: drawn by the seed, marked where something is written, never those used for judging."""
 
 from __future__ import annotations
 

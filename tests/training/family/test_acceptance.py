@@ -1,4 +1,4 @@
-"""What is recorded of a pair says what a real speculative run of it does."""
+"""A pair's recorded acceptance agrees with its real speculative runs."""
 
 from __future__ import annotations
 

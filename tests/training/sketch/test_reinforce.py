@@ -65,7 +65,7 @@ def test_what_is_better_becomes_likelier(small):
 
 
 def test_the_divergence_pulls_back(small):
-    """From a policy that was moved away, descending the KL alone comes nearer to the reference."""
+    """Starting from a moved policy, descending the KL alone comes nearer to the reference."""
     torch.manual_seed(3)
     policy = new_model(TINY, len(small.tokenizer))
     learnt = attach(policy, 4)

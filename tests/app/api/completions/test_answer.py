@@ -104,7 +104,7 @@ async def answering(backend: NullBackend, **asked: Any) -> Answer:
 
 
 async def nothing() -> MutableMapping[str, Any]:
-    """What a client says that stays."""
+    """Receive nothing, as from a client that stays connected."""
     await asyncio.Event().wait()
     return {}
 
@@ -142,7 +142,7 @@ async def test_a_client_has_so_long_and_no_longer(form: Any) -> None:
 @pytest.mark.parametrize("asked", [{}, {"tandem": {"paced": True, "reader_rate": 50}}], ids=json.dumps)
 @in_virtual_time
 async def test_a_request_leaves_before_its_last_piece_is_sent(asked: Any) -> None:
-    """Its client's next request is not to be refused for it; one whose text comes slowly leaves long before."""
+    """The client's next request must not be refused for it; a slowly read answer leaves long before."""
     backend, left = NullBackend(), list[int]()
 
     async def send(message: MutableMapping[str, Any]) -> None:

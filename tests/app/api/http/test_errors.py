@@ -164,7 +164,7 @@ async def test_a_body_that_does_not_arrive(address, backend):
 
 
 async def test_a_client_that_leaves_while_it_uploads(address, backend, monkeypatch, caplog):
-    """Its request is counted with status 499 and not logged as a failure of the server."""
+    """Count the request with status 499, and do not log it as a failure of the server."""
     reading, counted = asyncio.Event(), asyncio.Queue()
     stream = Request.stream
 

@@ -1,4 +1,4 @@
-"""What a guarded program started ends with it, however it ends, and nothing else does."""
+"""Guard: a program's descendants end with it, however it ends, and no other process does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What HAProxy is told before it starts."""
+"""HAProxy's configuration before it starts."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_counters_are_for_this_machine_and_the_api_hears_who_asks(variables: dic
 
 
 def test_a_connection_outlives_the_haproxy_that_took_it(variables: dict[str, str]) -> None:
-    """Its stream does, and what is asked over it later goes where the new one sends it, from whom it came."""
+    """The stream continues; later requests over it go to the new destination, from the client's address."""
     ending, heard = threading.Event(), list[str]()
 
     class Old(Quiet):

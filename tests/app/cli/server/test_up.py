@@ -125,7 +125,7 @@ def listening(processes: list[Process]) -> dict[str | None, set[str]]:
 
 
 def inodes(process: Process) -> set[str]:
-    """Of the sockets that it holds open."""
+    """Return the inodes of its open sockets."""
     held = set()
     for file in Path(f"/proc/{process.pid}/fd").iterdir():
         with suppress(FileNotFoundError):
@@ -221,8 +221,8 @@ def test_a_file_that_is_no_serve_yaml(config: Path, text: str) -> None:
 
 
 def test_the_least_that_a_serve_yaml_may_say(tmp_path: Path) -> None:
-    """It is then on the loopback interface only, which is not Serve's own default. Other applications are deployed
-    beside it as they are."""
+    """The application then listens on loopback only, unlike Serve's default. Other applications are deployed beside
+    it."""
     other = {"name": "other", "import_path": "other:app", "args": {"its": "own"}, "route_prefix": "/other"}
     ours = {"name": "tandem", "import_path": "tandem.app.main:build", "args": {"model": "mine"}}
     applications = [other, ours]

@@ -1,4 +1,4 @@
-"""What was computed of files is computed again as soon as there is a reason to."""
+"""Cached checksums of files are recomputed as soon as a file may have changed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Computed:
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Of its own; files that have just been made may be remembered."""
+    """Use an empty cache, and accept files that have just been made."""
     monkeypatch.setenv("TANDEM_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(remembered, "SETTLED_NS", -(10**9))
     return tmp_path / "cache"
@@ -60,7 +60,7 @@ def longer(file: Path) -> None:
 
 
 def as_long(file: Path) -> None:
-    """With the times that it had, as far as anybody can set them."""
+    """Change a file's content and restore its times, as far as they can be set."""
     was = file.stat()
     file.write_text("c")
     os.utime(file, ns=(was.st_atime_ns, was.st_mtime_ns))

@@ -119,7 +119,7 @@ async def test_200_answers_of_the_embedded_target(tmp_path: Path) -> None:
 
 
 async def test_a_closed_outer_part_is_freed(tmp_path: Path) -> None:
-    """With drafts, and branches beyond them, that were not judged."""
+    """Close it with drafts, and branches beyond them, that were not judged."""
 
     async def closed() -> list[weakref.ref[object]]:
         async with parts(tmp_path, adapter=RANDOM) as made:
@@ -183,7 +183,7 @@ async def test_answers_are_the_models_own(kind: str, adapter: float | None, tmp_
 
 @pytest.mark.parametrize("seed", range(3))
 async def test_without_drafts_it_samples_what_the_whole_samples(seed: int, tmp_path: Path) -> None:
-    """The same tokens: seeds count by output position, wherever sampling happens; stop strings too."""
+    """Tokens are equal: seeds count by output position, wherever sampling happens; stop strings too."""
     async with parts(tmp_path, adapter=0.0) as made:
         client = Client(made, longest=lambda: 0)
         for prompt in PROMPTS:
@@ -227,7 +227,7 @@ async def test_drafts_drawn_by_chance_leave_the_distribution_as_it_is(tmp_path: 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 async def test_a_branch_drafts_what_would_be_drafted_later(temperature: float, tmp_path: Path) -> None:
-    """The same tokens as likely, with less left to compute once the middle has answered."""
+    """Tokens have the same distribution, with less left to compute once the middle has answered."""
     outer = {"host_memory": HostMemory(blocks=64)}
     async with parts(tmp_path, first=2, adapter=0.0, outer=outer) as made:
         adopted = 0
@@ -243,7 +243,7 @@ async def test_a_branch_drafts_what_would_be_drafted_later(temperature: float, t
 
 
 async def test_a_proposal_that_was_left_goes_on_where_it_was(tmp_path: Path) -> None:
-    """Its caller gave up, at any time."""
+    """Cancel the caller at any time."""
     async with parts(tmp_path, adapter=0.0) as made:
         sampling = Sampling(max_tokens=30, ignore_eos=True, temperature=0.8, seed=1)
         s = await made.outer.open(PROMPTS[0], sampling)
@@ -270,7 +270,7 @@ async def test_a_proposal_that_was_left_goes_on_where_it_was(tmp_path: Path) -> 
 
 
 async def test_a_session_that_waits_for_the_middle_gives_way(tmp_path: Path) -> None:
-    """At the device as anywhere: what it proposed stays good, and is judged when it is back."""
+    """A device preempts it, too: its proposal stays good, and is judged when it is back."""
     small = {"kv_blocks": 12}
     async with parts(tmp_path, adapter=0.0, outer=small) as made:
         prompts, sampling = [[50 + i] * 24 for i in range(3)], Sampling(max_tokens=8, ignore_eos=True)
@@ -292,7 +292,7 @@ async def test_a_session_that_waits_for_the_middle_gives_way(tmp_path: Path) -> 
 
 @torch.inference_mode()
 def test_parts_in_bfloat16(tmp_path: Path) -> None:
-    """As on a GPU; hidden states leave in float32, whatever computes them."""
+    """Run as on a GPU; hidden states are sent in float32, whatever computes them."""
     tiny.make("llama", tmp_path)
     whole = Model(weights.load(tmp_path, CPU, torch.bfloat16))
     outer = Outer(weights.load(tmp_path, CPU, torch.bfloat16, Part(0, 1)))
@@ -370,7 +370,7 @@ async def test_nothing_is_computed_twice(tmp_path: Path) -> None:
 
 
 async def test_a_proposal_can_be_asked_for_again(tmp_path: Path) -> None:
-    """The same costs nothing, a shorter one is its beginning, a longer one goes on from it."""
+    """Repeating it costs nothing, a shorter one is its beginning, a longer one extends it."""
     async with parts(tmp_path, adapter=0.0) as made:
         s = await made.outer.open(PROMPTS[0], Sampling(max_tokens=30, ignore_eos=True))
         first = await s.propose(4)
@@ -402,7 +402,7 @@ async def test_a_draft_ends_with_its_first_unlikely_token(tmp_path: Path) -> Non
 
 
 async def test_a_draft_goes_on_as_it_is_told(tmp_path: Path) -> None:
-    """It asks once for each token, unless the draft ends with it anyhow; again for those that were drafted before."""
+    """Call `go_on` once for each token, unless the draft ends with it anyhow; again for tokens drafted before."""
     async with parts(tmp_path, adapter=0.0) as made:
         s = await made.outer.open(PROMPTS[2], Sampling(max_tokens=30, ignore_eos=True))
         told: list[float] = []

@@ -99,7 +99,7 @@ def test_weights_that_are_none_are_refused(tmp_path: Path) -> None:
 
 @pytest.fixture
 def one_thread() -> Iterator[None]:
-    """So small a network is slower with several, by far where others want the cores as well."""
+    """Use one thread: a network this small is slower with several, especially on a busy machine."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
