@@ -7,7 +7,7 @@ import logging
 import os
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 from pydantic import Field
@@ -29,15 +29,14 @@ from tandem.deployments.access.keys import Caller, Key, Role
 from tandem.deployments.admission.client import Entrance
 from tandem.deployments.admission.controller import Entry, Passage
 from tandem.deployments.calls import Client
-from tandem.deployments.config.choices import WindowChoice
-from tandem.deployments.config.reconfigure import in_place
-from tandem.deployments.config.settings import Strict
+from tandem.deployments.config.reconfigure import Live, in_place
 from tandem.deployments.control.metrics import Observation
 from tandem.deployments.control.router_client import RouterClient
 from tandem.deployments.gateway.deployment import Gateway
-from tandem.deployments.modes.base import Tools
+from tandem.deployments.modes import AT_FRONT_DOORS
+from tandem.deployments.modes.base import Services
 from tandem.deployments.modes.executor import Executor
-from tandem.deployments.modes.expansion import Sketching
+from tandem.deployments.modes.sections import of_modes, with_sections
 from tandem.deployments.pools.engines import context_of
 from tandem.deployments.request.assignment import EndpointInfo, Unavailable
 from tandem.deployments.request.job import Delta, Job
@@ -49,18 +48,14 @@ from tandem.engine.tokenizer import Tokenizer
 logger = logging.getLogger("ray.serve")
 
 
-T = TypeVar("T")
+@with_sections(mode for mode in AT_FRONT_DOORS.values() if not mode.section)
+class IngressLive(Live):
+    """Settings that a replica of the API takes over while it runs, the modes' without a section included.
 
-
-class IngressChanges(Strict):
-    """Settings that a replica of the API takes over while it runs; null: as it was started with.
-
-    window, fused_window, default_reader_rate: as in Settings.
+    default_reader_rate: as in Settings.
     """
 
-    window: WindowChoice | None = None
-    fused_window: int | None = Field(None, ge=0)
-    default_reader_rate: float | None = Field(None, ge=0, le=10_000, allow_inf_nan=False)
+    default_reader_rate: float = Field(5.0, ge=0, le=10_000, allow_inf_nan=False)
 
 
 @serve.deployment
@@ -73,35 +68,36 @@ class Ingress:
     ) -> None:
         self._router = RouterClient(router, settings.limits, settings.gate)
         self._gateway = None if gateway is None else Client(gateway)
-        self._settings, self._changes = settings, IngressChanges()
+        self._settings = settings
+        self._started = self._live = IngressLive(
+            **{key: getattr(settings, key) for key in IngressLive.model_fields}
+        )
         self._vocabularies = await asyncio.to_thread(Vocabularies, settings)
         vocabulary = self._vocabularies.target.vocabulary
         self._card = ModelCard(settings.model, context_of(settings.verifier.engine), vocabulary)
         endpoint = settings.endpoint
         self._peers = Peers(token=endpoint.token, tls=endpoint.dialling(), settings=settings.limits.wire())
-        text = self._vocabularies.target
-        self._sketching = Sketching(sketch_format(text), self._router, settings.sketch.suitable)
         self._entrance = Entrance(self._router, lambda: self._executor.closing())
         self._callers = Callers(self._router.caller)
         self._executor = Executor(
             self._router.assign,
             self._dial,
-            self._tools(),
+            of_modes(settings),
+            Services(
+                self._router.ask_mode,
+                self._router.tell_mode,
+                format=sketch_format(self._vocabularies.target),
+            ),
             settings.limits.limits(),
             self._router.report,
             self._lost,
         )
 
     def reconfigure(self, config: dict[str, Any]) -> None:
-        """Serve's `user_config`, as IngressChanges."""
-        if (changes := in_place(IngressChanges, config)) is not None:
-            self._changes = changes
-            self._executor.follow(self._tools())
-
-    def _tools(self) -> Tools:
-        choice = self._changes.window or self._settings.window
-        fused_window = _first(self._changes.fused_window, self._settings.fused_window)
-        return Tools(window=choice.create, fused_window=fused_window, sketching=self._sketching)
+        """Serve's `user_config`, as IngressLive."""
+        if (now := in_place(self._started, config)) is not None:
+            self._live = now
+            self._executor.follow(of_modes(self._settings) | of_modes(now))
 
     def __serve_build_asgi_app__(self) -> ASGIApp:
         return create_api(self, self)
@@ -112,7 +108,7 @@ class Ingress:
 
     @property
     def default_reader_rate(self) -> float:
-        return _first(self._changes.default_reader_rate, self._settings.default_reader_rate)
+        return self._live.default_reader_rate
 
     @property
     def behind_proxy(self) -> bool:
@@ -217,10 +213,6 @@ class Ingress:
         self._router.flush()
         self._entrance.close()
         await self._peers.close()
-
-
-def _first(change: T | None, setting: T) -> T:
-    return setting if change is None else change
 
 
 def _shown(device: DeviceRecord) -> dict[str, Any]:

@@ -23,11 +23,11 @@ from ray.experimental import internal_kv
 from ray.serve import Application, Deployment
 from ray.serve.config import AutoscalingConfig, AutoscalingPolicy
 
-from tandem.app.ingress import Ingress, IngressChanges
+from tandem.app.ingress import Ingress, IngressLive
 from tandem.app.settings import Pool, Settings
-from tandem.deployments.config.settings import Strict
-from tandem.deployments.control.router import Router, RouterChanges
-from tandem.deployments.control.scheduler import Scheduler, SchedulerChanges
+from tandem.deployments.config.reconfigure import Live
+from tandem.deployments.control.router import Router, RouterLive
+from tandem.deployments.control.scheduler import Scheduler, SchedulerLive
 from tandem.deployments.gateway.deployment import Gateway
 from tandem.deployments.pools.autoscaling import EVERY_S
 from tandem.deployments.pools.deployments import Drafter, Expander, Middle, Verifier
@@ -63,11 +63,8 @@ def build(args: Settings) -> Application:
     router = _control(serve.deployment(Router)).bind(
         scheduler,
         args.model,
-        args.router,
-        args.racing,
-        args.sketch,
+        RouterLive(**{key: getattr(args, key) for key in RouterLive.model_fields}),
         args.ledger,
-        args.gate,
         engine.batch_limit,
         engine.places,
     )
@@ -142,11 +139,7 @@ def _control(
 
 # A replica that died is noticed at its next health check, and only then replaced.
 WATCHED = {"health_check_period_s": 1.0, "health_check_timeout_s": 10.0, "graceful_shutdown_wait_loop_s": 0.5}
-CHANGES: dict[str, type[Strict]] = {
-    "Ingress": IngressChanges,
-    "Router": RouterChanges,
-    "Scheduler": SchedulerChanges,
-}
+LIVE: dict[str, type[Live]] = {"Ingress": IngressLive, "Router": RouterLive, "Scheduler": SchedulerLive}
 """Settings that deployments take over while they run, as `user_config` in the Serve YAML."""
 SECRET = b"tandem secret"
 """Key in the cluster's store."""

@@ -10,7 +10,7 @@ from ray.serve._private.build_app import build_app
 from ray.serve.config import AutoscalingConfig, GangSchedulingConfig, RequestRouterConfig
 from ray.serve.schema import ServeDeploySchema
 
-from tandem.app.main import CHANGES, build
+from tandem.app.main import LIVE, build
 from tandem.app.settings import Settings
 from tandem.app.vocabularies import Vocabularies
 from tandem.deployments.config.explain import explain, no_such
@@ -59,8 +59,8 @@ def check_serve_yaml(content: Any) -> list[Settings]:
             if ours:
                 if deployment.name not in names:
                     raise ValueError(f"deployments: {no_such('deployment', deployment.name, names)}")
-                if deployment.name in CHANGES:
-                    parts = UNCHECKED | {"user_config": CHANGES[deployment.name]}
+                if deployment.name in LIVE:
+                    parts = UNCHECKED | {"user_config": LIVE[deployment.name]}
             for part, kind in parts.items():
                 if isinstance(given := getattr(deployment, part), dict):
                     _valid(kind, given, f"{deployment.name}.{part}: ")

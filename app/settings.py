@@ -7,23 +7,22 @@ from typing import Self
 from pydantic import ConfigDict, Field, model_validator
 
 from tandem.app.api.http.settings import ApiSettings
-from tandem.deployments.config.choices import WindowChoice
 from tandem.deployments.config.settings import (
+    AccountSettings,
     GateSettings,
     LedgerSettings,
     LimitSettings,
-    RacingSettings,
     RouterSettings,
-    SketchSettings,
-    Strict,
 )
 from tandem.deployments.control.scheduler import SchedulerSettings
 from tandem.deployments.gateway.deployment import GatewaySettings
+from tandem.deployments.modes import AT_FRONT_DOORS
+from tandem.deployments.modes.sections import with_sections
 from tandem.deployments.pools.autoscaling import AutoscalingSettings
 from tandem.deployments.pools.device_hosts import HostSettings
 from tandem.deployments.pools.engines import EngineSettings, MiddleSettings, ModelSettings, TorchSettings
 from tandem.deployments.pools.replica import EndpointSettings
-from tandem.policies.speculation.rounds import FUSED_WINDOW
+from tandem.engine.config import Strict
 
 
 class Pool(Strict):
@@ -80,8 +79,9 @@ class MiddlePool(Pool):
     engine: MiddleSettings = MiddleSettings()
 
 
+@with_sections(AT_FRONT_DOORS.values())
 class Settings(Strict):
-    """Arguments of `tandem.app.main:build`.
+    """Arguments of `tandem.app.main:build`, the settings of the modes among them.
 
     model: the name by which clients ask for the model.
     tokenizer: the family model or folder whose tokenizer turns text into the target's tokens; null: the verifier's.
@@ -90,10 +90,7 @@ class Settings(Strict):
     verifier, drafter, expander: the pools.
     middle: the pool of mode split.
     gateway: where devices dial in that are programs of their own (`tandem device`); null: nowhere.
-    racing: policies, prices and budgets of races.
-    sketch: of mode sketch.
-    window: the policy that chooses γ.
-    fused_window: γ of rounds that stay in the cloud.
+    accounts: prices, and the terms of new accounts.
     """
 
     model_config = ConfigDict(hide_input_in_errors=True)  # there is a token among it
@@ -109,10 +106,7 @@ class Settings(Strict):
     hosts: tuple[HostSettings, ...] = ()
     router: RouterSettings = RouterSettings()
     scheduler: SchedulerSettings = SchedulerSettings()
-    racing: RacingSettings = RacingSettings()
-    sketch: SketchSettings = SketchSettings()
-    window: WindowChoice = WindowChoice(name="static", parameters={"size": 4})
-    fused_window: int = Field(FUSED_WINDOW, ge=0)
+    accounts: AccountSettings = AccountSettings()
     limits: LimitSettings = LimitSettings()
     api: ApiSettings = ApiSettings()
     gate: GateSettings = GateSettings()

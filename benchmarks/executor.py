@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
+from types import MappingProxyType
 
 from tandem.cluster.devices.record import DeviceRecord
-from tandem.deployments.config.settings import RacingSettings
-from tandem.deployments.learning.experience import Experience
-from tandem.deployments.modes.base import Tools
+from tandem.deployments.modes.base import Services
 from tandem.deployments.modes.executor import Executor
-from tandem.deployments.modes.expansion import Sketching
-from tandem.deployments.request.assignment import Assignment, EndpointInfo, RoutingRequest
+from tandem.deployments.modes.speculative.mode import SpeculativeMode
+from tandem.deployments.modes.speculative.settings import SpeculativeSettings
+from tandem.deployments.request.assignment import EndpointInfo
 from tandem.deployments.request.job import Job
 from tandem.deployments.request.pools import DRAFTER, MIDDLE, VERIFIER
 from tandem.deployments.routing.assigner import Assigner
 from tandem.deployments.routing.directory import Snapshot
+from tandem.deployments.routing.routing import Routing
 from tandem.engine.base import Engine, Sampling
-from tandem.engine.sketch.base import Question
+from tandem.engine.config import Given, Strict
+from tandem.engine.sketch.base import Question, SketchFormat
 from tandem.engine.split.base import OuterEngine
 from tandem.policies.routing.collaboration import collaboration
 from tandem.policies.routing.replica import routing
@@ -35,8 +37,8 @@ def local_executor(
     drafter: bool = False,
     devices: Sequence[DeviceRecord] = (),
     outer: OuterEngine | None = None,
-    racing: RacingSettings | None = None,
-    sketching: Callable[[Assigner], Sketching] | None = None,
+    modes: Mapping[str, Strict] = MappingProxyType({}),
+    format: SketchFormat | None = None,
     vocabulary: str = "",
 ) -> Executor:
     """Requests are served by one verifier, called "verifier", and by the devices that they name.
@@ -46,29 +48,24 @@ def local_executor(
     drafter: whether the cloud has one of its own, called "drafter".
     outer: the two ends of a split model, if this process is the device that has them; of the rest, the cloud has one,
         called "middle".
-    racing: of races; what they teach is learnt from seed 1 on.
-    sketching: what makes and expands sketches, with the router's knowledge of what is up.
+    modes: their settings, by name, where they are not the defaults; what is decided by chance begins with seed 1.
+    format: how the models are asked for sketches.
     vocabulary: of the cloud's models.
     """
     there = [VERIFIER, *([DRAFTER] if drafter else []), *([MIDDLE] if outer else [])]
     split = None if outer is None else outer.info.split
     pools = {pool: (EndpointInfo(pool, "", pool, vocabulary=vocabulary, split=split),) for pool in there}
-    assigner = Assigner(
-        collaboration.create("explicit"),
-        lambda: routing.create("jsq"),
-        BATCH_LIMIT,
-        Experience(racing, Random(1)),
-    )
-    assigner.see(Snapshot(1, pools, {record.name: record for record in devices}))
-
-    async def assign(wanted: RoutingRequest) -> Assignment:
-        return assigner.assign(wanted)
+    speculative = SpeculativeSettings().model_copy(update={"window": Given(window)})
+    modes = {SpeculativeMode.name: speculative, **modes}
+    assigner = Assigner(collaboration.create("explicit"), lambda: routing.create("jsq"), BATCH_LIMIT)
+    router = Routing(assigner, modes=modes, random=Random(1))
+    router.see(Snapshot(1, pools, {record.name: record for record in devices}))
 
     async def dialled(endpoint: EndpointInfo) -> Engine:
         return dial(endpoint)
 
-    tools = Tools(window, outer=outer, sketching=None if sketching is None else sketching(assigner))
-    return Executor(assign, dialled, tools, report=assigner.take_in)
+    services = Services(router.ask, router.tell, outer, format)
+    return Executor(router.assign, dialled, modes, services, report=router.learn)
 
 
 def device_record(name: str, rtt_s: float = 0.0, prefill_token_s: float = 0.0) -> DeviceRecord:

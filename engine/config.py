@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -39,6 +41,13 @@ class PolicyChoice(Strict, Generic[P]):
             wrong = str(error).partition("() ")[2] or error  # without the name of a Python function
             raise ValueError(f"{self.family.family} policy {self.name!r}: {wrong}") from None
         return policy
+
+
+@dataclass(frozen=True, slots=True)
+class Given(Generic[P]):
+    """Takes the place of a PolicyChoice where a policy has no name. create: builds the policy."""
+
+    create: Callable[[], P]
 
 
 class BatchingChoice(PolicyChoice[BatchingPolicy]):

@@ -327,7 +327,7 @@ except ImportError:
     ("module", "other", "up"),
     [
         ("policies.base", "engine.base", True),
-        ("deployments.modes.race", "simulator", True),
+        ("deployments.modes.race.mode", "simulator", True),
         ("benchmarks.engine", "tests.conftest", True),
         ("app.main", "policies.base", False),
         ("engine.base", "engine.text", False),

@@ -6,9 +6,8 @@ request names them.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import AsyncExitStack, aclosing, suppress
+from contextlib import AsyncExitStack, aclosing
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +16,7 @@ import msgspec
 from tandem.app.api.http.backend import ModelCard
 from tandem.app.api.http.errors import NotReady
 from tandem.app.api.http.settings import ApiSettings
-from tandem.app.device.race_planner import Races
+from tandem.app.device.local_router import ALONE, NEED_CLOUD, LocalRouter
 from tandem.app.device.settings import DeviceProgram
 from tandem.cluster.devices.device import Device
 from tandem.cluster.devices.record import DeviceRecord
@@ -28,13 +27,11 @@ from tandem.deployments.control.metrics import Metrics, Observation
 from tandem.deployments.gateway.client import Uplink
 from tandem.deployments.gateway.messages import Over
 from tandem.deployments.learning.report import Report
-from tandem.deployments.modes import MODES
-from tandem.deployments.modes.base import Tools
-from tandem.deployments.modes.device import DeviceMode
+from tandem.deployments.modes import AT_DEVICES, MODES
+from tandem.deployments.modes.base import Services
 from tandem.deployments.modes.executor import Executor
-from tandem.deployments.modes.race import RaceMode
-from tandem.deployments.modes.split import SplitMode
-from tandem.deployments.request.assignment import Assignment, EndpointInfo, NoEndpoint, RoutingRequest
+from tandem.deployments.modes.sections import of_modes
+from tandem.deployments.request.assignment import EndpointInfo
 from tandem.deployments.request.job import Delta, Job, UnknownMode
 from tandem.deployments.routing.directory import Snapshot
 from tandem.engine.base import Engine, EngineError, EngineStopped, InvalidRequest
@@ -42,13 +39,6 @@ from tandem.engine.split.base import OuterEngine
 from tandem.engine.tokenizer import Tokenizer
 from tandem.engine.translate import Translated
 from tandem.policies.cost import MAINS_USD_PER_J
-
-DRIVEN = tuple(name for name, mode in MODES.items() if mode.afar or mode is RaceMode)
-"""Modes that a device's program drives itself."""
-NEED_CLOUD = tuple(name for name in DRIVEN if name not in (DeviceMode.name, RaceMode.name))
-"""Modes that need the cloud."""
-SOON_S = 2.0
-"""A request that names no mode waits so long for the cloud's assignment."""
 
 
 class DeviceBackend:
@@ -71,7 +61,8 @@ class DeviceBackend:
         uplink: Uplink,
     ) -> None:
         self._settings, self._device, self._uplink, self._known = settings, device, uplink, record
-        self._races = Races(settings.racing(), uplink)
+        modes = of_modes(settings)
+        self._router = LocalRouter(modes, uplink, self._endpoint)
         self._outer, self._tokenizer = outer, tokenizer
         self._own: Engine = device
         if speaks.vocabulary != tokenizer.vocabulary:
@@ -80,9 +71,10 @@ class DeviceBackend:
         self._card = ModelCard(settings.model, min(contexts), tokenizer.vocabulary)
         self._metrics = Metrics(settings.model, lambda: Snapshot(devices={"": self._record()}), lambda: 0)
         self._executor = Executor(
-            self._assign,
+            self._router.assign,
             self._dial,
-            self._tools(),
+            modes,
+            Services(outer=outer),
             settings.limits.limits(),
             self._report,
             away=lambda: uplink.away,
@@ -97,32 +89,11 @@ class DeviceBackend:
         """Return when nothing is on its way any more."""
         await self._executor.settled()
 
-    def _tools(self) -> Tools:
-        settings, split = self._settings, self._settings.split
-        return Tools(
-            window=settings.window.create,
-            fused_window=settings.fused_window,
-            outer=self._outer,
-            chunking=split.chunking.create,
-            drafting=split.drafting.create,
-            parallel_drafting=split.parallel_drafting.create,
-        )
-
     # -- what the executor asks for -----------------------------------------------------------------------
 
-    async def _assign(self, wanted: RoutingRequest) -> Assignment:
-        here = replace(EndpointInfo.of(self._record()), rtt_s=0.0)
-        if wanted.mode == RaceMode.name:
-            return await self._races.assign(wanted, here)
-        if wanted.mode is None and self._uplink.up:
-            with suppress(EngineStopped, TimeoutError):
-                async with asyncio.timeout(SOON_S):
-                    return await self._uplink.assign(replace(wanted, mode=SplitMode.name))
-        elif wanted.mode not in (None, DeviceMode.name):
-            return await self._uplink.assign(wanted)
-        if here.key in wanted.lost:
-            raise NoEndpoint("the device's own engine does not answer")
-        return Assignment(DeviceMode.name, {"device": here}, here.name)
+    def _endpoint(self) -> EndpointInfo:
+        """The device's own engine, for requests that are driven here."""
+        return replace(EndpointInfo.of(self._record()), rtt_s=0.0)
 
     async def _dial(self, endpoint: EndpointInfo) -> Engine:
         if endpoint.device:
@@ -134,7 +105,7 @@ class DeviceBackend:
         return await self._uplink.dial(endpoint)
 
     def _report(self, report: Report) -> None:
-        self._races.take_in(report)
+        self._router.learn(report)
         self._uplink.over(Over(report.request, report.bill.used, report.bill.joules))
 
     # -- what the API asks for ----------------------------------------------------------------------------
@@ -158,10 +129,10 @@ class DeviceBackend:
         return self._tokenizer
 
     def check(self, mode: str) -> None:
-        if mode not in DRIVEN:
-            here = ", ".join(DRIVEN)
+        if mode not in AT_DEVICES:
+            here = ", ".join(AT_DEVICES)
             raise UnknownMode(f"a device does not drive mode {mode!r}, but {here}; the cloud's API does")
-        if mode == SplitMode.name and self._outer is None:
+        if MODES[mode].private and self._outer is None:
             raise UnknownMode("this device has no part of a split model: start it with --model")
         self._executor.check(mode)
 
@@ -169,7 +140,7 @@ class DeviceBackend:
         """Run a job. A prompt without a mode must not leave the device: it is split while the cloud answers;
         otherwise, also after half an answer, the device's own model gives the rest."""
         if job.mode is None and not (self._outer is not None and self._uplink.up):
-            job = replace(job, mode=DeviceMode.name)
+            job = replace(job, mode=ALONE.name)
         async with AsyncExitStack() as stack:
             deltas = await stack.enter_async_context(aclosing(self._executor.run(job)))
             if job.mode is None or job.mode in NEED_CLOUD:
@@ -178,7 +149,7 @@ class DeviceBackend:
                 except EngineStopped:
                     if job.mode is not None:
                         raise
-                    alone = replace(job, mode=DeviceMode.name)
+                    alone = replace(job, mode=ALONE.name)
                     deltas = await stack.enter_async_context(aclosing(self._executor.run(alone)))
                 else:
                     yield first

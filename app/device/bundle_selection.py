@@ -14,6 +14,8 @@ from pathlib import Path
 from tandem.app.device.settings import DeviceProgram
 from tandem.app.device.speed import EndsSpeed, measure_ends
 from tandem.deployments.gateway.client import Uplink
+from tandem.deployments.modes.sections import section
+from tandem.deployments.modes.split import SplitSettings
 from tandem.engine.base import EngineError, SplitInfo
 from tandem.engine.split.base import OuterEngine, misfit
 from tandem.engine.split.hidden_states import row_bytes
@@ -58,7 +60,9 @@ class Candidate:
 
     def load(self, settings: DeviceProgram) -> OuterEngine:
         """Raises BadBundle, UnsupportedModel."""
-        return load_outer(self.folder, settings.outer, kind=settings.split.wire, threads=settings.threads)
+        return load_outer(
+            self.folder, settings.outer, kind=section(settings, SplitSettings).wire, threads=settings.threads
+        )
 
 
 def candidates(folder: Path) -> list[Candidate]:
@@ -112,7 +116,7 @@ def _work(split: SplitInfo, settings: DeviceProgram) -> Workload:
     cloud = CloudMonitor()
     return Workload(
         layers=split.layers,
-        token_bytes=row_bytes(split.hidden, settings.split.wire),
+        token_bytes=row_bytes(split.hidden, section(settings, SplitSettings).wire),
         prompt_tokens=settings.typical_prompt,
         mu=cloud.mu,
         delay_s=cloud.g,

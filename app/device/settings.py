@@ -12,21 +12,19 @@ from tandem.cluster.devices.profile import load_profile
 from tandem.cluster.wire.address import is_loopback
 from tandem.cluster.wire.tls import trusting
 from tandem.cluster.wire.wire import WireSettings
-from tandem.deployments.config.choices import DispatchChoice, MigrationChoice, WindowChoice
-from tandem.deployments.config.settings import (
-    LimitSettings,
-    RacingSettings,
-    SplitSettings,
-    Strict,
-)
+from tandem.deployments.config.settings import LimitSettings
 from tandem.deployments.gateway.messages import SILENCE_S
+from tandem.deployments.modes import AT_DEVICES
+from tandem.deployments.modes.sections import with_sections
 from tandem.deployments.pools.engines import EngineSettings, TorchSettings
-from tandem.engine.config import EngineConfig
-from tandem.policies.speculation.rounds import FUSED_WINDOW
+from tandem.engine.config import EngineConfig, Strict
 
 
+@with_sections(AT_DEVICES.values())
 class DeviceProgram(Strict):
-    """connect: the cloud's gateway, "host:port".
+    """The modes' settings, where this device drives them for its owner, are among these.
+
+    connect: the cloud's gateway, "host:port".
     key: the file with the device's key, from `tandem keys device make`.
     authority: PEM file of who signed the gateway's certificate; null: somebody whom this machine trusts. Without TLS
         only a gateway on this machine is dialled.
@@ -39,10 +37,6 @@ class DeviceProgram(Strict):
     threads: of torch for that.
     engine: the device's own small model, which drafts for the cloud, too.
     profile: "native" for this machine's own speed, or the profile of what the engine is slowed to.
-    split: what requests in mode split go by.
-    window: the policy that chooses γ, where this device drafts for its own requests.
-    fused_window: γ of rounds that stay in the cloud.
-    dispatch, migration: who starts when and who goes on, where this device races for its own requests.
     model: by which the owner's programs ask for the model.
     default_reader_rate: tokens/s that a chat's reader takes in where the client does not say (0: nobody reads along).
     resume_s: so long sessions wait for a connection that is broken.
@@ -59,11 +53,6 @@ class DeviceProgram(Strict):
     threads: int | None = Field(1, ge=1)
     engine: EngineSettings = TorchSettings(model="small")
     profile: str = "native"
-    split: SplitSettings = SplitSettings()
-    window: WindowChoice = WindowChoice(name="static", parameters={"size": 4})
-    fused_window: int = Field(FUSED_WINDOW, ge=0)
-    dispatch: DispatchChoice = RacingSettings().dispatch
-    migration: MigrationChoice = RacingSettings().migration
     model: str = "tandem"
     default_reader_rate: float = Field(5.0, ge=0, le=10_000, allow_inf_nan=False)
     resume_s: float = Field(30.0, ge=0, le=600)
@@ -77,11 +66,6 @@ class DeviceProgram(Strict):
         return profile
 
     @model_validator(mode="after")
-    def _races_exist(self) -> DeviceProgram:
-        self.racing()
-        return self
-
-    @model_validator(mode="after")
     def _listens_at_home(self) -> DeviceProgram:
         host = self.listen.rpartition(":")[0].strip("[]")
         if not is_loopback(host):
@@ -93,10 +77,6 @@ class DeviceProgram(Strict):
         Raises OSError, ValueError."""
         host = self.connect.rpartition(":")[0].strip("[]")
         return None if self.authority is None and is_loopback(host) else trusting(self.authority)
-
-    def racing(self) -> RacingSettings:
-        """Return the settings of its own races. Raises ValueError."""
-        return RacingSettings(dispatch=self.dispatch, migration=self.migration)
 
     def secret(self) -> str:
         """The device's key. Raises OSError, ValueError."""

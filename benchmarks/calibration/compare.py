@@ -40,7 +40,6 @@ from tandem.benchmarks.calibration.live import (
     GAMMA,
     MAX_TOKENS,
     PROFILE,
-    RACING,
     TARGET,
     VLLM,
     WINDOW,
@@ -50,7 +49,7 @@ from tandem.benchmarks.calibration.live import (
 )
 from tandem.benchmarks.calibration.profile import Costs
 from tandem.deployments.modes import AT_FRONT_DOORS, MODES
-from tandem.deployments.modes.sketch import SketchMode
+from tandem.deployments.modes.sketch.mode import SketchMode
 from tandem.deployments.modes.split import SplitMode
 from tandem.deployments.pools.engines import MiddleSettings, TorchSettings, VllmSettings
 from tandem.deployments.request.tokenlog import Origin
@@ -113,7 +112,6 @@ def _whole(case: Case) -> dict[str, Any]:
     return {
         "reader": "cloud",
         "window": WINDOW,
-        "racing": RACING,
         "targets": [_target(case)],
         "devices": [
             {

@@ -17,9 +17,8 @@ from tandem.benchmarks.processes import engine_process
 from tandem.cluster.devices.profile import DeviceProfile
 from tandem.cluster.link.link import Link, LinkProfile
 from tandem.cluster.wire.client import Connection, connect
-from tandem.deployments.config.choices import WindowChoice
-from tandem.deployments.config.settings import RacingSettings
 from tandem.deployments.modes.executor import Executor
+from tandem.deployments.modes.speculative.settings import WindowChoice
 from tandem.deployments.pools.engines import TorchSettings, VllmSettings
 from tandem.deployments.request.job import Job
 from tandem.deployments.request.pools import VERIFIER
@@ -34,7 +33,6 @@ LONGEST = 320  # of answers that end by themselves
 READER_RATE = 20.0  # tokens/s, in races
 GAMMA = 4
 WINDOW = WindowChoice(name="static", parameters={"size": GAMMA})
-RACING = RacingSettings()
 TARGET = TorchSettings(model="target", threads=1)
 VLLM = VllmSettings(kind="vllm", model="target", kv_blocks=1024, token_budget=512, window=GAMMA)
 DRAFTER = TorchSettings(model="small", threads=1)
@@ -186,7 +184,6 @@ class Whole(Live):
             lambda endpoint: engines[endpoint.name],
             lambda: WINDOW.create(),
             devices=[device_record(name, rtt_s, PROFILE.prefill_s(1)) for name in NAMES],
-            racing=RACING,
         )
 
 

@@ -20,8 +20,8 @@ from tandem.benchmarks.processes import engine_process
 from tandem.cluster.devices.record import DeviceRecord
 from tandem.cluster.link.link import Link, LinkProfile
 from tandem.cluster.wire.client import Connection, connect
-from tandem.deployments.config.settings import SketchSettings
 from tandem.deployments.modes.executor import Executor
+from tandem.deployments.modes.sketch.settings import SketchSettings
 from tandem.deployments.pools.engines import TorchSettings, VllmSettings
 from tandem.deployments.request.job import Job
 from tandem.deployments.request.pools import VERIFIER
@@ -128,7 +128,7 @@ class Sketches(Live):
             lambda endpoint: engines[endpoint.name],
             StaticWindow,
             devices=[_record(name, rtt_s) for name in NAMES],
-            sketching=sketching(SETTINGS),
+            **sketching(SETTINGS),
             vocabulary=TEXT.vocabulary,
         )
 

@@ -22,8 +22,9 @@ from tandem.benchmarks.executor import local_executor
 from tandem.benchmarks.processes import engine_process
 from tandem.cluster.link.link import Link, LinkProfile
 from tandem.cluster.wire.client import Connection, connect
-from tandem.deployments.config.settings import LinkSettings, SplitSettings
+from tandem.deployments.config.settings import LinkSettings
 from tandem.deployments.modes.executor import Executor
+from tandem.deployments.modes.split import SplitSettings
 from tandem.deployments.pools.engines import MiddleSettings
 from tandem.engine import family
 from tandem.engine.base import Sampling, Tensor

@@ -129,9 +129,8 @@ def settings(policy: str, devices: int, service: str) -> dict[str, object]:
         "verifier": {"replicas": 1, "engine": engine},
         "drafter": {"replicas": 0},
         "expander": {"replicas": 0},
-        "racing": {
-            "dispatch": {"name": dispatch},
-            "migration": {"name": migration},
+        "racing": {"dispatch": {"name": dispatch}, "migration": {"name": migration}},
+        "accounts": {
             "price_in": 1e6 * emulated.price.prefill,
             "price_out": 1e6 * emulated.price.decode,
         },

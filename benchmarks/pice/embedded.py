@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 from tandem.benchmarks.executor import local_executor, new_job
 from tandem.cluster.devices.device import Device
 from tandem.cluster.devices.profile import load_profile
-from tandem.deployments.config.settings import SketchSettings
 from tandem.deployments.modes.executor import Executor
-from tandem.deployments.modes.expansion import Sketching
-from tandem.deployments.modes.sketch import Sketched
-from tandem.deployments.placement.expansion_scheduler import Expansions
+from tandem.deployments.modes.sketch.mode import Sketched, SketchMode
+from tandem.deployments.modes.sketch.settings import SketchSettings
 from tandem.deployments.request.assignment import EndpointInfo
 from tandem.deployments.request.job import Delta, Job
 from tandem.deployments.request.pools import VERIFIER
-from tandem.deployments.routing.assigner import Assigner
 from tandem.engine import family
 from tandem.engine.base import Engine, Sampling
 from tandem.engine.config import EngineConfig
@@ -69,9 +66,10 @@ def ask(item: Item, mode: str, device: str | None = None) -> Job:
     )
 
 
-def sketching(settings: SketchSettings) -> Callable[[Assigner], Sketching]:
-    """Sketch as the application does, but without the rule on the question's wording."""
-    return lambda assigner: Sketching(sketch_format(TEXT), Expansions(assigner, settings), lambda _: True)
+def sketching(settings: SketchSettings) -> dict[str, Any]:
+    """Sketch as the application does, for `local_executor`, but without the rule on the question's wording."""
+    modes = {SketchMode.name: settings.model_copy(update={"questions": "all"})}
+    return {"modes": modes, "format": sketch_format(TEXT)}
 
 
 class Models:
@@ -98,7 +96,7 @@ class Models:
             dial,
             StaticWindow,
             devices=[device.record(name) for name, device in there.items()],
-            sketching=sketching(settings),
+            **sketching(settings),
             vocabulary=TEXT.vocabulary,
         )
 

@@ -43,8 +43,8 @@ from tandem.cluster.devices.profile import DeviceProfile, load_profile
 from tandem.cluster.link.link import Link, LinkProfile
 from tandem.cluster.wire.client import connect
 from tandem.cluster.wire.listener import serve_engines
-from tandem.deployments.config.settings import SketchSettings
 from tandem.deployments.modes.executor import Executor
+from tandem.deployments.modes.sketch.settings import SketchSettings
 from tandem.deployments.request.assignment import EndpointInfo
 from tandem.deployments.request.job import Delta
 from tandem.deployments.request.pools import VERIFIER
@@ -207,7 +207,7 @@ async def running(system: System, edge: Edge) -> AsyncIterator[tuple[Executor, C
                 dial,
                 lambda: StaticWindow(system.window),
                 devices=[device.record(name, rtt_s=edge.rtt_s) for name, device in devices.items()],
-                sketching=sketching(edge.settings),
+                **sketching(edge.settings),
                 vocabulary=TEXT.vocabulary,
             )
             yield executor, steps

@@ -34,8 +34,7 @@ from tandem.benchmarks import report
 from tandem.benchmarks.pice import decision
 from tandem.benchmarks.pice.embedded import EXPANDERS, TEXT, Answer, Models, ask
 from tandem.benchmarks.scores import Scores
-from tandem.deployments.config.choices import SketchingChoice
-from tandem.deployments.config.settings import ExpandingModel, SketchSettings
+from tandem.deployments.modes.sketch.settings import ExpandingModel, SketchingChoice, SketchSettings
 from tandem.policies.routing.collaboration import CollaborationState, DevicePart, DeviceView
 from tandem.policies.routing.difficulty import ByDifficulty
 from tandem.policies.sketch.suitability import sketchable

@@ -11,13 +11,15 @@ from statistics import median
 from typing import NamedTuple
 
 from tandem.cluster.devices.record import DeviceRecord
-from tandem.deployments.learning.experience import Experience
 from tandem.deployments.learning.report import Report
 from tandem.deployments.modes import AT_FRONT_DOORS
+from tandem.deployments.modes.race.router import RaceRouter
+from tandem.deployments.modes.speculative.mode import SpeculativeRouter
 from tandem.deployments.request.assignment import EndpointInfo, RoutingRequest
 from tandem.deployments.request.bill import Bill
 from tandem.deployments.routing.assigner import Assigner
 from tandem.deployments.routing.directory import Directory, Snapshot
+from tandem.deployments.routing.routing import Routing
 from tandem.policies.cost import Used
 from tandem.policies.routing.collaboration import collaboration
 from tandem.policies.routing.replica import routing
@@ -50,17 +52,17 @@ def router_costs(devices: int) -> RouterCosts:
         pool: tuple(EndpointInfo(f"{pool} {n}", f"10.0.0.{n}:1", pool, "m", "v") for n in range(count))
         for pool, count in (("verifier", VERIFIERS), ("drafter", DRAFTERS))
     }
-    assigner = Assigner(collaboration.create("explicit"), lambda: routing.create("jsq"), 64, Experience())
+    router = Routing(Assigner(collaboration.create("explicit"), lambda: routing.create("jsq"), 64))
     whole = Snapshot(1, pools, {record.name: record for record in records})
-    _teach(assigner.experience, pools["verifier"], records)
-    snapshot = _ms(lambda: assigner.see(whole))
+    _teach(router, pools["verifier"], records)
+    snapshot = _ms(lambda: router.see(whole))
     named, several = records[devices // 2].name, tuple(r.name for r in records[:: max(1, devices // 16)][:16])
     wishes = {"no device": None, "any device": "any", "a device by name": named, "one of several": several}
     numbers = itertools.count(1)
 
     def burst(mode: str, device: str | tuple[str, ...] | None) -> None:
         for number in itertools.islice(numbers, REQUESTS):
-            assigner.assign(
+            router.assign_now(
                 RoutingRequest(mode, device, request=number, prompt_tokens=39, account=f"key-{number % 50}")
             )
 
@@ -73,7 +75,7 @@ def router_costs(devices: int) -> RouterCosts:
 
     def reports() -> None:
         for _ in range(REQUESTS):
-            assigner.take_in(report)
+            router.learn(report)
 
     version = 1
 
@@ -82,7 +84,7 @@ def router_costs(devices: int) -> RouterCosts:
         for part in range(10):
             version += 1
             changed = {r.name: _device(n, version) for n, r in enumerate(records) if n % 100 == part}
-            assigner.see(Snapshot(version, pools, changed, (), version - 1))
+            router.see(Snapshot(version, pools, changed, (), version - 1))
 
     directory, now_s = Directory(expiry_s=4.0), 0.0
 
@@ -95,15 +97,17 @@ def router_costs(devices: int) -> RouterCosts:
     return RouterCosts(assign, _ms(reports) / REQUESTS, snapshot, _ms(changes), _ms(signs_of_life))
 
 
-def _teach(experience: Experience, verifiers: tuple[EndpointInfo, ...], records: list[DeviceRecord]) -> None:
+def _teach(router: Routing, verifiers: tuple[EndpointInfo, ...], records: list[DeviceRecord]) -> None:
     """Fill the learnt statistics to their limits."""
-    random = Random(1)
+    random, races, rounds = Random(1), router.modes["race"], router.modes["speculative"]
+    assert isinstance(races, RaceRouter)
+    assert isinstance(rounds, SpeculativeRouter)
     for number in range(4096):
         device = EndpointInfo.of(records[number % len(records)])
-        rivals = experience.rivals.of(verifiers[0], device)
+        rivals = races.rivals.of(verifiers[0], device)
         rivals.ttft.note(random.lognormvariate(-1.0, 0.5))
         rivals.outputs.note(random.randrange(1, 400))
-        experience.pairs.of(device, verifiers[number % VERIFIERS]).note(4, 2, 3, 0.03, 0.02)
+        rounds.pairs.of(device, verifiers[number % VERIFIERS]).note(4, 2, 3, 0.03, 0.02)
 
 
 def _device(number: int, sessions: int) -> DeviceRecord:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
+from tandem.deployments.config.settings import AccountSettings
+from tandem.deployments.request.assignment import Prices
 from tandem.deployments.request.bill import Bill
-from tandem.policies.cost import MAINS_USD_PER_J
-from tandem.policies.race.dispatch import Side
-from tandem.policies.race.race import RaceAccount
+from tandem.policies.cost import per_million
 
 ANONYMOUS = "anonymous"
 _DEVICE = "device-"
@@ -28,7 +28,7 @@ def device_of(account: str) -> str | None:
 class Terms:
     """Limits of an account's next request; None for no limit.
 
-    budget: the share of prompt tokens that the constrained endpoint may take in.
+    budget: the share of prompt tokens that the constrained endpoint of races may take in.
     exchange_rate: what a joule of the account's devices is worth, dollars.
     requests_per_minute, tokens_per_minute: taken in and given out.
     concurrent: answers under way at once.
@@ -52,38 +52,23 @@ class Statement:
 
     total: of all its requests.
     devices: of those with a device, by its name.
-    raced: by the side that was the constrained one, the prompt tokens of the latest races, and those of them that it
-        took in.
+    spent: by what a mode limits, the tokens that count lately and those that were spent.
     """
 
     terms: Terms
     total: Bill
     devices: Mapping[str, Bill]
-    raced: Mapping[Side, tuple[float, float]]
+    spent: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
 
+@dataclass(slots=True)
 class Account:
     """terms: what holds for its next request.
-    payer: its budgets, and what races need to know of it.
     bills: by device, "" for requests without one.
     """
 
-    __slots__ = ("_terms", "bills", "payer")
-
-    def __init__(self, terms: Terms, payer: RaceAccount) -> None:
-        self.payer = payer
-        self.bills: dict[str, Bill] = {}
-        self.terms = terms
-
-    @property
-    def terms(self) -> Terms:
-        return self._terms
-
-    @terms.setter
-    def terms(self, terms: Terms) -> None:
-        self._terms = terms
-        for budget in self.payer.budgets.values():
-            budget.share = terms.budget
+    terms: Terms
+    bills: dict[str, Bill] = field(default_factory=dict)
 
     def charge(self, device: str, bill: Bill) -> None:
         """More that was done for it, with that device or with none ("")."""
@@ -93,9 +78,7 @@ class Account:
         total = Bill()
         for bill in self.bills.values():
             total.add(bill)
-        devices = {name: bill for name, bill in self.bills.items() if name}
-        raced = {side: (budget.tokens, budget.spent) for side, budget in self.payer.budgets.items()}
-        return Statement(self.terms, total, devices, raced)
+        return Statement(self.terms, total, {name: bill for name, bill in self.bills.items() if name})
 
 
 class Accounts:
@@ -104,29 +87,36 @@ class Accounts:
     Whoever asks for an account by `of` has seen to it that there may be one: keys are made by operators, and devices
     are registered.
 
-    payer, budget, exchange_rate: of a new account.
+    terms: of a new account.
     """
 
-    def __init__(
-        self, payer: Callable[[], RaceAccount], budget: float = 0.5, exchange_rate: float = MAINS_USD_PER_J
-    ) -> None:
-        self._payer, self.terms = payer, Terms(budget, exchange_rate)
+    def __init__(self, settings: AccountSettings | None = None) -> None:
         self._accounts: dict[str, Account] = {}
+        self.follow(settings or AccountSettings())
+
+    def follow(self, settings: AccountSettings) -> None:
+        """Take over other prices; accounts that there are keep their terms."""
+        self.terms = Terms(settings.budget, settings.exchange_rate)
+        self._server = per_million(settings.price_in, settings.price_out)
 
     def of(self, key: str) -> Account:
         """The account of that key, opened where there is none."""
         account = self._accounts.get(key)
         if account is None:
-            account = self._accounts[key] = self._new()
+            account = self._accounts[key] = Account(self.terms)
         return account
 
-    def __iter__(self) -> Iterator[Account]:
-        return iter(self._accounts.values())
+    def prices(self, key: str, exchange_rate: float | None = None) -> Prices:
+        """Return what the tokens of that account's requests cost.
+
+        exchange_rate: of the request; None for the account's.
+        """
+        rate = self.of(key).terms.exchange_rate if exchange_rate is None else exchange_rate
+        return Prices(self._server, rate)
 
     def statement(self, key: str) -> Statement:
         """Return the usage of that key's account, without opening one."""
-        known = self._accounts.get(key)
-        return (known or self._new()).statement()
+        return (self._accounts.get(key) or Account(self.terms)).statement()
 
     def replace_bills(self, charges: Iterable[tuple[str, str, Bill]]) -> None:
         """Replace all usage: (account, device or "", bill)."""
@@ -138,6 +128,3 @@ class Accounts:
     def close(self, key: str) -> None:
         """Delete the account and its usage."""
         self._accounts.pop(key, None)
-
-    def _new(self) -> Account:
-        return Account(self.terms, self._payer())

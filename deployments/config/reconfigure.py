@@ -6,21 +6,32 @@ import logging
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from pydantic import ValidationError
+from pydantic import ValidationError, model_validator
 
 from tandem.deployments.config.explain import explain
-from tandem.deployments.config.settings import Strict
+from tandem.engine.config import Strict
 
 logger = logging.getLogger("ray.serve")
 
-M = TypeVar("M", bound=Strict)
+
+class Live(Strict):
+    """Settings that a deployment takes over while it runs; null is as if nothing was said."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _null_is_unsaid(cls, raw: Any) -> Any:
+        return {k: v for k, v in raw.items() if v is not None} if isinstance(raw, dict) else raw
 
 
-def in_place(model: type[M], config: Mapping[str, Any]) -> M | None:
-    """The changes; None, and an error in the log, where they make no sense: what held then still holds. (Serve would
-    end a replica that raises, and its successors as well.)"""
+L = TypeVar("L", bound=Live)
+
+
+def in_place(started: L, config: Mapping[str, Any]) -> L | None:
+    """The settings that a deployment was started with, but for what `config` says. None, and an error in the log, where
+    that makes no sense: what held then still holds. (Serve would end a replica that raises, and its successors.)"""
     try:
-        return model.model_validate(config)
+        said = type(started).model_validate(config)
     except ValidationError as error:
-        logger.error("user_config is not taken over: %s", explain(error, model))
+        logger.error("user_config is not taken over: %s", explain(error, type(started)))
         return None
+    return started.model_copy(update={key: getattr(said, key) for key in said.model_fields_set})

@@ -1,6 +1,6 @@
 """The router: decides where a request goes, by policy, and learns from what becomes of it.
 
-One for all replicas of the API. It follows the scheduler's snapshot, keeps the experience of all requests, counts them
+One for all replicas of the API. It follows the scheduler's snapshot, keeps what all requests have taught, counts them
 for operators (`deployments.control.metrics`), and is the one who knows keys, terms and bills and writes them down
 (`deployments.access.key_service`).
 """
@@ -15,31 +15,22 @@ from typing import Any
 from ray import serve
 from ray.serve.handle import DeploymentHandle
 
-from tandem.deployments.access.accounts import Statement, device_of
+from tandem.deployments.access.accounts import Accounts, Statement, device_of
 from tandem.deployments.access.guard_note import GuardNote
 from tandem.deployments.access.key_service import Treasury
 from tandem.deployments.access.keys import Caller, Key, KeyRefused, Role
 from tandem.deployments.access.store import LedgerError
 from tandem.deployments.admission.controller import Entry, Gate, Passage
 from tandem.deployments.calls import refuses
-from tandem.deployments.config.reconfigure import in_place
-from tandem.deployments.config.settings import (
-    GateSettings,
-    LedgerSettings,
-    RacingSettings,
-    RouterSettings,
-    SketchSettings,
-    Strict,
-)
+from tandem.deployments.config.reconfigure import Live, in_place
+from tandem.deployments.config.settings import AccountSettings, GateSettings, LedgerSettings, RouterSettings
 from tandem.deployments.control.metrics import Metrics, Observation
 from tandem.deployments.control.scheduler_client import SchedulerClient
-from tandem.deployments.learning.experience import Experience
 from tandem.deployments.learning.report import Report
-from tandem.deployments.placement import profiles
-from tandem.deployments.placement.expansion_scheduler import Expansions
+from tandem.deployments.modes import AT_FRONT_DOORS
+from tandem.deployments.modes.sections import of_modes, with_sections
 from tandem.deployments.request.assignment import Assignment, RoutingRequest
 from tandem.deployments.request.job import NoSuchDevice
-from tandem.deployments.request.placement import Place, PlaceReport, PlaceRequest, PlanRequest, SketchPlan
 from tandem.deployments.request.pools import VERIFIER
 from tandem.deployments.routing.assigner import Assigner
 from tandem.deployments.routing.directory import Snapshot
@@ -58,19 +49,18 @@ Ended = int | Report | Observation
 """A request that has left the admission controller, the report of an answer, or a request as the API saw it."""
 
 
-class RouterChanges(Strict):
-    """Settings that a router takes over while it runs; null: as it was started with.
+@with_sections(mode for mode in AT_FRONT_DOORS.values() if mode.section)
+class RouterLive(Live):
+    """Settings that a router takes over while it runs, the modes' sections included.
 
     router: how requests find mode and endpoints.
-    racing: budget and exchange_rate only for new accounts.
-    sketch: whether answers are sketched, and who expands them.
+    accounts: prices, and the terms of new accounts.
     gate: when all verifiers are full.
     """
 
-    router: RouterSettings | None = None
-    racing: RacingSettings | None = None
-    sketch: SketchSettings | None = None
-    gate: GateSettings | None = None
+    router: RouterSettings = RouterSettings()
+    accounts: AccountSettings = AccountSettings()
+    gate: GateSettings = GateSettings()
 
 
 @refuses(EngineError, KeyRefused, LedgerError)
@@ -86,66 +76,51 @@ class Router:
         self,
         scheduler: DeploymentHandle,
         model: str,
-        settings: RouterSettings,
-        racing: RacingSettings,
-        sketch: SketchSettings,
+        live: RouterLive,
         ledger: LedgerSettings,
-        gate: GateSettings,
         batch_limit: int,
         places: int,
     ) -> None:
-        self._scheduler = SchedulerClient(scheduler, ANSWER_S)
-        self._started = RouterChanges(router=settings, racing=racing, sketch=sketch, gate=gate)
-        self._assigner = Assigner(
-            settings.collaboration.create(),
-            settings.routing.create,
-            batch_limit,
-            Experience(racing),
-        )
-        earlier = await asyncio.to_thread(profiles.read, sketch.profiles) if sketch.profiles else None
-        self._expansions = Expansions(self._assigner, sketch, earlier)
+        self._scheduler, self._started = SchedulerClient(scheduler, ANSWER_S), live
+        self._assigner = Assigner(live.router.collaboration.create(), live.router.routing.create, batch_limit)
+        accounts = Accounts(live.accounts)
         note = GuardNote(serve.get_replica_context().app_name)
-        self._treasury = Treasury(ledger, self._assigner.experience.accounts, note=note)
+        self._treasury = Treasury(ledger, accounts, note=note)
         await self._treasury.open()
-        self._routing = Routing(self._assigner, settings, self._treasury.may_dial_in)
+        self._routing = Routing(
+            self._assigner, live.router, accounts, of_modes(live), may_dial_in=self._treasury.may_dial_in
+        )
+        for part in self._routing.modes.values():
+            await part.recall()
         # Where the pool is empty, a first replica's places: whoever waits for it is not held back before.
-        self._gate = Gate(lambda: max(1, self._assigner.count(VERIFIER)) * places, gate)
+        self._gate = Gate(lambda: max(1, self._assigner.count(VERIFIER)) * places, live.gate)
         self._metrics = Metrics(model, lambda: self._assigner.snapshot, lambda: self._gate.waiting)
         loop = asyncio.get_running_loop()
         self._following = loop.create_task(self._follow())
-        self._keeping = loop.create_task(self._keep_profiles())
+        self._keeping = loop.create_task(self._keep())
         self._telling = loop.create_task(self._tell_what_waits())
 
     def reconfigure(self, config: dict[str, Any]) -> None:
-        """Serve's `user_config`, as RouterChanges."""
-        if (changes := in_place(RouterChanges, config)) is None:
+        """Serve's `user_config`, as RouterLive."""
+        if (now := in_place(self._started, config)) is None:
             return
-        started = self._started
-        if (router := changes.router or started.router) is not None:
-            self._assigner.follow(router.collaboration.create(), router.routing.create)
-            self._routing.settings = router
-        if (racing := changes.racing or started.racing) is not None:
-            self._assigner.experience.follow(racing)
-        if (sketch := changes.sketch or started.sketch) is not None:
-            self._expansions.follow(sketch)
-        if (gate := changes.gate or started.gate) is not None:
-            self._gate.settings = gate
+        self._assigner.follow(now.router.collaboration.create(), now.router.routing.create)
+        self._routing.settings, self._gate.settings = now.router, now.gate
+        self._routing.accounts.follow(now.accounts)
+        for name, settings in of_modes(now).items():
+            self._routing.modes[name].follow(settings)
 
     async def assign(self, wanted: RoutingRequest) -> Assignment:
         """Mode and endpoints for a request; raises as Routing.assign."""
         return await self._routing.assign(wanted)
 
-    async def plan(self, wanted: PlanRequest) -> SketchPlan:
-        """Plan a sketch, see Expansions.plan."""
-        return await self._expansions.plan(wanted)
+    async def ask_mode(self, mode: str, question: object) -> Any:
+        """Put a request's question to its mode's part, see Routing.ask."""
+        return await self._routing.ask(mode, question)
 
-    async def place(self, wanted: PlaceRequest) -> Place | None:
-        """Assign a place for an expansion, see Expansions.place."""
-        return await self._expansions.place(wanted)
-
-    async def free(self, report: PlaceReport) -> None:
-        """Free a place, see Expansions.free."""
-        self._expansions.free(report)
+    async def tell_mode(self, mode: str, said: object) -> None:
+        """Tell a mode's part what a request has to say, see Routing.tell."""
+        self._routing.tell(mode, said)
 
     async def over(self, replica: str, ended: Sequence[Ended]) -> None:
         """Take in what a front door says of requests that are over."""
@@ -162,7 +137,7 @@ class Router:
     def _learn(self, report: Report) -> None:
         self._gate.used(report.account, report.tokens)
         try:
-            self._assigner.take_in(report)
+            self._routing.learn(report)
         except Exception:  # a bug in one mode's learning must not cost the others' reports
             logger.exception("cannot learn from a report")
 
@@ -186,7 +161,7 @@ class Router:
 
     async def account(self, key: str) -> Statement:
         """The account of that key."""
-        return self._treasury.statement(key)
+        return self._routing.statement(key)
 
     async def settle(self, key: str, changes: Mapping[str, Any]) -> Statement:
         """Change an account's limits and return its usage; raises NoSuchDevice, and as Treasury.settle."""
@@ -194,7 +169,8 @@ class Router:
         snapshot = self._assigner.snapshot
         if device is not None and device not in snapshot.devices and device not in snapshot.awaited:
             raise NoSuchDevice(f"no device {device!r} is registered")
-        return await self._treasury.settle(key, changes)
+        await self._treasury.settle(key, changes)
+        return self._routing.statement(key)
 
     async def keys(self) -> list[Key]:
         """All of them, the oldest first."""
@@ -235,7 +211,6 @@ class Router:
                 await asyncio.sleep(0.5)
                 continue
             self._routing.see(snapshot)
-            self._expansions.see()
 
     async def _tell_what_waits(self) -> None:
         """Requests that wait for a pool are what it grows for, from nothing if need be."""
@@ -248,15 +223,12 @@ class Router:
                 self._scheduler.waiting(dict(waiting))
             told = any(waiting.values())
 
-    async def _keep_profiles(self) -> None:
-        """Write what was measured down, where somebody wants it."""
-        kept = self._expansions.profiles
+    async def _keep(self) -> None:
+        """Have what modes have learnt written down, where somebody wants it."""
         while True:
             await asyncio.sleep(KEEP_S)
-            path, known = self._expansions.settings.profiles, self._expansions.profiles
-            if path is not None and known != kept:
-                await asyncio.to_thread(profiles.write, path, known)
-                kept = known
+            for part in self._routing.modes.values():
+                await part.keep()
 
     async def check_health(self) -> None:
         """Serve restarts the router when one of its loops has ended."""

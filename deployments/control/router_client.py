@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,7 +17,6 @@ from tandem.deployments.control.router import Router
 from tandem.deployments.learning.report import Report
 from tandem.deployments.outbox import Outbox
 from tandem.deployments.request.assignment import Assignment, RoutingRequest
-from tandem.deployments.request.placement import Place, PlaceReport, PlaceRequest, PlanRequest, SketchPlan
 from tandem.deployments.routing.directory import Snapshot
 from tandem.engine.base import SplitInfo
 
@@ -63,20 +61,13 @@ class RouterClient(Client):
     def lost(self, device: str, address: str) -> None:
         self.tell(Router.lost, device, address)
 
-    # -- expansions ---------------------------------------------------------------------------------------
+    async def ask_mode(self, mode: str, question: object) -> Any:
+        """Put a request's question to its mode's part at the router."""
+        return await self.ask(None, Router.ask_mode, mode, question)
 
-    async def plan(self, wanted: PlanRequest) -> SketchPlan:
-        return await self.ask(None, Router.plan, wanted)
-
-    async def place(self, wanted: PlaceRequest) -> Place | None:
-        try:
-            return await self.ask(None, Router.place, wanted)
-        except asyncio.CancelledError:  # Serve does not tell the router
-            self.free(PlaceReport(wanted.id))
-            raise
-
-    def free(self, report: PlaceReport) -> None:
-        self.tell(Router.free, report)
+    def tell_mode(self, mode: str, said: object) -> None:
+        """Tell a mode's part at the router what a request has to say."""
+        self.tell(Router.tell_mode, mode, said)
 
     # -- what is up ---------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from ray import serve
 from ray.serve.handle import DeploymentHandle
 
 from tandem.cluster.devices.record import DeviceRecord
-from tandem.deployments.config.reconfigure import in_place
+from tandem.deployments.config.reconfigure import Live, in_place
 from tandem.deployments.config.settings import Strict
 from tandem.deployments.pools.device_hosts import Edge, HostSettings
 from tandem.deployments.pools.replica import EndpointSettings
@@ -36,13 +36,13 @@ class SchedulerSettings(Strict):
     expiry_s: float = Field(4.0, gt=1)
 
 
-class SchedulerChanges(Strict):
-    """Settings that a scheduler takes over while it runs; null: as it was started with.
+class SchedulerLive(Live):
+    """Settings that a scheduler takes over while it runs.
 
     hosts: device hosts, all of them.
     """
 
-    hosts: tuple[HostSettings, ...] | None = None
+    hosts: tuple[HostSettings, ...] = ()
 
 
 class Scheduler:
@@ -74,11 +74,10 @@ class Scheduler:
         self._tending = loop.create_task(self._edge.tend())
 
     def reconfigure(self, config: dict[str, Any]) -> None:
-        """Serve's `user_config`, as SchedulerChanges."""
-        if (changes := in_place(SchedulerChanges, config)) is not None:
-            hosts = self._hosts if changes.hosts is None else changes.hosts
-            self._edge.want(hosts)
-            self._directory.expect(_names(hosts))
+        """Serve's `user_config`, as SchedulerLive."""
+        if (now := in_place(SchedulerLive(hosts=self._hosts), config)) is not None:
+            self._edge.want(now.hosts)
+            self._directory.expect(_names(now.hosts))
 
     async def register(self, records: Sequence[DeviceRecord]) -> int:
         """Called by device hosts and the gateway, again and again: it is also their sign of life. The version of the

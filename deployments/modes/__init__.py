@@ -1,13 +1,13 @@
-"""The modes, one file each. This is the only list of them: everything else asks here."""
+"""The modes, a file or a folder each. This is the only list of them: everything else asks here."""
 
 from __future__ import annotations
 
 from tandem.deployments.modes.base import Mode
 from tandem.deployments.modes.cloud import CloudMode
 from tandem.deployments.modes.device import DeviceMode
-from tandem.deployments.modes.race import RaceMode
-from tandem.deployments.modes.sketch import SketchMode
-from tandem.deployments.modes.speculative import SpeculativeMode
+from tandem.deployments.modes.race.mode import RaceMode
+from tandem.deployments.modes.sketch.mode import SketchMode
+from tandem.deployments.modes.speculative.mode import SpeculativeMode
 from tandem.deployments.modes.split import SplitMode
 
 MODES: dict[str, type[Mode]] = {
@@ -16,3 +16,7 @@ MODES: dict[str, type[Mode]] = {
 """By the names that clients ask for."""
 AT_FRONT_DOORS: dict[str, type[Mode]] = {name: mode for name, mode in MODES.items() if not mode.private}
 """Modes that the API can drive, not only the device from which the request comes."""
+AT_DEVICES: dict[str, type[Mode]] = {
+    name: mode for name, mode in MODES.items() if mode.afar or mode.device_role() is not None
+}
+"""Modes that a device's own program can drive."""

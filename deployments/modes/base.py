@@ -1,28 +1,28 @@
-"""Interface of a mode: the endpoints it needs by role, how it answers with them, its exchange with the router."""
+"""Interface of a mode: the endpoints it needs by role, how it answers with them, and its part at the router."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
-from tandem.deployments.learning.experience import Experience
-from tandem.deployments.modes.expansion import Sketching
+from tandem.cluster.devices.record import DeviceRecord
+from tandem.deployments.access.accounts import Terms
+from tandem.deployments.learning.report import Report
 from tandem.deployments.request.assignment import EndpointInfo, Endpoints, Prices, RoutingRequest
 from tandem.deployments.request.job import Delta, Figures, Job
 from tandem.deployments.request.pools import DEVICE
 from tandem.deployments.request.session import EndpointSession, EndpointSessions
 from tandem.deployments.request.tokenlog import Origin, TokenLog
 from tandem.engine.base import Sampling, Verdict
+from tandem.engine.config import Strict
+from tandem.engine.sketch.base import SketchFormat
 from tandem.engine.split.base import OuterEngine
-from tandem.policies.cost import Used
-from tandem.policies.speculation.rounds import FUSED_WINDOW
-from tandem.policies.speculation.window import StaticWindow, WindowPolicy
-from tandem.policies.split.chunking import ChunkingPolicy, HatChunks
-from tandem.policies.split.drafting import DraftingPolicy, Threshold
-from tandem.policies.split.parallel_drafting import HatParallelDrafting, ParallelDraftingPolicy
+
+S = TypeVar("S", bound=Strict)
 
 SCORED_AT_ONCE = 64
 """Tokens of a prompt whose log-probabilities are computed in one step."""
@@ -52,40 +52,109 @@ class Role:
     if_lost: str = ""
 
 
+async def _nobody(mode: str, question: object) -> Any:
+    raise NotImplementedError(f"nobody answers what mode {mode} asks")
+
+
 @dataclass(frozen=True, slots=True)
-class Tools:
+class Services:
     """Dependencies that an executor gives its modes.
 
-    window: makes a window policy for a new draft–target pair.
-    fused_window: γ of the cloud's own drafter in fused rounds.
-    outer: the outer part of a split model in this process; None: it is not where the prompts are.
-    chunking, drafting, parallel_drafting: make the policies of a device with such a part.
-    sketching: what makes and expands sketches; None: nothing does.
+    ask: puts a mode's question to its part at the router.
+    tell: tells it something that is not answered.
+    outer: the two ends of a split model; None: they are not here.
+    format: how the models here are asked for sketches; None: they are not.
     """
 
-    window: Callable[[], WindowPolicy] = StaticWindow
-    fused_window: int = FUSED_WINDOW
+    ask: Callable[[str, object], Awaitable[Any]] = _nobody
+    tell: Callable[[str, object], object] = lambda mode, said: None
     outer: OuterEngine | None = None
-    chunking: Callable[[], ChunkingPolicy] = HatChunks
-    drafting: Callable[[], DraftingPolicy] = Threshold
-    parallel_drafting: Callable[[], ParallelDraftingPolicy] = HatParallelDrafting
-    sketching: Sketching | None = None
+    format: SketchFormat | None = None
+
+
+class Fleet(Protocol):
+    """Endpoints that are up, as the router knows them.
+
+    batch_limit: sessions that a verifier's step takes.
+    """
+
+    batch_limit: int
+
+    @property
+    def devices(self) -> Mapping[str, DeviceRecord]:
+        """By name."""
+        ...
+
+    def replicas(self, pool: str) -> Sequence[EndpointInfo]: ...
+
+    def queue(self, target: EndpointInfo) -> float:
+        """The sessions of a verifier, beside the one that is just assigned, in relation to `batch_limit`."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
-class Situation:
-    """The router's state when it briefs a mode.
+class Surroundings:
+    """Rest of the router, as a mode's part sees it.
 
-    prices: of the request's tokens.
-    queue: an endpoint's sessions in relation to `batch_limit`, the sessions that a verifier's step takes.
+    fleet: what is up.
+    terms: of an account.
+    random: for what policies decide by chance.
     """
 
-    experience: Experience
-    wanted: RoutingRequest
-    endpoints: Endpoints
-    prices: Prices
-    queue: Callable[[EndpointInfo], float] = lambda _: 0.0
-    batch_limit: int = 1
+    fleet: Fleet
+    terms: Callable[[str], Terms]
+    random: Random = field(default_factory=Random)
+
+
+class RouterPart(Generic[S]):
+    """A mode's part at the router: what requests have taught, and answers to what they ask beside their endpoints.
+
+    The router has one for all replicas of the API. A simulation has one, and so has a device that plans for itself. It
+    takes the time from the event loop.
+    """
+
+    def __init__(self, settings: S, router: Surroundings) -> None:
+        self.settings, self.router = settings, router
+
+    def follow(self, settings: S) -> None:
+        """Take over other settings."""
+        self.settings = settings
+
+    def see(self) -> None:
+        """Take in that something has come, gone or changed in the fleet."""
+
+    @property
+    def idle(self) -> bool:
+        """Whether no request holds anything here, or waits for it."""
+        return True
+
+    def brief(self, wanted: RoutingRequest, endpoints: Endpoints, prices: Prices) -> object:
+        """Return what a request needs of the learned state, as plain data; it is sent to the executor."""
+        return None
+
+    def learn(self, report: Report, taught: object) -> None:
+        """Learn from an answer, in whatever mode.
+
+        taught: this mode's `ModeRun.report`; None if it did not serve the answer or has learned nothing.
+        """
+
+    async def ask(self, question: Any) -> Any:
+        """Answer a question of a running request."""
+        raise NotImplementedError(f"no question: {question}")
+
+    def tell(self, said: Any) -> None:
+        """Take in what a running request says, without an answer."""
+        raise NotImplementedError(f"not understood: {said}")
+
+    def spent(self, account: str) -> Mapping[str, tuple[float, float]]:
+        """Return, by what this mode limits for an account, the tokens that count lately and those that were spent."""
+        return {}
+
+    async def recall(self) -> None:
+        """Read what an earlier router wrote down."""
+
+    async def keep(self) -> None:
+        """Write down what a later router should know, if it has changed; called every now and then."""
 
 
 class ModeRun(ABC):
@@ -106,7 +175,7 @@ class ModeRun(ABC):
         """
 
     def report(self) -> object:
-        """Return what can be learned from this request, for `Mode.learn`, or None."""
+        """Return what can be learned from this request, for `RouterPart.learn`, or None."""
         return None
 
     def close(self) -> Coroutine[None, None, None] | None:
@@ -119,24 +188,30 @@ class Mode(ABC):
 
     name: by which clients ask for it.
     roles: the endpoints it needs.
+    settings: what both of its parts are told.
+    section: the key of those in an application's settings; "": they are among its own.
+    router: its part at the router.
     figures: the kind of figures it adds to an answer's.
+    briefing: the type of what its router's part briefs requests with; None: nothing.
     local: a request of somebody who sits at the device is best driven from there: what the device does then crosses no
         link.
     private: nobody else can drive it: the prompt does not leave the device.
     afar: a device's own program can drive it as well.
-    briefing: the type of what `brief` gives, plain data; None: it gives nothing.
     """
 
     name: ClassVar[str]
     roles: ClassVar[tuple[Role, ...]]
+    settings: ClassVar[type[Strict]] = Strict
+    section: ClassVar[str] = ""
+    router: ClassVar[type[RouterPart[Any]]] = RouterPart
     figures: ClassVar[type[Figures]] = Figures
+    briefing: ClassVar[type | None] = None
     local: ClassVar[bool] = False
     private: ClassVar[bool] = False
     afar: ClassVar[bool] = True
-    briefing: ClassVar[type | None] = None
 
-    def __init__(self, tools: Tools) -> None:  # noqa: B027 (most modes need none)
-        """tools: what the executor gives all its modes."""
+    def __init__(self, settings: Any, services: Services) -> None:  # noqa: B027 (most modes need none)
+        """settings: as `settings` has them."""
 
     def check(self) -> None:  # noqa: B027 (most modes have no reason)
         """Raises EngineError where the executor cannot drive such requests; asked before anything else happens."""
@@ -144,19 +219,6 @@ class Mode(ABC):
     @abstractmethod
     def start(self, job: Job) -> ModeRun:
         """Once for each request that comes to be served in this mode."""
-
-    @classmethod
-    def brief(cls, situation: Situation) -> object:
-        """Return, at the router, what a request needs of the learned state. It is sent to the API's replica."""
-        return None
-
-    @classmethod
-    def learn(cls, experience: Experience, taught: object, used: Used) -> None:
-        """Learn, at the router, from a request's `ModeRun.report`.
-
-        used: by the whole answer, other modes' parts of it included.
-        """
-        return
 
     @classmethod
     def device_role(cls) -> Role | None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextlib import aclosing
+from types import MappingProxyType
 
 from tandem.deployments.learning.report import Report
 from tandem.deployments.modes import MODES
-from tandem.deployments.modes.base import Mode, ModeRun, Tools
+from tandem.deployments.modes.base import Mode, ModeRun, Services
 from tandem.deployments.request.assignment import (
     Assignment,
     EndpointInfo,
@@ -22,6 +23,7 @@ from tandem.deployments.request.session import Dial, EndpointSession, EndpointSe
 from tandem.deployments.request.timeouts import Deadline, Limits
 from tandem.deployments.request.tokenlog import TokenLog
 from tandem.engine.base import EngineError, EngineStopped, NoCapacity, SplitInfo
+from tandem.engine.config import Strict
 from tandem.policies.reader.stall_timeout import Patience
 
 logger = logging.getLogger(__name__)
@@ -34,7 +36,8 @@ class Executor:
 
     assign: asks the router.
     dial: an engine for an endpoint.
-    tools: of the modes.
+    settings: of the modes, by name, where they are not the defaults.
+    services: what this process offers them.
     report: tells the router what an answer has taught, once it is over.
     lost: is told of every endpoint that is gone, also where the answer goes on without it.
     away: at a device, whether the cloud cannot be reached just now; nobody there is late then.
@@ -44,7 +47,8 @@ class Executor:
         self,
         assign: Assign,
         dial: Dial,
-        tools: Tools | None = None,
+        settings: Mapping[str, Strict] = MappingProxyType({}),
+        services: Services | None = None,
         limits: Limits | None = None,
         report: Callable[[Report], object] = lambda _: None,
         lost: Callable[[EndpointInfo], object] = lambda _: None,
@@ -52,7 +56,7 @@ class Executor:
     ) -> None:
         self._assign, self._dial, self._report, self._lost = assign, dial, report, lost
         self._away = away
-        self._tools, self._limits = tools or Tools(), limits or Limits()
+        self._settings, self._services, self._limits = settings, services or Services(), limits or Limits()
         self._modes: dict[type[Mode], Mode] = {}
         self._leaving: set[asyncio.Task[None]] = set()
 
@@ -83,14 +87,14 @@ class Executor:
         finally:
             request.end()
 
-    def follow(self, tools: Tools) -> None:
-        """Other tools, for jobs from now on."""
-        self._tools, self._modes = tools, {}
+    def follow(self, settings: Mapping[str, Strict]) -> None:
+        """Take over other settings of the modes, for jobs from now on."""
+        self._settings, self._modes = settings, {}
 
     @property
     def split(self) -> SplitInfo | None:
         """Return the part of a split model in this process."""
-        outer = self._tools.outer
+        outer = self._services.outer
         return None if outer is None else outer.info.split
 
     def closing(self) -> frozenset[asyncio.Task[None]]:
@@ -112,7 +116,7 @@ class Executor:
         kind = MODES[name]
         mode = self._modes.get(kind)
         if mode is None:
-            mode = self._modes[kind] = kind(self._tools)
+            mode = self._modes[kind] = kind(self._settings.get(name) or kind.settings(), self._services)
         return mode
 
     def leave(self, session: EndpointSession) -> asyncio.Task[None] | None:

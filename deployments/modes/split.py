@@ -15,21 +15,59 @@ from collections.abc import AsyncGenerator, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
 
-from tandem.deployments.modes.base import Mode, ModeRun, Role, Tools, judged
+from tandem.deployments.modes.base import Mode, ModeRun, Role, Services, judged
 from tandem.deployments.request.job import Delta, Figures, Job
 from tandem.deployments.request.pools import MIDDLE
 from tandem.deployments.request.session import EndpointSession, EndpointSessions, Trip
 from tandem.deployments.request.tokenlog import TokenLog
 from tandem.deployments.request.uplink_queue import Lane, Sent
 from tandem.engine.base import EngineError, EngineInfo, Sampling, Tensor
+from tandem.engine.config import PolicyChoice, Strict
 from tandem.engine.split.base import Judgement, OuterEngine, OuterSession, SplitMismatch, check_fit
-from tandem.engine.split.hidden_states import row_bytes
+from tandem.engine.split.hidden_states import Kind, row_bytes
 from tandem.policies.split import CloudMonitor, DeviceMonitor, Split
+from tandem.policies.split.chunking import ChunkingPolicy, chunking
+from tandem.policies.split.drafting import DraftingPolicy, drafting
+from tandem.policies.split.parallel_drafting import ParallelDraftingPolicy, parallel_drafting
 
 CHUNKS_UNDER_WAY = 3
 """Most overlapping chunks: one that the cloud computes, one that travels, and one that follows at once, not a round
 trip later."""
 NOTHING = Tensor((0, 0), "float32", memoryview(b""))
+
+
+class ChunkingChoice(PolicyChoice[ChunkingPolicy]):
+    """A chunking policy."""
+
+    family = chunking
+
+
+class DraftingChoice(PolicyChoice[DraftingPolicy]):
+    """A drafting policy."""
+
+    family = drafting
+
+
+class ParallelDraftingChoice(PolicyChoice[ParallelDraftingPolicy]):
+    """A parallel drafting policy."""
+
+    family = parallel_drafting
+
+
+class SplitSettings(Strict):
+    """A device with the two ends of a split model.
+
+    chunking: how many tokens of a prompt go up next.
+    drafting: whether it drafts one more token.
+    parallel_drafting: what it drafts while it waits.
+    wire: hidden states on their way; int8 has a scale for each token. With float32, greedy answers are the whole
+        model's.
+    """
+
+    chunking: ChunkingChoice = ChunkingChoice(name="hat")
+    drafting: DraftingChoice = DraftingChoice(name="threshold")
+    parallel_drafting: ParallelDraftingChoice = ParallelDraftingChoice(name="hat")
+    wire: Kind = "float16"
 
 
 class PromptLeft(EngineError):
@@ -69,11 +107,12 @@ class SplitMode(Mode):
 
     name = "split"
     roles = (Role("middle", MIDDLE),)
+    section, settings = "split", SplitSettings
     figures = Splitting
     local = private = True
 
-    def __init__(self, tools: Tools) -> None:
-        self._device = Device(tools.outer, tools) if tools.outer is not None else None
+    def __init__(self, settings: SplitSettings, services: Services) -> None:
+        self._device = None if services.outer is None else Device(services.outer, settings)
 
     def check(self) -> None:
         self._here()
@@ -93,14 +132,14 @@ class Device:
     """State shared by the requests at one device: the outer part, its policies, and the monitors of cloud, device and
     link."""
 
-    def __init__(self, outer: OuterEngine, tools: Tools) -> None:
+    def __init__(self, outer: OuterEngine, settings: SplitSettings) -> None:
         assert outer.info.split is not None
         self.outer = outer
         self._token_bytes = row_bytes(outer.info.split.hidden, outer.kind)
         self._cloud, self.link = CloudMonitor(), DeviceMonitor()
         self.lane = Lane(self.link)
-        self._chunking, self._drafting = tools.chunking(), tools.drafting()
-        self._parallel_drafting = tools.parallel_drafting()
+        self._chunking, self._drafting = settings.chunking.create(), settings.drafting.create()
+        self._parallel_drafting = settings.parallel_drafting.create()
 
     def split(self, known: int, max_tokens: int, stages: int) -> Split:
         """Decides for a request of whose tokens so many are known, and a middle in so many stages."""

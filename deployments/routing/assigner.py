@@ -7,10 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NoReturn
 
 from tandem.cluster.devices.record import DeviceRecord
-from tandem.deployments.learning.experience import Experience
-from tandem.deployments.learning.report import Report
 from tandem.deployments.modes import MODES
-from tandem.deployments.modes.base import Mode, Role, Situation
+from tandem.deployments.modes.base import Mode, Role
 from tandem.deployments.request.assignment import (
     Assignment,
     EndpointInfo,
@@ -47,7 +45,6 @@ class Assigner:
 
     routing: makes a policy for a pool.
     batch_limit: sessions that a verifier's step takes.
-    experience: what earlier requests have taught.
     missed: by pool, how many requests went on without it as it was empty.
 
     Every pool has a routing policy of its own: one that takes turns would otherwise give a request's
@@ -61,11 +58,9 @@ class Assigner:
         collaboration: CollaborationPolicy,
         routing: Callable[[], RoutingPolicy],
         batch_limit: int,
-        experience: Experience | None = None,
     ) -> None:
-        self._collaboration, self._batch_limit = collaboration, batch_limit
+        self._collaboration, self.batch_limit = collaboration, batch_limit
         self._new_routing, self._routing = routing, dict[str, RoutingPolicy]()
-        self.experience = experience or Experience()
         self.missed = Counter[str]()
         self._version = 0
         self._pools: dict[str, tuple[EndpointInfo, ...]] = {}
@@ -118,7 +113,7 @@ class Assigner:
             self._devices.change(snapshot.devices, snapshot.gone)
 
     def assign(self, wanted: RoutingRequest, retry_lost: bool = False, now_s: float = 0.0) -> Assignment:
-        """Choose mode and endpoints, and tell what they should know.
+        """Choose mode and endpoints.
 
         retry_lost: endpoints that failed the request may be tried again.
         now_s: of any one clock, seconds.
@@ -138,32 +133,19 @@ class Assigner:
                 break
             name = cast
         device = cast.get(role.name) if (role := mode.device_role()) else None
-        prices = self.experience.prices(wanted)
-        made = Assignment(
-            mode=name,
-            endpoints=cast,
-            device=device.name if device else None,
-            prices=prices,
-            briefing=mode.brief(
-                Situation(self.experience, wanted, cast, prices, self._queue, self._batch_limit)
-            ),
-            replaceable=frozenset(
-                r.name for r in mode.roles if r.name in cast and self._spare(r, cast, wanted)
-            ),
-        )
         for endpoint in cast.values():
             if endpoint.device:
                 self._devices.assigned(endpoint.name, now_s)
             else:
                 self._assigned[endpoint.key] += 1
-        return made
-
-    def take_in(self, report: Report) -> None:
-        """Learn from an answer's report."""
-        self.experience.take_in(report)
-        for mode, taught in report.taught.items():
-            if mode in MODES:  # the replica of the API may be newer than this router
-                MODES[mode].learn(self.experience, taught, report.bill.used)
+        return Assignment(
+            mode=name,
+            endpoints=cast,
+            device=device.name if device else None,
+            replaceable=frozenset(
+                r.name for r in mode.roles if r.name in cast and self._spare(r, cast, wanted)
+            ),
+        )
 
     def _choose(self, wanted: RoutingRequest) -> Collaboration:
         if wanted.mode is not None and wanted.mode not in MODES:
@@ -289,8 +271,9 @@ class Assigner:
     def _load(self, endpoint: EndpointInfo) -> int:
         return endpoint.sessions + self._assigned[endpoint.key]
 
-    def _queue(self, target: EndpointInfo) -> float:
-        return self._load(target) / self._batch_limit
+    def queue(self, target: EndpointInfo) -> float:
+        """Return a verifier's other sessions, in relation to `batch_limit`."""
+        return (self._load(target) - 1) / self.batch_limit
 
 
 def device_part(mode: type[Mode]) -> DevicePart:

@@ -1,37 +1,57 @@
-"""The router without Ray: it assigns endpoints to requests, and waits for those that are not up."""
+"""The router without Ray: assigns endpoints to requests, and passes on what modes tell, ask and learn."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from random import Random
+from types import MappingProxyType
+from typing import Any
 
+from tandem.deployments.access.accounts import Accounts, Statement
 from tandem.deployments.config.settings import RouterSettings
+from tandem.deployments.learning.report import Report
+from tandem.deployments.modes import MODES
+from tandem.deployments.modes.base import Surroundings
 from tandem.deployments.request.assignment import Assignment, NoEndpoint, RoutingRequest
 from tandem.deployments.request.job import NoSuchDevice
 from tandem.deployments.routing.assigner import Assigner
 from tandem.deployments.routing.directory import Snapshot
+from tandem.engine.config import Strict
 
 LOOK_AGAIN_S = 0.5  # at the latest: an endpoint that failed a request may be tried again after a while
 
 
 class Routing:
-    """Requests on their way to an assigner.
+    """One router's view of requests.
 
-    settings: how long they wait.
+    settings: how long they wait for endpoints that are not up.
+    accounts: who pays for them.
+    modes: the modes' parts here, by name.
     may_dial_in: whether a device of that name has a key.
     """
 
     def __init__(
         self,
         assigner: Assigner,
-        settings: RouterSettings,
+        settings: RouterSettings | None = None,
+        accounts: Accounts | None = None,
+        modes: Mapping[str, Strict] = MappingProxyType({}),
+        random: Random | None = None,
         may_dial_in: Callable[[str], bool] = lambda _: False,
     ) -> None:
+        """modes: their settings, by name, where they are not the defaults; random: for what their policies decide by
+        chance."""
         self.assigner = assigner
-        self.settings = settings
+        self.settings = settings or RouterSettings()
+        self.accounts = accounts or Accounts()
+        around = Surroundings(assigner, lambda key: self.accounts.of(key).terms, random or Random())
+        self.modes = {
+            name: mode.router(modes.get(name) or mode.settings(), around) for name, mode in MODES.items()
+        }
         self._may_dial_in = may_dial_in
         self._news = asyncio.Event()
         self._informed = False
@@ -40,6 +60,8 @@ class Routing:
     def see(self, snapshot: Snapshot) -> None:
         """Take over what is up, or what has changed."""
         self.assigner.see(snapshot)
+        for part in self.modes.values():
+            part.see()
         self._informed = True
         self._news.set()
         self._news = asyncio.Event()
@@ -72,7 +94,7 @@ class Routing:
                 if not self._informed:  # a new router: what it has not heard of may well be there
                     raise NoEndpoint("the router does not know yet what is up")
                 retry_lost = now_s - began_s >= self.settings.retry_lost_s
-                return self.assigner.assign(wanted, retry_lost, now_s)
+                return self.assign_now(wanted, retry_lost, now_s)
             except NoEndpoint as error:
                 left_s = began_s + self.settings.wait_s - now_s
                 if left_s <= 0:
@@ -87,6 +109,32 @@ class Routing:
             finally:
                 if waits_for is not None:
                     self._waiting[waits_for] -= 1
+
+    def assign_now(self, wanted: RoutingRequest, retry_lost: bool = False, now_s: float = 0.0) -> Assignment:
+        """Assign as Assigner.assign, and add prices and the mode's briefing."""
+        made = self.assigner.assign(wanted, retry_lost, now_s)
+        prices = self.accounts.prices(wanted.account, wanted.exchange_rate)
+        briefing = self.modes[made.mode].brief(wanted, made.endpoints, prices)
+        return replace(made, prices=prices, briefing=briefing)
+
+    def learn(self, report: Report) -> None:
+        """Take in what an answer has taught and cost."""
+        self.accounts.of(report.account).charge(report.device, report.bill)
+        for name, part in self.modes.items():
+            part.learn(report, report.taught.get(name))
+
+    async def ask(self, mode: str, question: object) -> Any:
+        """Put a request's question to its mode's part."""
+        return await self.modes[mode].ask(question)
+
+    def tell(self, mode: str, said: object) -> None:
+        """Tell a mode's part what a request has to say."""
+        self.modes[mode].tell(said)
+
+    def statement(self, account: str) -> Statement:
+        """Return an account's usage, without opening one."""
+        spent = {what: by for part in self.modes.values() for what, by in part.spent(account).items()}
+        return replace(self.accounts.statement(account), spent=spent)
 
     def take_waiting(self) -> Counter[str]:
         """By pool that is empty, requests that wait for its first replica, and those that have gone on without it since

@@ -79,8 +79,8 @@ def check(outcome: Outcome, world: FragileWorld) -> None:
             broken.append(f"device {index} is left with {sessions} sessions")
         if here.outer is not None and (sessions := here.outer.sessions):
             broken.append(f"device {index}'s part of a model is left with {sessions} sessions")
-    if world.expansions.waiting or world.expansions.held:
-        broken.append("expansions have places, or wait for some")
+    if busy := [name for name, part in world.routing.modes.items() if not part.idle]:
+        broken.append(f"requests hold something at the router, or wait for it, in modes {busy}")
     if tasks := _tasks(world.loop):
         broken.append(f"tasks are left: {', '.join(tasks)}")
     broken += _overspent(outcome, world) + _not_resumed(outcome)
@@ -141,8 +141,7 @@ def _during(fault: Fault, answer: Answer) -> bool:
 def _overspent(outcome: Outcome, world: FragileWorld) -> list[str]:
     """Return whether the limited endpoint took in more than its budget: over all races, or in one of them although the
     other endpoint had not failed. A router that dies loses its budget; its successor plans a continued race anew."""
-    racing = world.config.racing
-    by_device = racing.exchange_rate == DEAR_JOULE
+    by_device = world.config.accounts.exchange_rate == DEAR_JOULE
     broken, spent = [], 0.0
     for answer in outcome.answers:
         if answer.stats is None or (limit := world.limits.get(answer.number)) is None:

@@ -7,11 +7,10 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from tandem.deployments.learning.experience import Experience
 from tandem.deployments.learning.report import Report
-from tandem.deployments.modes.race import RaceBriefing
+from tandem.deployments.modes.race.router import RaceBriefing
 from tandem.deployments.request.assignment import Assignment, EndpointInfo, RoutingRequest
-from tandem.deployments.request.placement import Place, PlaceReport, PlaceRequest, PlanRequest, SketchPlan
+from tandem.deployments.routing.routing import Routing
 from tandem.simulator.chaos.scenario import Fault
 from tandem.simulator.config.config import Config
 from tandem.simulator.world.server import Server
@@ -37,7 +36,7 @@ class FragileWorld(World):
         self.limits: dict[int, float] = {}
         self.allowed = 0.0
         self.losses: list[tuple[bool, float]] = []
-        self._planned: set[tuple[Experience, int]] = set()  # by router and request
+        self._planned: set[tuple[Routing, int]] = set()  # by router and request
         self._router_back: asyncio.Future[None] | None = None  # None while it is up
         self._asking: dict[asyncio.Task[Any], None] = {}
         super().__init__(config)
@@ -47,16 +46,13 @@ class FragileWorld(World):
         self._note_plan(wanted, assignment)
         return assignment
 
-    async def plan(self, wanted: PlanRequest) -> SketchPlan:
-        return await self._ask(partial(super().plan, wanted))
+    async def ask(self, mode: str, question: object) -> Any:
+        return await self._ask(partial(super().ask, mode, question))
 
-    async def place(self, wanted: PlaceRequest) -> Place | None:
-        return await self._ask(partial(super().place, wanted))
-
-    def free(self, report: PlaceReport) -> None:
-        """Free a place; a place of a lost router is gone with it."""
+    def tell(self, mode: str, said: object) -> None:
+        """Tell the router, if there is one: what its predecessor knew is gone."""
         if self._router_back is None:
-            super().free(report)
+            super().tell(mode, said)
 
     async def _ask(self, question: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Ask the router as the ingress does: if it dies meanwhile, its successor is asked."""
@@ -76,11 +72,11 @@ class FragileWorld(World):
                 del self._asking[asking]
 
     def _note_plan(self, wanted: RoutingRequest, assignment: Assignment) -> None:
-        plan = self.experience, wanted.request
+        plan = self.routing, wanted.request
         if isinstance(assignment.briefing, RaceBriefing) and plan not in self._planned:
             self._planned.add(plan)
             self.limits.setdefault(wanted.request, assignment.briefing.limit)
-            self.allowed += self.config.racing.budget * wanted.prompt_tokens
+            self.allowed += self.config.accounts.budget * wanted.prompt_tokens
 
     def _lost(self, gone: EndpointInfo) -> None:
         self.losses.append((gone.device, self.loop.time()))

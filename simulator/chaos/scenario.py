@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from tandem.deployments.modes import AT_FRONT_DOORS
-from tandem.deployments.modes.sketch import SketchMode
+from tandem.deployments.modes.sketch.mode import SketchMode
 from tandem.policies.cost import MAINS_USD_PER_J
 from tandem.simulator.config.config import Config, parse
 from tandem.simulator.workload import Request
@@ -73,8 +73,8 @@ def scenario(seed: int) -> tuple[Config, list[Request], list[Fault]]:
                 "routing": {"name": random.choice(["jsq", "round_robin", "random"])},
                 "wait_s": WAIT_S,
             },
-            "racing": {
-                "dispatch": {"name": random.choice(["disco", "stochastic", "server", "device"])},
+            "racing": {"dispatch": {"name": random.choice(["disco", "stochastic", "server", "device"])}},
+            "accounts": {
                 "budget": more.choice([0.0, 0.1, 0.5]),
                 "exchange_rate": more.choice([MAINS_USD_PER_J, DEAR_JOULE]),
             },

@@ -7,83 +7,30 @@ is allowed; `docs/simulation.md` describes every key.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import yaml
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from tandem.deployments.config.choices import WindowChoice
 from tandem.deployments.config.explain import explain
-from tandem.deployments.config.settings import (
-    ExpandingModel,
-    LimitSettings,
-    LinkSettings,
-    RacingSettings,
-    RouterSettings,
-    SketchSettings,
-    SplitSettings,
-)
+from tandem.deployments.config.settings import AccountSettings, LimitSettings, LinkSettings, RouterSettings
 from tandem.deployments.modes import MODES
+from tandem.deployments.modes.sections import section, with_sections
+from tandem.deployments.request.pools import MIDDLE
 from tandem.engine.base import SplitInfo
-from tandem.engine.config import EngineConfig, Strict
+from tandem.engine.config import Strict
 from tandem.simulator import hardware
 from tandem.simulator.config.devices import DeviceGroup
 from tandem.simulator.config.errors import ConfigError
+from tandem.simulator.config.modes import SIMULATED, SplitConfig
 from tandem.simulator.config.servers import ServerEngine, TargetGroup, TimedEngineConfig, TimedVllmConfig
-from tandem.simulator.engines.sketch import SketchShape
-from tandem.simulator.hardware import Drafter
 from tandem.simulator.workload import WorkloadSettings
 
 HIDDEN = 512  # width of a hidden state by default: the embedded target's
 ALPHA = 0.8  # acceptance rate by default: the embedded pair's
 LEAST = 0.01  # bound of it and of its complement, for drafters that are never or always right
-
-
-class SplitConfig(SplitSettings):
-    """Mode split: the policies of devices with the two ends of a split model, and parameters of the simulated ends.
-
-    drafter: adapter, with a pass for every token; heads, with one pass for a whole draft; or none.
-    sureness: s of the drafter's confidence, see `simulator.engines.guesses`; null: from the acceptance rate, that of
-        the embedded pair unless `workload.acceptance` gives one.
-    hidden: width of a hidden state; null: the model's.
-    engine: memory and limits of a device's part.
-    """
-
-    drafter: Drafter = "adapter"
-    sureness: float | None = Field(None, gt=0)
-    hidden: int | None = Field(None, ge=1)
-    engine: EngineConfig = EngineConfig()
-
-
-class SketchConfig(SketchSettings):
-    """Mode sketch: the application's settings, and parameters of the simulated sketches.
-
-    models: of devices: "devices-0" is the first group's, "devices-0-1" the first of its `others`, and so on; empty:
-        all expand.
-    capability: of devices that `models` does not name.
-    share: tokens of a sketch over those of its answer.
-    sentence: tokens of a sentence of an answer.
-    length_error: standard deviation of the logarithm of the length that the target predicts over the true one.
-    asking: tokens of the instructions beside a question.
-    """
-
-    models: dict[str, ExpandingModel] = Field(default_factory=dict)
-    capability: float = Field(0.9, ge=0, le=1)
-    share: float = Field(0.3, gt=0, lt=1)
-    sentence: int = Field(20, ge=1)
-    length_error: float = Field(0.1, ge=0)
-    asking: int = Field(16, ge=0)
-
-    def shape(self, seed: int) -> SketchShape:
-        """The shape of all sketches."""
-        return SketchShape(self.share, self.sentence, self.length_error, self.asking, seed)
-
-    def settings(self, models: Iterable[str]) -> SketchSettings:
-        """The application's settings for these models of devices."""
-        known = ExpandingModel(capability=self.capability, least_share=self.share)
-        return self.model_copy(update={"models": self.models or dict.fromkeys(models, known)})
 
 
 class AutoTopology(Strict):
@@ -123,21 +70,18 @@ class AutoTopology(Strict):
         return tuple(targets), tuple(devices)
 
 
+@with_sections(MODES.values(), SIMULATED)
 class Config(Strict):
-    """One simulation.
+    """One simulation, the settings of the modes among its own.
 
     name: title of its results.
     seed: of links and policies; the workload has a seed of its own.
     mode: of requests without one; null: the router's collaboration policy chooses.
     reader: where prompts come from and answers are read, device or cloud (the application's front door); null: device
         if there are devices.
-    fused_window: γ of fused rounds, which stay in the cloud.
     workload: the requests.
-    window: the policy that chooses γ.
     router: the policies that choose mode, device and server.
-    racing: policies, prices and budgets of races.
-    split: mode split.
-    sketch: mode sketch.
+    accounts: prices, and the terms of accounts.
     limits: time limits of a request, as in the application: requests that an overloaded system keeps waiting longer
         fail.
     engine: memory, limits and policies of all targets' engines, unless a target has its own.
@@ -151,13 +95,9 @@ class Config(Strict):
     seed: int = 0
     mode: str | None = None
     reader: Literal["device", "cloud"] | None = None
-    fused_window: int = Field(4, ge=0)
     workload: WorkloadSettings
-    window: WindowChoice = WindowChoice(name="static", parameters={"size": 4})
     router: RouterSettings = RouterSettings()
-    racing: RacingSettings = RacingSettings()
-    split: SplitConfig = SplitConfig()
-    sketch: SketchConfig = SketchConfig()
+    accounts: AccountSettings = AccountSettings()
     limits: LimitSettings = LimitSettings()
     engine: ServerEngine = TimedEngineConfig()
     targets: tuple[TargetGroup, ...] = ()
@@ -204,37 +144,43 @@ class Config(Strict):
                 raise ValueError(f"target {target.model}: a measured engine with host_memory needs kv_bytes")
             if target.hardware is not None and "kv_blocks" not in engine.model_fields_set:
                 hardware.kv_tokens(target.hardware, target.model)
-        modes = {self.mode, *(mode for _, mode in self.workload.modes)}
-        self._check_split(modes, targets, devices)
+        modes = {mode for mode in (self.mode, *(mode for _, mode in self.workload.modes)) if mode is not None}
+        self._check_middles(modes, targets, devices)
         self._check_users(sum(group.count for group in devices))
         if devices:
             return self
-        if needy := modes & {"device", "race"}:
-            raise ValueError(f"mode {min(map(str, needy))} needs devices")
-        if "speculative" in modes and not any(t.draft_model or t.measured_draft for t in targets):
-            raise ValueError("mode speculative needs devices, or targets with a draft_model")
+        for mode in sorted(modes):
+            if (role := MODES[mode].device_role()) is None:
+                continue
+            if role.needed:
+                raise ValueError(f"mode {mode} needs devices")
+            if not any(t.draft_model or t.measured_draft for t in targets):
+                raise ValueError(f"mode {mode} needs devices, or targets with a draft_model")
         if self.reader == "device":
             raise ValueError("reader device needs devices")
         return self
 
-    def _check_split(
-        self, modes: set[str | None], targets: Sequence[TargetGroup], devices: Sequence[DeviceGroup]
+    def _check_middles(
+        self, modes: set[str], targets: Sequence[TargetGroup], devices: Sequence[DeviceGroup]
     ) -> None:
         middles = [target for target in targets if target.first is not None]
         if len({(middle.first, middle.model) for middle in middles}) > 1:
             raise ValueError("the middles of all targets must be of one model, and begin with the same layer")
         if any(isinstance(middle.engine, TimedVllmConfig) for middle in middles):
             raise ValueError("a middle runs on Tandem's own engine (engine: {kind: torch})")
-        if "split" in modes and not (middles and self.reader_at_device):
-            raise ValueError("mode split needs targets with a middle (first), devices, and readers there")
+        split = {mode for mode in modes if any(role.pool == MIDDLE for role in MODES[mode].roles)}
+        if split and not (middles and self.reader_at_device):
+            raise ValueError(
+                f"mode {min(split)} needs targets with a middle (first), devices, and readers there"
+            )
         if not middles:
             return
         for device in devices:
-            if device.ends is None and device.hardware is None and "split" in modes:
-                raise ValueError("mode split needs devices with hardware and model, or ends")
+            if device.ends is None and device.hardware is None and split:
+                raise ValueError(f"mode {min(split)} needs devices with hardware and model, or ends")
             if device.ends is None and device.model not in (None, middles[0].model):
                 raise ValueError(f"a device with {device.model} has no part of {middles[0].model}")
-        if modes - {"split"} and len(middles) == len(targets):
+        if (self.mode is None or modes - split) and len(middles) == len(targets):
             raise ValueError("targets that are all middles serve mode split alone")
 
     def _check_users(self, devices: int) -> None:
@@ -254,7 +200,7 @@ class Config(Strict):
         for target in self.topology()[0]:
             if (first := target.first) is not None:
                 known = None if target.hardware is None else hardware.shape_of(target.model)
-                hidden = self.split.hidden or (known.hidden if known else HIDDEN)
+                hidden = section(self, SplitConfig).hidden or (known.hidden if known else HIDDEN)
                 return SplitInfo("simulated", first, known.layers if known else first + 1, hidden)
         return None
 
@@ -262,8 +208,8 @@ class Config(Strict):
     def sureness(self) -> float:
         """Sureness of the split model's drafter, see `simulator.engines.guesses`."""
         acceptance = self.workload.acceptance
-        if self.split.sureness is not None:
-            return self.split.sureness
+        if (sureness := section(self, SplitConfig).sureness) is not None:
+            return sureness
         alpha = acceptance.alpha if acceptance.kind == "alpha" else ALPHA
         return max(alpha, LEAST) / max(1 - alpha, LEAST)
 

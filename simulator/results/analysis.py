@@ -13,7 +13,6 @@ import numpy as np
 
 from tandem.deployments.modes.figures import FIGURES
 from tandem.deployments.request.job import figures_by_mode
-from tandem.policies.race.dispatch import Side
 from tandem.policies.reader.quality import ReaderStream, assess, effective_tokens, stall_s
 from tandem.simulator.config.config import Config
 from tandem.simulator.results.answer import Answer
@@ -58,7 +57,7 @@ class Result:
     answers: Sequence[Answer]
     servers: Sequence[Service]
     loads: Mapping[str, Sequence[Load]]
-    budgets: Mapping[Side, tuple[float, float]]
+    budgets: Mapping[str, tuple[float, float]]
     events: int
     link_waits_s: float
     sent_bytes: int

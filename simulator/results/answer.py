@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from tandem.deployments.modes.speculative import Speculation
+from tandem.deployments.modes.speculative.mode import Speculation
 from tandem.deployments.request.job import Delta, JobStats
 from tandem.simulator.workload import Request
 

@@ -12,11 +12,13 @@ from tandem.cluster.devices.device import DeviceSession
 from tandem.cluster.devices.multi_model import Loadable, SwitchingDevice
 from tandem.cluster.devices.record import DeviceRecord, ModelRecord
 from tandem.cluster.link.link import Link
+from tandem.deployments.modes.sections import section
 from tandem.deployments.request.assignment import EndpointInfo
 from tandem.engine.base import Engine, EngineInfo, EngineStopped, Sampling
 from tandem.simulator.clock import VirtualLoop
 from tandem.simulator.config.config import Config
 from tandem.simulator.config.devices import DeviceGroup, DeviceModel
+from tandem.simulator.config.modes import SplitConfig
 from tandem.simulator.engines.device_model import ScriptedEngine
 from tandem.simulator.engines.guesses import Guesses
 from tandem.simulator.engines.script import EOS, VOCAB_SIZE, VOCABULARY, Script
@@ -140,7 +142,7 @@ class Devices(Sequence[SimulatedDevice]):
         config = self._config
         if (info := config.split_info) is None:
             return None
-        split = config.split
+        split = section(config, SplitConfig)
         ends = group.split_ends(info.first, split.drafter, config.data_folder)
         if ends is None:
             return None

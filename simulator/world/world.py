@@ -9,21 +9,19 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from random import Random
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tandem.cluster.link.delayed_engine import Delayed
 from tandem.cluster.link.latency import LogNormal
 from tandem.cluster.link.link import Link, LinkProfile
-from tandem.deployments.learning.experience import Experience
+from tandem.deployments.access.accounts import Accounts
 from tandem.deployments.learning.report import Report
 from tandem.deployments.modes import MODES
-from tandem.deployments.modes.base import Tools
+from tandem.deployments.modes.base import Services
 from tandem.deployments.modes.executor import Executor
-from tandem.deployments.modes.expansion import Sketching
+from tandem.deployments.modes.sections import section
 from tandem.deployments.outbox import Outbox
-from tandem.deployments.placement.expansion_scheduler import Expansions
 from tandem.deployments.request.assignment import Assignment, EndpointInfo, RoutingRequest
-from tandem.deployments.request.placement import Place, PlaceReport, PlaceRequest, PlanRequest, SketchPlan
 from tandem.deployments.request.pools import DEVICE, DRAFTER, MIDDLE, VERIFIER
 from tandem.deployments.request.session import Dial
 from tandem.deployments.routing.assigner import Assigner
@@ -31,12 +29,14 @@ from tandem.deployments.routing.directory import Directory
 from tandem.deployments.routing.routing import Routing
 from tandem.engine import vllm
 from tandem.engine.base import Engine, EngineInfo, EngineStopped
+from tandem.engine.config import Given
 from tandem.engine.core.engine import CoreEngine
 from tandem.engine.core.split.pipeline import Pipeline
 from tandem.engine.split.base import OuterEngine
 from tandem.policies.speculation.window import WindowPolicy
 from tandem.simulator.clock import Handle, VirtualLoop
 from tandem.simulator.config.config import Config
+from tandem.simulator.config.modes import SketchConfig, SplitConfig, settings_of_modes
 from tandem.simulator.config.servers import ServerEngine, TargetGroup, TimedVllmConfig
 from tandem.simulator.engines.engine import Hardware, timed_engine
 from tandem.simulator.engines.script import Script
@@ -107,16 +107,17 @@ class World:
         self.devices = Devices(self.loop, self.script, config, groups, speed)
         self.context = min(_context(engine) for engine in self.engines)
         if config.split_info is not None:
-            self.context = min(self.context, config.split.engine.kv_tokens)
+            self.context = min(self.context, section(config, SplitConfig).engine.kv_tokens)
         self.served: dict[int, int] = {}
         self.loads: dict[str, list[Load]] = {VERIFIER: [], MIDDLE: [], DRAFTER: [], DEVICE: []}
-        self._windows = windows or config.window.create
+        if windows is not None:
+            config = config.model_copy(update={"window": Given(windows)})
+        self._modes = settings_of_modes(config, self.devices.models)
         self._directory = Directory(NO_EXPIRY_S)
         self._refreshing: Handle | None = None
         self.restart_router()
-        self._sketching = Sketching(
-            ScriptedFormat(self.script, config.sketch.shape(config.workload.seed)), self, lambda _: True
-        )
+        shape = section(config, SketchConfig).shape(config.workload.seed)
+        self._services = Services(self.ask, self.tell, format=ScriptedFormat(self.script, shape))
         self._outbox = Outbox(self.report)
         self._executors: dict[int, Executor] = {}
         self._reader_at_device = config.reader_at_device
@@ -153,19 +154,11 @@ class World:
     def _executor(
         self, dial: Dial, outer: OuterEngine | None = None, away: Callable[[], bool] = lambda: False
     ) -> Executor:
-        split = self.config.split
         return Executor(
             self.assign,
             dial,
-            Tools(
-                self._windows,
-                sketching=self._sketching,
-                fused_window=self.config.fused_window,
-                outer=outer,
-                chunking=split.chunking.create,
-                drafting=split.drafting.create,
-                parallel_drafting=split.parallel_drafting.create,
-            ),
+            self._modes,
+            replace(self._services, outer=outer),
             self.config.limits.limits(),
             report=self._outbox.add,
             lost=self._lost,
@@ -181,15 +174,9 @@ class World:
             config.router.collaboration.create(),
             config.router.routing.create,
             max(engine.batch_limit for engine in self.engines),
-            Experience(config.racing, Random(config.seed)),
         )
-        self.routing = Routing(assigner, config.router)
-        self.expansions = Expansions(assigner, config.sketch.settings(self.devices.models))
-
-    @property
-    def experience(self) -> Experience:
-        """The router's learnt statistics."""
-        return self.routing.assigner.experience
+        accounts = Accounts(config.accounts)
+        self.routing = Routing(assigner, config.router, accounts, self._modes, Random(config.seed))
 
     async def assign(self, wanted: RoutingRequest) -> Assignment:
         """Ask the router."""
@@ -200,17 +187,13 @@ class World:
         self.refresh_soon()
         return assignment
 
-    async def plan(self, wanted: PlanRequest) -> SketchPlan:
-        """Plan a sketch, see Expansions.plan."""
-        return await self.expansions.plan(wanted)
+    async def ask(self, mode: str, question: object) -> Any:
+        """Ask a mode's part at the router, see Routing.ask."""
+        return await self.routing.ask(mode, question)
 
-    async def place(self, wanted: PlaceRequest) -> Place | None:
-        """Assign a place for an expansion, see Expansions.place."""
-        return await self.expansions.place(wanted)
-
-    def free(self, report: PlaceReport) -> None:
-        """Free a place, see Expansions.free."""
-        self.expansions.free(report)
+    def tell(self, mode: str, said: object) -> None:
+        """Tell a mode's part at the router, see Routing.tell."""
+        self.routing.tell(mode, said)
 
     async def end(self, server: Server) -> None:
         """End a server and the drafter beside it."""
@@ -231,7 +214,7 @@ class World:
     def report(self, reports: Sequence[Report]) -> None:
         """Report to the router what answers have taught."""
         for report in reports:
-            self.routing.assigner.take_in(report)
+            self.routing.learn(report)
 
     def refresh_soon(self) -> None:
         """Schedule a refresh because loads are changing, as the live scheduler does."""
@@ -252,7 +235,6 @@ class World:
             directory.list_pool(pool, [_with_load(s) for s in servers if s.up])
         directory.register(self.devices.news(), self.loop.time())
         self.routing.see(directory.since(self.routing.assigner.version))
-        self.expansions.see()
         if self._sample():
             self.refresh_soon()
 

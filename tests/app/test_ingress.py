@@ -61,10 +61,13 @@ async def test_the_wire_waits_for_longer_than_the_executor(
     assert given["settings"].hello_s > 20
 
 
-async def test_the_executors_tools_are_those_of_the_settings() -> None:
+async def test_modes_are_told_their_settings() -> None:
     async with started(window={"name": "static", "parameters": {"size": 3}}, fused_window=7) as ingress:
-        tools = ingress._executor._tools
-        assert (tools.window().size, tools.fused_window) == (3, 7)
+        mode = ingress._executor.mode("speculative")
+        assert (mode._pairs._window().size, mode._fused_window) == (3, 7)
+        ingress.reconfigure({"fused_window": 2, "window": None})
+        mode = ingress._executor.mode("speculative")
+        assert (mode._pairs._window().size, mode._fused_window) == (3, 2)
 
 
 async def test_a_devices_other_tokens_are_translated(dialled: Callable[[str, str], EndpointInfo]) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from tandem.benchmarks.executor import device_record, local_executor, new_job
 from tandem.deployments.modes.executor import Executor
-from tandem.deployments.modes.speculative import Speculation
+from tandem.deployments.modes.speculative.mode import Speculation
 from tandem.deployments.request.job import JobStats, NoSuchDevice
 from tandem.engine.base import Sampling
 from tandem.engine.null_engine import NullEngine

@@ -6,14 +6,19 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, replace
 
 from tandem.cluster.devices.record import DeviceRecord
-from tandem.deployments.learning.experience import Experience
-from tandem.deployments.modes.base import Tools
+from tandem.deployments.access.accounts import Accounts
+from tandem.deployments.config.settings import AccountSettings
+from tandem.deployments.modes.base import Services
 from tandem.deployments.modes.executor import Executor
+from tandem.deployments.modes.race.settings import RaceSettings
+from tandem.deployments.modes.speculative.settings import SpeculativeSettings
 from tandem.deployments.request.assignment import Assignment, EndpointInfo, RoutingRequest
+from tandem.deployments.request.bill import Bill
 from tandem.deployments.request.pools import POOLS
 from tandem.deployments.request.timeouts import Limits, Timeouts
 from tandem.deployments.routing.assigner import Assigner
 from tandem.deployments.routing.directory import Snapshot
+from tandem.deployments.routing.routing import Routing
 from tandem.engine.base import (
     Draft,
     DraftProbs,
@@ -27,10 +32,13 @@ from tandem.engine.base import (
     Tokens,
     Verdict,
 )
+from tandem.engine.config import Given, Strict
 from tandem.engine.null_engine import NullEngine
+from tandem.policies.race.dispatch import DispatchPolicy
+from tandem.policies.race.migration import MigrationPolicy
 from tandem.policies.routing.collaboration import collaboration
 from tandem.policies.routing.replica import routing
-from tandem.policies.speculation.window import WindowState
+from tandem.policies.speculation.window import WindowPolicy, WindowState
 
 PROMPT = (5, 17, 400)
 
@@ -113,6 +121,18 @@ class Script:
         return self.windows[(self.at - 1) % len(self.windows)]
 
 
+def with_window(window: Callable[[], WindowPolicy]) -> SpeculativeSettings:
+    """Settings whose window policies have no name."""
+    return SpeculativeSettings().model_copy(update={"window": Given(window)})
+
+
+def with_race(
+    dispatch: Callable[[], DispatchPolicy], migration: Callable[[], MigrationPolicy]
+) -> RaceSettings:
+    """Settings whose dispatch and migration policies have no name."""
+    return RaceSettings().model_copy(update={"dispatch": Given(dispatch), "migration": Given(migration)})
+
+
 class World:
     """Endpoints by pool and device in this process, and an executor that is assigned to them.
 
@@ -126,11 +146,12 @@ class World:
         devices: dict[str, Engine] | None = None,
         windows: Sequence[int] = (4,),
         limits: Limits | None = None,
-        experience: Experience | None = None,
         middles: Sequence[Engine] = (),
-        tools: Tools | None = None,
+        accounts: AccountSettings | None = None,
+        services: Services | None = None,
+        **modes: Strict,
     ) -> None:
-        """tools: in place of `windows`."""
+        """services: what the executor's process offers beside the router; modes: their settings, by name."""
         self.engines: dict[str, Engine] = {}
         self.gone: list[EndpointInfo] = []  # as reported
         self.wanted: list[RoutingRequest] = []  # as the router was asked
@@ -141,27 +162,44 @@ class World:
         }
         records = [self._register(name, engine) for name, engine in (devices or {}).items()]
         self.snapshot = Snapshot(1, pools, {record.name: record for record in records})
-        self.assigner = Assigner(
-            collaboration.create("explicit"), lambda: routing.create("round_robin"), 8, experience
+        self._modes = {"speculative": with_window(lambda: Script(windows)), **modes}
+        self._accounts, self._services = accounts, services or Services()
+        self.router = self.new_router()
+        self._limits = limits or Limits(timeouts=Timeouts(connect_s=1, open_s=1, first_s=1, step_s=1))
+        self.executor = self.new_executor()
+
+    def new_router(self) -> Routing:
+        """One that knows nothing but what is up."""
+        assigner = Assigner(collaboration.create("explicit"), lambda: routing.create("round_robin"), 8)
+        router = Routing(assigner, accounts=Accounts(self._accounts), modes=self._modes)
+        router.see(self.snapshot)
+        return router
+
+    def new_executor(self, **modes: Strict) -> Executor:
+        """Make one more, which knows nothing of earlier requests. modes: settings in place of the world's, by name."""
+        services = replace(
+            self._services,
+            ask=lambda mode, question: self.router.ask(mode, question),
+            tell=lambda mode, said: self.router.tell(mode, said),
         )
-        self.assigner.see(self.snapshot)
-        self.executor = Executor(
+        return Executor(
             self._assign,
             self._dial,
-            tools or Tools(lambda: Script(windows)),
-            limits or Limits(timeouts=Timeouts(connect_s=1, open_s=1, first_s=1, step_s=1)),
-            self.assigner.take_in,
+            {**self._modes, **modes},
+            services,
+            self._limits,
+            lambda report: self.router.learn(report),
             self.gone.append,
         )
 
-    @property
-    def experience(self) -> Experience:
-        return self.assigner.experience
+    def bill(self, account: str) -> Bill:
+        """Return the cost of all requests of that account."""
+        return self.router.statement(account).total
 
     def list_pool(self, pool: str, *endpoints: EndpointInfo) -> None:
         """Set all of the pool's replicas."""
         self.snapshot = replace(self.snapshot, pools={**self.snapshot.pools, pool: endpoints})
-        self.assigner.see(self.snapshot)
+        self.router.see(self.snapshot)
 
     def add(self, engine_name: str, number: int, engine: Engine) -> EndpointInfo:
         """The endpoint of an engine, which may then be dialled; `list_pool` makes it known."""
@@ -193,7 +231,7 @@ class World:
 
     async def _assign(self, wanted: RoutingRequest) -> Assignment:
         self.wanted.append(wanted)
-        return self.assigner.assign(wanted, retry_lost=False)
+        return self.router.assign_now(wanted)
 
     async def _dial(self, endpoint: EndpointInfo) -> Engine:
         return self.engines[endpoint.key]

@@ -12,24 +12,24 @@ from tandem.cluster.devices.record import DeviceRecord
 from tandem.cluster.wire.client import RemoteEngine
 from tandem.cluster.wire.peers import Peers
 from tandem.deployments.access.accounts import Accounts
-from tandem.deployments.learning.experience import Experience
-from tandem.deployments.modes.base import Tools
+from tandem.deployments.config.settings import AccountSettings
+from tandem.deployments.modes.base import Services
 from tandem.deployments.modes.executor import Executor
-from tandem.deployments.modes.race import Racing
+from tandem.deployments.modes.race.mode import Racing
 from tandem.deployments.request.assignment import Assignment, EndpointInfo, RoutingRequest
 from tandem.deployments.request.job import Job, JobStats
 from tandem.deployments.request.timeouts import Limits
 from tandem.deployments.request.tokenlog import Origin
 from tandem.deployments.routing.assigner import Assigner
 from tandem.deployments.routing.directory import Directory
+from tandem.deployments.routing.routing import Routing
 from tandem.engine.base import Engine, Sampling
 from tandem.engine.split.base import OuterEngine
 from tandem.policies.race.dispatch import DEVICE_ONLY, SERVER_ONLY, DispatchState, Start
 from tandem.policies.race.migration import MigrationState
-from tandem.policies.race.race import RaceAccount
 from tandem.policies.routing.collaboration import collaboration
 from tandem.policies.routing.replica import routing
-from tests.deployments.faults import Script
+from tests.deployments.faults import Script, with_race, with_window
 from tests.deployments.processes import EndpointProcess
 from tests.deployments.relay import Relay
 
@@ -139,17 +139,14 @@ class World:
         self._links = {name: link.address for name, link in (links or {}).items()}
         self.peers = Peers()
         self._directory = Directory(expiry_s=float("inf"))
-        experience = Experience(accounts=Accounts(lambda: RaceAccount(Alternating(), Scattered()), 1.0))
-        self._assigner = Assigner(
-            collaboration.create("explicit"), lambda: routing.create("round_robin"), 64, experience
-        )
+        modes = {
+            "race": with_race(Alternating, Scattered),
+            "speculative": with_window(lambda: Script((4, 4, 1))),
+        }
+        assigner = Assigner(collaboration.create("explicit"), lambda: routing.create("round_robin"), 64)
+        self._router = Routing(assigner, accounts=Accounts(AccountSettings(budget=1.0)), modes=modes)
         self.executor = Executor(
-            self._assign,
-            self._dial,
-            Tools(lambda: Script((4, 4, 1)), outer=outer),
-            Limits(),
-            self._assigner.take_in,
-            self._lost,
+            self._assign, self._dial, modes, Services(outer=outer), Limits(), self._router.learn, self._lost
         )
 
     async def __aenter__(self) -> World:
@@ -161,7 +158,7 @@ class World:
             name=PHONE, address=self._address(PHONE), profile="native", model="small", vocabulary=vocabulary
         )
         self._directory.register([record], 0.0)
-        self._assigner.see(self._directory.snapshot)
+        self._router.see(self._directory.snapshot)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -180,12 +177,12 @@ class World:
         return self._links.get(name) or self._fleet[name].address
 
     async def _assign(self, wishes: RoutingRequest) -> Assignment:
-        return self._assigner.assign(wishes)
+        return self._router.assign_now(wishes)
 
     def _lost(self, gone: EndpointInfo) -> None:
         """Unlist devices at a lost address until they register again, as scheduler and router do."""
         if gone.device and self._directory.lost(gone.name, gone.address, 0.0):
-            self._assigner.see(self._directory.snapshot)
+            self._router.see(self._directory.snapshot)
 
     async def _dial(self, endpoint: EndpointInfo) -> Engine:
         return await self.peers.engine(endpoint.address, endpoint.engine)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tandem.deployments.modes.race import Racing
+from tandem.deployments.modes.race.mode import Racing
 from tandem.deployments.pools.engines import TorchSettings
 from tandem.deployments.request.timeouts import Timeouts
 from tandem.deployments.request.tokenlog import Origin

@@ -8,18 +8,16 @@ from itertools import pairwise
 
 import pytest
 
-from tandem.deployments.access.accounts import Accounts
-from tandem.deployments.learning.experience import Experience
+from tandem.deployments.config.settings import AccountSettings
 from tandem.deployments.request.job import Delta, Job, JobStats
 from tandem.deployments.request.timeouts import Limits, Timeouts
 from tandem.engine.base import Draft, EngineStopped, NoCapacity, Sampling, Tokens
 from tandem.engine.null_engine import NullEngine, NullSession
 from tandem.policies.race.dispatch import SERVER_ONLY
 from tandem.policies.race.migration import NeverMigrate
-from tandem.policies.race.race import RaceAccount
 from tandem.policies.reader.stall_timeout import FLOOR_S
-from tests.deployments.faults import PROMPT, Failing, World, reference
-from tests.deployments.modes.test_race import Planned
+from tests.deployments.faults import PROMPT, Failing, World, reference, with_race
+from tests.deployments.modes.race.test_mode import Planned
 from tests.virtual import run
 
 TOKENS_PER_S, READER, LENGTH = 20.0, 5.0, 100
@@ -111,9 +109,8 @@ def test_a_stall_is_noticed_before_the_reader_has_waited_for_long(
             [Pausing() if stalling == "drafter" else good()],
             {"phone": phone},
             limits=Limits(),
-            experience=Experience(
-                accounts=Accounts(lambda: RaceAccount(Planned(SERVER_ONLY), NeverMigrate()), 1.0)
-            ),
+            accounts=AccountSettings(budget=1.0),
+            race=with_race(lambda: Planned(SERVER_ONLY), NeverMigrate),
         )
         answer = await ask(world, job(mode, device))
         assert answer.ids == EXPECTED

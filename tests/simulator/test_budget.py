@@ -9,6 +9,7 @@ from random import Random
 import pytest
 
 from tandem.deployments.learning.report import Report
+from tandem.deployments.modes.race.router import RaceRouter
 from tandem.deployments.request.assignment import Assignment, RoutingRequest
 from tandem.policies.race.budget import Budget
 from tandem.policies.race.dispatch import Side
@@ -46,8 +47,14 @@ class Watched(World):
         super().report(reports)
         self.look()
 
+    @property
+    def races(self) -> RaceRouter:
+        part = self.routing.modes["race"]
+        assert isinstance(part, RaceRouter)
+        return part
+
     def budget(self, side: Side) -> Budget:
-        return self.experience.accounts.of("").payer.budgets[side]
+        return self.races.accounts[""].budgets[side]
 
     def look(self) -> None:
         for side in Side:
@@ -65,12 +72,8 @@ def at_once(
         config(
             mode="race",
             reader="cloud",
-            racing={
-                "dispatch": {"name": dispatch},
-                "migration": {"name": "buffered"},
-                "budget": budget,
-                "exchange_rate": float(side is Side.DEVICE),
-            },
+            racing={"dispatch": {"name": dispatch}, "migration": {"name": "buffered"}},
+            accounts={"budget": budget, "exchange_rate": float(side is Side.DEVICE)},
             targets=[{"model": "t", "measured": {"base_s": 0.1, "token_s": 1e-4}}],
             devices=UNLIKE,
         )
@@ -97,7 +100,7 @@ def test_fifty_at_once_overspend_nothing(budget: float, side: Side, dispatch: st
     taken_in = sum(each.device_in if side is Side.DEVICE else each.server_in for each in used)
     assert taken_in <= budget * sum(answer.prompt_tokens for answer in answers)
     assert {answer.failure for answer in answers} <= {None, "overloaded"}
-    assert not world.experience.races
+    assert not world.races.races
     books = world.budget(side)
     assert books.spent == books.reserved, "what was not spent was given back"
     if budget and dispatch != str(Side.SERVER if side is Side.DEVICE else Side.DEVICE):

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 import pytest
 
 from tandem.deployments.config.settings import LimitSettings
-from tandem.deployments.modes.observer import Observer
+from tandem.deployments.modes.speculative.observer import Observer
 from tandem.deployments.request.session import EndpointSession
 from tandem.deployments.request.timeouts import Limits, Timeouts
 from tandem.engine.core.kvcache import BlockPool

@@ -81,7 +81,8 @@ CASES: dict[str, dict[str, Any]] = {
     **{
         f"migration {name}": {
             **RACES,
-            "racing": {"dispatch": {"name": "disco"}, "migration": {"name": name}, "exchange_rate": 0.0},
+            "racing": {"dispatch": {"name": "disco"}, "migration": {"name": name}},
+            "accounts": {"exchange_rate": 0.0},
         }
         for name in migration
     },

@@ -90,7 +90,7 @@ def _nothing_is_left(world: World) -> None:
         if made.outer is not None:
             assert made.outer.sessions == 0
             assert not made.outer._core.memory.sequences
-    assert not world.experience.races
+    assert not world.routing.modes["race"].races
     assert not asyncio.all_tasks(world.loop)
 
 
@@ -145,7 +145,8 @@ REPEATED: dict[str, dict[str, Any]] = {
         },
         "window": {"name": "awc"},
         "router": {"routing": {"name": "random"}},
-        "racing": {"dispatch": {"name": "disco"}, "migration": {"name": "buffered"}, "exchange_rate": 0.0},
+        "racing": {"dispatch": {"name": "disco"}, "migration": {"name": "buffered"}},
+        "accounts": {"exchange_rate": 0.0},
         "engine": {
             "scheduling": {"name": "buffer_aware"},
             "batching": {"name": "buffered"},

@@ -23,11 +23,12 @@ def race(requests: list[Request], dispatch: str, migration: str = "never", **set
     """One server that takes 0.1 s a step; devices that take in 100 tokens/s and give out 20."""
     devices = {**DEVICE, "count": settings.pop("devices", 1)}
     engine = {"latency": settings.pop("latency", None)}
-    racing = {"dispatch": {"name": dispatch}, "migration": {"name": migration}, **settings}
+    racing = {"dispatch": {"name": dispatch}, "migration": {"name": migration}}
     made = config(
         mode="race",
         reader="device",
         racing=racing,
+        accounts=settings,
         engine=engine,
         targets=[SERVER],
         devices=[devices],
@@ -149,12 +150,8 @@ def test_a_server_that_is_still_coming_to_rest_resumes() -> None:
         "reader": "device",
         "targets": [{**SERVER, "measured_draft": None}],
         "devices": [{**DEVICE, "sessions": 1, "link": {"rtt_ms": 0}}],
-        "racing": {
-            "dispatch": {"name": "server"},
-            "migration": {"name": "buffered"},
-            "budget": 1.0,
-            "exchange_rate": 0.0,
-        },
+        "racing": {"dispatch": {"name": "server"}, "migration": {"name": "buffered"}},
+        "accounts": {"budget": 1.0, "exchange_rate": 0.0},
         "engine": {"max_sessions": 1, "token_budget": 16, "latency": {"median_s": 0.3, "sigma": 1.0}},
     }
     asked = [request(1, tokens) for tokens in (1, 2, 5, 1, 1)]

@@ -94,6 +94,8 @@ def worlds(draw: st.DrawFn) -> dict[str, Any]:
         "racing": {
             "dispatch": draw(named(dispatch)),
             "migration": draw(named(migration)),
+        },
+        "accounts": {
             "budget": draw(st.floats(0, 1)),
             "exchange_rate": draw(st.sampled_from([0.0, 1e-6, 1.0])),
         },

@@ -85,8 +85,7 @@ class AccountView(BillView):
             terms=terms,
             **cls.shown(statement.total),
             budget_used={
-                str(side): round(spent / max(1, tokens), 6)
-                for side, (tokens, spent) in statement.raced.items()
+                what: round(spent / max(1, tokens), 6) for what, (tokens, spent) in statement.spent.items()
             },
             devices={name: BillView.of(bill) for name, bill in statement.devices.items()},
         )

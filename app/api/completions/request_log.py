@@ -14,7 +14,7 @@ from tandem.app.api.completions.admission import Admitted
 from tandem.app.api.http.errors import DISCONNECTED
 from tandem.deployments.control.metrics import ABORT, OPEN, Observation
 from tandem.deployments.modes import MODES
-from tandem.deployments.modes.speculative import Speculation
+from tandem.deployments.modes.speculative.mode import Speculation
 from tandem.deployments.request.job import JobStats
 
 logger = logging.getLogger("ray.serve")

@@ -20,20 +20,21 @@ from tandem.app.api.http.backend import ModelCard
 from tandem.app.api.http.errors import NotReady
 from tandem.app.api.http.settings import ApiSettings
 from tandem.cluster.devices.record import DeviceRecord
-from tandem.deployments.access.accounts import Statement
+from tandem.deployments.access.accounts import Accounts, Statement
 from tandem.deployments.access.key_service import Treasury
 from tandem.deployments.access.keys import Caller, Key, Role
 from tandem.deployments.admission.controller import Entry, Gate, Passage
-from tandem.deployments.config.settings import GateSettings, LedgerSettings
+from tandem.deployments.config.settings import GateSettings, LedgerSettings, RouterSettings
 from tandem.deployments.control.metrics import Metrics, Observation
-from tandem.deployments.learning.experience import Experience
-from tandem.deployments.modes.base import Tools
-from tandem.deployments.modes.speculative import Speculation
-from tandem.deployments.modes.split import SplitMode
+from tandem.deployments.modes.base import Services
+from tandem.deployments.modes.speculative.mode import Speculation
+from tandem.deployments.modes.split import SplitMode, SplitSettings
 from tandem.deployments.request.assignment import EndpointInfo, Load
 from tandem.deployments.request.job import Delta, Job, JobStats, NoSuchDevice
 from tandem.deployments.request.tokenlog import Origin
+from tandem.deployments.routing.assigner import Assigner
 from tandem.deployments.routing.directory import Snapshot
+from tandem.deployments.routing.routing import Routing
 from tandem.engine.base import Session, TokenLogprob
 from tandem.engine.null_engine import NullEngine
 from tandem.engine.tokenizer import Tokenizer
@@ -117,7 +118,10 @@ class NullBackend:
         self.default_reader_rate = 5.0
         self.behind_proxy = False
         self.api = ApiSettings()
-        self.accounts = Experience().accounts
+        self.accounts = Accounts()
+        policies = RouterSettings()
+        assigner = Assigner(policies.collaboration.create(), policies.routing.create, 8)
+        self.routing = Routing(assigner, policies, self.accounts)
         self.treasury = Treasury(LedgerSettings(path=ledger), self.accounts)
         self.gate = Gate(lambda: capacity, GateSettings(queue_s=0.2, queue=8))
         self.snapshot = UP
@@ -147,7 +151,7 @@ class NullBackend:
         self.gate.leave("here", entry.request)
 
     async def account(self, key: str) -> Statement:
-        return self.treasury.statement(key)
+        return self.routing.statement(key)
 
     async def settle(self, key: str, changes: Mapping[str, Any]) -> Statement:
         return await self.treasury.settle(key, changes)
@@ -196,7 +200,7 @@ class NullBackend:
 
     def check(self, mode: str) -> None:
         if mode == SplitMode.name:
-            SplitMode(Tools()).check()
+            SplitMode(SplitSettings(), Services()).check()
 
     async def run(self, job: Job) -> AsyncIterator[Delta]:
         self.jobs.append(job)

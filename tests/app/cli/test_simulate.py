@@ -44,7 +44,7 @@ def test_readers_costs_budgets_and_failures_are_shown(file: Path, tmp_path: Path
     changes = {
         "workload.readers": "[[1.0, 20]]",
         "mode": "race",
-        "racing.exchange_rate": "1.0",
+        "accounts.exchange_rate": "1.0",
         "devices.0.power_w": "5",
         "engine.max_sessions": "1",
         "engine.max_waiting": "0",

@@ -11,7 +11,8 @@ import httpx
 import pytest
 
 from tandem.app.api.routes import create_api
-from tandem.app.device.backend import SOON_S, DeviceBackend
+from tandem.app.device.backend import DeviceBackend
+from tandem.app.device.local_router import SOON_S
 from tandem.app.device.settings import DeviceProgram
 from tandem.cluster.devices.device import Device
 from tandem.cluster.devices.profile import load_profile
@@ -185,12 +186,12 @@ async def test_the_rest_of_an_answer_is_the_devices_own_where_the_cloud_is_lost(
     line = Line(assigns=1)
     async with split_device(line) as backend:
         begun = RoutingRequest(lost=(MIDDLE.key,), sent=3)
-        assert (await backend._assign(begun)).mode == "split", "another middle"
+        assert (await backend._router.assign(begun)).mode == "split", "another middle"
         line.away = True
-        made = await backend._assign(begun)
+        made = await backend._router.assign(begun)
         assert (made.mode, made.endpoints["device"].device) == ("device", True)
         with pytest.raises(NoEndpoint):
-            await backend._assign(replace(begun, lost=(made.endpoints["device"].key,)))
+            await backend._router.assign(replace(begun, lost=(made.endpoints["device"].key,)))
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 
 from tandem.benchmarks.calibration import split
 from tandem.benchmarks.calibration.compare import Case, as_simulated, capacity, simulated
-from tandem.benchmarks.calibration.live import DEVICES, MAX_TOKENS, PROFILE, RACING, TARGET, WINDOW, Seen
+from tandem.benchmarks.calibration.live import DEVICES, MAX_TOKENS, PROFILE, TARGET, WINDOW, Seen
 from tandem.benchmarks.calibration.profile import Costs
 from tandem.deployments.modes import AT_FRONT_DOORS
 from tandem.deployments.modes.split import Splitting
@@ -34,7 +34,7 @@ def test_every_request_comes_out_as_long_as_it_was(mode: str) -> None:
     assert [answer.tokens for answer in result.answers] == [MAX_TOKENS] * 5
     assert {answer.mode for answer in result.answers} == {mode}
     config = result.config
-    assert (config.window, config.racing) == (WINDOW, RACING)
+    assert config.window == WINDOW
     for name in ("kv_blocks", "token_budget", "max_sessions", "batching", "scheduling"):
         assert getattr(config.engine, name) == getattr(TARGET, name)
 

@@ -10,8 +10,7 @@ from tandem.benchmarks.calibration.profile import Costs
 from tandem.benchmarks.calibration.sketch import ASKING, FORMAT, SMALL, Writers, questions, spans
 from tandem.benchmarks.executor import new_job
 from tandem.benchmarks.pice.embedded import TEXT, Models
-from tandem.deployments.config.choices import SketchingChoice
-from tandem.deployments.config.settings import SketchSettings
+from tandem.deployments.modes.sketch.settings import SketchingChoice, SketchSettings
 from tandem.deployments.request.tokenlog import Origin
 from tandem.engine import family
 from tandem.engine.base import Sampling

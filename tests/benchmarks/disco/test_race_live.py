@@ -30,7 +30,7 @@ def test_sigma_is_what_a_moving_average_misses_by() -> None:
 def test_the_application_takes_the_settings(policy: str) -> None:
     made = Settings(**settings(policy, 2, "command"))
     assert made.racing.dispatch.name == POLICIES[policy][0]
-    assert (made.racing.price_in, made.racing.price_out) == pytest.approx((1.25, 2.0))
+    assert (made.accounts.price_in, made.accounts.price_out) == pytest.approx((1.25, 2.0))
 
 
 def test_every_policy_is_asked_for_the_same_at_several_budgets() -> None:

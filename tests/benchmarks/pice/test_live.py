@@ -33,7 +33,7 @@ from tandem.benchmarks.pice.live import (
     serve,
 )
 from tandem.cluster.devices.profile import load_profile
-from tandem.deployments.config.settings import SketchSettings
+from tandem.deployments.modes.sketch.settings import SketchSettings
 from tandem.deployments.request.job import Delta, Job, JobStats
 from tandem.training.family.items import LONG_KINDS
 from tandem.training.family.prompts import heldout

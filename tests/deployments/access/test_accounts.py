@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from tandem.deployments.access.accounts import Accounts
-from tandem.deployments.learning.experience import Experience
+from tandem.deployments.config.settings import AccountSettings
 from tandem.deployments.request.bill import Bill
-from tandem.policies.cost import Used
-from tandem.policies.race.dispatch import Side
+from tandem.policies.cost import PerToken, Used
 
 
-def accounts() -> Accounts:
-    return Experience().accounts
-
-
-def test_terms_reach_the_budgets() -> None:
-    known = accounts()
-    account = known.of("a")
-    account.terms = replace(account.terms, budget=0.25)
-    assert {budget.share for budget in account.payer.budgets.values()} == {0.25}
+def test_other_settings_are_for_new_accounts() -> None:
+    """But prices hold for all."""
+    known = Accounts(AccountSettings(budget=0.25, price_in=1.0))
+    known.of("old")
+    known.follow(AccountSettings(budget=0.5, price_in=2.0, exchange_rate=1.0))
+    assert [known.of(key).terms.budget for key in ("old", "new")] == [0.25, 0.5]
+    assert known.prices("old").server == known.prices("new").server == PerToken(2e-6, 0.6e-6)
+    assert [known.prices("new", rate).exchange_rate for rate in (None, 3.0)] == [1.0, 3.0]
 
 
 def test_bills_add_up_by_device() -> None:
-    account = accounts().of("a")
+    account = Accounts().of("a")
     for device, requests in (("", 1), ("phone", 2), ("phone", 3)):
         account.charge(device, Bill(requests, Used(1, 2, 3, 4), 0.5, 0.25, 6.0, 0.125))
     statement = account.statement()
@@ -33,10 +29,9 @@ def test_bills_add_up_by_device() -> None:
 
 
 def test_asking_opens_no_account() -> None:
-    known = accounts()
+    known = Accounts()
     assert known.statement("nobody").terms == known.terms
     known.of("somebody").charge("", Bill(1, Used(1, 2, 3, 4), 0.5, 0.0, 6.0, 0.25))
     statement = known.statement("somebody")
     assert (statement.total.requests, statement.total.joules) == (1, 6.0)
-    assert statement.raced == {Side.DEVICE: (0, 0.0), Side.SERVER: (0, 0.0)}
     assert set(known._accounts) == {"somebody"}

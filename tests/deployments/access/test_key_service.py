@@ -9,20 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from tandem.deployments.access.accounts import ANONYMOUS, Terms
+from tandem.deployments.access.accounts import ANONYMOUS, Accounts, Terms
 from tandem.deployments.access.guard_note import GuardNote
 from tandem.deployments.access.key_service import Treasury, changed
 from tandem.deployments.access.keys import KeyRefused, NoSuchKey, Role, digest
 from tandem.deployments.access.store import Charge, Ledger, LedgerError
 from tandem.deployments.config.settings import LedgerSettings
-from tandem.deployments.learning.experience import Experience
 from tandem.deployments.request.bill import Bill
 from tandem.policies.cost import Used
 
 
 async def opened(path: Path | None, note: GuardNote | None = None, may_be_open: bool = False) -> Treasury:
     settings = LedgerSettings(path=path, open=may_be_open)
-    treasury = Treasury(settings, Experience().accounts, now_s=lambda: 1000.0, note=note)
+    treasury = Treasury(settings, Accounts(), now_s=lambda: 1000.0, note=note)
     await treasury.open()
     return treasury
 
@@ -101,7 +100,7 @@ async def test_keys_terms_and_bills_survive_a_restart(path: Path) -> None:
     statement = second.statement(key.id)
     assert statement.devices == {"phone": bill}
     assert statement.total == bill
-    assert {budget.share for budget in second._accounts.of(key.id).payer.budgets.values()} == {0.1}
+    assert second._accounts.of(key.id).terms.budget == 0.1
     assert second.caller(None) is None
     assert second.caller(digest("invented")) is None
     assert second.caller(digest(operator)) is not None

@@ -13,8 +13,8 @@ from ray import serve
 from ray.exceptions import RayActorError
 
 from tandem.cluster.wire.peers import Peers
-from tandem.deployments.placement import profiles
-from tandem.deployments.request.placement import PlanRequest, SketchPlan
+from tandem.deployments.modes.sketch import profiles
+from tandem.deployments.modes.sketch.questions import PlanRequest, SketchPlan
 from tandem.engine.base import EngineStats
 from tests.applications import replicas, until
 from tests.conftest import Running
@@ -78,7 +78,8 @@ async def test_what_was_measured_outlives_a_router(profiles_file: Path) -> None:
         async with asyncio.timeout(60):
             while True:
                 with suppress(RayActorError):  # it is dying, or its successor is not up yet
-                    if (made := await router.plan.remote(wanted)).reason != "no_device":  # it may come
+                    made = await router.ask_mode.remote("sketch", wanted)
+                    if made.reason != "no_device":  # it may come
                         return made
                 await asyncio.sleep(0.1)
 

@@ -30,9 +30,9 @@ from tandem.deployments.gateway.messages import (
     pack,
     unpack,
 )
-from tandem.deployments.learning.draft_pairs import Pairs
 from tandem.deployments.modes import MODES
-from tandem.deployments.modes.speculative import PairBriefing
+from tandem.deployments.modes.speculative.mode import PairBriefing
+from tandem.deployments.modes.speculative.pairs import Pairs
 from tandem.deployments.request.assignment import Assignment, EndpointInfo, RoutingRequest
 from tandem.engine.base import EngineStopped, NoCapacity, Sampling, SplitInfo
 from tandem.engine.null_engine import NullEngine

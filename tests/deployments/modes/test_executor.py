@@ -167,7 +167,7 @@ async def test_half_an_answer_is_not_given_up_while_somebody_may_come_back() -> 
         asked += 1
         if asked > 6:
             world.engines = dict.fromkeys(world.engines, NullEngine())
-        return world.assigner.assign(wanted, retry_lost=True)
+        return world.router.assign_now(wanted, retry_lost=True)
 
     executor = Executor(assign, world._dial, limits=Limits(replans=0))
     ids = [i async for delta in executor.run(job("cloud")) for i in delta.ids]

@@ -20,14 +20,14 @@ from tandem.cluster.devices.record import DeviceRecord
 from tandem.cluster.link.link import Link, LinkProfile
 from tandem.cluster.wire.client import connect
 from tandem.cluster.wire.listener import serve_engines
-from tandem.deployments.modes.base import Tools
 from tandem.deployments.modes.executor import Executor
-from tandem.deployments.modes.speculative import Speculation, SpeculativeMode
+from tandem.deployments.modes.speculative.mode import Speculation, SpeculativeMode
 from tandem.deployments.pools.engines import TorchSettings, build_engine
-from tandem.deployments.request.assignment import Assignment, EndpointInfo, RoutingRequest
+from tandem.deployments.request.assignment import EndpointInfo
 from tandem.deployments.request.job import Job, JobStats
 from tandem.deployments.routing.assigner import Assigner
 from tandem.deployments.routing.directory import Snapshot
+from tandem.deployments.routing.routing import Routing
 from tandem.engine import family
 from tandem.engine.base import Engine, Sampling
 from tandem.engine.tokenizer import Tokenizer
@@ -36,7 +36,7 @@ from tandem.policies.routing.replica import routing
 from tandem.policies.speculation.window import StaticWindow, WindowPolicy
 from tandem.training.family.prompts import heldout_questions
 from tests import model_contract
-from tests.deployments.faults import Script
+from tests.deployments.faults import Script, with_window
 from tests.deployments.modes.test_modes import answer
 from tests.engine.torch import tiny_weights
 from tests.engine.torch.engines import Engines
@@ -89,16 +89,13 @@ async def _answers(
         for pool in ("verifier", "drafter")
         if pool in engines
     }
-    assigner = Assigner(collaboration.create("explicit"), lambda: routing.create("jsq"), 64)
-    assigner.see(Snapshot(1, pools, {PHONE.name: PHONE}))
-
-    async def assign(wanted: RoutingRequest) -> Assignment:
-        return assigner.assign(wanted)
+    router = Routing(Assigner(collaboration.create("explicit"), lambda: routing.create("jsq"), 64))
+    router.see(Snapshot(1, pools, {PHONE.name: PHONE}))
 
     async def dial(endpoint: EndpointInfo) -> Engine:
         return engines[endpoint.engine]
 
-    executor = Executor(assign, dial, Tools(window), report=assigner.take_in)
+    executor = Executor(router.assign, dial, {"speculative": with_window(window)}, report=router.learn)
     tokenizer = Tokenizer.load(family.path("target"))
     room = asyncio.Semaphore(AT_ONCE)
 

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tandem.deployments.learning.draft_pairs import Pairs
-from tandem.deployments.modes.base import Tools
+from tandem.deployments.modes.base import Services
 from tandem.deployments.modes.cloud import CloudMode
 from tandem.deployments.modes.device import DeviceMode
-from tandem.deployments.modes.speculative import PairBriefing, Speculation, SpeculativeMode, drafting
+from tandem.deployments.modes.speculative.mode import PairBriefing, Speculation, SpeculativeMode, drafting
+from tandem.deployments.modes.speculative.pairs import Pairs
 from tandem.deployments.request.assignment import Assignment, EndpointInfo
 from tandem.deployments.request.job import Job, JobStats
 from tandem.deployments.request.session import EndpointSessions, RequestContext
@@ -23,7 +23,7 @@ from tandem.engine.base import Draft, Engine, Sampling
 from tandem.engine.null_engine import NullEngine, NullSession
 from tandem.policies.speculation.history import PairHistory
 from tandem.policies.speculation.window import StaticWindow, WindowPolicy, WindowState
-from tests.deployments.faults import PROMPT, Script, reference
+from tests.deployments.faults import PROMPT, Script, reference, with_window
 
 pytestmark = pytest.mark.virtual_time
 
@@ -47,7 +47,8 @@ async def answer(
 
     log, stats = log or TokenLog(), JobStats()
     there = {role: EndpointInfo(role, role, role, device=role == "device") for role in engines}
-    made = mode(Tools(lambda: window or StaticWindow()))
+    settings = with_window(lambda: window or StaticWindow()) if mode is SpeculativeMode else mode.settings()
+    made = mode(settings, Services())
     history = pair or PairHistory(window or StaticWindow())
     if isinstance(made, SpeculativeMode) and pair is not None:
         made._pairs = Only(pair)

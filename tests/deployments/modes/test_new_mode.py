@@ -8,20 +8,22 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import pytest
+from pydantic import Field
 
 from tandem.app.api.completions.stats import stats as shown
 from tandem.deployments.control.metrics import Metrics, Observation
-from tandem.deployments.learning.experience import Experience
+from tandem.deployments.learning.report import Report
 from tandem.deployments.modes import MODES
-from tandem.deployments.modes.base import Mode, ModeRun, Role, Situation
+from tandem.deployments.modes.base import Mode, ModeRun, Role, RouterPart
+from tandem.deployments.request.assignment import Endpoints, Prices, RoutingRequest
 from tandem.deployments.request.job import Delta, Figures, Job
 from tandem.deployments.request.pools import VERIFIER
 from tandem.deployments.request.session import EndpointSessions
 from tandem.deployments.request.tokenlog import Origin, TokenLog
 from tandem.deployments.routing.directory import Snapshot
 from tandem.engine.base import EngineStopped, Sampling
+from tandem.engine.config import Strict
 from tandem.engine.null_engine import NullEngine
-from tandem.policies.cost import Used
 from tests.deployments.faults import PROMPT, Failing, World, reference
 from tests.deployments.modes.test_executor import answer, left_open
 
@@ -41,24 +43,35 @@ class Turns(Figures):
         yield "turns", "second", self.second
 
 
+class TurnsSettings(Strict):
+    """longest: tokens that a player may give in a row."""
+
+    longest: int = Field(1, ge=1)
+
+
+class TurnsRouter(RouterPart[TurnsSettings]):
+    """Deals the turns, and counts who has played."""
+
+    played = 0
+
+    def brief(self, wanted: RoutingRequest, endpoints: Endpoints, prices: Prices) -> int:
+        return self.settings.longest
+
+    def learn(self, report: Report, taught: object) -> None:
+        if isinstance(taught, int):
+            self.played += taught
+
+
 class TurnsMode(Mode):
     name = "turns"
     roles = (Role("first", VERIFIER), Role("second", VERIFIER))
+    section, settings = "turns", TurnsSettings
+    router = TurnsRouter
     figures = Turns
+    briefing = int
 
     def start(self, job: Job) -> ModeRun:
         return TurnsRun(job)
-
-    @classmethod
-    def brief(cls, situation: Situation) -> int:
-        return len(situation.endpoints)
-
-    @classmethod
-    def learn(cls, experience: Experience, taught: object, used: Used) -> None:
-        learnt.append(taught)
-
-
-learnt: list[object] = []
 
 
 class TurnsRun(ModeRun):
@@ -69,13 +82,13 @@ class TurnsRun(ModeRun):
     async def run(
         self, sessions: EndpointSessions, log: TokenLog, briefing: object
     ) -> AsyncGenerator[Delta, None]:
+        assert isinstance(briefing, int)
         self.assigned += 1
         players = sessions["first"], sessions["second"]
-        assert briefing == 2
         await asyncio.gather(*(p.open(self.job.prompt, self.job.sampling, log.ids) for p in players))
         while True:
             position = len(log)
-            turn = position % 2
+            turn = position // briefing % 2
             verdict = await players[turn].verify([])
             await players[1 - turn].extend(position, verdict.ids)
             self.figures.first += turn == 0
@@ -91,21 +104,26 @@ class TurnsRun(ModeRun):
 @pytest.fixture(autouse=True)
 def registered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(MODES, TurnsMode.name, TurnsMode)
-    learnt.clear()
 
 
 def job(tokens: int = 9) -> Job:
     return Job(3, PROMPT, Sampling(max_tokens=tokens), mode="turns")
 
 
+def played(world: World) -> int:
+    part = world.router.modes["turns"]
+    assert isinstance(part, TurnsRouter)
+    return part.played
+
+
 async def test_it_is_assigned_run_counted_and_learnt_from() -> None:
     engines = [NullEngine(), NullEngine()]
-    world = World(engines)
+    world = World(engines, turns=TurnsSettings(longest=2))
     ids, stats = await answer(world, job())
     assert ids == reference(PROMPT, 9)
     assert (stats.mode, Turns.of(stats).first, Turns.of(stats).second) == ("turns", 5, 4)
     assert [(await e.stats()).opened for e in engines] == [1, 1]
-    assert learnt == [1]
+    assert played(world) == 1
     assert await left_open(world) == 0
     assert shown([stats, stats]).model_dump()["modes"] == {"turns": {"first": 10, "second": 8}}
     metrics = Metrics("target", Snapshot, lambda: 0)
@@ -118,6 +136,6 @@ async def test_it_goes_on_at_one_verifier_where_the_other_fails() -> None:
     world = World([bad, NullEngine()])
     ids, stats = await answer(world, job())
     assert (ids, stats.replans, bad.fired) == (reference(PROMPT, 9), 1, 1)
-    assert learnt == [2], "one run, assigned twice"
+    assert played(world) == 2, "one run, assigned twice"
     assert Turns.of(stats).first + Turns.of(stats).second == 9
     assert await left_open(world) == 0

@@ -7,13 +7,14 @@ from collections.abc import AsyncGenerator, Sequence
 import msgspec
 import pytest
 
-from tandem.deployments.modes.base import SCORED_AT_ONCE, Tools
+from tandem.deployments.modes.base import SCORED_AT_ONCE, Services
 from tandem.deployments.modes.cloud import CloudMode
 from tandem.deployments.request.assignment import Assignment, EndpointInfo, EndpointLost
 from tandem.deployments.request.job import Job, JobStats
 from tandem.deployments.request.session import EndpointSessions, RequestContext
 from tandem.deployments.request.tokenlog import TokenLog
 from tandem.engine.base import Engine, EngineStopped, Sampling, Session, TokenLogprob, Tokens, Verdict
+from tandem.engine.config import Strict
 from tandem.engine.null_engine import NullEngine
 from tests.deployments.faults import reference
 
@@ -60,7 +61,7 @@ class Forced(Session):
 
 
 async def test_every_token_is_scored_once() -> None:
-    run, stats = CloudMode(Tools()).start(JOB), JobStats()
+    run, stats = CloudMode(Strict(), Services()).start(JOB), JobStats()
     broken, whole = Scoring(fails_after=1), Scoring()
     scores: list[TokenLogprob] = []
     log = TokenLog()

@@ -13,13 +13,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from tandem.deployments.modes.base import Tools
+from tandem.deployments.modes.base import Services
 from tandem.deployments.modes.executor import Executor
-from tandem.deployments.modes.split import PromptLeft, Splitting
+from tandem.deployments.modes.split import PromptLeft, SplitSettings, Splitting
 from tandem.deployments.request.job import Delta, Job, JobStats
 from tandem.deployments.request.timeouts import Limits, Timeouts
 from tandem.engine.base import Engine, Forwarded, NoCapacity, Sampling, Session, Tensor
-from tandem.engine.config import EngineConfig
+from tandem.engine.config import EngineConfig, Given
 from tandem.engine.null_engine import NullEngine
 from tandem.engine.split.base import SplitMismatch
 from tandem.engine.split.hidden_states import row_bytes
@@ -51,13 +51,16 @@ class Widely:
         return Ahead(8, min(3, state.left))
 
 
-def tools(
+def told(
     parts: Parts,
     chunks: Callable[[], ChunkingPolicy] = lambda: FixedChunks(7, overlap=True),
     drafts: Callable[[], DraftingPolicy] = lambda: Threshold(eta=0.05, most=3),
     meanwhile: Callable[[], ParallelDraftingPolicy] = Widely,
-) -> Tools:
-    return Tools(outer=parts.outer, chunking=chunks, drafting=drafts, parallel_drafting=meanwhile)
+) -> dict[str, Any]:
+    """Return arguments of a World: the outer part, and policies of the mode."""
+    policies = {"chunking": chunks, "drafting": drafts, "parallel_drafting": meanwhile}
+    settings = SplitSettings().model_copy(update={name: Given(make) for name, make in policies.items()})
+    return {"services": Services(outer=parts.outer), "split": settings}
 
 
 @asynccontextmanager
@@ -105,7 +108,7 @@ async def test_greedy_answers_are_the_whole_models(adapter: float | None, tmp_pa
         for chunks, drafts, meanwhile in itertools.product(chunking, drafting, parallel_drafting):
             world = World(
                 middles=[parts.middle],
-                tools=tools(
+                **told(
                     parts,
                     lambda name=chunks: chunking.create(name),
                     lambda name=drafts: drafting.create(name),
@@ -138,7 +141,8 @@ async def test_a_middle_in_stages(tmp_path: Path) -> None:
         outer = load_outer(cut(parts.model, 1, tmp_path / "cut"), EngineConfig(kv_blocks=400, block_size=4))
         world = World(
             middles=[pipeline],
-            tools=Tools(outer=outer, chunking=lambda: Seen(7, overlap=True)),
+            services=Services(outer=outer),
+            split=SplitSettings().model_copy(update={"chunking": Given(lambda: Seen(7, overlap=True))}),
         )
         for prompt in PROMPTS:
             deltas, _ = await answer(world.executor, job(prompt))
@@ -163,11 +167,11 @@ async def test_another_middle_goes_on_where_one_is_lost(operation: str, after: i
             stats = await handled(parts.outer)
             return stats.tokens_prefilled, stats.tokens_drafted
 
-        alone = tools(parts, meanwhile=lambda: parallel_drafting.create("none"))
+        alone = told(parts, meanwhile=lambda: parallel_drafting.create("none"))
         counted = []
         failing = Failing(parts.middle, operation, after)
         for middles in ([parts.middle], [parts.middle], [failing, parts.middle]):  # the first fills the cache
-            world = World(middles=middles, tools=alone)
+            world = World(middles=middles, **alone)
             before = await computed()
             deltas, stats = await answer(world.executor, job(LONG))
             counted.append([now - then for now, then in zip(await computed(), before, strict=True)])
@@ -184,7 +188,7 @@ async def test_a_replica_that_is_drained_hands_its_sessions_over(tmp_path: Path)
     async with made(tmp_path) as parts:
         going = Parts.make(parts.model, 2, tmp_path / "going")
         expected = [await parts.answer(prompt, GREEDY) for prompt in PROMPTS]
-        world = World(middles=[going.middle, parts.middle], tools=tools(parts))
+        world = World(middles=[going.middle, parts.middle], **told(parts))
 
         async def disturbed(prompt: list[int]) -> tuple[list[int], JobStats]:
             deltas = list[Delta]()
@@ -213,7 +217,7 @@ async def test_a_full_middle(tmp_path: Path) -> None:
     async with made(tmp_path) as parts:
         expected = await parts.answer(LONG, GREEDY)
         refusing = Failing(parts.middle, "open", 0, full)
-        world = World(middles=[refusing], tools=tools(parts))
+        world = World(middles=[refusing], **told(parts))
         with pytest.raises(NoCapacity, match="full"):
             await answer(world.executor, job(LONG))
         await nothing_is_left(world, parts)
@@ -223,7 +227,7 @@ async def test_a_full_middle(tmp_path: Path) -> None:
             return full()
 
         dying, leaving = Failing(parts.middle, "forward", 8), Failing(parts.middle, "open", 0, full_once)
-        world = World(middles=[dying, leaving], tools=tools(parts))
+        world = World(middles=[dying, leaving], **told(parts))
         deltas, stats = await answer(world.executor, job(LONG))
         assert (ids_of(deltas), stats.replans) == (expected.ids, 2)
         assert leaving.fired == 1
@@ -272,7 +276,7 @@ async def test_a_middle_that_keeps_one_waiting_is_lost(forwards: int, tmp_path: 
         expected = await parts.answer(LONG, GREEDY)
         limits = Limits(timeouts=Timeouts(connect_s=5, open_s=5, first_s=0.3, step_s=0.3))
         stall = Stall(forwards)
-        world = World(middles=[Before(parts.middle, stall), parts.middle], tools=tools(parts), limits=limits)
+        world = World(middles=[Before(parts.middle, stall), parts.middle], **told(parts), limits=limits)
         deltas, stats = await answer(world.executor, job(LONG))
         assert (ids_of(deltas), stats.replans) == (expected.ids, 1)
         assert stall.reached.is_set()
@@ -285,13 +289,13 @@ async def test_cancelling_reaches_both_sides(forwards: int, tmp_path: Path) -> N
     """While the middle is at work, before the first token and after; and between two tokens."""
     async with made(tmp_path) as parts:
         stall = Stall(forwards)
-        world = World(middles=[Before(parts.middle, stall)], tools=tools(parts))
+        world = World(middles=[Before(parts.middle, stall)], **told(parts))
         asking = asyncio.ensure_future(answer(world.executor, job(LONG)))
         await stall.reached.wait()
         asking.cancel()
         await asyncio.wait((asking,))
         await nothing_is_left(world, parts)
-        world = World(middles=[parts.middle], tools=tools(parts))
+        world = World(middles=[parts.middle], **told(parts))
         async with aclosing(world.executor.run(job(LONG))) as deltas:
             await anext(deltas)
             assert (await parts.outer.stats()).sessions == 1
@@ -306,7 +310,7 @@ async def test_a_small_middle_is_shared_as_its_policy_says(name: str, tmp_path: 
         prompts = [[20 + i] * 30 for i in range(5)]
         reading = msgspec.structs.replace(GREEDY, reader_rate=100.0)
         expected = [await parts.answer(prompt, reading) for prompt in prompts]
-        world = World(middles=[parts.middle], tools=tools(parts))
+        world = World(middles=[parts.middle], **told(parts))
         answers = await asyncio.gather(*(answer(world.executor, job(prompt, reading)) for prompt in prompts))
         for (deltas, stats), whole in zip(answers, expected, strict=True):
             assert (ids_of(deltas), stats.replans) == (whole.ids, 0)
@@ -328,7 +332,7 @@ async def test_what_a_client_asks_for_means_what_it_means_elsewhere(
     sampling: Sampling, tmp_path: Path
 ) -> None:
     async with made(tmp_path) as parts:
-        world = World(middles=[parts.middle], tools=tools(parts))
+        world = World(middles=[parts.middle], **told(parts))
         for prompt in PROMPTS:
             expected = await parts.answer(prompt, sampling)
             deltas, _ = await answer(world.executor, job(prompt, sampling))
@@ -340,7 +344,7 @@ async def test_what_a_client_asks_for_means_what_it_means_elsewhere(
 async def test_sampling_is_the_devices(tmp_path: Path) -> None:
     """Without drafts, with a temperature, a seed gives what the whole model gives with it."""
     async with made(tmp_path) as parts:
-        world = World(middles=[parts.middle], tools=tools(parts, drafts=lambda: drafting.create("none")))
+        world = World(middles=[parts.middle], **told(parts, drafts=lambda: drafting.create("none")))
         for seed in range(3):
             sampling = Sampling(max_tokens=12, ignore_eos=True, temperature=0.8, top_p=0.9, seed=seed)
             expected = await parts.answer(LONG, sampling)
@@ -359,7 +363,7 @@ async def test_the_last_chunk_goes_with_the_first_round(name: str, tmp_path: Pat
 
         world = World(
             middles=[Before(parts.middle, note)],
-            tools=tools(parts, lambda: chunking.create(name, **({"size": 7} if name == "fixed" else {}))),
+            **told(parts, lambda: chunking.create(name, **({"size": 7} if name == "fixed" else {}))),
         )
         deltas, stats = await answer(world.executor, job(LONG))
         chunks = Splitting.of(stats).chunks
@@ -377,8 +381,8 @@ async def test_the_figures_add_up(tmp_path: Path) -> None:
             while wanted > 1 and (not branches or any(branch.task is not None for branch in branches)):
                 await handled(parts.outer)
 
-        one = tools(parts, drafts=lambda: Threshold(most=1))
-        world = World(middles=[Before(parts.middle, drafted_ahead)], tools=one)
+        one = told(parts, drafts=lambda: Threshold(most=1))
+        world = World(middles=[Before(parts.middle, drafted_ahead)], **one)
         deltas, stats = await answer(world.executor, job(LONG))
         figures, origins = Splitting.of(stats), stats.by_origin
         assert figures.chunks == 5
@@ -406,7 +410,7 @@ async def test_who_is_not_the_device_refuses(tmp_path: Path) -> None:
 async def test_parts_of_different_models(tmp_path: Path) -> None:
     """A middle that does not fit gets no hidden states."""
     async with made(tmp_path) as parts, made(tmp_path / "other", "qwen3") as other:
-        world = World(middles=[other.middle], tools=tools(parts))
+        world = World(middles=[other.middle], **told(parts))
         with pytest.raises(SplitMismatch, match="was cut from the model"):
             await answer(world.executor, job(LONG))
         assert (await other.middle.stats()).tokens_prefilled == 0
@@ -420,7 +424,7 @@ async def test_of_several_middles_one_that_fits_is_found(known: bool, tmp_path: 
     """Whether the router knows which, or has heard something else of one that was replaced."""
     async with made(tmp_path) as parts:
         larger = load_middle(parts.model, 1, EngineConfig(kv_blocks=400, block_size=4), threads=1)
-        world = World(middles=[larger, larger, parts.middle], tools=tools(parts))
+        world = World(middles=[larger, larger, parts.middle], **told(parts))
         if not known:
             said = [replace(e, split=parts.outer.info.split) for e in world.snapshot.pools["middle"]]
             world.list_pool("middle", *said)

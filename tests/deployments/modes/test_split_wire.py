@@ -23,7 +23,7 @@ from tandem.engine.tokenizer import Tokenizer
 from tandem.policies.split.chunking import FixedChunks
 from tandem.training.family.prompts import heldout_questions
 from tests.deployments.faults import World
-from tests.deployments.modes.test_split import LONG, answer, ids_of, job, made, nothing_is_left, tools
+from tests.deployments.modes.test_split import LONG, answer, ids_of, job, made, nothing_is_left, told
 from tests.engine.torch.split_parts import Parts
 
 Report = Callable[[str, object], None]
@@ -107,7 +107,7 @@ async def test_no_frame_has_a_token_or_a_word(tmp_path: Path) -> None:
         words = "Tell me about the town of Marworth."
         prompt = text.render_chat([{"role": "user", "content": words}])
         sampling = Sampling(max_tokens=20, ignore_eos=True, stop=("qqq",), seed=12345, reader_rate=5.0)
-        world = World(middles=[remote], tools=tools(parts))
+        world = World(middles=[remote], **told(parts))
         deltas, stats = await answer(world.executor, job(prompt, sampling))
         await nothing_is_left(world, parts)
         said = ids_of(deltas)
@@ -115,11 +115,11 @@ async def test_no_frame_has_a_token_or_a_word(tmp_path: Path) -> None:
         assert {"Open", "Forward", "Hidden"} <= kinds
         assert kinds <= {"Hello", "Welcome", "Open", "Done", "Forward", "Hidden", "Cancel", "GetStats", "Stats",
                          "Ping", "Pong"}  # fmt: skip
-        told = Sampling(max_tokens=len(prompt) + 20, reader_rate=5.0)
+        sent = Sampling(max_tokens=len(prompt) + 20, reader_rate=5.0)
         for _, frame in tap.seen:
             if isinstance(frame, frames.Open):
                 assert (frames.unpack_ids(frame.prompt), frames.unpack_ids(frame.log)) == ([], [])
-                assert frame.sampling == told
+                assert frame.sampling == sent
             elif isinstance(frame, frames.Forward):
                 assert frame.hidden.shape[1] == parts.outer.split.hidden
         wire = bytes(tap.wire)
@@ -138,7 +138,7 @@ async def test_no_frame_has_a_token_or_a_word(tmp_path: Path) -> None:
 async def test_chunks_travel_while_others_are_computed(overlap: bool, tmp_path: Path) -> None:
     """If overlap is allowed, the next ones arrive before one is answered."""
     async with made(tmp_path) as parts, tapped(parts.middle) as (remote, tap):
-        world = World(middles=[remote], tools=tools(parts, lambda: FixedChunks(4, overlap)))
+        world = World(middles=[remote], **told(parts, lambda: FixedChunks(4, overlap)))
         tap.hold = CHUNKS_UNDER_WAY if overlap else 1
         await answer(world.executor, job(LONG))
         under_way, most = 0, 0
@@ -156,7 +156,7 @@ async def test_what_is_known_of_the_link(tmp_path: Path) -> None:
     """Bandwidths and latency, from round trips and what the middle says of its own part in them."""
     link = Link(LinkProfile(rtt_s=0.04, up_bytes_per_s=400e3, down_bytes_per_s=400e3))
     async with embedded(tmp_path) as parts, tapped(parts.middle, link) as (remote, _):
-        world = World(middles=[remote], tools=tools(parts, lambda: FixedChunks(48, overlap=True)))
+        world = World(middles=[remote], **told(parts, lambda: FixedChunks(48, overlap=True)))
         for _ in range(2):
             await answer(world.executor, job([20 + i for i in range(200)], Sampling(max_tokens=8)))
         mode = world.executor.mode("split")
@@ -177,7 +177,7 @@ async def test_kinds_of_hidden_states(kind: Kind, tmp_path: Path, record_propert
     ]
     sampling = Sampling(max_tokens=24)
     async with embedded(tmp_path, kind=kind) as parts, tapped(parts.middle) as (remote, _):
-        world = World(middles=[remote], tools=tools(parts, lambda: FixedChunks(16, overlap=True)))
+        world = World(middles=[remote], **told(parts, lambda: FixedChunks(16, overlap=True)))
         same = bytes_ = tokens = 0
         for prompt in prompts:
             expected = await parts.answer(prompt, sampling)

@@ -9,11 +9,12 @@ import pytest
 from ray import serve
 
 from tandem.cluster.wire.peers import Peers
-from tandem.deployments.modes.base import Tools
+from tandem.deployments.modes.base import Services
 from tandem.deployments.modes.executor import Executor
-from tandem.deployments.request.assignment import Assignment, EndpointInfo, RoutingRequest
+from tandem.deployments.request.assignment import EndpointInfo
 from tandem.deployments.request.job import Job
 from tandem.deployments.routing.assigner import Assigner
+from tandem.deployments.routing.routing import Routing
 from tandem.engine import family
 from tandem.engine.base import Engine, Sampling
 from tandem.engine.tokenizer import Tokenizer
@@ -50,18 +51,15 @@ async def test_a_device_is_answered_past_the_ingress(
         (replica,) = snapshot.pools["middle"]
         assert (replica.model, replica.sessions) == ("target", 0)
         peers = Peers(token=application.token)
-        assigner = Assigner(collaboration.create("explicit"), lambda: routing.create("jsq"), 8)
-        assigner.see(snapshot)
-
-        async def assign(wanted: RoutingRequest) -> Assignment:
-            return assigner.assign(wanted)
+        router = Routing(Assigner(collaboration.create("explicit"), lambda: routing.create("jsq"), 8))
+        router.see(snapshot)
 
         async def dial(endpoint: EndpointInfo) -> Engine:
             return await peers.engine(endpoint.address, endpoint.engine)
 
         big = {"kv_blocks": 512, "block_size": 16, "token_budget": 512}
         parts = Parts.make(family.path("target"), LAYERS, tmp_path, 0.0, big, big)
-        executor = Executor(assign, dial, Tools(outer=parts.outer))
+        executor = Executor(router.assign, dial, services=Services(outer=parts.outer))
         text = Tokenizer.load(family.path("target"))
         sampling = Sampling(max_tokens=32)
         for question in ("Tell me about the town of Marworth.", "Which river is the longest?"):

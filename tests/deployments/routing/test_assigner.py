@@ -11,11 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tandem.cluster.devices.record import DeviceRecord
-from tandem.deployments.modes.speculative import PairBriefing
+from tandem.deployments.modes.speculative.mode import PairBriefing
 from tandem.deployments.request.assignment import Assignment, EndpointInfo, NoEndpoint, RoutingRequest
 from tandem.deployments.request.job import NoSuchDevice, UnknownMode
 from tandem.deployments.routing.assigner import ASSIGNED_S, Assigner
 from tandem.deployments.routing.directory import Snapshot
+from tandem.deployments.routing.routing import Routing
 from tandem.engine.base import InvalidRequest, NoCapacity, SplitInfo
 from tandem.engine.split.base import SplitMismatch
 from tandem.policies.routing.collaboration import collaboration
@@ -120,7 +121,7 @@ def test_all_replicas_of_both_pools_take_part(policy: str, device_name: str | No
 
 
 def test_a_device_has_the_clouds_drafter_beside_it() -> None:
-    made = assigner().assign(RoutingRequest("speculative", "near"))
+    made = Routing(assigner()).assign_now(RoutingRequest("speculative", "near"))
     assert (made.endpoints["device"], made.device) == (EndpointInfo.of(NEAR), "near")
     assert (made.endpoints["drafter"],) == FULL.pools["drafter"]
     assert briefing(made).batch_limit == 4
@@ -152,8 +153,8 @@ def test_the_snapshot_is_the_truth() -> None:
 
 
 def test_the_queue_is_in_relation_to_the_batch_limit() -> None:
-    router = assigner(batch_limit=4)
-    queues = [briefing(router.assign(RoutingRequest("speculative"))).queue for _ in range(12)]
+    router = Routing(assigner(batch_limit=4))
+    queues = [briefing(router.assign_now(RoutingRequest("speculative"))).queue for _ in range(12)]
     assert queues[0] == 0.0
     assert queues[2] == 0.25
     assert max(queues) == queues[-1] == 1.25, "ten sessions before it at two targets"

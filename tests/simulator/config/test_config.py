@@ -36,7 +36,7 @@ A100 = {"hardware": "4xA100", "model": "Llama-2-70B"}
             "target t: a measured engine with host_memory needs kv_bytes",
         ),
         ({"router": {"routing": {"name": "x"}}}, "router.routing: no routing policy 'x'"),
-        ({"racing": {"budget": 2}}, "racing.budget: should be less than or equal to 1, not 2"),
+        ({"accounts": {"budget": 2}}, "accounts.budget: should be less than or equal to 1, not 2"),
         ({"targets": [{**TARGET, "speed": 1}]}, r"targets.0.speed: no such key.*allowed: count, hardware"),
         (
             {"targets": [{**TARGET, "count": 0}]},

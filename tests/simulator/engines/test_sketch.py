@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tandem.deployments.modes.sketch import Sketched
+from tandem.deployments.modes.sketch.mode import Sketched
 from tandem.simulator.config.errors import ConfigError
 from tandem.simulator.engines.script import EOS, TOKEN
 from tandem.simulator.results.answer import Answer

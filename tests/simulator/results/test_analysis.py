@@ -62,7 +62,7 @@ def test_stalls_and_effective_tokens_are_those_of_the_readers() -> None:
 
 def test_what_devices_spend_is_booked() -> None:
     devices = [{**DEVICE, "count": 5, "sessions": 4, "power_w": 4.0}]
-    summary = simulate(config(mode="device", devices=devices, racing={"exchange_rate": 0.5})).summary()
+    summary = simulate(config(mode="device", devices=devices, accounts={"exchange_rate": 0.5})).summary()
     work = [(r["prompt_tokens"], r["output_tokens"]) for r in simulate_rows("device")]
     joules = 4.0 * sum(prompt / 400 + output / 80 for prompt, output in work)
     assert summary["device_joules"] == pytest.approx(joules, rel=0.01)
@@ -78,7 +78,7 @@ def simulate_rows(mode: str) -> list[dict[str, int]]:
 
 def test_budgets_are_told_by_the_side_they_bind() -> None:
     devices = [{**DEVICE, "count": 5, "power_w": 4.0}]
-    result = simulate(config(mode="race", devices=devices, racing={"budget": 0.5, "exchange_rate": 1.0}))
+    result = simulate(config(mode="race", devices=devices, accounts={"budget": 0.5, "exchange_rate": 1.0}))
     (side, told), *others = result.summary()["budgets"].items()
     assert (side, others) == (Side.DEVICE, [])
     assert told["prompt_tokens"] == sum(answer.prompt_tokens for answer in result.answers)

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from tandem.app.api.completions.choice import Choice
 from tandem.app.api.completions.stats import Timing, stats
-from tandem.deployments.modes.race import Racing
-from tandem.deployments.modes.speculative import Speculation
+from tandem.deployments.modes.race.mode import Racing
+from tandem.deployments.modes.speculative.mode import Speculation
 from tandem.deployments.request.job import Delta, JobStats, figures_by_mode
 from tandem.deployments.request.tokenlog import Origin
 from tandem.engine.base import TokenLogprob

@@ -2,7 +2,7 @@
 
 from tandem.app.api.completions.stats_table import DOCS, updated
 from tandem.deployments.docstrings import meanings
-from tandem.deployments.modes import sketch
+from tandem.deployments.modes.sketch import mode as sketch
 from tandem.policies.sketch.sketch_length import Reason
 
 

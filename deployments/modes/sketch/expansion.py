@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
 import msgspec
 
+from tandem.deployments.modes.sketch.questions import Expanders, Place, PlaceReport, PlaceRequest, SketchPlan
 from tandem.deployments.request.assignment import EndpointInfo
 from tandem.deployments.request.job import Job
-from tandem.deployments.request.placement import Expanders, Place, PlaceReport, PlaceRequest, SketchPlan
 from tandem.deployments.request.session import EndpointSession, EndpointSessions
 from tandem.engine.base import EngineError, Sampling
 from tandem.engine.sketch.base import Question, Sketch, SketchFormat
 from tandem.policies.reader.quality import Reader
 from tandem.policies.routing.collaboration import ANY_DEVICE
-from tandem.policies.sketch.confidence import WEIGHTS, Candidate, Weights, best
+from tandem.policies.sketch.confidence import WEIGHTS, Candidate, best
 from tandem.policies.sketch.merging import Groups, merge, merge_for_reader
 
 LONGEST = 4.0
@@ -31,22 +31,6 @@ UNSEEN_RATE = 50.0
 enough, and not so fast that there is no room for anybody else."""
 OTHER_TEMPERATURE = 0.7
 """Temperature of further candidates if the first is greedy: they would be equal."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sketching:
-    """Dependencies of mode sketch.
-
-    format: how models are asked.
-    expanders: the router's part.
-    suitable: whether the answer to a question can be sketched.
-    weights: of what makes for confidence in a candidate.
-    """
-
-    format: SketchFormat
-    expanders: Expanders
-    suitable: Callable[[str], bool]
-    weights: Weights = WEIGHTS
 
 
 class Counts(Protocol):
@@ -94,12 +78,13 @@ class Expansion:
         question: Question,
         sketch: Sketch,
         plan: SketchPlan,
-        sketching: Sketching,
+        format: SketchFormat,
+        expanders: Expanders,
         counts: Counts,
     ) -> None:
         self.given_up = False
         self._job, self._question, self._sketch, self._plan = job, question, sketch, plan
-        self._format, self._sketching, self._counts = sketching.format, sketching, counts
+        self._format, self._expanders, self._counts = format, expanders, counts
         self._sentences = [_Sentence(self._format.text(note)) for note in sketch.notes]
         self._next = 0  # sentence that goes out
         self._lost: list[str] = []
@@ -177,7 +162,7 @@ class Expansion:
         good = [written for written in sentence.written.values() if written is not None]
         if len(good) < 2:
             return good[0] if good else None
-        weights = self._sketching.weights
+        weights = WEIGHTS
         if any(written.log_probability is None for written in good):
             weights = weights.without_probability()
         candidates = [Candidate(each.text, len(each.ids), each.log_probability or 0.0) for each in good]
@@ -188,7 +173,7 @@ class Expansion:
     async def _candidate(self, number: int) -> None:
         """Have it written of all sentences, wherever there is a place."""
         while missing := self._missing(number):
-            place = await self._sketching.expanders.place(
+            place = await self._expanders.place(
                 PlaceRequest(
                     id=(id := secrets.randbits(63)),
                     request=self._job.id,
@@ -233,9 +218,7 @@ class Expansion:
         finally:
             await _ended(running)
             seconds = self._now() - began_s
-            self._sketching.expanders.free(
-                PlaceReport(id, sum(counts), max(counts, default=0), seconds, lost)
-            )
+            self._expanders.free(PlaceReport(id, sum(counts), max(counts, default=0), seconds, lost))
 
     def _groups(self, place: Place, missing: Sequence[int]) -> list[list[int]]:
         """Sentences that are computed one after the other, for as many sequences as there is room for, and for fewer

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import patch
 
 import msgspec
 import pytest
 
-from tandem.deployments.placement.profiles import VERSION, Profiles, read, write
-from tandem.deployments.request.placement import PlaceReport, PlanRequest
-from tests.deployments.placement.test_expansion_scheduler import device, made, placed
+from tandem.deployments.modes.sketch.profiles import VERSION, Profiles, read, write
+from tandem.deployments.modes.sketch.questions import PlaceReport, PlanRequest
+from tests.deployments.modes.sketch.test_scheduler import device, made, placed
 from tests.virtual import in_virtual_time
 
 KNOWN = Profiles(target_token_s=0.05, devices={"laptop": {"tiny": 0.001, "small": 0.002}})
@@ -59,13 +61,25 @@ def test_what_cannot_be_read_or_written_is_said_once(
 
 
 @in_virtual_time
-async def test_the_first_decisions_of_a_new_router_are_not_blind() -> None:
+async def test_the_first_decisions_of_a_new_router_are_not_blind(tmp_path: Path) -> None:
+    with patch("asyncio.to_thread", at_once):  # virtual time has no threads
+        await not_blind(tmp_path / "profiles.json")
+
+
+async def at_once(call: Callable[..., object], *args: object) -> object:
+    return call(*args)
+
+
+async def not_blind(file: Path) -> None:
     unsaid = device("laptop", token_s=0.0)  # at its machine's own speed
-    first, _ = made([unsaid])
+    first, _ = made([unsaid], profiles=file)
+    await first.recall()
     await first.plan(PlanRequest(1, 400, 0.05))
     place = await placed(first)
     first.free(PlaceReport(place.id, tokens=100, longest=100, seconds=3.0))
-    second, _ = made([unsaid], profiles=first.profiles)
+    await first.keep()
+    second, _ = made([unsaid], profiles=file)
+    await second.recall()
     assert (await placed(second)).place.token_s == pytest.approx(0.03)
     plan = await second.plan(PlanRequest(1, 400))
     assert plan.sketch

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
-from typing import Protocol
 
+from tandem.deployments.modes.base import Services
 from tandem.deployments.request.assignment import EndpointInfo
+
+NAME = "sketch"
+"""Name of the mode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,15 +116,26 @@ class PlaceReport:
     lost: bool = False
 
 
-class Expanders(Protocol):
-    """The router's part in it."""
+class Expanders:
+    """Asks the router's part of mode sketch, from an executor."""
 
-    async def plan(self, wanted: PlanRequest) -> SketchPlan: ...
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    async def plan(self, wanted: PlanRequest) -> SketchPlan:
+        """Whether that answer is sketched."""
+        plan: SketchPlan = await self._services.ask(NAME, wanted)
+        return plan
 
     async def place(self, wanted: PlaceRequest) -> Place | None:
         """A place, once there is one; None where none will come."""
-        ...
+        try:
+            place: Place | None = await self._services.ask(NAME, wanted)
+        except asyncio.CancelledError:  # of which a remote router does not hear
+            self.free(PlaceReport(wanted.id))
+            raise
+        return place
 
     def free(self, report: PlaceReport) -> None:
         """Free its place."""
-        ...
+        self._services.tell(NAME, report)

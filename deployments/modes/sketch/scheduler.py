@@ -14,14 +14,21 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from tandem.cluster.devices.record import DeviceRecord
-from tandem.deployments.config.settings import SketchSettings
 from tandem.deployments.lru import Kept
-from tandem.deployments.placement.loaded_models import DeviceModels
-from tandem.deployments.placement.profiles import Profiles
+from tandem.deployments.modes.base import RouterPart, Surroundings
+from tandem.deployments.modes.sketch import profiles
+from tandem.deployments.modes.sketch.loaded_models import DeviceModels
+from tandem.deployments.modes.sketch.profiles import Profiles
+from tandem.deployments.modes.sketch.questions import (
+    Place,
+    PlaceReport,
+    PlaceRequest,
+    PlanRequest,
+    SketchPlan,
+)
+from tandem.deployments.modes.sketch.settings import SketchSettings
 from tandem.deployments.request.assignment import EndpointInfo
-from tandem.deployments.request.placement import Place, PlaceReport, PlaceRequest, PlanRequest, SketchPlan
 from tandem.deployments.request.pools import EXPANDER
-from tandem.deployments.routing.assigner import Assigner
 from tandem.policies.estimators.moving_average import MovingAverage
 from tandem.policies.sketch.dispatch import Job
 from tandem.policies.sketch.sketch_length import Coming, SketchDecision, SketchState, SmallModel
@@ -103,23 +110,16 @@ class _Speed:
         self.token_s, self.answer_token_s = MovingAverage(), MovingAverage()
 
 
-class Expansions:
-    """Scheduler of expansions, see `deployments.request.placement.Expanders`.
+class Expansions(RouterPart[SketchSettings]):
+    """Decides whether answers are sketched, and hands out places at which sketches are expanded."""
 
-    assigner: knows which endpoints are up.
-    profiles: speeds from an earlier router.
-    """
-
-    def __init__(
-        self, assigner: Assigner, settings: SketchSettings, profiles: Profiles | None = None
-    ) -> None:
-        self._assigner = assigner
-        profiles = profiles or Profiles()
-        self._target_token_s = profiles.target_token_s
+    def __init__(self, settings: SketchSettings, router: Surroundings) -> None:
+        super().__init__(settings, router)
+        self._target_token_s = 0.0
         self._earlier: Kept[str, dict[str, float]] = Kept(
             ENDPOINTS_KEPT
         )  # seconds a token, by device and model
-        self._earlier.update(profiles.devices)
+        self._written = Profiles()
         self._waiting: dict[int, _Waiting] = {}
         self.follow(settings)
         self._held: dict[int, _Held] = {}
@@ -128,8 +128,7 @@ class Expansions:
         self._models: Kept[str, DeviceModels] = Kept(ENDPOINTS_KEPT)  # by key, of devices with several
 
     def follow(self, settings: SketchSettings) -> None:
-        """Other settings, from now on."""
-        self.settings = settings
+        super().follow(settings)
         self._policy = settings.sketching.create()
         self._queue = settings.queue.create()
         for waiting in self._waiting.values():
@@ -141,9 +140,8 @@ class Expansions:
         return len(self._waiting)
 
     @property
-    def held(self) -> int:
-        """Places that were not given back."""
-        return len(self._held)
+    def idle(self) -> bool:
+        return not self._waiting and not self._held
 
     @property
     def profiles(self) -> Profiles:
@@ -152,6 +150,26 @@ class Expansions:
             target_token_s=self._target_token_s,
             devices={name: dict(by_model) for name, by_model in self._earlier.items()},
         )
+
+    async def recall(self) -> None:
+        if (path := self.settings.profiles) is not None:
+            self._written = known = await asyncio.to_thread(profiles.read, path)
+            self._target_token_s = known.target_token_s
+            self._earlier.update(known.devices)
+
+    async def keep(self) -> None:
+        path, known = self.settings.profiles, self.profiles
+        if path is not None and known != self._written:
+            await asyncio.to_thread(profiles.write, path, known)
+            self._written = known
+
+    async def ask(self, question: PlanRequest | PlaceRequest) -> SketchPlan | Place | None:
+        if isinstance(question, PlanRequest):
+            return await self.plan(question)
+        return await self.place(question)
+
+    def tell(self, said: PlaceReport) -> None:
+        self.free(said)
 
     async def plan(self, wanted: PlanRequest) -> SketchPlan:
         """Whether that answer is sketched."""
@@ -249,7 +267,8 @@ class Expansions:
         waiting = self._waiting.pop(report.id, None)
         if waiting is not None:
             self._queue.remove(waiting.job)
-            waiting.placed.set_result(None)
+            if not waiting.placed.done():  # its request may just have been cancelled
+                waiting.placed.set_result(None)
         held = self._held.pop(report.id, None)
         if held is None:
             return
@@ -329,10 +348,10 @@ class Expansions:
 
     def _workers(self) -> Iterator[Worker]:
         """Yield all running endpoints whose model expands."""
-        for pool in self._assigner.replicas(EXPANDER):
+        for pool in self.router.fleet.replicas(EXPANDER):
             if pool.model in self.settings.models:
                 yield self._worker(pool, self.settings.sequences, 0.0)
-        for record in self._assigner.devices.values():
+        for record in self.router.fleet.devices.values():
             if record.models:
                 yield from self._with_each(record)
             elif record.model in self.settings.models:

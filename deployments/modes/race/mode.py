@@ -16,19 +16,18 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tandem.deployments.learning.experience import Experience
-from tandem.deployments.learning.latencies import Rivals
-from tandem.deployments.modes.base import Mode, ModeRun, Role, Situation, Tools
+from tandem.deployments.modes.base import Mode, ModeRun, Role, Services
+from tandem.deployments.modes.race.latencies import Rivals
+from tandem.deployments.modes.race.router import Event, RaceBriefing, RaceRouter, Taught
+from tandem.deployments.modes.race.settings import RaceSettings
 from tandem.deployments.request.assignment import EndpointLost
 from tandem.deployments.request.job import Delta, Figures, Job
 from tandem.deployments.request.pools import DEVICE, VERIFIER
 from tandem.deployments.request.session import EndpointSession, EndpointSessions
 from tandem.deployments.request.tokenlog import Origin, TokenLog
 from tandem.engine.base import EngineError, EngineStopped, NoCapacity, Tokens
-from tandem.policies.cost import Costs, Used
 from tandem.policies.race.dispatch import NEVER, DispatchState, Side, Start
-from tandem.policies.race.migration import MigrationPolicy
-from tandem.policies.race.race import Race, RaceAccount, RaceSnapshot
+from tandem.policies.race.race import Race, RaceAccount
 
 ORIGINS = {Side.SERVER: Origin.CLOUD, Side.DEVICE: Origin.DEVICE}
 LOST = (EndpointLost, EngineStopped, NoCapacity)
@@ -58,34 +57,6 @@ class Racing(Figures):
         yield "migrations", "failure", self.failovers
 
 
-@dataclass(frozen=True, slots=True)
-class RaceBriefing:
-    """start: who starts when.
-    limit: tokens that the constrained endpoint may take in, as long as the other one has not failed.
-    costs: of server and device.
-    migration: decides when the answer moves on.
-    history: what all processes know of the two.
-    """
-
-    start: Start
-    limit: float
-    costs: Costs
-    migration: MigrationPolicy
-    history: RaceSnapshot
-
-
-Event = tuple[str, Side, int, float]
-"""An event: a method of Race, the side, tokens (taken in), seconds."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Taught:
-    """events: of the race of that request."""
-
-    request: int
-    events: list[Event]
-
-
 class _AsTold:
     """A dispatch policy: the plan was made by the router."""
 
@@ -104,53 +75,17 @@ class RaceMode(Mode):
         Role("server", VERIFIER, if_absent="device"),
         Role("device", DEVICE, expendable=True, translated=True, if_lost="cloud"),
     )
+    section, settings = "racing", RaceSettings
+    router = RaceRouter
     figures = Racing
     local = True
     afar = False  # a device plans its own: what it has seen and spent is its own affair (see `app.device.race_planner`)
 
-    def __init__(self, tools: Tools) -> None:
+    def __init__(self, settings: RaceSettings, services: Services) -> None:
         self._rivals = Rivals()
 
     def start(self, job: Job) -> ModeRun:
         return RaceRun(job, self._rivals)
-
-    @classmethod
-    def brief(cls, situation: Situation) -> RaceBriefing:
-        experience, wanted = situation.experience, situation.wanted
-        server, device = situation.endpoints["server"], situation.endpoints["device"]
-        history, prices = experience.rivals.of(server, device), situation.prices
-        account = experience.accounts.of(wanted.account).payer
-        costs = Costs(prices.server, device.joules, prices.exchange_rate)
-        race = experience.races.get(wanted.request)
-        if race is None:  # otherwise it goes on with other endpoints
-            race = Race(
-                wanted.prompt_tokens,
-                wanted.max_tokens,
-                wanted.reader_rate,
-                costs,
-                account,
-                history,
-                experience.random.random(),
-                wanted.budget,
-            )
-            experience.races[wanted.request] = race
-        return RaceBriefing(race.start, race.limit, costs, account.migration, history.snapshot())
-
-    @classmethod
-    def learn(cls, experience: Experience, taught: object, used: Used) -> None:
-        assert isinstance(taught, _Taught)
-        race = experience.races.pop(taught.request, None)
-        if race is None:
-            return  # another router planned it, who is no more
-        for what, side, tokens, seconds in taught.events:
-            match what:
-                case "took_in":
-                    race.took_in(side, tokens)
-                case "first_token":
-                    race.first_token(side, tokens, seconds)
-                case "stopped":
-                    race.stopped(side, seconds)
-        race.over({Side.SERVER: used.server_in, Side.DEVICE: used.device_in})
 
 
 class _Contest:
@@ -223,8 +158,8 @@ class RaceRun(ModeRun):
         finally:
             await asyncio.gather(server.leave(), device.leave())
 
-    def report(self) -> _Taught:
-        return _Taught(self._job.id, [] if self._contest is None else self._contest.events)
+    def report(self) -> Taught:
+        return Taught([] if self._contest is None else self._contest.events)
 
     def _begun(self, sessions: EndpointSessions, briefing: RaceBriefing) -> _Contest:
         """The request's race; it is the same with every assignment."""

@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from tandem.app.device.race_planner import Races
-from tandem.deployments.config.choices import DispatchChoice, MigrationChoice
-from tandem.deployments.config.settings import RacingSettings
+from tandem.app.device.local_router import LocalRouter
 from tandem.deployments.gateway.client import Uplink
 from tandem.deployments.modes.executor import Executor
-from tandem.deployments.modes.race import RaceBriefing, Racing
-from tandem.deployments.request.assignment import Assignment, EndpointInfo, RoutingRequest
+from tandem.deployments.modes.race.mode import Racing
+from tandem.deployments.modes.race.router import RaceBriefing
+from tandem.deployments.modes.race.settings import DispatchChoice, MigrationChoice, RaceSettings
+from tandem.deployments.request.assignment import EndpointInfo, RoutingRequest
 from tandem.deployments.request.job import Job, JobStats, UnknownMode
 from tandem.deployments.request.tokenlog import Origin
 from tandem.engine.base import Engine, EngineError, EngineStopped, Sampling
@@ -25,7 +25,7 @@ from tests.deployments.faults import PROMPT, Failing, reference
 from tests.deployments.gateway.test_client import until
 from tests.deployments.gateway.test_connected_devices import gateway, program
 from tests.deployments.gateway.test_device_session import CALLER, TARGET, Office
-from tests.deployments.modes.test_race import Gate
+from tests.deployments.modes.race.test_mode import Gate
 
 TOKENS = 24
 EXPECTED = reference(PROMPT, TOKENS)
@@ -45,7 +45,7 @@ class Laptop:
 
     uplink: Uplink
     dialling: asyncio.Task[None]
-    races: Races
+    router: LocalRouter
     executor: Executor
 
     async def answer(
@@ -71,16 +71,13 @@ async def laptop(cloud: Office, own: Engine, **settings: object) -> AsyncIterato
         await until(lambda: uplink.registered is not None)
         await there.guests.check()
         await until(lambda: uplink.registered is not None and uplink.registered.budget is not None)
-        races = Races(RacingSettings(**settings), uplink)
-
-        async def assign(wanted: RoutingRequest) -> Assignment:
-            return await races.assign(wanted, HERE)
+        router = LocalRouter({"race": RaceSettings(**settings)}, uplink, lambda: HERE)
 
         async def dial(endpoint: EndpointInfo) -> Engine:
             return own if endpoint.device else await uplink.dial(endpoint)
 
-        executor = Executor(assign, dial, report=races.take_in, away=lambda: uplink.away)
-        yield Laptop(uplink, dialling, races, executor)
+        executor = Executor(router.assign, dial, report=router.learn, away=lambda: uplink.away)
+        yield Laptop(uplink, dialling, router, executor)
 
 
 async def test_the_cloud_is_first_and_the_device_takes_over_in_mid_answer() -> None:
@@ -119,7 +116,7 @@ async def test_the_device_is_first_and_the_cloud_stops() -> None:
 async def test_it_is_planned_by_the_keys_budget_and_by_what_was_seen_from_here() -> None:
     own = Gate(opened=False)
     async with laptop(office(NullEngine()), own, migration=MigrationChoice(name="never")) as here:
-        made = await here.races.assign(WANTED, HERE)
+        made = await here.router.assign(WANTED)
         assert isinstance(made.briefing, RaceBriefing)
         assert (made.mode, made.briefing.start, made.briefing.history.ttft.seen) == ("race", BOTH, 0)
         server, device = made.endpoints["server"], made.endpoints["device"]
@@ -128,11 +125,11 @@ async def test_it_is_planned_by_the_keys_budget_and_by_what_was_seen_from_here()
         assert made.prices.server.decode == 10.0, "as the cloud has it"
         _, origins, stats = await here.answer()
         assert (set(origins), Racing.of(stats).migrations) == ({Origin.CLOUD}, 0)
-        made = await here.races.assign(replace(WANTED, request=8), HERE)
+        made = await here.router.assign(replace(WANTED, request=8))
         assert isinstance(made.briefing, RaceBriefing)
         assert made.briefing.history.ttft.seen == 1
     async with laptop(office(NullEngine(), budget=0.0), own) as here:
-        made = await here.races.assign(WANTED, HERE)
+        made = await here.router.assign(WANTED)
         assert isinstance(made.briefing, RaceBriefing)
         assert made.briefing.start == DEVICE_ONLY
 
@@ -168,8 +165,8 @@ async def test_where_the_device_has_failed_the_cloud_goes_on() -> None:
         assert (ids, own.fired, stats.mode, stats.replans) == (EXPECTED, 1, "race", 0)
         assert origins == [Origin.DEVICE] * 3 + [Origin.CLOUD] * (TOKENS - 3)
         without = replace(WANTED, lost=(HERE.key,), sent=3)
-        made = await here.races.assign(without, HERE)
+        made = await here.router.assign(without)
         assert (made.mode, made.endpoints["target"].key) == ("cloud", TARGET.key)
         cloud.refusal = EngineStopped("no verifier is up")
         with pytest.raises(EngineStopped):
-            await here.races.assign(without, HERE)
+            await here.router.assign(without)

@@ -13,11 +13,9 @@ import pytest
 from tandem.cluster.devices.host import DeviceSettings, Host
 from tandem.cluster.devices.record import DeviceRecord
 from tandem.cluster.wire.peers import Peers
-from tandem.deployments.config.settings import SketchSettings
-from tandem.deployments.modes.base import Tools
-from tandem.deployments.modes.expansion import Sketching
-from tandem.deployments.modes.sketch import Sketched
-from tandem.deployments.placement.expansion_scheduler import Expansions
+from tandem.deployments.modes.base import Services
+from tandem.deployments.modes.sketch.mode import Sketched
+from tandem.deployments.modes.sketch.settings import SketchSettings
 from tandem.deployments.request.assignment import EndpointInfo
 from tandem.deployments.request.job import Job, JobStats
 from tandem.deployments.request.timeouts import Limits
@@ -34,21 +32,22 @@ from tests.deployments.faults import World
 
 TEXT = Tokenizer.load(family.path("target"))
 ASKED = "Tell me about the town of Marworth."
-EAGER = SketchSettings(sketching={"name": "always", "parameters": {"shortest": 20}}, within=0.0)
+EAGER = SketchSettings(
+    questions="all", sketching={"name": "always", "parameters": {"shortest": 20}}, within=0.0
+)
 LOAD_S = 3600.0
 """Loading time reported to the router: a switch is worth it only if an answer cannot come otherwise, however slow the
 machine is (switches for time: tests/policies/sketch/test_selection.py)."""
 
 
 class Laptop(World):
-    """A target and a device host with a laptop. expansions: the router's part."""
+    """A target and a device host with a laptop."""
 
     def __init__(self, target: Engine, peers: Peers) -> None:
-        super().__init__([target], limits=Limits())
+        services = Services(format=MarkedFormat(TEXT))
+        super().__init__([target], limits=Limits(), services=services, sketch=EAGER)
         self._peers = peers
         self._registered = asyncio.Condition()
-        self.expansions = Expansions(self.assigner, EAGER)
-        self.executor.follow(Tools(sketching=Sketching(MarkedFormat(TEXT), self.expansions, lambda _: True)))
 
     async def register(self, records: list[DeviceRecord]) -> None:
         async with self._registered:
@@ -59,15 +58,14 @@ class Laptop(World):
                 for record in records
             }
             self.snapshot = replace(self.snapshot, devices=devices)
-            self.assigner.see(self.snapshot)
-            self.expansions.see()
+            self.router.see(self.snapshot)
             self._registered.notify_all()
 
     async def told(self, what: Callable[[DeviceRecord], bool]) -> DeviceRecord:
         """Return the laptop's record, once it satisfies `what`."""
         async with asyncio.timeout(60), self._registered:
-            await self._registered.wait_for(lambda: any(map(what, self.assigner.devices.values())))
-            return self.assigner.devices["laptop"]
+            await self._registered.wait_for(lambda: any(map(what, self.router.assigner.devices.values())))
+            return self.router.assigner.devices["laptop"]
 
     async def _dial(self, endpoint: EndpointInfo) -> Engine:
         if endpoint.device:
@@ -118,7 +116,7 @@ async def test_an_ability_that_only_another_model_has_brings_that_model(laptop: 
     assert set(stats.by_origin) == {"expansion"}
     assert Sketched.of(stats).moved == 0
     record = await laptop.told(lambda record: record.model == "medium")
-    assert laptop.expansions.held == laptop.expansions.waiting == 0
+    assert laptop.router.modes["sketch"].idle
 
     stats = await laptop.answer(mode="device", device="laptop")
     assert set(stats.by_origin) == {"device"}

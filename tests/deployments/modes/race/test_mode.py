@@ -13,10 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandem.deployments.access.accounts import Accounts
-from tandem.deployments.config.choices import DispatchChoice
-from tandem.deployments.learning.experience import Experience, RacingSettings
-from tandem.deployments.modes.race import Racing
+from tandem.deployments.config.settings import AccountSettings
+from tandem.deployments.modes.race.mode import Racing
 from tandem.deployments.request.job import Job, JobStats
 from tandem.deployments.request.timeouts import Limits, Timeouts
 from tandem.deployments.request.tokenlog import Origin
@@ -25,8 +23,8 @@ from tandem.engine.null_engine import NullEngine, NullSession
 from tandem.policies.cost import PerToken
 from tandem.policies.race.dispatch import BOTH, DEVICE_ONLY, SERVER_ONLY, DispatchState, Side, Start
 from tandem.policies.race.migration import MigrationState
-from tandem.policies.race.race import Race, RaceAccount
-from tests.deployments.faults import PROMPT, Failing, World, reference
+from tandem.policies.race.race import Race
+from tests.deployments.faults import PROMPT, Failing, World, reference, with_race
 from tests.virtual import in_virtual_time, now_s
 
 pytestmark = pytest.mark.virtual_time
@@ -86,10 +84,14 @@ def race(
 ) -> World:
     """A world whose races start and migrate as told, without a budget to heed. Either endpoint counts as the dearer one
     when asked."""
-    made = RacingSettings(**{"budget": 1.0, **settings})
-    accounts = Accounts(lambda: RaceAccount(Planned(start), At(at)), made.budget, made.exchange_rate)
-    experience = Experience(made, accounts=accounts)
-    return World([server], [], {"phone": device}, limits=limits, experience=experience)
+    return World(
+        [server],
+        [],
+        {"phone": device},
+        limits=limits,
+        accounts=AccountSettings(**{"budget": 1.0, **settings}),
+        race=with_race(lambda: Planned(start), lambda: At(at)),
+    )
 
 
 def job(max_tokens: int = 24, **wishes: object) -> Job:
@@ -180,7 +182,7 @@ def test_the_answer_is_the_same_wherever_it_is_handed_over(cuts: list[int], max_
         assert origins == expected
         assert Racing.of(stats).migrations == sum(cut < max_tokens for cut in cuts)
 
-    with patch("tandem.deployments.modes.race.Race", BothWays):
+    with patch("tandem.deployments.modes.race.mode.Race", BothWays):
         asyncio.run(run())
 
 
@@ -218,7 +220,7 @@ async def test_who_stalls_before_its_first_token_is_not_waited_for_longer_than_i
     start = SERVER_ONLY if stalling == "server" else DEVICE_ONLY
     world = race(server, device, start, limits=Limits(timeouts=Timeouts(first_s=60, step_s=60)))
     (verifier,) = world.snapshot.pools["verifier"]
-    world.experience.rivals.of(verifier, verifier).ttft.note(0.001)
+    world.router.modes["race"].rivals.of(verifier, verifier).ttft.note(0.001)
     async with asyncio.timeout(20):
         ids, _, stats = await answer(world, job())
     assert ids == EXPECTED
@@ -239,7 +241,7 @@ async def test_without_a_budget_a_stall_is_waited_for_and_a_failure_is_not(const
     limits = Limits(timeouts=Timeouts(first_s=60, step_s=60))
     world = race(server, device, BOTH, limits=limits, **NO_BUDGET[constrained])
     (verifier,) = world.snapshot.pools["verifier"]
-    world.experience.rivals.of(verifier, verifier).ttft.note(0.001)
+    world.router.modes["race"].rivals.of(verifier, verifier).ttft.note(0.001)
     asyncio.get_running_loop().call_later(50, stalled.gate.set)
     begun = []
     asyncio.get_running_loop().call_later(49, lambda: begun.append(good.begun))
@@ -258,7 +260,7 @@ async def test_without_a_budget_a_full_endpoint_is_no_reason_to_pay_for_the_othe
     with pytest.raises(NoCapacity, match="full; the budget is spent") as refused:
         await answer(world, job())
     assert (refused.value.retry_after_s, full.fired, good.begun) == (7.0, 1, 0)
-    budgets = world.experience.accounts.of("").payer.budgets
+    budgets = world.router.modes["race"].accounts[""].budgets
     assert [budgets[Side(constrained)].spent, budgets[Side(constrained)].tokens] == [0, len(PROMPT)]
 
 
@@ -345,7 +347,7 @@ async def test_a_loser_in_another_vocabulary_is_stopped():
     (record,) = world.snapshot.devices.values()
     other = {"phone": msgspec.structs.replace(record, vocabulary="another")}
     world.snapshot = replace(world.snapshot, devices=other)
-    world.assigner.see(world.snapshot)
+    world.router.see(world.snapshot)
     _, stats = await opened_after(world, device, 2)
     assert Racing.of(stats).kept == 0
 
@@ -403,7 +405,7 @@ async def test_tokens_are_paid_for():
     assert stats.joules == known + 2 * stats.used.device_out
     server_usd = len(PROMPT) + 2 * stats.used.server_out
     assert stats.usd == pytest.approx(server_usd + 0.25 * stats.joules)
-    (bill,) = world.experience.accounts.of("me").statement().devices.values()
+    (bill,) = world.router.statement("me").devices.values()
     assert (bill.requests, bill.server_usd_in, bill.server_usd) == (1, len(PROMPT), server_usd)
     assert bill.joules == stats.joules
     assert bill.device_usd == pytest.approx(0.25 * stats.joules)
@@ -415,7 +417,7 @@ async def test_a_client_that_leaves_pays_for_what_it_had():
     await anext(stream)
     await stream.aclose()
     await world.executor.settled()
-    bill = world.experience.accounts.of("me").statement().total
+    bill = world.bill("me")
     assert bill.requests == 1
     assert bill.used.server_in == len(PROMPT)
     assert bill.used.server_out >= 1
@@ -424,15 +426,14 @@ async def test_a_client_that_leaves_pays_for_what_it_had():
 @pytest.mark.parametrize("rate", [1e-12, 1e3])  # the server is constrained, or the device is
 @pytest.mark.parametrize("share", [0.25, 0.7])
 async def test_the_budget_is_kept(rate: float, share: float):
-    experience = Experience(RacingSettings(exchange_rate=rate, dispatch=DispatchChoice(name="disco")))
     servers = [NullEngine(tokens_per_s) for tokens_per_s in (20, 50, 70, 110, 130)]
-    world = World(servers, [], {"phone": NullEngine(60)}, experience=experience)
+    world = World(servers, [], {"phone": NullEngine(60)}, accounts=AccountSettings(exchange_rate=rate))
     for i in range(400):
         prompt = tuple(range(5, 8 + i * 7 % 90))
         await answer(
             world, Job(i + 1, prompt, Sampling(max_tokens=2), mode="race", account="me", budget=share)
         )
-    budgets = experience.accounts.of("me").payer.budgets
+    budgets = world.router.modes["race"].accounts["me"].budgets
     used = {str(constrained): budget for constrained, budget in budgets.items() if budget.tokens}
     ((constrained, budget),) = used.items()
     assert constrained == ("server" if rate < 1 else "device")

@@ -10,8 +10,8 @@ import pytest
 from tandem.cluster.devices.device import Device
 from tandem.cluster.devices.profile import load_profile
 from tandem.cluster.link.link import Link, LinkProfile
-from tandem.deployments.modes import observer
-from tandem.deployments.modes.speculative import Speculation, SpeculativeMode
+from tandem.deployments.modes.speculative import observer
+from tandem.deployments.modes.speculative.mode import Speculation, SpeculativeMode
 from tandem.deployments.request.job import Job, JobStats
 from tandem.engine.base import Draft, DraftProbs, Engine, EngineStats, EngineStopped, Sampling, Verdict
 from tandem.engine.null_engine import NullEngine, NullSession

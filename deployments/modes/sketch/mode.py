@@ -17,15 +17,17 @@ from typing import ClassVar
 
 import msgspec
 
-from tandem.deployments.modes.base import Mode, ModeRun, Role, Tools
-from tandem.deployments.modes.expansion import UNSEEN_RATE, Expansion, Sketching, expanding_devices
+from tandem.deployments.modes.base import Mode, ModeRun, Role, Services
+from tandem.deployments.modes.sketch.expansion import UNSEEN_RATE, Expansion, expanding_devices
+from tandem.deployments.modes.sketch.questions import NAME, Expanders, PlanRequest, SketchPlan
+from tandem.deployments.modes.sketch.scheduler import Expansions
+from tandem.deployments.modes.sketch.settings import SketchSettings
 from tandem.deployments.request.job import Delta, Figures, Job, UnknownMode
-from tandem.deployments.request.placement import PlanRequest, SketchPlan
 from tandem.deployments.request.pools import VERIFIER
 from tandem.deployments.request.session import EndpointSession, EndpointSessions
 from tandem.deployments.request.tokenlog import Origin, TokenLog
 from tandem.engine.base import ContextOverflow, Sampling, Tokens
-from tandem.engine.sketch.base import Question, Sketch
+from tandem.engine.sketch.base import Question, Sketch, SketchFormat
 from tandem.policies.estimators.moving_average import MovingAverage
 from tandem.policies.sketch.sketch_length import Reason
 
@@ -84,23 +86,27 @@ class Sketched(Figures):
 class SketchMode(Mode):
     """One sketch, many hands."""
 
-    name = "sketch"
+    name = NAME
     roles = (Role("target", VERIFIER),)
+    section, settings = NAME, SketchSettings
+    router = Expansions
     figures = Sketched
     afar = False  # places are the router's
 
-    def __init__(self, tools: Tools) -> None:
-        self._sketching = tools.sketching
+    def __init__(self, settings: SketchSettings, services: Services) -> None:
+        self._settings, self._format, self._expanders = settings, services.format, Expanders(services)
         self._seen = Seen()
 
     def check(self) -> None:
-        if self._sketching is None:
-            raise UnknownMode("sketches are not made here")
+        self._here()
 
     def start(self, job: Job) -> ModeRun:
-        self.check()
-        assert self._sketching is not None
-        return SketchRun(job, self._sketching, self._seen)
+        return SketchRun(job, self._settings, self._here(), self._expanders, self._seen)
+
+    def _here(self) -> SketchFormat:
+        if self._format is None:
+            raise UnknownMode("sketches are not made here")
+        return self._format
 
 
 @dataclass(slots=True)
@@ -129,10 +135,13 @@ class Seen:
 class SketchRun(ModeRun):
     """seen: by all requests in this process."""
 
-    def __init__(self, job: Job, sketching: Sketching, seen: Seen) -> None:
+    def __init__(
+        self, job: Job, settings: SketchSettings, format: SketchFormat, expanders: Expanders, seen: Seen
+    ) -> None:
         self.figures: Sketched = Sketched()
         self._began_s = asyncio.get_running_loop().time()
-        self._job, self._sketching, self._seen = job, sketching, seen
+        self._job, self._settings, self._seen = job, settings, seen
+        self._format, self._expanders = format, expanders
         self._question = job.question or Question(job.prompt)
         self._written: list[int] = []  # of the sketch
         self._lines = 0  # of it, that were shown
@@ -160,12 +169,12 @@ class SketchRun(ModeRun):
 
     async def _sketch(self, target: EndpointSession, log: TokenLog) -> AsyncGenerator[Delta, None]:
         """Have it written. Afterwards there is an expansion, or the answer is to be in full."""
-        job, format = self._job, self._sketching.format
+        job, format = self._job, self._format
         prompt = format.sketch(self._question)
         if prompt is None or not divisible(job.sampling):
             self._refuse(INDIVISIBLE)
             return
-        if self._question.text and not self._sketching.suitable(self._question.text):
+        if self._question.text and not self._settings.suitable(self._question.text):
             self._refuse(UNSUITABLE)
             return
         if not self._seen.worth_asking(asyncio.get_running_loop().time()):
@@ -196,7 +205,7 @@ class SketchRun(ModeRun):
     def _begin_expansion(self, sketch: Sketch) -> None:
         assert self._plan is not None
         self._expansion = Expansion(
-            self._job, self._question, sketch, self._plan, self._sketching, self.figures
+            self._job, self._question, sketch, self._plan, self._format, self._expanders, self.figures
         )
         self.figures.sketches += 1
         self.figures.tokens += len(self._written)
@@ -222,7 +231,7 @@ class SketchRun(ModeRun):
 
     async def _planned(self, sketch: Sketch) -> SketchPlan:
         job, most = self._job, self._job.sampling.max_tokens
-        return await self._sketching.expanders.plan(
+        return await self._expanders.plan(
             PlanRequest(
                 request=job.id,
                 expected=min(most, sketch.expected or most),
@@ -238,7 +247,7 @@ class SketchRun(ModeRun):
 
     def _new_lines(self, sketch: Sketch, last: bool) -> list[int]:
         """Return the tokens to show for new notes, and after the last one."""
-        format = self._sketching.format
+        format = self._format
         ids = [token for note in sketch.notes[self._lines :] for token in format.line(note)]
         self._lines = len(sketch.notes)
         return ids + format.gap() if last else ids
@@ -247,7 +256,7 @@ class SketchRun(ModeRun):
 
     async def _expand(self, sessions: EndpointSessions, log: TokenLog) -> AsyncGenerator[Delta, None]:
         """Sentence by sentence."""
-        job, expansion, end = self._job, self._expansion, self._sketching.format.end
+        job, expansion, end = self._job, self._expansion, self._format.end
         assert expansion is not None
         async with expansion.at(sessions):
             while (ids := await expansion.next()) is not None:

@@ -15,18 +15,20 @@ from dataclasses import dataclass, field
 import msgspec
 from pydantic import computed_field
 
-from tandem.deployments.learning.draft_pairs import Pairs, pair_name
-from tandem.deployments.learning.experience import Experience
-from tandem.deployments.modes.base import Mode, ModeRun, Role, Situation, Tools, judged
-from tandem.deployments.modes.observer import Observer
+from tandem.deployments.learning.report import Report
+from tandem.deployments.modes.base import Mode, ModeRun, Role, RouterPart, Services, Surroundings, judged
+from tandem.deployments.modes.speculative.observer import Observer
+from tandem.deployments.modes.speculative.pairs import Pairs, pair_name
+from tandem.deployments.modes.speculative.settings import SpeculativeSettings
+from tandem.deployments.request.assignment import Endpoints, Prices, RoutingRequest
 from tandem.deployments.request.job import Delta, Figures, Job
 from tandem.deployments.request.pools import DEVICE, DRAFTER, VERIFIER
 from tandem.deployments.request.session import EndpointSession, EndpointSessions
 from tandem.deployments.request.tokenlog import TokenLog
 from tandem.engine.base import Draft, Sampling
-from tandem.policies.cost import Used
 from tandem.policies.speculation.history import PairSnapshot
 from tandem.policies.speculation.rounds import Drafter, FusedRound, PairRound, Rounds, teach
+from tandem.policies.speculation.window import StaticWindow
 
 DRAFT_SEED = 0x5DEECE66D  # see drafting()
 NOTHING = Draft([])
@@ -105,6 +107,24 @@ class _Taught:
     learnt: list[PairRound | FusedRound] = field(default_factory=list)
 
 
+class SpeculativeRouter(RouterPart[SpeculativeSettings]):
+    """Remembers the rounds of all draft–target pairs."""
+
+    def __init__(self, settings: SpeculativeSettings, router: Surroundings) -> None:
+        super().__init__(settings, router)
+        self.pairs = Pairs(StaticWindow)  # no windows are chosen here
+
+    def brief(self, wanted: RoutingRequest, endpoints: Endpoints, prices: Prices) -> PairBriefing:
+        target, drafter = endpoints["target"], endpoints.get("device") or endpoints["drafter"]
+        fleet, pair = self.router.fleet, self.pairs.of(drafter, target)
+        return PairBriefing(fleet.queue(target), fleet.batch_limit, pair.snapshot())
+
+    def learn(self, report: Report, taught: object) -> None:
+        if isinstance(taught, list):
+            for each in taught:
+                teach(self.pairs.named(each.pair), each.learnt)
+
+
 class SpeculativeMode(Mode):
     """Draft, verify, emit the accepted prefix and the target's own next token."""
 
@@ -114,27 +134,16 @@ class SpeculativeMode(Mode):
         Role("device", DEVICE, needed=False, expendable=True, if_lost="cloud"),
         Role("drafter", DRAFTER, unless="device", expendable=True, if_lost="cloud"),
     )
+    settings = SpeculativeSettings
+    router = SpeculativeRouter
     figures = Speculation
     briefing = PairBriefing
 
-    def __init__(self, tools: Tools) -> None:
-        self._pairs, self._fused_window = Pairs(tools.window), tools.fused_window
+    def __init__(self, settings: SpeculativeSettings, services: Services) -> None:
+        self._pairs, self._fused_window = Pairs(settings.window.create), settings.fused_window
 
     def start(self, job: Job) -> ModeRun:
         return SpeculativeRun(job, self._pairs, self._fused_window)
-
-    @classmethod
-    def brief(cls, situation: Situation) -> PairBriefing:
-        endpoints = situation.endpoints
-        target, drafter = endpoints["target"], endpoints.get("device") or endpoints["drafter"]
-        pair = situation.experience.pairs.of(drafter, target)
-        return PairBriefing(situation.queue(target), situation.batch_limit, pair.snapshot())
-
-    @classmethod
-    def learn(cls, experience: Experience, taught: object, used: Used) -> None:
-        assert isinstance(taught, list)
-        for each in taught:
-            teach(experience.pairs.named(each.pair), each.learnt)
 
 
 class SpeculativeRun(ModeRun):

@@ -14,12 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tandem.cluster.devices.record import DeviceRecord, ModelRecord
-from tandem.deployments.config.settings import SketchSettings
-from tandem.deployments.placement.expansion_scheduler import FORGOTTEN_S, Expansions
-from tandem.deployments.placement.loaded_models import TOLD_S
-from tandem.deployments.placement.profiles import Profiles
+from tandem.deployments.access.accounts import Accounts
+from tandem.deployments.modes.base import Surroundings
+from tandem.deployments.modes.sketch.loaded_models import TOLD_S
+from tandem.deployments.modes.sketch.questions import Place, PlaceReport, PlaceRequest, PlanRequest
+from tandem.deployments.modes.sketch.scheduler import FORGOTTEN_S, Expansions
+from tandem.deployments.modes.sketch.settings import SketchSettings
 from tandem.deployments.request.assignment import EndpointInfo
-from tandem.deployments.request.placement import Place, PlaceReport, PlaceRequest, PlanRequest
 from tandem.deployments.routing.assigner import Assigner
 from tandem.deployments.routing.directory import Snapshot
 from tandem.policies.routing.collaboration import collaboration
@@ -45,13 +46,13 @@ def device(name: str, model: str = "small", token_s: float = 0.01, **more: Any) 
 def made(
     devices: Sequence[DeviceRecord] = (),
     expanders: int = 0,
-    profiles: Profiles | None = None,
     **settings: Any,
 ) -> tuple[Expansions, Assigner]:
     pool = tuple(EndpointInfo(f"e{n}", f"e{n}", "expander", model="small") for n in range(expanders))
     assigner = Assigner(collaboration.create("explicit"), lambda: routing.create("jsq"), 8)
     assigner.see(Snapshot(1, {"expander": pool}, {record.name: record for record in devices}))
-    return Expansions(assigner, SketchSettings(**settings), profiles), assigner
+    around = Surroundings(assigner, lambda _: Accounts().terms)
+    return Expansions(SketchSettings(**settings), around), assigner
 
 
 IDS = itertools.count(1)

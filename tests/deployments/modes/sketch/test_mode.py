@@ -11,13 +11,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from tandem.deployments.config.settings import SketchSettings
-from tandem.deployments.modes.base import Tools
-from tandem.deployments.modes.expansion import Sketching, expanding_devices
-from tandem.deployments.modes.sketch import Sketched, cut
-from tandem.deployments.placement.expansion_scheduler import Expansions
+from tandem.deployments.modes.base import Services
+from tandem.deployments.modes.sketch.expansion import expanding_devices
+from tandem.deployments.modes.sketch.mode import Sketched, cut
+from tandem.deployments.modes.sketch.questions import PlaceReport
+from tandem.deployments.modes.sketch.scheduler import Expansions
+from tandem.deployments.modes.sketch.settings import SketchSettings
 from tandem.deployments.request.job import Delta, Job, JobStats
-from tandem.deployments.request.placement import PlaceReport
 from tandem.deployments.request.timeouts import Limits
 from tandem.engine import family
 from tandem.engine.base import Engine, Sampling, Session, Tokens
@@ -103,11 +103,16 @@ def world(
     suitable: bool = True,
 ) -> tuple[World, Expansions]:
     """One where the target's speed is known to be slow."""
+    settings = settings.model_copy(update={"questions": "all" if suitable else "points"})
     made = World(
-        [target, *others], devices=devices, limits=Limits()
-    )  # a step takes its time on a busy machine
-    expansions = Expansions(made.assigner, settings)
-    made.executor.follow(Tools(sketching=Sketching(MarkedFormat(TEXT), expansions, lambda _: suitable)))
+        [target, *others],
+        devices=devices,
+        limits=Limits(),  # a step takes its time on a busy machine
+        services=Services(format=MarkedFormat(TEXT)),
+        sketch=settings,
+    )
+    expansions = made.router.modes["sketch"]
+    assert isinstance(expansions, Expansions)
     return made, expansions
 
 

@@ -8,7 +8,7 @@ from contextlib import aclosing
 
 import pytest
 
-from tandem.deployments.modes.speculative import Speculation
+from tandem.deployments.modes.speculative.mode import Speculation
 from tandem.deployments.request.job import Job
 from tandem.engine.base import Draft, DraftProbs, EngineStats, NoCapacity, Sampling, Verdict
 from tandem.engine.null_engine import NullEngine, NullSession

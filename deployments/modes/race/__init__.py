@@ -1,0 +1,1 @@
+"""Mode race: device and server start by plan, and the first token wins."""

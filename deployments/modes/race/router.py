@@ -1,0 +1,119 @@
+"""Mode race at the router: plans races, keeps the budgets' books, and learns how long endpoints take."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tandem.deployments.learning.report import Report
+from tandem.deployments.lru import Kept
+from tandem.deployments.modes.base import RouterPart, Surroundings
+from tandem.deployments.modes.race.latencies import Rivals
+from tandem.deployments.modes.race.settings import RaceSettings
+from tandem.deployments.request.assignment import Endpoints, Prices, RoutingRequest
+from tandem.policies.cost import Costs
+from tandem.policies.race.dispatch import Side, Start
+from tandem.policies.race.migration import MigrationPolicy
+from tandem.policies.race.race import Race, RaceAccount, RaceSnapshot
+
+ACCOUNTS_KEPT = 65_536
+"""Accounts that have not raced for longest are forgotten first."""
+RACES_KEPT = 65_536
+"""Races that have begun; of those that nobody reports the end of, the oldest are forgotten."""
+
+
+@dataclass(frozen=True, slots=True)
+class RaceBriefing:
+    """start: who starts when.
+    limit: tokens that the constrained endpoint may take in, as long as the other one has not failed.
+    costs: of server and device.
+    migration: decides when the answer moves on.
+    history: what all processes know of the two.
+    """
+
+    start: Start
+    limit: float
+    costs: Costs
+    migration: MigrationPolicy
+    history: RaceSnapshot
+
+
+Event = tuple[str, Side, int, float]
+"""An event: a method of Race, the side, tokens (taken in), seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Taught:
+    """events: of a request's race."""
+
+    events: list[Event]
+
+
+class RaceRouter(RouterPart[RaceSettings]):
+    """accounts: budgets and books, by account.
+    rivals: servers and devices.
+    races: that have begun and were not reported yet, by request.
+    """
+
+    def __init__(self, settings: RaceSettings, router: Surroundings) -> None:
+        super().__init__(settings, router)
+        self.accounts: Kept[str, RaceAccount] = Kept(ACCOUNTS_KEPT)
+        self.rivals = Rivals()
+        self.races: Kept[int, Race] = Kept(RACES_KEPT)
+
+    def follow(self, settings: RaceSettings) -> None:
+        super().follow(settings)
+        for account in self.accounts.values():
+            account.dispatch, account.migration = settings.dispatch.create(), settings.migration.create()
+
+    def brief(self, wanted: RoutingRequest, endpoints: Endpoints, prices: Prices) -> RaceBriefing:
+        server, device = endpoints["server"], endpoints["device"]
+        history, account = self.rivals.of(server, device), self._account(wanted.account)
+        costs = Costs(prices.server, device.joules, prices.exchange_rate)
+        race = self.races.get(wanted.request)
+        if race is None:  # otherwise it goes on with other endpoints
+            race = self.races[wanted.request] = Race(
+                wanted.prompt_tokens,
+                wanted.max_tokens,
+                wanted.reader_rate,
+                costs,
+                account,
+                history,
+                self.router.random.random(),
+                wanted.budget,
+            )
+        return RaceBriefing(race.start, race.limit, costs, account.migration, history.snapshot())
+
+    def learn(self, report: Report, taught: object) -> None:
+        if report.whole:
+            self.rivals.outputs.note(report.tokens)
+        if not isinstance(taught, Taught):
+            return
+        race = self.races.pop(report.request, None)
+        if race is None:
+            return  # another router planned it, who is no more
+        for what, side, tokens, seconds in taught.events:
+            match what:
+                case "took_in":
+                    race.took_in(side, tokens)
+                case "first_token":
+                    race.first_token(side, tokens, seconds)
+                case "stopped":
+                    race.stopped(side, seconds)
+        used = report.bill.used
+        race.over({Side.SERVER: used.server_in, Side.DEVICE: used.device_in})
+
+    def spent(self, account: str) -> Mapping[str, tuple[float, float]]:
+        """By the constrained side: the prompt tokens of the latest races, and those of them that it took in."""
+        known = self.accounts.get(account) or self._new_account()
+        return {str(side): (budget.tokens, budget.spent) for side, budget in known.budgets.items()}
+
+    def _account(self, key: str) -> RaceAccount:
+        """The account of that key, with the budget that its terms say now."""
+        account, terms = self.accounts.of(key, self._new_account), self.router.terms(key)
+        for budget in account.budgets.values():
+            budget.share = terms.budget
+        return account
+
+    def _new_account(self) -> RaceAccount:
+        return RaceAccount(self.settings.dispatch.create(), self.settings.migration.create())

@@ -1,0 +1,79 @@
+"""The settings of mode sketch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from tandem.engine.config import PolicyChoice, Strict
+from tandem.policies.sketch.dispatch import JobQueue, job_queue
+from tandem.policies.sketch.sketch_length import SketchPolicy, sketching
+from tandem.policies.sketch.suitability import sketchable
+
+
+class SketchingChoice(PolicyChoice[SketchPolicy]):
+    """A sketching policy."""
+
+    family = sketching
+
+
+class QueueChoice(PolicyChoice[JobQueue]):
+    """A job queue."""
+
+    family = job_queue
+
+
+class ExpandingModel(Strict):
+    """A small model that expands sketches.
+
+    capability: the quality of its answers in relation to the target's, 0 to 1.
+    least_share: the length of a sketch that it needs for that, in relation to the answer's.
+    """
+
+    capability: float = Field(ge=0, le=1)
+    least_share: float = Field(0.3, gt=0, lt=1)
+
+
+def _family() -> dict[str, ExpandingModel]:
+    """The embedded one, by the facts in what its models expand, as its model card has them."""
+    capability = {"medium": 1.0, "small": 0.93, "other": 0.86, "tiny": 0.77}
+    return {name: ExpandingModel(capability=share) for name, share in capability.items()}
+
+
+class SketchSettings(Strict):
+    """Sketches, and who expands them.
+
+    questions: whose answers may be sketched: those that fall into points, by the question's text; or all, for a target
+        that was trained for its questions.
+    sketching: whether an answer is sketched, and how long the sketch may be.
+    queue: the order in which expansions get a place.
+    models: those that expand, by name, in order of preference.
+    candidates: expansions of a sentence that compete, where so many devices are idle.
+    batch: expansions that a device computes at once.
+    sequences: that an expander's replica computes at once.
+    parallelism: p, sentences that a device is taken to expand in the time of one, until it has been seen at work.
+    within: sentences share a sequence as long as the expansion takes no more than this share of the time that the
+        target would have needed; 1 is PICE's.
+    wait_s: how long an expansion waits for a place at least; or for as long as the target would need for the answer,
+        if that is longer. The target then finishes it.
+    profiles: a file, on the machine where the router runs, that keeps how quick target and devices were seen to be;
+        null: a new router learns it anew.
+    """
+
+    questions: Literal["points", "all"] = "points"
+    sketching: SketchingChoice = SketchingChoice(name="latency")
+    queue: QueueChoice = QueueChoice(name="multi_list")
+    models: dict[str, ExpandingModel] = Field(default_factory=_family)
+    candidates: int = Field(1, ge=1, le=8)
+    batch: int = Field(1, ge=1, le=64)
+    sequences: int = Field(8, ge=1, le=1024)
+    parallelism: float = Field(1.0, ge=1)
+    within: float = Field(0.25, ge=0, le=1)
+    wait_s: float = Field(10.0, gt=0)
+    profiles: Path | None = None
+
+    def suitable(self, question: str) -> bool:
+        """Whether its answer may be sketched."""
+        return self.questions == "all" or sketchable(question)

@@ -1,0 +1,1 @@
+"""Mode speculative: a small model drafts, the target verifies."""

@@ -1,0 +1,26 @@
+"""The settings of mode speculative."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from tandem.engine.config import PolicyChoice, Strict
+from tandem.policies.speculation.rounds import FUSED_WINDOW
+from tandem.policies.speculation.window import WindowPolicy, window
+
+
+class WindowChoice(PolicyChoice[WindowPolicy]):
+    """A window policy."""
+
+    family = window
+
+
+class SpeculativeSettings(Strict):
+    """Speculative rounds.
+
+    window: chooses γ, the tokens drafted in a round.
+    fused_window: γ of rounds that stay in the cloud.
+    """
+
+    window: WindowChoice = WindowChoice(name="static", parameters={"size": 4})
+    fused_window: int = Field(FUSED_WINDOW, ge=0)
