@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -18,6 +17,7 @@ from ray import serve
 from tandem.cluster.wire.peers import Peers
 from tandem.deployments.request.assignment import EndpointInfo
 from tandem.engine.base import EngineStats
+from tests.applications import actors, replicas, until
 from tests.conftest import Running
 
 pytestmark = [
@@ -106,15 +106,6 @@ async def rest_of(stream: AsyncIterator[ChatCompletionChunk], text: str) -> tupl
     return text, stats
 
 
-async def until(condition: Callable[[], Any], within_s: float) -> float:
-    """Ask again and again; seconds until it held. The limit is the promise that is tested."""
-    began = time.monotonic()
-    while not await condition():
-        assert time.monotonic() - began < within_s, f"not within {within_s} s"
-        await asyncio.sleep(0.02)
-    return time.monotonic() - began
-
-
 async def test_the_replicas_of_the_api_keep_one_account(http: httpx.AsyncClient) -> None:
     phone = {"device": "pixel-7-pro"}
     asked = {
@@ -133,7 +124,7 @@ async def test_the_replicas_of_the_api_keep_one_account(http: httpx.AsyncClient)
     async def all_booked() -> bool:
         return (await shown())["requests"] == 16
 
-    await until(all_booked, within_s=10.0)
+    await until(all_booked)
     assert (await shown())["budget"] == 0.25
 
 
@@ -192,7 +183,7 @@ async def test_a_race_is_run_and_paid_for(openai: AsyncOpenAI, http: httpx.Async
         joules = account["device_joules"] - before["device_joules"]
         return account["requests"] == before["requests"] + 1 and joules >= stats["cost"]["joules"] * 0.999
 
-    await until(booked, within_s=2.0)
+    await until(booked)
     assert (await http.get("/v1/account")).json() == elsewhere, "another account"
 
 
@@ -265,7 +256,7 @@ async def test_a_client_that_leaves_stops_the_work_everywhere(
             for name in at_work
         )
 
-    await until(all_quiet, within_s=0.5)
+    await until(all_quiet)
     after = await engines()
     for name in at_work:
         opened = after[name].opened - before[name].opened
@@ -282,7 +273,8 @@ async def test_a_device_dies_and_the_cloud_goes_on(
     while len(begun.split()) < 3:
         chunk = await anext(answer)
         begun += chunk.choices[0].delta.content or ""
-    ray.kill(_actor("tandem devices/edge"), no_restart=False)
+    (host,) = actors("tandem devices/edge").values()
+    ray.kill(host, no_restart=False)
     text, stats = await rest_of(answer, begun)
     assert stats["replans"] == 1, "the fault did not reach this answer"
     assert stats["mode"] == "cloud"
@@ -301,7 +293,7 @@ async def test_a_device_dies_and_the_cloud_goes_on(
         _, stats = await ask(openai, tandem={"mode": "device", "device": SLOW_DEVICE}, max_tokens=5)
         return set(stats["tokens"]["by_origin"]) == {"device"}
 
-    await until(back_again, within_s=30)
+    await until(back_again)
 
 
 async def test_the_only_verifier_dies_and_its_successor_goes_on(openai: AsyncOpenAI) -> None:
@@ -311,7 +303,8 @@ async def test_the_only_verifier_dies_and_its_successor_goes_on(openai: AsyncOpe
     while len(begun.split()) < 3:
         chunk = await anext(answer)
         begun += chunk.choices[0].delta.content or ""
-    ray.kill(_actor("SERVE_REPLICA::tandem#Verifier"))
+    (verifier,) = replicas("tandem", "Verifier").values()
+    ray.kill(verifier)
     text, stats = await rest_of(answer, begun)
     assert (text, stats["replans"]) == (expected, 1)
 
@@ -325,7 +318,7 @@ async def test_the_control_plane_dies_and_comes_back(openai: AsyncOpenAI, http: 
     for deployment in ("Router", "Scheduler", "Router"):
         running = aiter(await stream(openai, {"mode": "race", "device": "laptop"}, max_tokens=100))
         await anext(running)
-        victim = _actor(f"SERVE_REPLICA::tandem#{deployment}")
+        (victim,) = replicas("tandem", deployment).values()
         ray.kill(victim)
         answers = await asyncio.gather(*(ask(openai, tandem=mode) for mode in MODES))
         assert answers[0][0] == answers[1][0] == answers[2][0] == expected
@@ -339,16 +332,6 @@ async def test_the_control_plane_dies_and_comes_back(openai: AsyncOpenAI, http: 
         reply = await http.get("/readyz")
         return reply.status_code == 200 and not reply.json()["missing"]
 
-    await until(ready, within_s=30)
+    await until(ready)
     _, stats = await ask(openai, tandem={"mode": "device", "device": "laptop"})
     assert set(stats["tokens"]["by_origin"]) == {"device"}, "the devices registered with the new scheduler"
-
-
-def _actor(prefix: str) -> Any:
-    (actor,) = _actors(prefix)
-    return ray.get_actor(actor["name"], namespace=actor["namespace"])
-
-
-def _actors(prefix: str) -> list[dict[str, str]]:
-    named = ray.util.list_named_actors(all_namespaces=True)
-    return [actor for actor in named if actor["name"].startswith(prefix)]

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import httpx
 import pytest
 import pytest_asyncio
-from ray import serve
 
-from tandem.app.main import build
-from tandem.app.settings import Settings
+from tests.applications import deployed, until
 from tests.conftest import Running
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.timeout(300),  # the first test that needs Ray starts it
     pytest.mark.asyncio(loop_scope="module"),
 ]
 
-APP = "scaled"
 SETTINGS: dict[str, Any] = {
     "verifier": {
         "engine": {"kind": "torch", "model": "small", "max_sessions": 4, "kv_blocks": 256},
@@ -46,9 +43,8 @@ QUESTION = {
 
 @pytest.fixture(scope="module")
 def address(application: Running) -> Iterator[str]:
-    serve.run(build(Settings.model_validate(SETTINGS)), name=APP, route_prefix=f"/{APP}")
-    yield f"{application.address}/{APP}"
-    serve.delete(APP)
+    with deployed(SETTINGS, "scaled", application) as address:
+        yield address
 
 
 @pytest_asyncio.fixture(loop_scope="module")
@@ -66,12 +62,13 @@ async def replicas(http: httpx.AsyncClient) -> int:
     return int(ready.json()["verifier"])
 
 
-async def until(http: httpx.AsyncClient, count: int, within_s: float = 90.0) -> None:
+async def reached(http: httpx.AsyncClient, count: int) -> None:
     """Wait until there are `count` replicas."""
-    began_s = time.monotonic()
-    while (there := await replicas(http)) != count:
-        assert time.monotonic() - began_s < within_s, f"{there} replicas, not {count}"
-        await asyncio.sleep(0.1)
+
+    async def there_are() -> bool:
+        return await replicas(http) == count
+
+    await until(there_are, within_s=90.0)
 
 
 class Load:
@@ -104,10 +101,10 @@ async def test_a_pool_follows_its_load(http: httpx.AsyncClient) -> None:
     """0 → 1 → 3 → 1 → 0, with everybody served all the while."""
     assert await replicas(http) == 0
     async with Load(http, 1):
-        await until(http, 1)
+        await reached(http, 1)
         async with Load(http, 24):
-            await until(http, 3)
-        await until(http, 1)
-    await until(http, 0)
+            await reached(http, 3)
+        await reached(http, 1)
+    await reached(http, 0)
     async with Load(http, 1):
-        await until(http, 1)
+        await reached(http, 1)

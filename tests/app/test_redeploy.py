@@ -19,12 +19,12 @@ import pytest_asyncio
 import ray
 from ray import serve
 
-from tandem.app.main import build
-from tandem.app.settings import Settings
+from tests.applications import actors, deploy, deployed, replicas, until
 from tests.cluster.certificate import make_certificate
 from tests.conftest import Running
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.timeout(240),  # the first test that needs Ray starts it
     pytest.mark.asyncio(loop_scope="module"),  # a Serve handle stays on the loop that first used it
 ]
@@ -47,11 +47,6 @@ def settings(tls: dict[str, Path], capacity: int = 1024, *devices: str) -> dict[
     }
 
 
-def deploy(changed: dict[str, Any]) -> None:
-    """Deploy as `serve deploy` with another `args`: every deployment is replaced. Returns when all of it is done."""
-    serve.run(build(Settings.model_validate(changed)), name=APP, route_prefix=f"/{APP}")
-
-
 @pytest.fixture(scope="module")
 def tls(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Return the wire's TLS files, used here alone."""
@@ -61,9 +56,8 @@ def tls(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(scope="module")
 def address(application: Running, tls: dict[str, Path]) -> Iterator[str]:
-    deploy(settings(tls))
-    yield f"{application.address}/{APP}"
-    serve.delete(APP)
+    with deployed(settings(tls), APP, application) as address:
+        yield address
 
 
 @pytest_asyncio.fixture(loop_scope="module")
@@ -110,8 +104,8 @@ async def test_no_request_fails_and_no_stream_breaks(http: httpx.AsyncClient, tl
     async with asyncio.TaskGroup() as asking:
         for number in range(8):
             asking.create_task(ask_on(MODES[number % len(MODES)]))
-        await asyncio.to_thread(deploy, settings(tls, 512))
-        await asyncio.to_thread(deploy, settings(tls, 512, "b"))
+        await asyncio.to_thread(deploy, settings(tls, 512), APP)
+        await asyncio.to_thread(deploy, settings(tls, 512, "b"), APP)
         await devices(http, "a", "b")
         stop.set()
     assert answers == [TOKENS] * len(answers)
@@ -124,7 +118,7 @@ async def test_no_stream_needs_the_control_plane(http: httpx.AsyncClient, part: 
     await devices(http, "a")
     streams = many_streams(http)
     await under_way(MANY)
-    victim, *_ = actors(part)
+    victim, *_ = (actors(part) if part == CONTROLLER else replicas(APP, part)).values()
     pid = pid_of(victim)
     ray.kill(victim, no_restart=part != CONTROLLER)
     later = asyncio.gather(*(stream(http, MODES[0]) for _ in range(4)))
@@ -140,12 +134,12 @@ async def test_a_dead_replica_of_the_api_takes_its_own_streams_along_and_no_othe
     while True:
         streams = many_streams(http)
         await under_way(MANY)
-        replicas = actors("Ingress")
-        if all(busy := [ongoing(replica) for replica in replicas]):
+        both = list(replicas(APP, "Ingress").values())
+        if all(busy := [ongoing(replica) for replica in both]):
             break
         await streams  # Serve gave one of them everything
     killed_s = time.monotonic()
-    ray.kill(replicas[0])
+    ray.kill(both[0])
     outcomes = await streams
     took_s = time.monotonic() - killed_s
     whole = [outcome for outcome in outcomes if outcome == LONG]
@@ -166,24 +160,13 @@ def many_streams(http: httpx.AsyncClient) -> asyncio.Future[list[int | BaseExcep
 async def under_way(sessions: int) -> None:
     """Return when there are as many at verifiers and devices."""
     scheduler = serve.get_deployment_handle("Scheduler", APP)
-    async with asyncio.timeout(30):
-        while True:
-            snapshot = await scheduler.snapshot.remote()
-            found = [e.sessions for pool in snapshot.pools.values() for e in pool]
-            if sum(found) + sum(device.sessions for device in snapshot.devices.values()) == sessions:
-                return
-            await asyncio.sleep(0.05)
 
+    async def there_are() -> bool:
+        snapshot = await scheduler.snapshot.remote()
+        found = [e.sessions for pool in snapshot.pools.values() for e in pool]
+        return sum(found) + sum(device.sessions for device in snapshot.devices.values()) == sessions
 
-def actors(part: str) -> list[Any]:
-    """The controller, or the application's replicas of a deployment."""
-    wanted = part if part == CONTROLLER else f"SERVE_REPLICA::{APP}#{part}#"
-    named = ray.util.list_named_actors(all_namespaces=True)
-    return [
-        ray.get_actor(actor["name"], namespace=actor["namespace"])
-        for actor in named
-        if actor["name"].startswith(wanted)
-    ]
+    await until(there_are)
 
 
 def ongoing(replica: Any) -> int:
@@ -201,10 +184,8 @@ def pid_of(actor: Any) -> int:
 
 async def devices(http: httpx.AsyncClient, *names: str) -> None:
     """Return when these are registered."""
-    async with asyncio.timeout(60):
-        while not await registered(http) >= set(names):  # noqa: ASYNC110 (HTTP tells of no events)
-            await asyncio.sleep(0.1)
 
+    async def registered() -> bool:
+        return {d["name"] for d in (await http.get("/v1/devices")).json()["data"]} >= set(names)
 
-async def registered(http: httpx.AsyncClient) -> set[str]:
-    return {device["name"] for device in (await http.get("/v1/devices")).json()["data"]}
+    await until(registered)

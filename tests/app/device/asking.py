@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
 import httpx
@@ -12,13 +10,6 @@ from openai import AsyncOpenAI
 
 MEMORY = {"kv_blocks": 512, "block_size": 16, "token_budget": 512}
 QUESTIONS = ("Tell me about the town of Marworth.", "Which river is the longest?")
-
-
-async def until(met: Callable[[], Awaitable[bool]], within_s: float = 60.0) -> None:
-    deadline = time.monotonic() + within_s
-    while not await met():
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.05)
 
 
 async def listed(http: httpx.AsyncClient, name: str) -> bool:

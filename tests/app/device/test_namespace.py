@@ -16,13 +16,11 @@ from typing import Any
 
 import httpx
 import pytest
-from ray import serve
 
-from tandem.app.main import build
-from tandem.app.settings import Settings
 from tandem.engine import family
 from tandem.engine.torch.split import bundle
-from tests.app.device.asking import MEMORY, QUESTIONS, listed, said, until
+from tests.app.device.asking import MEMORY, QUESTIONS, listed, said
+from tests.applications import deployed, until
 from tests.cluster.certificate import make_certificate
 from tests.conftest import Running
 
@@ -32,7 +30,7 @@ pytestmark = [
     pytest.mark.alone,
 ]  # it waits for as long as connections may be silent
 
-APP, HERE, THERE = "apart", "10.177.0.1", "10.177.0.2"
+HERE, THERE = "10.177.0.1", "10.177.0.2"
 NEAR, FAR = "tandem-near", "tandem-far"
 DELAY = ["delay", "10ms", "2ms", "loss", "1%"]
 
@@ -105,20 +103,15 @@ def cloud(
     """An application whose gateway listens at this end of the cable. It comes after the cable and goes before it."""
     folder = tmp_path_factory.mktemp("gateway")
     certificate, key = make_certificate(folder, HERE)
-    settings = Settings.model_validate(
-        {
-            "verifier": {"engine": {"kind": "null"}},
-            "drafter": {"replicas": 0},
-            "middle": {"replicas": 1, "engine": {"model": "target", "first": 2} | MEMORY},
-            "ledger": {"path": folder / "ledger.sqlite"},
-            "gateway": {"host": HERE, "port": 0, "tls": {"certificate": certificate, "key": key}},
-            "endpoint": {"token": application.token},
-            "tokenizer": "target",
-        }
-    )
-    serve.run(build(settings), name=APP, route_prefix=f"/{APP}")
-    yield Cloud(f"{application.address}/{APP}", certificate)
-    serve.delete(APP)
+    settings = {
+        "verifier": {"engine": {"kind": "null"}},
+        "drafter": {"replicas": 0},
+        "middle": {"replicas": 1, "engine": {"model": "target", "first": 2} | MEMORY},
+        "ledger": {"path": folder / "ledger.sqlite"},
+        "gateway": {"host": HERE, "port": 0, "tls": {"certificate": certificate, "key": key}},
+    }
+    with deployed(settings, "apart", application) as address:
+        yield Cloud(address, certificate)
 
 
 @pytest.fixture

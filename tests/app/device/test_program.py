@@ -11,25 +11,26 @@ from typing import Any
 import httpx
 import pytest
 from openai import BadRequestError, InternalServerError
-from ray import serve
 
 from tandem.app.cli.server.local_ray import LocalRay, free_port
 from tandem.app.device.program import Running as Device
 from tandem.app.device.program import running
 from tandem.app.device.settings import DeviceProgram
-from tandem.app.main import build
-from tandem.app.settings import Settings
 from tandem.cluster.wire import frames
 from tandem.cluster.wire.frames import AlreadyConnected, Unauthorized
 from tandem.engine import family
 from tandem.engine.tokenizer import Tokenizer
 from tandem.engine.torch.split import bundle
-from tests.app.device.asking import MEMORY, QUESTIONS, listed, said, until
+from tests.app.device.asking import MEMORY, QUESTIONS, listed, said
+from tests.applications import deploy, deployed, until
 from tests.cluster.proxy import proxy_to
 from tests.conftest import Running
 from tests.deployments.relay import relay_to
 
-pytestmark = pytest.mark.timeout(240)  # the first test that needs Ray starts it
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(240),  # the first test that needs Ray starts it
+]
 
 APP, LAYERS = "afar", 2
 
@@ -43,26 +44,22 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def settings(application: Running, tmp_path_factory: pytest.TempPathFactory) -> Settings:
-    """Return settings of an application with a middle and a gateway, without keys, so that its API is open to this
-    machine."""
-    return Settings.model_validate(
-        {
-            "verifier": {"engine": {"kind": "torch", "model": "target"} | MEMORY},
-            "drafter": {"replicas": 0},
-            "middle": {"replicas": 1, "engine": {"model": "target", "first": LAYERS} | MEMORY},
-            "ledger": {"path": tmp_path_factory.mktemp("ledger") / "ledger.sqlite"},
-            "gateway": {"port": free_port()},
-            "endpoint": {"token": application.token},
-        }
-    )
+def settings(application: Running, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Return settings of an application with a middle and a gateway, without keys: its API is open to this machine."""
+    return {
+        "verifier": {"engine": {"kind": "torch", "model": "target"} | MEMORY},
+        "drafter": {"replicas": 0},
+        "middle": {"replicas": 1, "engine": {"model": "target", "first": LAYERS} | MEMORY},
+        "ledger": {"path": tmp_path_factory.mktemp("ledger") / "ledger.sqlite"},
+        "gateway": {"port": free_port()},
+        "endpoint": {"token": application.token},
+    }
 
 
 @pytest.fixture(scope="module")
-def cloud(application: Running, settings: Settings) -> Iterator[str]:
-    serve.run(build(settings), name=APP, route_prefix=f"/{APP}")
-    yield f"{application.address}/{APP}"
-    serve.delete(APP)
+def cloud(application: Running, settings: dict[str, Any]) -> Iterator[str]:
+    with deployed(settings, APP, application) as address:
+        yield address
 
 
 @pytest.fixture
@@ -327,17 +324,14 @@ async def test_its_owner_is_answered_when_the_cloud_has_just_died(
 
 
 async def test_the_next_gateway_is_found(
-    http: httpx.AsyncClient, cloud: str, settings: Settings, folder: Path, tmp_path: Path
+    http: httpx.AsyncClient, cloud: str, settings: dict[str, Any], folder: Path, tmp_path: Path
 ) -> None:
     """Redeploy, which replaces the gateway."""
     async with device(http, folder, tmp_path, resume_s=60) as laptop:
         whole, _ = await said(laptop.address, QUESTIONS[0], mode="split")
         before = laptop.uplink._connection
-        assert settings.gateway is not None
-        changed = settings.model_copy(
-            update={"gateway": settings.gateway.model_copy(update={"resume_s": 20.0})}
-        )
-        await asyncio.to_thread(serve.run, build(changed), name=APP, route_prefix=f"/{APP}")
+        changed = settings | {"gateway": settings["gateway"] | {"resume_s": 20.0}}
+        await asyncio.to_thread(deploy, changed, APP)
 
         async def back() -> bool:
             return (
