@@ -32,7 +32,7 @@ test: lint
 
 # What CI runs: with vLLM, the notebooks, the training commands and long simulations.
 test-all: lint vllm
-	$(call pytest,not nightly)
+	$(call pytest,not nightly,--hypothesis-profile=all)
 
 # New examples and seeds in every run.
 test-nightly: lint vllm

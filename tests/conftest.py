@@ -26,10 +26,13 @@ os.environ |= {"OMP_NUM_THREADS": "1", "OMP_THREAD_LIMIT": "1"}
 # first of which on a clean checkout waits for a table of Unicode. Examples are the same in every run;
 # `pytest --hypothesis-profile nightly` draws new ones, and prints what repeats a failure.
 settings.register_profile(
-    "tests", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True, database=None
+    "all", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True, database=None
 )
-settings.register_profile("nightly", settings.get_profile("tests"), derandomize=False, print_blob=True)
-settings.load_profile("tests")
+settings.register_profile("few", settings.get_profile("all"), max_examples=40)
+settings.register_profile(
+    "nightly", settings.get_profile("all"), derandomize=False, print_blob=True, max_examples=400
+)
+settings.load_profile("few")
 
 WIRE_TOKEN = "for these tests only"
 

@@ -9,7 +9,8 @@ import asyncio
 import json
 import os
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -70,8 +71,14 @@ class Broken(Exception):
     """An answer that ended with an error, or before its end."""
 
 
-async def stream(http: httpx.AsyncClient, mode: dict[str, str], tokens: int = TOKENS) -> int:
-    """Tokens of an answer that came whole; raises Broken otherwise, or what httpx raises."""
+async def stream(
+    http: httpx.AsyncClient,
+    mode: dict[str, str],
+    tokens: int = TOKENS,
+    begun: Callable[[], object] = lambda: None,
+) -> int:
+    """Tokens of an answer that came whole; raises Broken otherwise, or what httpx raises. begun: called when something
+    has come."""
     body = {
         "model": "tandem",
         "messages": [{"role": "user", "content": "Hi"}],
@@ -86,6 +93,7 @@ async def stream(http: httpx.AsyncClient, mode: dict[str, str], tokens: int = TO
         assert reply.status_code == 200, (await reply.aread()).decode()
         async for line in reply.aiter_lines():
             if line.startswith("data: {"):
+                begun()
                 events.append(json.loads(line.removeprefix("data: ")))
     if "usage" not in (events or [{}])[-1]:
         raise Broken(events[-1:])
@@ -116,8 +124,7 @@ async def test_no_request_fails_and_no_stream_breaks(http: httpx.AsyncClient, tl
 async def test_no_stream_needs_the_control_plane(http: httpx.AsyncClient, part: str) -> None:
     """Use production's timeouts; new requests wait until it is back."""
     await devices(http, "a")
-    streams = many_streams(http)
-    await under_way(MANY)
+    streams = await many_streams(http)
     victim, *_ = (actors(part) if part == CONTROLLER else replicas(APP, part)).values()
     pid = pid_of(victim)
     ray.kill(victim, no_restart=part != CONTROLLER)
@@ -132,8 +139,7 @@ async def test_a_dead_replica_of_the_api_takes_its_own_streams_along_and_no_othe
 ) -> None:
     await devices(http, "a")
     while True:
-        streams = many_streams(http)
-        await under_way(MANY)
+        streams = await many_streams(http)
         both = list(replicas(APP, "Ingress").values())
         if all(busy := [ongoing(replica) for replica in both]):
             break
@@ -148,25 +154,33 @@ async def test_a_dead_replica_of_the_api_takes_its_own_streams_along_and_no_othe
     assert len(broken) == busy[0], "those on the one that died"
     assert took_s < 30, "whoever has lost it is told"
     assert await asyncio.gather(*(stream(http, MODES[0]) for _ in range(8))) == [TOKENS] * 8
-    await under_way(0)  # the engines have heard of it
+    await nothing_is_under_way()  # the engines have heard of it
 
 
-def many_streams(http: httpx.AsyncClient) -> asyncio.Future[list[int | BaseException]]:
-    """Four of them on the device, which takes no more."""
+async def many_streams(http: httpx.AsyncClient) -> asyncio.Future[list[int | BaseException]]:
+    """Streams that have begun, four of them on the device, which takes no more."""
+    begun: set[int] = set()
     modes = (MODES[n % (MANY // 4) == 0] for n in range(MANY))
-    return asyncio.gather(*(stream(http, mode, LONG) for mode in modes), return_exceptions=True)
+    asked = (stream(http, mode, LONG, partial(begun.add, n)) for n, mode in enumerate(modes))
+    streams = asyncio.gather(*asked, return_exceptions=True)
+
+    async def all_have() -> bool:
+        return len(begun) == MANY
+
+    await until(all_have)
+    return streams
 
 
-async def under_way(sessions: int) -> None:
-    """Return when there are as many at verifiers and devices."""
+async def nothing_is_under_way() -> None:
+    """Return when verifiers and devices have no sessions."""
     scheduler = serve.get_deployment_handle("Scheduler", APP)
 
-    async def there_are() -> bool:
+    async def all_quiet() -> bool:
         snapshot = await scheduler.snapshot.remote()
         found = [e.sessions for pool in snapshot.pools.values() for e in pool]
-        return sum(found) + sum(device.sessions for device in snapshot.devices.values()) == sessions
+        return not any(found) and not any(device.sessions for device in snapshot.devices.values())
 
-    await until(there_are)
+    await until(all_quiet)
 
 
 def ongoing(replica: Any) -> int:

@@ -88,6 +88,7 @@ def _strings(value: Any) -> list[str]:
     return [s for v in value for s in _strings(v)] if isinstance(value, list) else [str(value)]
 
 
+@pytest.mark.slow
 @needs_data
 @both_ways
 def test_bytes_are_conserved_at_every_cut_of_the_prompt_sets(source: Tokenizer, target: Tokenizer) -> None:

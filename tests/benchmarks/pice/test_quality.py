@@ -145,6 +145,7 @@ async def test_choices_are_those_that_state_most(monkeypatch: pytest.MonkeyPatch
     assert long
 
 
+@pytest.mark.slow
 async def test_the_judged_are_not_those_that_were_chosen_by() -> None:
     chosen, items, graded = await evaluate(["small"], questions=8, choosing_seed=5, seed=11)
     assert chosen.single.models == ("small",)

@@ -117,10 +117,11 @@ async def _answers(
 
 
 @pytest.mark.timeout(300)
-async def test_speculative_output_is_the_targets_own(engines: dict[str, Engine]) -> None:
-    cloud = [ids for ids, _ in await _answers(engines, CLOUD)]
+@pytest.mark.parametrize("prompts", [24, pytest.param(PROMPTS, marks=pytest.mark.slow)])
+async def test_speculative_output_is_the_targets_own(engines: dict[str, Engine], prompts: int) -> None:
+    cloud = [ids for ids, _ in await _answers(engines, CLOUD, prompts=prompts)]
     for wishes, size in ((FUSED, 4), (DISTRIBUTED, 6)):
-        answers = await _answers(engines, wishes, lambda size=size: StaticWindow(size))
+        answers = await _answers(engines, wishes, lambda size=size: StaticWindow(size), prompts)
         assert [ids for ids, _ in answers] == cloud
         seen = [Speculation.of(stats) for _, stats in answers]
         assert sum(s.rounds for s in seen) > 0

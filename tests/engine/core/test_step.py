@@ -225,7 +225,11 @@ TestPlainCore, TestTorchCore = PlainCoreMachine.TestCase, TorchCoreMachine.TestC
 
 @pytest.mark.parametrize(
     "host",
-    [None, HOSTS[0], HOSTS[3], HOSTS[-2], HOSTS[-1]],
+    [
+        None,
+        *(pytest.param(host, marks=pytest.mark.slow) for host in (HOSTS[0], HOSTS[3], HOSTS[-2])),
+        HOSTS[-1],
+    ],
     ids=["one-tier", "two-tiers", "fair", "slow", "slow-in-turns"],
 )
 def test_no_leak_in_ten_thousand_operations(make: MakeRunner, host: HostMemory | None) -> None:

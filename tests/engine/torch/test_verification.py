@@ -206,8 +206,12 @@ def joint_p_value(output: np.ndarray, sampling: Sampling) -> float:
     return p_value(np.bincount(cells, minlength=VOCAB**length), probs)
 
 
+def slow(*case: object) -> object:
+    return pytest.param(*case, marks=pytest.mark.slow)
+
+
 @pytest.mark.parametrize("name", SETTINGS)
-@pytest.mark.parametrize("gammas", [(1,), (2,), (3, 0, 1)], ids=str)
+@pytest.mark.parametrize("gammas", [slow((1,)), slow((2,)), (3, 0, 1)], ids=str)
 def test_joint_distribution_of_the_first_three_tokens(name: str, gammas: tuple[int, ...]):
     output = speculate(verify, SETTINGS[name], gammas, 3)
     assert joint_p_value(output, SETTINGS[name]) > LEVEL

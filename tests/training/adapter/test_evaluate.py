@@ -71,6 +71,7 @@ def test_rounds_are_what_acceptance_per_token_says(figures: dict[str, Figures], 
         assert sum(found.agreed) >= found.rounds[0.0].accepted
 
 
+@pytest.mark.slow
 async def test_greedy_answers_are_the_whole_models(questions: Questions) -> None:
     whole = load(family.path("target"), EngineConfig(), threads=1)
     async with opened(family.path("target"), 2, family.adapter(), LONGEST) as parts:

@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from tandem.engine.family import path
 from tandem.training.family.evaluate import main
 
@@ -17,6 +19,7 @@ OF_A_DEVICE = {
 }
 
 
+@pytest.mark.slow
 def test_a_model_accepts_all_of_its_own_drafts_and_not_all_of_anothers(capsys):
     target, other = str(path("small")), str(path("tiny"))
     arguments = ["--target", target, "--devices", target, other, "--facts", "8", "--answers", "6"]

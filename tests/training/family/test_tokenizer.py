@@ -68,6 +68,7 @@ def test_training_is_deterministic():
     assert first == second
 
 
+@pytest.mark.slow
 @every_tokenizer
 def test_the_saved_tokenizer_is_the_one_that_training_makes(name):
     made = json.loads(train_tokenizer(VOCABULARY[name]).backend_tokenizer.to_str())
