@@ -189,7 +189,7 @@ class Tensor(msgspec.Struct, array_like=True):
             raise InvalidRequest(f"not a tensor of {self.shape} {self.dtype}: {error}") from None
 
 
-class Draft(msgspec.Struct, array_like=True):
+class Drafts(msgspec.Struct, array_like=True):
     """Proposed tokens.
 
     probs: distributions they were drawn from; None for a greedy draft, whose tokens count as point masses.
@@ -221,7 +221,7 @@ class Forwarded(msgspec.Struct, array_like=True):
     batch_tokens: positions of the batch, of all sessions; of the last batch if there were several; 0 if nothing was
         computed.
     batch_s: seconds that the batch took.
-    took_s: as in Draft.
+    took_s: as in Drafts.
     """
 
     hidden: Tensor
@@ -353,7 +353,7 @@ class Session(Protocol):
         """
         ...
 
-    async def draft(self, position: int, tokens: Sequence[int], window: int) -> Draft:
+    async def draft(self, position: int, tokens: Sequence[int], window: int) -> Drafts:
         """Like extend(position, tokens), then propose up to `window` tokens (fewer if the output would end).
 
         The proposals are tentative: the next extend or draft replaces what it does not confirm.

@@ -13,8 +13,8 @@ from functools import partial
 from typing import Any
 
 from tandem.engine.base import (
-    Draft,
     DraftProbs,
+    Drafts,
     EngineError,
     EngineInfo,
     EngineStats,
@@ -86,7 +86,7 @@ class NullSession(BaseSession):
         counters.tokens_generated += len(ids)
         return Verdict(accepted, ids, self.finish)
 
-    async def draft(self, position: int, tokens: Sequence[int], window: int) -> Draft:
+    async def draft(self, position: int, tokens: Sequence[int], window: int) -> Drafts:
         self._begin("draft")
         try:
             self._replace(position, tokens)
@@ -100,7 +100,7 @@ class NullSession(BaseSession):
         finally:
             self._busy = False
         self._engine.counters.tokens_drafted += len(ids)
-        return Draft(ids)
+        return Drafts(ids)
 
     async def extend(self, position: int, tokens: Sequence[int]) -> None:
         self._begin("extend")

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from tandem.engine.base import (
-    Draft,
     DraftProbs,
+    Drafts,
     EngineError,
     EngineInfo,
     EngineStopped,
@@ -49,7 +49,7 @@ class BaseSession:
     async def verify(self, drafts: Sequence[int], probs: DraftProbs | None = None) -> Verdict:
         raise self._lacks("verify")
 
-    async def draft(self, position: int, tokens: Sequence[int], window: int) -> Draft:
+    async def draft(self, position: int, tokens: Sequence[int], window: int) -> Drafts:
         raise self._lacks("draft")
 
     async def forward(self, position: int, hidden: Tensor, wanted: int) -> Forwarded:

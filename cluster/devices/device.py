@@ -12,8 +12,8 @@ from tandem.cluster.devices.processor import Job, Processor
 from tandem.cluster.devices.profile import DeviceSpeed
 from tandem.cluster.devices.record import DeviceRecord
 from tandem.engine.base import (
-    Draft,
     DraftProbs,
+    Drafts,
     Engine,
     EngineError,
     EngineInfo,
@@ -245,8 +245,8 @@ class DeviceSession(BaseSession):
         counters.tokens_generated += len(verdict.ids)
         return verdict
 
-    async def draft(self, position: int, tokens: Sequence[int], window: int) -> Draft:
-        def seconds(draft: Draft, sequences: int) -> float:
+    async def draft(self, position: int, tokens: Sequence[int], window: int) -> Drafts:
+        def seconds(draft: Drafts, sequences: int) -> float:
             self._replace(position, tokens)
             decode_s = self._decode_s(len(draft.ids), sequences)
             self._output += draft.ids

@@ -12,8 +12,8 @@ from random import Random
 from tandem.cluster.link.latency import LogNormal
 from tandem.cluster.link.timer import precise_timer
 from tandem.engine.base import (
-    Draft,
     DraftProbs,
+    Drafts,
     Engine,
     EngineInfo,
     EngineStats,
@@ -100,7 +100,7 @@ class DelayedSession(BaseSession):
         finally:
             self._busy = False
 
-    async def draft(self, position: int, tokens: Sequence[int], window: int) -> Draft:
+    async def draft(self, position: int, tokens: Sequence[int], window: int) -> Drafts:
         self._begin("draft")
         try:
             draft = await self._inner.draft(position, tokens, window)

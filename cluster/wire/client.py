@@ -24,8 +24,8 @@ from tandem.cluster.wire.frames import (
 from tandem.cluster.wire.resume_buffer import Book
 from tandem.cluster.wire.wire import DEFAULTS, Wire, WireSettings
 from tandem.engine.base import (
-    Draft,
     DraftProbs,
+    Drafts,
     EngineError,
     EngineInfo,
     EngineStats,
@@ -314,14 +314,14 @@ class RemoteSession(BaseSession):
             self._busy = False
         return Verdict(reply.accepted, unpack_ids(reply.ids), reply.finish, reply.logprobs)
 
-    async def draft(self, position: int, tokens: Sequence[int], window: int) -> Draft:
+    async def draft(self, position: int, tokens: Sequence[int], window: int) -> Drafts:
         self._begin("draft")
         try:
             request = frames.Draft(self._session, 0, self._engine, position, pack_ids(tokens), window)
             reply = await self._connection.call(request, frames.Drafts, self._link)
         finally:
             self._busy = False
-        return Draft(unpack_ids(reply.ids), reply.probs, reply.took_s)
+        return Drafts(unpack_ids(reply.ids), reply.probs, reply.took_s)
 
     async def extend(self, position: int, tokens: Sequence[int]) -> None:
         self._begin("extend")

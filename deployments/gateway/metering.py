@@ -6,8 +6,8 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 
 from tandem.engine.base import (
-    Draft,
     DraftProbs,
+    Drafts,
     Engine,
     EngineInfo,
     EngineStats,
@@ -81,7 +81,7 @@ class CountedSession:
         self._given_out += len(verdict.ids)
         return verdict
 
-    async def draft(self, position: int, tokens: Sequence[int], window: int) -> Draft:
+    async def draft(self, position: int, tokens: Sequence[int], window: int) -> Drafts:
         draft = await self._session.draft(position, tokens, window)
         self._taken_in += len(tokens)
         self._given_out += len(draft.ids)

@@ -13,8 +13,8 @@ from tandem.deployments.request.assignment import Assignment, EndpointInfo, Endp
 from tandem.deployments.request.job import JobStats
 from tandem.deployments.request.timeouts import Deadline, Timeouts
 from tandem.engine.base import (
-    Draft,
     DraftProbs,
+    Drafts,
     Engine,
     EngineError,
     EngineInfo,
@@ -180,7 +180,7 @@ class EndpointSession:
         await self.extend(position + len(tokens), ())  # without the target's own token
         return (verdict.logprobs or [])[: len(tokens)]
 
-    async def draft(self, position: int, tokens: Sequence[int], window: int) -> Draft:
+    async def draft(self, position: int, tokens: Sequence[int], window: int) -> Drafts:
         draft = await self._call("draft", self._limit_s(), self._opened.draft(position, tokens, window))
         self._gave(len(draft.ids))
         return draft

@@ -14,8 +14,8 @@ from typing import Any, Protocol
 import msgspec
 
 from tandem.engine.base import (
-    Draft,
     DraftProbs,
+    Drafts,
     EngineError,
     EngineInfo,
     EngineStats,
@@ -185,7 +185,7 @@ class CoreSession(BaseSession):
         verdict: Verdict = await self._operation("verify", run)
         return verdict
 
-    async def draft(self, position: int, tokens: Sequence[int], window: int) -> Draft:
+    async def draft(self, position: int, tokens: Sequence[int], window: int) -> Drafts:
         if window < 0:
             raise InvalidRequest(f"window must be 0 or more tokens, not {window}")
         check_ids(tokens, self._engine.info.vocab_size)
@@ -195,7 +195,7 @@ class CoreSession(BaseSession):
             self._core.extend(self._sequence, position, confirmed)
             self._core.assign(self._sequence, DraftTask(window, deliver))
 
-        draft: Draft = await self._operation("draft", run)
+        draft: Drafts = await self._operation("draft", run)
         return draft
 
     async def extend(self, position: int, tokens: Sequence[int]) -> None:

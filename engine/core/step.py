@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tandem.engine.base import Draft, DraftProbs, EngineStats, InvalidRequest, Tokens, Verdict
+from tandem.engine.base import DraftProbs, Drafts, EngineStats, InvalidRequest, Tokens, Verdict
 from tandem.engine.config import EngineConfig
 from tandem.engine.core.host_memory import HostTier
 from tandem.engine.core.kvcache import BlockPool
@@ -102,7 +102,7 @@ class Core:
                 return
         elif isinstance(task, DraftTask):
             if task.length < 1 or s.finish is not None:
-                task.deliver(Draft([]))
+                task.deliver(Drafts([]))
                 return
         elif s.finish is not None:
             if isinstance(task, VerifyTask):
@@ -308,4 +308,4 @@ class Core:
         s.end()
         self.stats.tokens_drafted += len(task.ids)
         q = DraftProbs.of(*(np.stack(rows) for rows in zip(*task.q, strict=True))) if task.q else None
-        task.deliver(Draft(task.ids, q))
+        task.deliver(Drafts(task.ids, q))

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tandem.engine.base import Draft, Tokens, Verdict
+from tandem.engine.base import Drafts, Tokens, Verdict
 from tandem.engine.split.base import GoOn
 
 
@@ -55,7 +55,7 @@ class DraftTask:
     """
 
     length: int
-    deliver: Callable[[Draft], None]
+    deliver: Callable[[Drafts], None]
     ids: list[int] = field(default_factory=list)
     q: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)
     window = 1

@@ -14,8 +14,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tandem.engine.base import (
-    Draft,
     DraftProbs,
+    Drafts,
     EngineError,
     EngineInfo,
     EngineStats,
@@ -159,7 +159,7 @@ class VllmSession(BaseSession):
         counters.tokens_accepted += accepted
         return Verdict(accepted, log.tokens[before:], log.finish, self._scores(before))
 
-    async def draft(self, position: int, tokens: Sequence[int], window: int) -> Draft:
+    async def draft(self, position: int, tokens: Sequence[int], window: int) -> Drafts:
         if window < 0:
             raise InvalidRequest(f"window must be 0 or more tokens, not {window}")
         check_ids(tokens, self._info.vocab_size)
@@ -168,7 +168,7 @@ class VllmSession(BaseSession):
             self._set(position, tokens)
             log = self.log
             if log.finish is not None:
-                return Draft([])
+                return Drafts([])
             window = min(window, log.longest - log.output_len)
             ids: list[int] = []
             while len(ids) < window and not (ids and log.ends_draft(ids[-1])):
@@ -179,7 +179,7 @@ class VllmSession(BaseSession):
         finally:
             self._rest()
         self._engine.counters.tokens_drafted += len(ids)
-        return Draft(ids)
+        return Drafts(ids)
 
     async def extend(self, position: int, tokens: Sequence[int]) -> None:
         check_ids(tokens, self._info.vocab_size)

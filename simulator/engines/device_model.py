@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
 
-from tandem.engine.base import Draft, EngineInfo, EngineStats, Sampling, Tokens
+from tandem.engine.base import Drafts, EngineInfo, EngineStats, Sampling, Tokens
 from tandem.engine.session import BaseSession
 from tandem.simulator.engines.script import EOS, Script
 
@@ -53,11 +53,11 @@ class ScriptedSession(BaseSession):
         finally:
             self._busy = False
 
-    async def draft(self, position: int, tokens: Sequence[int], window: int) -> Draft:
+    async def draft(self, position: int, tokens: Sequence[int], window: int) -> Drafts:
         position += len(tokens)
         ids = self._script.draft(self._number, position, min(window, self._most - position))
         self._length = position + len(ids)
-        return Draft(ids)
+        return Drafts(ids)
 
     async def extend(self, position: int, tokens: Sequence[int]) -> None:
         self._length = position + len(tokens)

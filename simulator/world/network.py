@@ -15,8 +15,8 @@ from typing import Any
 from tandem.cluster.link.link import Link, Pipe
 from tandem.cluster.wire.wire import WireSettings
 from tandem.engine.base import (
-    Draft,
     DraftProbs,
+    Drafts,
     Engine,
     EngineError,
     EngineInfo,
@@ -260,7 +260,7 @@ class LinkedSession:
         await self._path.back(len(verdict.ids))
         return verdict
 
-    async def draft(self, position: int, tokens: Sequence[int], window: int) -> Draft:
+    async def draft(self, position: int, tokens: Sequence[int], window: int) -> Drafts:
         await self._there(len(tokens))
         draft = await self._session.draft(position, tokens, window)
         await self._path.back(len(draft.ids))

@@ -20,8 +20,8 @@ from tandem.deployments.routing.assigner import Assigner
 from tandem.deployments.routing.directory import Snapshot
 from tandem.deployments.routing.routing import Routing
 from tandem.engine.base import (
-    Draft,
     DraftProbs,
+    Drafts,
     Engine,
     EngineStats,
     EngineStopped,
@@ -94,7 +94,7 @@ class _FailingSession:
         self.engine.step("verify")
         return await self.session.verify(drafts, probs)
 
-    async def draft(self, position: int, tokens: Sequence[int], window: int) -> Draft:
+    async def draft(self, position: int, tokens: Sequence[int], window: int) -> Drafts:
         self.engine.step("draft")
         return await self.session.draft(position, tokens, window)
 

@@ -25,13 +25,13 @@ from tandem.deployments.request.job import Delta, Figures, Job
 from tandem.deployments.request.pools import DEVICE, DRAFTER, VERIFIER
 from tandem.deployments.request.session import EndpointSession, EndpointSessions
 from tandem.deployments.request.tokenlog import TokenLog
-from tandem.engine.base import Draft, Sampling
+from tandem.engine.base import Drafts, Sampling
 from tandem.policies.speculation.history import PairSnapshot
 from tandem.policies.speculation.rounds import Drafter, FusedRound, PairRound, Rounds, teach
 from tandem.policies.speculation.window import StaticWindow
 
 DRAFT_SEED = 0x5DEECE66D  # see drafting()
-NOTHING = Draft([])
+NOTHING = Drafts([])
 
 
 @dataclass(slots=True)
@@ -240,7 +240,7 @@ class _DraftSession:
         self._opening.result()
         self._open = True
 
-    async def draft(self, gamma: int) -> Draft:
+    async def draft(self, gamma: int) -> Drafts:
         """Draft after the log's end; what the log got since the last time is told first."""
         if not self._open:
             await self.ready()

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from tandem.deployments.request.session import EndpointSession
-from tandem.engine.base import Draft, EngineError
+from tandem.engine.base import Drafts, EngineError
 from tandem.policies.speculation.history import PairHistory
 
 EVERY_S = 0.25
@@ -54,7 +54,7 @@ class Observer:
         self._device_known_s = float("-inf")
         self._asking: dict[Callable[[], Awaitable[None]], asyncio.Task[None]] = {}
 
-    def drafted(self, draft: Draft) -> None:
+    def drafted(self, draft: Drafts) -> None:
         """The device's draft has come."""
         if draft.took_s:
             self._know_device(max(0.0, self._device.took_s - draft.took_s))

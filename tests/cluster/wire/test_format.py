@@ -12,8 +12,8 @@ from tandem.cluster.wire.client import Connection, connect
 from tandem.cluster.wire.listener import serve_engines
 from tandem.engine.base import (
     CAPABILITIES,
-    Draft,
     DraftProbs,
+    Drafts,
     EngineStats,
     Forwarded,
     InvalidRequest,
@@ -39,8 +39,8 @@ class Scripted(NullSession):
     async def verify(self, drafts: Sequence[int], probs: DraftProbs | None = None) -> Verdict:
         return Verdict(len(drafts), [*drafts, 2], "stop", SCORES)
 
-    async def draft(self, position: int, tokens: Sequence[int], window: int) -> Draft:
-        return Draft([window] * 2, PROBS, 0.125)
+    async def draft(self, position: int, tokens: Sequence[int], window: int) -> Drafts:
+        return Drafts([window] * 2, PROBS, 0.125)
 
     async def forward(self, position: int, hidden: Tensor, wanted: int) -> Forwarded:
         return Forwarded(Tensor.of(hidden.numpy()[-wanted:]), 40, 0.25)

@@ -10,7 +10,7 @@ from typing import Protocol
 
 import numpy as np
 
-from tandem.engine.base import Draft, Sampling, Tokens, Verdict
+from tandem.engine.base import Drafts, Sampling, Tokens, Verdict
 from tandem.engine.config import EngineConfig, HostMemory
 from tandem.engine.core.runner import Outcome, Runner, Work
 from tandem.engine.core.sequence import Sequence as Session
@@ -188,7 +188,7 @@ class Driver:
     def draft(self, client: Client, position: int, tokens: list[int], window: int) -> None:
         self.extend(client, position, tokens)
 
-        def deliver(draft: Draft) -> None:
+        def deliver(draft: Drafts) -> None:
             assert client.busy == "draft"
             self._settled(client)
             client.drafts = list(draft.ids)

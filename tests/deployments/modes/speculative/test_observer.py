@@ -13,7 +13,7 @@ from tandem.cluster.link.link import Link, LinkProfile
 from tandem.deployments.modes.speculative import observer
 from tandem.deployments.modes.speculative.mode import Speculation, SpeculativeMode
 from tandem.deployments.request.job import Job, JobStats
-from tandem.engine.base import Draft, DraftProbs, Engine, EngineStats, EngineStopped, Sampling, Verdict
+from tandem.engine.base import DraftProbs, Drafts, Engine, EngineStats, EngineStopped, Sampling, Verdict
 from tandem.engine.null_engine import NullEngine, NullSession
 from tandem.policies.speculation.history import PairHistory
 from tandem.simulator.world.network import LinkedEngine, Path
@@ -114,7 +114,7 @@ class Drafting(NullEngine):
         self.seconds = seconds
 
     class session_class(NullSession):
-        async def draft(self, position: int, tokens: Sequence[int], window: int) -> Draft:
+        async def draft(self, position: int, tokens: Sequence[int], window: int) -> Drafts:
             draft = await super().draft(position, tokens, window)
             await asyncio.sleep(self._engine.seconds)  # it is what is measured
             return draft

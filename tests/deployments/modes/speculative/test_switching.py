@@ -10,7 +10,7 @@ import pytest
 
 from tandem.deployments.modes.speculative.mode import Speculation
 from tandem.deployments.request.job import Job
-from tandem.engine.base import Draft, DraftProbs, EngineStats, NoCapacity, Sampling, Verdict
+from tandem.engine.base import DraftProbs, Drafts, EngineStats, NoCapacity, Sampling, Verdict
 from tandem.engine.null_engine import NullEngine, NullSession
 from tests.deployments.faults import PROMPT, Failing, World, reference
 from tests.deployments.modes.test_executor import answer, left_open
@@ -145,7 +145,7 @@ class Holding(NullEngine):
         self.reached, self.left = asyncio.Event(), after
 
     class session_class(NullSession):
-        async def draft(self, position: int, tokens: Sequence[int], window: int) -> Draft:
+        async def draft(self, position: int, tokens: Sequence[int], window: int) -> Drafts:
             engine = self._engine
             if engine.left == 0:
                 engine.reached.set()
