@@ -1,14 +1,19 @@
-"""The engine protocol: an engine opens sessions, which generate, verify, draft, extend and forward.
+"""The engine protocol: an engine opens sessions, which generate tokens and carry out operations.
 
 Implementations: the batched torch engine, vLLM, the timed engine of simulations, the null engine of tests and
 benchmarks, a device slowed to its profile, and an engine in another process, reached over the wire. Modes are written
 against this protocol, and do not know which engine they drive.
+
+An operation is data with a type of result. A session that wraps another one (a link, a meter, a time limit) passes on
+any operation by one method, `call`. A new operation is a class here, its execution in an engine, and its frames in
+`cluster.wire.frames`.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
-from typing import Annotated, Protocol
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Coroutine, Sequence
+from typing import Annotated, Any, ClassVar, Generic, Protocol, TypeVar
 
 import msgspec
 import numpy as np
@@ -333,54 +338,131 @@ class EngineInfo(msgspec.Struct, frozen=True):
 CAPABILITIES = ("generate", "verify", "draft", "forward")
 
 
-class Session(Protocol):
-    """One sequence at one engine: a prompt and the output tokens that follow it.
+R = TypeVar("R")
 
-    Output positions count from 0 at the first token after the prompt. One operation runs at a time; a second one raises
-    InvalidRequest, except a `forward` behind another. So does an operation that the engine lacks (see
-    EngineInfo.capabilities).
+
+class Operation(msgspec.Struct, Generic[R]):
+    """A request to a session, with a result of type R. Output positions count from 0 at the first token after the
+    prompt.
+
+    name: of the operation, in capabilities, stages and errors.
     """
 
+    name: ClassVar[str]
+
+    @property
+    def taken_in(self) -> int:
+        """Tokens or positions that the session reads for it."""
+        return 0
+
+    @staticmethod
+    def given_out(result: R) -> int:
+        """Return the number of tokens that the engine made for it."""
+        return len(getattr(result, "ids", ()))
+
+
+class Verify(Operation[Verdict]):
+    """One speculative round of the target: verify drafts, keep the accepted prefix, add one token. Without drafts, this
+    is plain decoding.
+
+    Greedy sessions accept by exact match; others by rejection sampling (Leviathan et al. 2023).
+
+    ids: the drafts.
+    probs: distributions that they were drawn from; None for point masses.
+    """
+
+    name = "verify"
+    ids: Sequence[int]
+    probs: DraftProbs | None = None
+
+
+class Extend(Operation[None]):
+    """Set the output from `position` on to `ids`; the common part is kept, the rest is rolled back."""
+
+    name = "extend"
+    position: int
+    ids: Sequence[int]
+
+    @property
+    def taken_in(self) -> int:
+        return len(self.ids)
+
+
+class Draft(Operation[Drafts]):
+    """Extend the output, then propose up to `window` tokens (fewer if the output would end).
+
+    The proposals are tentative: the next extend or draft replaces what it does not confirm.
+    """
+
+    name = "draft"
+    position: int
+    ids: Sequence[int]
+    window: int
+
+    @property
+    def taken_in(self) -> int:
+        return len(self.ids)
+
+
+class Forward(Operation[Forwarded]):
+    """Run hidden states of the positions from `position` on through the engine's part of a model.
+
+    wanted: number of last rows to return.
+
+    Positions count from the prompt's first token, and rows that were there from `position` on are dropped. Further
+    forwards may follow before one has ended, so that their states travel meanwhile; they run in order.
+
+    Such a session is opened with an empty prompt and a sampling of only `max_tokens`, which covers prompt and output,
+    and `reader_rate`: it never sees a token.
+    """
+
+    name = "forward"
+    position: int
+    hidden: Tensor
+    wanted: int
+
+    @property
+    def taken_in(self) -> int:
+        return self.hidden.shape[0] if self.hidden.shape else 0
+
+
+class Session(ABC):
+    """One sequence at one engine: a prompt and the output tokens that follow it.
+
+    One operation runs at a time; a second one raises InvalidRequest, except a Forward behind another. So does an
+    operation that the engine lacks (see EngineInfo.capabilities).
+    """
+
+    __slots__ = ()
+
+    @abstractmethod
     def generate(self) -> AsyncGenerator[Tokens, None]:
         """Decode until the output ends; the last item has `finish` set. The session stays open."""
-        ...
 
-    async def verify(self, drafts: Sequence[int], probs: DraftProbs | None = None) -> Verdict:
-        """Run one speculative round of the target: verify `drafts`, keep the accepted prefix, add one token.
+    @abstractmethod
+    async def call(self, operation: Operation[R]) -> R:
+        """Carry out an operation and return its result."""
 
-        Greedy sessions accept by exact match; others by rejection sampling (Leviathan et al. 2023) with the drafts'
-        distributions, or with point masses if `probs` is None. Without drafts, this is plain decoding.
-        """
-        ...
-
-    async def draft(self, position: int, tokens: Sequence[int], window: int) -> Drafts:
-        """Like extend(position, tokens), then propose up to `window` tokens (fewer if the output would end).
-
-        The proposals are tentative: the next extend or draft replaces what it does not confirm.
-        """
-        ...
-
-    async def extend(self, position: int, tokens: Sequence[int]) -> None:
-        """Set the output from `position` on to `tokens`; the common part is kept, the rest is rolled back."""
-        ...
-
-    async def forward(self, position: int, hidden: Tensor, wanted: int) -> Forwarded:
-        """Run hidden states of the positions from `position` on through the engine's part of a model.
-
-        wanted: number of last rows to return.
-
-        Positions count from the prompt's first token, and rows that were there from `position` on are dropped. Further
-        calls may follow before one has ended, so that their states travel meanwhile; they run in order.
-
-        Such a session is opened with an empty prompt and a sampling of only `max_tokens`, which covers prompt and
-        output, and `reader_rate`: it never sees a token.
-        """
-        ...
-
+    @abstractmethod
     async def cancel(self) -> None:
         """End the session and free what it holds; a second call does nothing. Its running operation raises
         SessionCancelled, a later one UnknownSession."""
-        ...
+
+    def verify(self, drafts: Sequence[int], probs: DraftProbs | None = None) -> Coroutine[Any, Any, Verdict]:
+        """Call Verify."""
+        return self.call(Verify(drafts, probs))
+
+    def draft(self, position: int, tokens: Sequence[int], window: int) -> Coroutine[Any, Any, Drafts]:
+        """Call Draft."""
+        return self.call(Draft(position, tokens, window))
+
+    def extend(self, position: int, tokens: Sequence[int]) -> Coroutine[Any, Any, None]:
+        """Call Extend."""
+        return self.call(Extend(position, tokens))
+
+    def forward(self, position: int, hidden: Tensor, wanted: int) -> Coroutine[Any, Any, Forwarded]:
+        """Call Forward."""
+        return self.call(Forward(position, hidden, wanted))
 
 
 class Engine(Protocol):

@@ -8,22 +8,28 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import AsyncGenerator, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Coroutine, Sequence
 from functools import partial
 from typing import Any
 
 from tandem.engine.base import (
-    DraftProbs,
+    Draft,
     Drafts,
     EngineError,
     EngineInfo,
     EngineStats,
     EngineStopped,
+    Extend,
+    Forward,
+    Forwarded,
     InvalidRequest,
     NoCapacity,
+    Operation,
     Sampling,
+    Tensor,
     Tokens,
     Verdict,
+    Verify,
 )
 from tandem.engine.session import BaseSession
 from tandem.engine.validation import check_request
@@ -60,18 +66,26 @@ class NullSession(BaseSession):
                     return
             yield Tokens([], finish)
         finally:
-            self._busy = False
+            self._finish()
 
-    async def verify(self, drafts: Sequence[int], probs: DraftProbs | None = None) -> Verdict:
-        self._begin("verify")
-        try:
-            await self._pause(1)
-            self._check()
-        finally:
-            self._busy = False
+    def _run(self, operation: Operation[Any]) -> Awaitable[Any]:
+        match operation:
+            case Verify():
+                return self._verify(operation)
+            case Draft():
+                return self._draft(operation)
+            case Extend():
+                return self._extend(operation)
+            case Forward():
+                return self._forward(operation)
+        raise self._lacks(operation.name)
+
+    async def _verify(self, operation: Verify) -> Verdict:
+        await self._pause(1)
+        self._check()
         ids: list[int] = []
         accepted = 0
-        for drafted in [*drafts, None]:
+        for drafted in [*operation.ids, None]:
             if self.finish:
                 break
             own = self._engine.next_token(self.prompt, self.output)
@@ -81,33 +95,30 @@ class NullSession(BaseSession):
                 break
             accepted += 1
         counters = self._engine.counters
-        counters.tokens_verified += len(drafts)
+        counters.tokens_verified += len(operation.ids)
         counters.tokens_accepted += accepted
         counters.tokens_generated += len(ids)
         return Verdict(accepted, ids, self.finish)
 
-    async def draft(self, position: int, tokens: Sequence[int], window: int) -> Drafts:
-        self._begin("draft")
-        try:
-            self._replace(position, tokens)
-            ids: list[int] = []
-            while len(ids) < window and not self.finish:
-                token = self._engine.proposal(self.prompt, self.output)
-                self.output.append(token)
-                ids.append(token)
-            await self._pause(len(ids))
-            self._check()
-        finally:
-            self._busy = False
+    async def _draft(self, operation: Draft) -> Drafts:
+        self._replace(operation.position, operation.ids)
+        ids: list[int] = []
+        while len(ids) < operation.window and not self.finish:
+            token = self._engine.proposal(self.prompt, self.output)
+            self.output.append(token)
+            ids.append(token)
+        await self._pause(len(ids))
+        self._check()
         self._engine.counters.tokens_drafted += len(ids)
         return Drafts(ids)
 
-    async def extend(self, position: int, tokens: Sequence[int]) -> None:
-        self._begin("extend")
-        try:
-            self._replace(position, tokens)
-        finally:
-            self._busy = False
+    async def _extend(self, operation: Extend) -> None:
+        self._replace(operation.position, operation.ids)
+
+    async def _forward(self, operation: Forward) -> Forwarded:
+        """Return the wanted states as they came."""
+        rows = operation.hidden.numpy()
+        return Forwarded(Tensor.of(rows[len(rows) - operation.wanted :]), len(rows))
 
     async def cancel(self) -> None:
         if self._end():

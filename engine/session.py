@@ -4,56 +4,58 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable
 from functools import partial
+from typing import Any
 
 from tandem.engine.base import (
-    DraftProbs,
-    Drafts,
     EngineError,
     EngineInfo,
     EngineStopped,
-    Forwarded,
     InvalidRequest,
+    Operation,
+    R,
+    Session,
     SessionCancelled,
-    Tensor,
     UnknownSession,
-    Verdict,
 )
 
 CANCELLED = "the session was cancelled"
 BUSY = "the session is still at work on its last operation"
 
 
-class BaseSession:
-    """Base of sessions. An operation calls `_begin` first and sets `_busy` to False at its end; operations that are not
-    overridden are refused.
+class BaseSession(Session):
+    """Base of sessions: each operation, `generate` included, runs between `_begin` and `_finish`.
 
+    _running: number of running operations; only forwards run beside each other.
     _ended: error of an operation that ran at the session's end; None while the session is open.
+    _waiters: futures of `_wait`, in its order.
     """
 
     def __init__(self, info: EngineInfo) -> None:
         self._info = info
         self._operations = (*info.capabilities, "extend")
-        self._busy = False
+        self._running, self._forwarding = 0, False
         self._loop = asyncio.get_running_loop()
         self._ended: EngineError | None = None
-        self._waiter: asyncio.Future[None] | None = None
-        self._forwards = asyncio.Lock()  # forwards take turns
+        self._waiters: dict[asyncio.Future[None], None] = {}
 
     @property
     def busy(self) -> bool:
         """Whether an operation runs."""
-        return self._busy
+        return self._running > 0
 
-    async def verify(self, drafts: Sequence[int], probs: DraftProbs | None = None) -> Verdict:
-        raise self._lacks("verify")
+    async def call(self, operation: Operation[R]) -> R:
+        self._begin(operation.name)
+        try:
+            result: R = await self._run(operation)
+            return result
+        finally:
+            self._finish()
 
-    async def draft(self, position: int, tokens: Sequence[int], window: int) -> Drafts:
-        raise self._lacks("draft")
-
-    async def forward(self, position: int, hidden: Tensor, wanted: int) -> Forwarded:
-        raise self._lacks("forward")
+    def _run(self, operation: Operation[Any]) -> Awaitable[Any]:
+        """Carry out an operation that has begun, and return its result. Raise InvalidRequest if the engine lacks it."""
+        raise self._lacks(operation.name)
 
     def _lacks(self, operation: str) -> InvalidRequest:
         return InvalidRequest(f"the engine of {self._info.model} cannot {operation}")
@@ -61,9 +63,15 @@ class BaseSession:
     def _begin(self, operation: str) -> None:
         """Start an operation. Raise UnknownSession or EngineStopped after the session's end, InvalidRequest if the
         engine lacks the operation or another one runs."""
-        if self._busy or self._ended is not None or operation not in self._operations:
+        forward = operation == "forward"
+        busy = self._running and not (forward and self._forwarding)
+        if busy or self._ended is not None or operation not in self._operations:
             raise self._refusal(operation)
-        self._busy = True
+        self._running, self._forwarding = self._running + 1, forward
+
+    def _finish(self) -> None:
+        """End an operation."""
+        self._running -= 1
 
     def _refusal(self, operation: str) -> EngineError:
         if isinstance(self._ended, EngineStopped):
@@ -86,16 +94,20 @@ class BaseSession:
             return False
         # A copy, here and where it is raised: a raised exception keeps its frames, and so the session.
         self._ended = copy.copy(error) or SessionCancelled(CANCELLED)
-        if self._waiter is not None:
-            _wake(self._waiter)
+        for waiter in self._waiters:
+            _wake(waiter)
         return True
 
     async def _wait(self, arrange: Callable[[Callable[[], None]], object]) -> None:
         """Wait until the callback that `arrange` receives is called. Raise the session's error if it ends before."""
         self._check()
-        waiter = self._waiter = self._loop.create_future()
+        waiter = self._loop.create_future()
+        self._waiters[waiter] = None
         arrange(partial(_wake, waiter))
-        await waiter
+        try:
+            await waiter
+        finally:
+            del self._waiters[waiter]
         self._check()
 
 

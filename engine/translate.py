@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, suppress
+from typing import Any
 
 import msgspec
 
@@ -18,7 +19,9 @@ from tandem.engine.base import (
     EngineInfo,
     EngineStats,
     EngineStopped,
+    Extend,
     InvalidRequest,
+    Operation,
     Sampling,
     Session,
     Tokens,
@@ -73,7 +76,7 @@ class _Session(BaseSession):
                     if taken.finish is not None:
                         return
         finally:
-            self._busy = False
+            self._finish()
 
     def _take(self, tokens: Tokens) -> Tokens:
         """Add those of the tokens that still belong to the output, and return them."""
@@ -83,30 +86,29 @@ class _Session(BaseSession):
         self.output += ids
         return Tokens(ids, self.finish if len(ids) < len(tokens.ids) else tokens.finish or self.finish)
 
-    async def extend(self, position: int, tokens: Sequence[int]) -> None:
-        self._begin("extend")
+    async def _run(self, operation: Operation[Any]) -> Any:
+        if not isinstance(operation, Extend):
+            raise self._lacks(operation.name)
+        position, ids = operation.position, operation.ids
+        check_ids(ids, self._info.vocab_size)
+        if not 0 <= position <= len(self.output) or position + len(ids) > self.sampling.max_tokens:
+            raise InvalidRequest(
+                f"{len(ids)} tokens at output position {position} do not fit an output of "
+                f"{len(self.output)} tokens, of at most {self.sampling.max_tokens}"
+            )
+        output = [*self.output[:position], *ids]
+        request = self._translated.request(self.prompt, self.sampling, output)
+        # The cut may fall inside one of the other side's tokens, so all of it is sent anew.
         try:
-            check_ids(tokens, self._info.vocab_size)
-            if not 0 <= position <= len(self.output) or position + len(tokens) > self.sampling.max_tokens:
-                raise InvalidRequest(
-                    f"{len(tokens)} tokens at output position {position} do not fit an output of "
-                    f"{len(self.output)} tokens, of at most {self.sampling.max_tokens}"
-                )
-            output = [*self.output[:position], *tokens]
-            request = self._translated.request(self.prompt, self.sampling, output)
-            # The cut may fall inside one of the other side's tokens, so all of it is sent anew.
-            try:
-                await self._inner.cancel()
-                self._inner = await self._translated.engine.open(*request)
-            except BaseException as error:
-                self._end(error if isinstance(error, EngineStopped) else None)
-                raise
-            if self._ended is not None:  # ended while it was opened anew
-                await self._inner.cancel()
-                self._check()
-            self.output = output
-        finally:
-            self._busy = False
+            await self._inner.cancel()
+            self._inner = await self._translated.engine.open(*request)
+        except BaseException as error:
+            self._end(error if isinstance(error, EngineStopped) else None)
+            raise
+        if self._ended is not None:  # ended while it was opened anew
+            await self._inner.cancel()
+            self._check()
+        self.output = output
 
     async def cancel(self) -> None:
         if self._end():

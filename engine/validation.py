@@ -15,6 +15,12 @@ def check_ids(ids: Sequence[int], vocab_size: int) -> None:
         raise InvalidRequest(f"token ids must lie in 0 .. {vocab_size - 1}")
 
 
+def check_window(window: int) -> None:
+    """Raises InvalidRequest for a negative window."""
+    if window < 0:
+        raise InvalidRequest(f"window must be 0 or more tokens, not {window}")
+
+
 def check_request(
     prompt: Sequence[int], log: Sequence[int], sampling: Sampling, vocab_size: int, room: int
 ) -> None:

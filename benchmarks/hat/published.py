@@ -7,13 +7,23 @@ others.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import cast
+from collections.abc import AsyncGenerator, Sequence
 
-import msgspec
 import numpy as np
 
-from tandem.engine.base import Engine, EngineInfo, EngineStats, Forwarded, Sampling, Session, Tensor
+from tandem.engine.base import (
+    Engine,
+    EngineInfo,
+    EngineStats,
+    Forward,
+    Forwarded,
+    Operation,
+    R,
+    Sampling,
+    Session,
+    Tensor,
+    Tokens,
+)
 
 
 class Everything:
@@ -27,8 +37,7 @@ class Everything:
         return self._engine.info
 
     async def open(self, prompt: Sequence[int], sampling: Sampling, log: Sequence[int] = ()) -> Session:
-        session = _Session(await self._engine.open(prompt, sampling, log))
-        return cast(Session, session)  # by `__getattr__`
+        return _Session(await self._engine.open(prompt, sampling, log))
 
     async def stats(self) -> EngineStats:
         return await self._engine.stats()
@@ -37,17 +46,22 @@ class Everything:
         await self._engine.close()
 
 
-class _Session:
+class _Session(Session):
     def __init__(self, session: Session) -> None:
         self._session = session
 
-    async def forward(self, position: int, hidden: Tensor, wanted: int) -> Forwarded:
-        forwarded = await self._session.forward(position, hidden, wanted)
-        if not wanted:
-            return msgspec.structs.replace(forwarded, hidden=hidden)
-        back = forwarded.hidden  # what judges, in a frame as large as all of them
-        data = np.broadcast_to(np.zeros(1, np.uint8), (hidden.data.nbytes,)).data
-        return msgspec.structs.replace(forwarded, hidden=Tensor(back.shape, back.dtype, data))
+    def generate(self) -> AsyncGenerator[Tokens, None]:
+        return self._session.generate()
 
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._session, name)
+    async def call(self, operation: Operation[R]) -> R:
+        result = await self._session.call(operation)
+        if isinstance(operation, Forward) and isinstance(result, Forwarded):
+            hidden, back = operation.hidden, result.hidden
+            if operation.wanted:  # the states that judge, in a frame as large as all of them
+                data = np.broadcast_to(np.zeros(1, np.uint8), (hidden.data.nbytes,)).data
+                hidden = Tensor(back.shape, back.dtype, data)
+            result.hidden = hidden
+        return result
+
+    async def cancel(self) -> None:
+        await self._session.cancel()

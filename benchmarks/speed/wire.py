@@ -25,7 +25,7 @@ from tandem.benchmarks import baseline, report
 from tandem.cluster.link.link import Link, LinkProfile
 from tandem.cluster.wire.client import Connection, connect
 from tandem.cluster.wire.listener import serve_engines
-from tandem.engine.base import CAPABILITIES, Forwarded, Sampling, Session, Tensor
+from tandem.engine.base import CAPABILITIES, Forward, Forwarded, Sampling, Session, Tensor
 from tandem.engine.null_engine import NullEngine, NullSession
 
 SESSIONS = 64
@@ -43,8 +43,8 @@ LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
 class MiddleSession(NullSession):
     """Takes hidden states and gives back a little of those that are wanted."""
 
-    async def forward(self, position: int, hidden: Tensor, wanted: int) -> Forwarded:
-        return Forwarded(Tensor.of(hidden.numpy()[-wanted:, :8]))
+    async def _forward(self, operation: Forward) -> Forwarded:
+        return Forwarded(Tensor.of(operation.hidden.numpy()[-operation.wanted :, :8]))
 
 
 class Middle(NullEngine):

@@ -6,27 +6,27 @@ import copy
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tandem.cluster.devices.processor import Job, Processor
 from tandem.cluster.devices.profile import DeviceSpeed
 from tandem.cluster.devices.record import DeviceRecord
 from tandem.engine.base import (
-    DraftProbs,
-    Drafts,
+    Draft,
     Engine,
     EngineError,
     EngineInfo,
     EngineStats,
     EngineStopped,
-    Forwarded,
+    Extend,
+    Forward,
     NoCapacity,
+    Operation,
     Sampling,
     Session,
     SessionCancelled,
-    Tensor,
     Tokens,
-    Verdict,
+    Verify,
 )
 from tandem.engine.session import BaseSession
 
@@ -207,9 +207,10 @@ class DeviceSession(BaseSession):
         self._device.counters.tokens_prefilled += max(0, tokens)  # a forward session's prompt is empty
 
     async def generate(self) -> AsyncGenerator[Tokens, None]:
-        inner = self._start("generate")
+        self._begin("generate")
+        assert self._inner is not None
         try:
-            async with aclosing(inner.generate()) as stream:
+            async with aclosing(self._inner.generate()) as stream:
                 while True:
                     tokens = await self._compute(stream.__anext__, self._generated, decodes=True)
                     self._device.counters.tokens_generated += len(tokens.ids)
@@ -218,72 +219,50 @@ class DeviceSession(BaseSession):
                     if tokens.finish is not None:
                         return
         finally:
-            self._busy = False
+            self._finish()
 
     def _generated(self, tokens: Tokens, sequences: int) -> float:
         seconds = self._decode_s(len(tokens.ids), sequences)
         self._output += tokens.ids
         return seconds
 
-    async def verify(self, drafts: Sequence[int], probs: DraftProbs | None = None) -> Verdict:
-        def seconds(
-            verdict: Verdict, _: int
-        ) -> float:  # one forward pass over several positions: a short prefill
-            step_s = self._pass_s(self._take_pending() + len(drafts) + 1)
-            self._output += verdict.ids
-            return step_s
-
-        inner = self._start("verify")
-        try:
-            verdict = await self._compute(partial(inner.verify, drafts, probs), seconds)
-        finally:
-            self._busy = False
-        self.finished = verdict.finish is not None
-        counters = self._device.counters
-        counters.tokens_verified += len(drafts)
-        counters.tokens_accepted += verdict.accepted
-        counters.tokens_generated += len(verdict.ids)
-        return verdict
-
-    async def draft(self, position: int, tokens: Sequence[int], window: int) -> Drafts:
-        def seconds(draft: Drafts, sequences: int) -> float:
-            self._replace(position, tokens)
-            decode_s = self._decode_s(len(draft.ids), sequences)
-            self._output += draft.ids
-            return decode_s
-
-        inner, timer = self._start("draft"), self._processor.timer
+    async def _run(self, operation: Operation[Any]) -> Any:
+        assert self._inner is not None
+        work, timer = partial(self._inner.call, operation), self._processor.timer
+        if isinstance(operation, Extend):
+            await work()
+            self._replace(operation.position, operation.ids)
+            return None
         began_s = timer.time()
-        try:
-            work = partial(inner.draft, position, tokens, window)
-            draft = await self._compute(work, seconds, decodes=True)
-        finally:
-            self._busy = False
-        draft.took_s = timer.time() - began_s
-        self._device.counters.tokens_drafted += len(draft.ids)
-        return draft
+        seconds = partial(self._computed, operation)
+        result = await self._compute(work, seconds, decodes=isinstance(operation, Draft))
+        counters = self._device.counters
+        match operation:
+            case Verify(drafts):
+                self.finished = result.finish is not None
+                counters.tokens_verified += len(drafts)
+                counters.tokens_accepted += result.accepted
+                counters.tokens_generated += len(result.ids)
+            case Draft():
+                counters.tokens_drafted += len(result.ids)
+                result.took_s = timer.time() - began_s
+            case Forward():
+                result.batch_s = max(result.batch_s, self._pass_s(operation.taken_in))
+                result.took_s = timer.time() - began_s
+        return result
 
-    async def forward(self, position: int, hidden: Tensor, wanted: int) -> Forwarded:
-        timer, pass_s = self._processor.timer, self._pass_s(hidden.shape[0] if hidden.shape else 0)
-        came_s = timer.time()
-        async with self._forwards:
-            inner = self._start("forward")
-            try:
-                work = partial(inner.forward, position, hidden, wanted)
-                forwarded = await self._compute(work, lambda *_: pass_s)
-            finally:
-                self._busy = False
-        forwarded.batch_s = max(forwarded.batch_s, pass_s)
-        forwarded.took_s = timer.time() - came_s
-        return forwarded
-
-    async def extend(self, position: int, tokens: Sequence[int]) -> None:
-        inner = self._start("extend")
-        try:
-            await inner.extend(position, tokens)
-            self._replace(position, tokens)
-        finally:
-            self._busy = False
+    def _computed(self, operation: Operation[Any], result: Any, sequences: int) -> float:
+        """Add a result to the output, and return the seconds for which it occupies the processor."""
+        match operation:
+            case Forward():
+                return self._pass_s(operation.taken_in)
+            case Verify(drafts):  # one forward pass over several positions: a short prefill
+                seconds = self._pass_s(self._take_pending() + len(drafts) + 1)
+            case Draft(position, confirmed):
+                self._replace(position, confirmed)
+                seconds = self._decode_s(len(result.ids), sequences)
+        self._output += result.ids
+        return seconds
 
     async def cancel(self) -> None:
         await self.end()
@@ -302,11 +281,9 @@ class DeviceSession(BaseSession):
         if inner is not None:
             await inner.cancel()
 
-    def _start(self, operation: str) -> Session:
+    def _begin(self, operation: str) -> None:
         self._device.check()
-        self._begin(operation)
-        assert self._inner is not None
-        return self._inner
+        super()._begin(operation)
 
     async def _compute(
         self, work: Callable[[], Awaitable[T]], seconds: Callable[[T, int], float], decodes: bool = False

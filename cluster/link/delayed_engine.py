@@ -1,5 +1,5 @@
-"""An engine behind a service's latency: its first token comes no sooner than drawn, and the others follow it as they
-follow it at the engine. Emulated time, real tokens."""
+"""An engine behind an emulated service latency: its first token comes no sooner than drawn, the others follow at the
+engine's own pace."""
 
 from __future__ import annotations
 
@@ -8,29 +8,28 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from functools import partial
 from random import Random
+from typing import Any
 
 from tandem.cluster.link.latency import LogNormal
 from tandem.cluster.link.timer import precise_timer
 from tandem.engine.base import (
-    DraftProbs,
-    Drafts,
     Engine,
     EngineInfo,
     EngineStats,
-    Forwarded,
+    Extend,
+    Forward,
+    Operation,
     Sampling,
     Session,
-    Tensor,
     Tokens,
-    Verdict,
 )
 from tandem.engine.core.stream import Stream
 from tandem.engine.session import BaseSession
 
 
 class Delayed:
-    """The Engine protocol over an engine; the first answer of each session waits for the time drawn for it since it
-    was opened, if the engine has not taken longer anyway. A stream is late as a whole."""
+    """The Engine protocol over an engine. The first answer of each session comes no sooner than its drawn latency after
+    `open`; a stream is delayed as a whole."""
 
     def __init__(self, engine: Engine, latency: LogNormal, seed: int = 0) -> None:
         self._engine, self._latency, self._random = engine, latency, Random(seed)
@@ -56,7 +55,7 @@ class Delayed:
 
 
 class DelayedSession(BaseSession):
-    """A session of `Delayed`; not_before_s: when its first answer may come."""
+    """A session of `Delayed`. not_before_s: time of its first answer at the earliest."""
 
     def __init__(self, inner: Session, info: EngineInfo, not_before_s: float) -> None:
         super().__init__(info)
@@ -73,10 +72,11 @@ class DelayedSession(BaseSession):
         finally:
             pump.cancel()
             await asyncio.wait((pump,))
-            self._stream, self._busy = None, False
+            self._stream = None
+            self._finish()
 
     async def _pump(self, stream: Stream) -> None:
-        """Pass the engine's tokens on, as much later as the first of them has to be."""
+        """Pass the engine's tokens on, all as much later as the first has to be."""
         timer, late_s = precise_timer(), None
         try:
             async with aclosing(self._inner.generate()) as tokens_of_engine:
@@ -91,42 +91,15 @@ class DelayedSession(BaseSession):
         except Exception as error:
             stream.put(error)
 
-    async def verify(self, drafts: Sequence[int], probs: DraftProbs | None = None) -> Verdict:
-        self._begin("verify")
-        try:
-            verdict = await self._inner.verify(drafts, probs)
-            await self._arrival()
-            return verdict
-        finally:
-            self._busy = False
-
-    async def draft(self, position: int, tokens: Sequence[int], window: int) -> Drafts:
-        self._begin("draft")
-        try:
-            draft = await self._inner.draft(position, tokens, window)
-            await self._arrival()
-            return draft
-        finally:
-            self._busy = False
-
-    async def forward(self, position: int, hidden: Tensor, wanted: int) -> Forwarded:
+    async def _run(self, operation: Operation[Any]) -> Any:
+        if isinstance(operation, Extend):
+            return await self._inner.call(operation)
         began_s = self._loop.time()
-        async with self._forwards:
-            self._begin("forward")
-            try:
-                forwarded = await self._inner.forward(position, hidden, wanted)
-                await self._arrival()
-            finally:
-                self._busy = False
-        forwarded.took_s = self._loop.time() - began_s
-        return forwarded
-
-    async def extend(self, position: int, tokens: Sequence[int]) -> None:
-        self._begin("extend")
-        try:
-            await self._inner.extend(position, tokens)
-        finally:
-            self._busy = False
+        result = await self._inner.call(operation)
+        await self._arrival()
+        if isinstance(operation, Forward):
+            result.took_s = self._loop.time() - began_s
+        return result
 
     async def cancel(self) -> None:
         if self._end():

@@ -18,23 +18,19 @@ from tandem.cluster.wire.frames import (
     Request,
     UnknownEngine,
     pack_bits,
-    pack_ids,
     unpack_ids,
 )
 from tandem.cluster.wire.resume_buffer import Book
 from tandem.cluster.wire.wire import DEFAULTS, Wire, WireSettings
 from tandem.engine.base import (
-    DraftProbs,
-    Drafts,
     EngineError,
     EngineInfo,
     EngineStats,
     EngineStopped,
-    Forwarded,
+    Operation,
+    R,
     Sampling,
-    Tensor,
     Tokens,
-    Verdict,
 )
 from tandem.engine.session import BaseSession
 
@@ -49,6 +45,9 @@ class Handler(Protocol):
     async def stop(self) -> None: ...
 
 
+_NEVER_S = float("inf")
+
+
 class Call:
     """A request that waits for replies. `up` is the emulated link that they come through."""
 
@@ -57,7 +56,7 @@ class Call:
     def __init__(self, up: Pipe | None) -> None:
         self.up = up
         self.done = False  # the other side is done with it
-        self.deadline_s = float("inf")
+        self.deadline_s = _NEVER_S
         self.replies: list[AnyFrame] = []
         self.waiter: asyncio.Future[None] | None = None
 
@@ -71,15 +70,16 @@ class Call:
         self.replies.append(reply)
         if self.waiter is not None and not self.waiter.done():
             self.waiter.set_result(None)
+            self.deadline_s = _NEVER_S
 
-    async def take(self, timeout_s: float) -> list[AnyFrame]:
-        """The replies that came since the last call, at least one; the last may be an Error."""
-        if not self.replies:
-            loop = asyncio.get_running_loop()
-            self.deadline_s = loop.time() + timeout_s
-            self.waiter = loop.create_future()
-            await self.waiter
-            self.deadline_s = float("inf")
+    def wait(self, loop: asyncio.AbstractEventLoop, timeout_s: float) -> asyncio.Future[None]:
+        """Return a future that is done with the next reply, which is an Error after `timeout_s`."""
+        self.deadline_s = loop.time() + timeout_s
+        self.waiter = loop.create_future()
+        return self.waiter
+
+    def take(self) -> list[AnyFrame]:
+        """Return the replies since the last call; the last may be an Error."""
         replies, self.replies = self.replies, []
         return replies
 
@@ -160,10 +160,10 @@ class Connection(Wire):
         """Send a request and wait for its one reply; raises the EngineError that came in its place."""
         call = self.start(request, link)
         try:
-            reply = (await call.take(self.settings.timeout_s))[0]  # the connection's end may follow it
+            await call.wait(self._loop, self.settings.timeout_s)
         finally:
             self.end(request, link)
-        return expect(reply, expected)
+        return expect(call.replies[0], expected)  # the connection's end may follow it
 
     def _pass(self, frame: Request, link: Link | None) -> None:
         data = frames.encode(frame)
@@ -278,7 +278,6 @@ class RemoteSession(BaseSession):
         super().__init__(info)
         self._engine, self._session = engine, session
         self._connection, self._link = connection, link
-        self._travelling = 0  # forwards that are not answered: the other side has them take turns
 
     async def generate(self) -> AsyncGenerator[Tokens, None]:
         self._begin("generate")
@@ -287,8 +286,10 @@ class RemoteSession(BaseSession):
             call = self._connection.start(request, self._link)
             try:
                 while True:
+                    if not call.replies:
+                        await call.wait(self._loop, self._connection.settings.timeout_s)
                     tokens = Tokens([])
-                    for reply in await call.take(self._connection.settings.timeout_s):
+                    for reply in call.take():
                         if type(reply) is not frames.Tokens:
                             break
                         tokens.ids += unpack_ids(reply.ids)
@@ -303,46 +304,18 @@ class RemoteSession(BaseSession):
             finally:
                 self._connection.end(request, self._link)
         finally:
-            self._busy = False
+            self._finish()
 
-    async def verify(self, drafts: Sequence[int], probs: DraftProbs | None = None) -> Verdict:
-        self._begin("verify")
+    async def call(self, operation: Operation[R]) -> R:
+        self._begin(operation.name)
         try:
-            request = frames.Verify(self._session, 0, self._engine, pack_ids(drafts), probs)
-            reply = await self._connection.call(request, frames.Verdict, self._link)
+            pack, expected = frames.REQUESTS[type(operation)]
+            request = pack(operation, self._session, self._engine)
+            reply = await self._connection.call(request, expected, self._link)
         finally:
-            self._busy = False
-        return Verdict(reply.accepted, unpack_ids(reply.ids), reply.finish, reply.logprobs)
-
-    async def draft(self, position: int, tokens: Sequence[int], window: int) -> Drafts:
-        self._begin("draft")
-        try:
-            request = frames.Draft(self._session, 0, self._engine, position, pack_ids(tokens), window)
-            reply = await self._connection.call(request, frames.Drafts, self._link)
-        finally:
-            self._busy = False
-        return Drafts(unpack_ids(reply.ids), reply.probs, reply.took_s)
-
-    async def extend(self, position: int, tokens: Sequence[int]) -> None:
-        self._begin("extend")
-        try:
-            request = frames.Extend(self._session, 0, self._engine, position, pack_ids(tokens))
-            await self._connection.call(request, frames.Done, self._link)
-        finally:
-            self._busy = False
-
-    async def forward(self, position: int, hidden: Tensor, wanted: int) -> Forwarded:
-        if not self._travelling:
-            self._begin("forward")
-        elif self._ended is not None:
-            raise self._refusal("forward")
-        self._travelling += 1
-        try:
-            request = frames.Forward(self._session, 0, self._engine, position, hidden, wanted)
-            return (await self._connection.call(request, frames.Hidden, self._link)).forwarded
-        finally:
-            self._travelling -= 1
-            self._busy = self._travelling > 0
+            self._finish()
+        result: R = frames.CARRIED[type(reply)](reply)
+        return result
 
     async def cancel(self) -> None:
         if not self._end():

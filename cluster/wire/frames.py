@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Sequence
-from typing import Annotated
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -272,6 +272,42 @@ AnyFrame = (
     Open | Generate | Verify | Draft | Extend | Cancel | Forward | GetStats | GetInfo | Ask | Abandon | Ping | Hello
     | Ack | Bye | Welcome | Done | Tokens | Drafts | Verdict | Hidden | Stats | Info | Answer | Pong | Error
 )  # fmt: skip
+
+REQUESTS: dict[type[base.Operation[Any]], tuple[Callable[[Any, int, str], Request], type[Frame]]] = {
+    base.Verify: (lambda o, session, engine: Verify(session, 0, engine, pack_ids(o.ids), o.probs), Verdict),
+    base.Draft: (lambda o, s, engine: Draft(s, 0, engine, o.position, pack_ids(o.ids), o.window), Drafts),
+    base.Extend: (lambda o, session, engine: Extend(session, 0, engine, o.position, pack_ids(o.ids)), Done),
+    base.Forward: (lambda o, s, engine: Forward(s, 0, engine, o.position, o.hidden, o.wanted), Hidden),
+}
+"""The frame of an operation, from it, session and engine; and the kind of frame that answers it."""
+
+REPLIES: dict[type[Any], Callable[[Any, int, int], Frame]] = {
+    base.Verdict: lambda r, s, seq: Verdict(s, seq, r.accepted, pack_ids(r.ids), r.finish, r.logprobs),
+    base.Drafts: lambda r, session, seq: Drafts(session, seq, pack_ids(r.ids), r.probs, r.took_s),
+    type(None): lambda _, session, seq: Done(session, seq),
+    Forwarded: lambda r, session, seq: Hidden(session, seq, r),
+}
+"""The frame of an operation's result, from it, session and sequence number."""
+
+CARRIED: dict[type[Frame], Callable[[Any], Any]] = {
+    Verify: lambda f: _checked(base.Verify(unpack_ids(f.ids), f.probs)),
+    Draft: lambda f: base.Draft(f.position, unpack_ids(f.ids), f.window),
+    Extend: lambda f: base.Extend(f.position, unpack_ids(f.ids)),
+    Forward: lambda f: base.Forward(f.position, f.hidden, f.wanted),
+    Verdict: lambda f: base.Verdict(f.accepted, unpack_ids(f.ids), f.finish, f.logprobs),
+    Drafts: lambda f: base.Drafts(unpack_ids(f.ids), f.probs, f.took_s),
+    Done: lambda f: None,
+    Hidden: lambda f: f.forwarded,
+}
+"""The operation or the result of a frame; raises ProtocolError if it is malformed."""
+
+
+def _checked(verify: base.Verify) -> base.Verify:
+    probs, ids = verify.probs, verify.ids
+    if probs is not None and not len(probs.ids) == len(probs.probs) == 4 * probs.width * len(ids):
+        raise ProtocolError("the draft's distributions do not fit its tokens")
+    return verify
+
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[AnyFrame] = msgspec.msgpack.Decoder(AnyFrame)

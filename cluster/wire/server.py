@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from contextlib import aclosing
 from functools import partial
 from typing import Any
@@ -159,7 +159,8 @@ class EngineHandler:
             raise SessionCancelled(f"session {request.session} was cancelled")
         if type(request) is frames.Generate:
             return await self._generate(request, opened.session)
-        return await _OPERATIONS[type(request)](opened.session, request)
+        result: Any = await opened.session.call(frames.CARRIED[type(request)](request))
+        return frames.REPLIES[type(result)](result, request.session, request.seq)
 
     async def _open(self, request: frames.Open, opened: _Opened) -> frames.Frame:
         try:
@@ -245,36 +246,3 @@ class EngineHandler:
             self._connection.send(data)
         else:
             link.up.carry(len(data), lambda: self._connection.send(data), self._connection.rtt_s / 2)
-
-
-async def _verify(session: Session, request: frames.Verify) -> frames.Frame:
-    ids = unpack_ids(request.ids)
-    if (probs := request.probs) is not None and not (
-        len(probs.ids) == len(probs.probs) == 4 * probs.width * len(ids)
-    ):
-        raise ProtocolError("the draft's distributions do not fit its tokens")
-    v = await session.verify(ids, probs)
-    return frames.Verdict(request.session, request.seq, v.accepted, pack_ids(v.ids), v.finish, v.logprobs)
-
-
-async def _draft(session: Session, request: frames.Draft) -> frames.Frame:
-    draft = await session.draft(request.position, unpack_ids(request.ids), request.window)
-    return frames.Drafts(request.session, request.seq, pack_ids(draft.ids), draft.probs, draft.took_s)
-
-
-async def _extend(session: Session, request: frames.Extend) -> frames.Frame:
-    await session.extend(request.position, unpack_ids(request.ids))
-    return frames.Done(request.session, request.seq)
-
-
-async def _forward(session: Session, request: frames.Forward) -> frames.Frame:
-    forwarded = await session.forward(request.position, request.hidden, request.wanted)
-    return frames.Hidden(request.session, request.seq, forwarded)
-
-
-_OPERATIONS: dict[type[Request], Callable[[Session, Any], Awaitable[frames.Frame]]] = {
-    frames.Verify: _verify,
-    frames.Draft: _draft,
-    frames.Extend: _extend,
-    frames.Forward: _forward,
-}

@@ -6,18 +6,15 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 
 from tandem.engine.base import (
-    DraftProbs,
-    Drafts,
     Engine,
     EngineInfo,
     EngineStats,
-    Forwarded,
     NoCapacity,
+    Operation,
+    R,
     Sampling,
     Session,
-    Tensor,
     Tokens,
-    Verdict,
 )
 
 Book = Callable[[int, int], object]
@@ -62,7 +59,7 @@ class Counted:
         pass
 
 
-class CountedSession:
+class CountedSession(Session):
     """The Session protocol over another one."""
 
     def __init__(self, session: Session, taken_in: int, book: Book) -> None:
@@ -76,25 +73,11 @@ class CountedSession:
                 self._given_out += len(tokens.ids)
                 yield tokens
 
-    async def verify(self, drafts: Sequence[int], probs: DraftProbs | None = None) -> Verdict:
-        verdict = await self._session.verify(drafts, probs)
-        self._given_out += len(verdict.ids)
-        return verdict
-
-    async def draft(self, position: int, tokens: Sequence[int], window: int) -> Drafts:
-        draft = await self._session.draft(position, tokens, window)
-        self._taken_in += len(tokens)
-        self._given_out += len(draft.ids)
-        return draft
-
-    async def extend(self, position: int, tokens: Sequence[int]) -> None:
-        await self._session.extend(position, tokens)
-        self._taken_in += len(tokens)
-
-    async def forward(self, position: int, hidden: Tensor, wanted: int) -> Forwarded:
-        forwarded = await self._session.forward(position, hidden, wanted)
-        self._taken_in += hidden.shape[0]
-        return forwarded
+    async def call(self, operation: Operation[R]) -> R:
+        result = await self._session.call(operation)
+        self._taken_in += operation.taken_in
+        self._given_out += operation.given_out(result)
+        return result
 
     async def cancel(self) -> None:
         if not self._over:

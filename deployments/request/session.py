@@ -13,15 +13,16 @@ from tandem.deployments.request.assignment import Assignment, EndpointInfo, Endp
 from tandem.deployments.request.job import JobStats
 from tandem.deployments.request.timeouts import Deadline, Timeouts
 from tandem.engine.base import (
-    DraftProbs,
-    Drafts,
     Engine,
     EngineError,
     EngineInfo,
     EngineStats,
     EngineStopped,
+    Extend,
     Forwarded,
     NoCapacity,
+    Operation,
+    R,
     Sampling,
     Session,
     SessionCancelled,
@@ -29,7 +30,6 @@ from tandem.engine.base import (
     TokenLogprob,
     Tokens,
     UnknownSession,
-    Verdict,
 )
 from tandem.policies.reader.stall_timeout import Pace, Patience
 
@@ -82,7 +82,7 @@ class RequestContext:
         self.loop = asyncio.get_running_loop()
 
 
-class EndpointSession:
+class EndpointSession(Session):
     """A session at an endpoint: dials when opened, waits no longer than it may, and turns whatever means that the
     endpoint cannot go on into EndpointLost. Its methods are those of `engine.base.Session`.
 
@@ -167,10 +167,14 @@ class EndpointSession:
                 self._gave(len(tokens.ids))
                 yield tokens
 
-    async def verify(self, drafts: Sequence[int], probs: DraftProbs | None = None) -> Verdict:
-        verdict = await self._call("verify", self._limit_s(), self._opened.verify(drafts, probs))
-        self._gave(len(verdict.ids))
-        return verdict
+    async def call(self, operation: Operation[R]) -> R:
+        extends = isinstance(operation, Extend)
+        if extends and operation.taken_in:
+            self._ask(operation.taken_in)
+        result = await self._call(operation.name, self._limit_s(), self._opened.call(operation))
+        if not extends:
+            self._gave(operation.given_out(result))
+        return result
 
     async def score(self, position: int, tokens: Sequence[int]) -> list[TokenLogprob]:
         """Set a forced session's output from `position` on; the log-probabilities that these tokens had."""
@@ -179,11 +183,6 @@ class EndpointSession:
         self._gave(0)
         await self.extend(position + len(tokens), ())  # without the target's own token
         return (verdict.logprobs or [])[: len(tokens)]
-
-    async def draft(self, position: int, tokens: Sequence[int], window: int) -> Drafts:
-        draft = await self._call("draft", self._limit_s(), self._opened.draft(position, tokens, window))
-        self._gave(len(draft.ids))
-        return draft
 
     def send(self, position: int, hidden: Tensor, wanted: int) -> None:
         """Have hidden states forwarded; the answers are there to be received in the same order."""
@@ -214,11 +213,6 @@ class EndpointSession:
         sent_s = self._now()
         forwarded = await session.forward(position, hidden, wanted)
         return Trip(forwarded, hidden.shape[0], sent_s, self._now())
-
-    async def extend(self, position: int, tokens: Sequence[int]) -> None:
-        if tokens:
-            self._ask(len(tokens))
-        await self._call("extend", self._limit_s(), self._opened.extend(position, tokens))
 
     async def stats(self) -> EngineStats:
         """The engine's, without a time limit. The session must be open, or have been."""

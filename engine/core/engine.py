@@ -7,24 +7,25 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
 import msgspec
 
 from tandem.engine.base import (
-    DraftProbs,
-    Drafts,
+    Draft,
     EngineError,
     EngineInfo,
     EngineStats,
     EngineStopped,
+    Extend,
     InvalidRequest,
     NoCapacity,
+    Operation,
     Sampling,
     Tokens,
-    Verdict,
+    Verify,
 )
 from tandem.engine.core.sequence import Sequence as CoreSequence
 from tandem.engine.core.step import Core
@@ -32,10 +33,12 @@ from tandem.engine.core.stream import Stream
 from tandem.engine.core.tasks import DraftTask, GenerateTask, VerifyTask
 from tandem.engine.session import BaseSession
 from tandem.engine.text import Spelling, watch
-from tandem.engine.validation import check_ids, check_request, checked_probs
+from tandem.engine.validation import check_ids, check_request, check_window, checked_probs
 
 Command = Callable[[], None]
 Receive = Callable[[Any], None]
+Run = Callable[[Receive], None]
+"""An operation on the core's side; passes its outcome to its argument."""
 
 
 class Driver(Protocol):
@@ -149,64 +152,57 @@ class CoreEngine:
 
 
 class CoreSession(BaseSession):
+    """_pending: takes the outcome of the running operation; None once it has it."""
+
     def __init__(self, engine: CoreEngine, core: Core, driver: Driver, sequence: CoreSequence) -> None:
         super().__init__(engine.info)
         self._engine, self._core, self._driver, self._sequence = engine, core, driver, sequence
-        self._pending: asyncio.Future[Any] | Stream | None = None  # of the running operation
+        self._pending: asyncio.Future[Any] | Stream | None = None
 
     async def generate(self) -> AsyncGenerator[Tokens, None]:
-        stream = Stream()
+        self._begin("generate")
+        stream, last = Stream(), None
         task = GenerateTask(partial(self._driver.deliver, stream.put))
-        self._start("generate", stream, partial(self._core.assign, self._sequence, task))
         try:
-            while True:
+            self._submit(stream, partial(self._core.assign, self._sequence, task))
+            while last is None:
                 for tokens in await stream.take():
                     if tokens.finish is None:
                         yield tokens
-                        continue
-                    self._rest(stream)  # the operation is over even if the consumer stops here
-                    yield tokens
-                    return
+                    else:
+                        self._pending, last = None, tokens
         finally:
-            if self._rest(stream):
-                self._driver.submit(partial(self._core.pause, self._sequence))
+            self._leave(stream)
+            self._finish()
+        yield last  # the operation is over even if the consumer stops here
 
-    async def verify(self, drafts: Sequence[int], probs: DraftProbs | None = None) -> Verdict:
-        vocab_size = self._engine.info.vocab_size
-        check_ids(drafts, vocab_size)
-        ids = list(drafts)
-        q_ids = q_probs = None
-        if probs is not None:
-            q_ids, q_probs = checked_probs(probs, len(ids), vocab_size)
+    def _run(self, operation: Operation[Any]) -> Awaitable[Any]:
+        return self._ask(self._command(operation))
 
-        def run(deliver: Receive) -> None:
-            self._core.assign(self._sequence, VerifyTask(ids, q_ids, q_probs, deliver))
+    def _command(self, operation: Operation[Any]) -> Run:
+        """Check an operation, and return what the core does for it."""
+        core, sequence, vocab_size = self._core, self._sequence, self._engine.info.vocab_size
+        match operation:
+            case Verify(ids, probs):
+                check_ids(ids, vocab_size)
+                drafts, q_ids, q_probs = list(ids), None, None
+                if probs is not None:
+                    q_ids, q_probs = checked_probs(probs, len(drafts), vocab_size)
+                return lambda deliver: core.assign(sequence, VerifyTask(drafts, q_ids, q_probs, deliver))
+            case Draft(position, ids, window):
+                check_window(window)
+                extend = self._command(Extend(position, ids))
+                return lambda deliver: extend(lambda _: core.assign(sequence, DraftTask(window, deliver)))
+            case Extend(position, ids):
+                check_ids(ids, vocab_size)
+                tokens = list(ids)
 
-        verdict: Verdict = await self._operation("verify", run)
-        return verdict
+                def extend_then(deliver: Receive) -> None:
+                    core.extend(sequence, position, tokens)
+                    deliver(None)
 
-    async def draft(self, position: int, tokens: Sequence[int], window: int) -> Drafts:
-        if window < 0:
-            raise InvalidRequest(f"window must be 0 or more tokens, not {window}")
-        check_ids(tokens, self._engine.info.vocab_size)
-        confirmed = list(tokens)
-
-        def run(deliver: Receive) -> None:
-            self._core.extend(self._sequence, position, confirmed)
-            self._core.assign(self._sequence, DraftTask(window, deliver))
-
-        draft: Drafts = await self._operation("draft", run)
-        return draft
-
-    async def extend(self, position: int, tokens: Sequence[int]) -> None:
-        check_ids(tokens, self._engine.info.vocab_size)
-        confirmed = list(tokens)
-
-        def run(deliver: Receive) -> None:
-            self._core.extend(self._sequence, position, confirmed)
-            deliver(None)
-
-        await self._operation("extend", run)
+                return extend_then
+        raise self._lacks(operation.name)
 
     async def cancel(self) -> None:
         if self._end():
@@ -219,25 +215,21 @@ class CoreSession(BaseSession):
         if self._end(error):
             self._resolve(self._pending, copy.copy(error))
 
-    async def _operation(self, operation: str, run: Callable[[Receive], None]) -> Any:
-        """Run an operation that has one outcome, and return it. `run`, called on the core's side, passes it to its
-        argument."""
+    async def _ask(self, run: Run) -> Any:
+        """Run an operation that has one outcome, and return it."""
         future: asyncio.Future[Any] = self._loop.create_future()
         try:
             receive = partial(self._resolve, future)
-            self._start(operation, future, partial(run, partial(self._driver.deliver, receive)))
+            self._submit(future, partial(run, partial(self._driver.deliver, receive)))
             return await future
-        except asyncio.CancelledError:  # the caller has left: the core need not go on
-            if self._rest(future):
-                self._driver.submit(partial(self._core.pause, self._sequence))
-            raise
         finally:
+            self._leave(future)
             del future, receive  # an exception holds this frame, and it must not hold the exception
 
-    def _start(self, operation: str, pending: asyncio.Future[Any] | Stream, run: Command) -> None:
+    def _submit(self, pending: asyncio.Future[Any] | Stream, run: Command) -> None:
         """Hand the next operation over; its outcome or error is put into `pending`."""
         self._engine._check_running()
-        self._begin(operation)
+        self._check()
         self._pending = pending
 
         def command() -> None:
@@ -257,11 +249,11 @@ class CoreSession(BaseSession):
                 pending.set_exception(outcome)
             else:
                 pending.set_result(outcome)
-        self._rest(pending)
+        if self._pending is pending:
+            self._pending = None
 
-    def _rest(self, pending: asyncio.Future[Any] | Stream | None) -> bool:
-        """Mark the operation of `pending` as over; return whether it was still running."""
-        if self._pending is not pending:
-            return False
-        self._pending, self._busy = None, False
-        return True
+    def _leave(self, pending: asyncio.Future[Any] | Stream) -> None:
+        """Stop the operation of `pending` if it still runs: its caller has left."""
+        if self._pending is pending:
+            self._pending = None
+            self._driver.submit(partial(self._core.pause, self._sequence))

@@ -14,20 +14,23 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tandem.engine.base import (
-    DraftProbs,
+    Draft,
     Drafts,
     EngineError,
     EngineInfo,
     EngineStats,
     EngineStopped,
+    Extend,
     InvalidRequest,
+    Operation,
     TokenLogprob,
     Tokens,
     Verdict,
+    Verify,
 )
 from tandem.engine.core.sequence import Sequence as Log
 from tandem.engine.session import BaseSession
-from tandem.engine.validation import check_ids
+from tandem.engine.validation import check_ids, check_window
 from tandem.engine.vllm.views import FOREVER, REPLAYED
 
 if TYPE_CHECKING:
@@ -134,60 +137,53 @@ class VllmSession(BaseSession):
                 if tokens.finish is None:
                     yield tokens
         finally:
-            self._rest()
+            self._finish()
         yield tokens  # free already, whether or not the consumer asks on
 
-    async def verify(self, drafts: Sequence[int], probs: DraftProbs | None = None) -> Verdict:
-        """`probs` are not looked at: as point masses drafts are accepted less often, and no less faithfully."""
-        check_ids(drafts, self._info.vocab_size)
-        self._begin("verify")
+    async def _run(self, operation: Operation[Any]) -> Any:
+        match operation:
+            case Verify(drafts):
+                check_ids(drafts, self._info.vocab_size)
+                return await self._verify(drafts)
+            case Draft(position, ids, window):
+                check_window(window)
+                self._set(position, ids)
+                return await self._draft(window)
+            case Extend(position, ids):
+                self._set(position, ids)
+                return None
+        raise self._lacks(operation.name)
+
+    async def _verify(self, drafts: Sequence[int]) -> Verdict:
+        """Verify drafts as point masses, whatever their distributions: fewer are accepted, as faithfully."""
         log, before, accepted, own = self.log, len(self.log.tokens), 0, False
         drafts = drafts[: max(0, log.longest - log.output_len - 1)]  # the target's own token needs a place
-        try:
-            if log.sampling.forced and log.finish is None:
-                return await self._force(drafts)
-            while log.finish is None and not own:
-                ahead = self._ahead or await self._more(1, drafts[accepted:])
-                token = ahead[0]
-                self._keep([token])
-                own = accepted == len(drafts) or token != drafts[accepted]
-                accepted += not own
-        finally:
-            self._rest()
+        if log.sampling.forced and log.finish is None:
+            return await self._force(drafts)
+        while log.finish is None and not own:
+            ahead = self._ahead or await self._more(1, drafts[accepted:])
+            token = ahead[0]
+            self._keep([token])
+            own = accepted == len(drafts) or token != drafts[accepted]
+            accepted += not own
         counters = self._engine.counters
         counters.tokens_verified += len(drafts)
         counters.tokens_accepted += accepted
         return Verdict(accepted, log.tokens[before:], log.finish, self._scores(before))
 
-    async def draft(self, position: int, tokens: Sequence[int], window: int) -> Drafts:
-        if window < 0:
-            raise InvalidRequest(f"window must be 0 or more tokens, not {window}")
-        check_ids(tokens, self._info.vocab_size)
-        self._begin("draft")
-        try:
-            self._set(position, tokens)
-            log = self.log
-            if log.finish is not None:
-                return Drafts([])
-            window = min(window, log.longest - log.output_len)
-            ids: list[int] = []
-            while len(ids) < window and not (ids and log.ends_draft(ids[-1])):
-                ahead = self._ahead
-                if len(ahead) == len(ids):
-                    ahead = await self._more(window - len(ids))
-                ids.append(ahead[len(ids)])
-        finally:
-            self._rest()
+    async def _draft(self, window: int) -> Drafts:
+        log = self.log
+        if log.finish is not None:
+            return Drafts([])
+        window = min(window, log.longest - log.output_len)
+        ids: list[int] = []
+        while len(ids) < window and not (ids and log.ends_draft(ids[-1])):
+            ahead = self._ahead
+            if len(ahead) == len(ids):
+                ahead = await self._more(window - len(ids))
+            ids.append(ahead[len(ids)])
         self._engine.counters.tokens_drafted += len(ids)
         return Drafts(ids)
-
-    async def extend(self, position: int, tokens: Sequence[int]) -> None:
-        check_ids(tokens, self._info.vocab_size)
-        self._begin("extend")
-        try:
-            self._set(position, tokens)
-        finally:
-            self._rest()
 
     async def cancel(self) -> None:
         if self._end():
@@ -256,7 +252,8 @@ class VllmSession(BaseSession):
         return None if self._request is None else self._request.scores_of(start, len(self.log.tokens) - start)
 
     def _set(self, position: int, tokens: Sequence[int]) -> None:
-        """Set the output from `position` on. Raises InvalidRequest where it does not reach so far."""
+        """Set the output from `position` on. Raise InvalidRequest for tokens or a position that it cannot have."""
+        check_ids(tokens, self._info.vocab_size)
         log = self.log
         log.check_place(position, len(tokens))
         same = log.replace(position, list(tokens))
@@ -264,9 +261,9 @@ class VllmSession(BaseSession):
         if request is not None and request.tokens[same : len(log.tokens)] != log.tokens[same:]:
             self._give_up()
 
-    def _rest(self) -> None:
-        """The operation is over; vLLM need not go on."""
-        self._busy = False
+    def _finish(self) -> None:
+        """End an operation: vLLM need not go on."""
+        super()._finish()
         request = self._request
         if request is not None and self._ended is None and request.until == FOREVER:
             request.until = 0

@@ -4,8 +4,18 @@ time."""
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
+from typing import Any
 
-from tandem.engine.base import Drafts, EngineInfo, EngineStats, Sampling, Tokens
+from tandem.engine.base import (
+    Draft,
+    Drafts,
+    EngineInfo,
+    EngineStats,
+    Extend,
+    Operation,
+    Sampling,
+    Tokens,
+)
 from tandem.engine.session import BaseSession
 from tandem.simulator.engines.script import EOS, Script
 
@@ -51,16 +61,19 @@ class ScriptedSession(BaseSession):
                 if finish is not None:
                     return
         finally:
-            self._busy = False
+            self._finish()
 
-    async def draft(self, position: int, tokens: Sequence[int], window: int) -> Drafts:
-        position += len(tokens)
-        ids = self._script.draft(self._number, position, min(window, self._most - position))
-        self._length = position + len(ids)
-        return Drafts(ids)
-
-    async def extend(self, position: int, tokens: Sequence[int]) -> None:
-        self._length = position + len(tokens)
+    async def _run(self, operation: Operation[Any]) -> Any:
+        match operation:
+            case Draft(position, ids, window):
+                position += len(ids)
+                proposed = self._script.draft(self._number, position, min(window, self._most - position))
+                self._length = position + len(proposed)
+                return Drafts(proposed)
+            case Extend(position, ids):
+                self._length = position + len(ids)
+                return None
+        raise self._lacks(operation.name)
 
     async def cancel(self) -> None:
         self._end()

@@ -151,7 +151,7 @@ class Clients:
             job = self._job(request, mode, device)
             answer.number = job.id
             if here is not None:
-                await _crosses(here.uplink.there(request.prompt_tokens))
+                await _crosses(here.uplink.there(frame_bytes(request.prompt_tokens)))
             async with aclosing(world.executor(mode, device).run(job)) as deltas:
                 async for delta in deltas:
                     answer.stats, seen_s = delta.stats, loop.time()
@@ -174,7 +174,7 @@ class Clients:
         """
         if here.uplink.is_clear:
             return here.link.down.book(frame_bytes(tokens))
-        await _crosses(here.uplink.back(tokens))
+        await _crosses(here.uplink.back(frame_bytes(tokens)))
         return self._world.loop.time()
 
     def _job(self, request: Request, mode: str | None, device: int) -> Job:

@@ -15,19 +15,17 @@ from typing import Any
 from tandem.cluster.link.link import Link, Pipe
 from tandem.cluster.wire.wire import WireSettings
 from tandem.engine.base import (
-    DraftProbs,
-    Drafts,
     Engine,
     EngineError,
     EngineInfo,
     EngineStats,
     EngineStopped,
-    Forwarded,
+    Operation,
+    R,
     Sampling,
     Session,
     Tensor,
     Tokens,
-    Verdict,
 )
 from tandem.engine.core.stream import Stream
 
@@ -42,6 +40,12 @@ RESUME_S = (
 def frame_bytes(tokens: int) -> int:
     """Return the size of a frame with `tokens` token ids."""
     return HEADER_BYTES + TOKEN_BYTES * tokens
+
+
+def carried_bytes(said: object) -> int:
+    """Return the size of the frame of an operation or a result."""
+    hidden: Tensor | None = getattr(said, "hidden", None)
+    return frame_bytes(len(getattr(said, "ids", ()))) + (0 if hidden is None else hidden.data.nbytes)
 
 
 class Path:
@@ -148,23 +152,21 @@ class Path:
         """Remove a stream of replies."""
         self._streams.pop(stream, None)
 
-    def there(self, tokens: int = 0, hidden_bytes: int = 0) -> asyncio.Future[None]:
-        """Return a future, done when a frame of these tokens and bytes of hidden states reaches the engine; fails with
-        EngineStopped."""
-        return self._cross(self._there, tokens, hidden_bytes)
+    def there(self, size_bytes: int = HEADER_BYTES) -> asyncio.Future[None]:
+        """Send a frame to the engine. The future is done on its arrival; it fails with EngineStopped."""
+        return self._cross(self._there, size_bytes)
 
-    def back(self, tokens: int = 0, hidden_bytes: int = 0) -> asyncio.Future[None]:
-        """Return a future, done when such a frame reaches the caller; fails with EngineStopped."""
-        return self._cross(self._back, tokens, hidden_bytes)
+    def back(self, size_bytes: int = HEADER_BYTES) -> asyncio.Future[None]:
+        """Send a frame to the caller, as `there`."""
+        return self._cross(self._back, size_bytes)
 
-    def _cross(self, pipe: Pipe, tokens: int, hidden_bytes: int) -> asyncio.Future[None]:
+    def _cross(self, pipe: Pipe, size_bytes: int) -> asyncio.Future[None]:
         future: asyncio.Future[None] = asyncio.Future(loop=self._loop)
         if self._cut:
             future.set_exception(EngineStopped("there is no connection"))
         else:
             self._waiting[future] = None
-            size = HEADER_BYTES + TOKEN_BYTES * tokens + hidden_bytes
-            self._carry(pipe, size, partial(self._arrived, future))
+            self._carry(pipe, size_bytes, partial(self._arrived, future))
         return future
 
     def _arrived(self, future: asyncio.Future[None]) -> None:
@@ -191,7 +193,7 @@ class LinkedEngine:
 
     async def open(self, prompt: Sequence[int], sampling: Sampling, log: Sequence[int] = ()) -> LinkedSession:
         path = self._path
-        await path.there(len(prompt) + len(log))
+        await path.there(frame_bytes(len(prompt) + len(log)))
         session = await self._engine.open(prompt, sampling, log)
         path.opened(session)
         try:
@@ -211,7 +213,7 @@ class LinkedEngine:
         """Do nothing: the engine belongs to the other end."""
 
 
-class LinkedSession:
+class LinkedSession(Session):
     """A session at the other end of a path."""
 
     __slots__ = ("_path", "_session", "_stopping")
@@ -237,9 +239,9 @@ class LinkedSession:
         pump.cancel()
         self._stopping = pump
 
-    async def _there(self, tokens: int = 0, hidden_bytes: int = 0) -> None:
+    async def _there(self, size_bytes: int = HEADER_BYTES) -> None:
         """Carry a call to the engine, and wait until an operation stopped before it has ended."""
-        await self._path.there(tokens, hidden_bytes)
+        await self._path.there(size_bytes)
         if self._stopping is not None:
             await asyncio.wait((self._stopping,))
             self._stopping = None
@@ -254,27 +256,10 @@ class LinkedSession:
         except Exception as error:
             path.reply(_put(stream, error))
 
-    async def verify(self, drafts: Sequence[int], probs: DraftProbs | None = None) -> Verdict:
-        await self._there(len(drafts))
-        verdict = await self._session.verify(drafts, probs)
-        await self._path.back(len(verdict.ids))
-        return verdict
-
-    async def draft(self, position: int, tokens: Sequence[int], window: int) -> Drafts:
-        await self._there(len(tokens))
-        draft = await self._session.draft(position, tokens, window)
-        await self._path.back(len(draft.ids))
-        return draft
-
-    async def extend(self, position: int, tokens: Sequence[int]) -> None:
-        await self._there(len(tokens))
-        await self._session.extend(position, tokens)
-        await self._path.back()
-
-    async def forward(self, position: int, hidden: Tensor, wanted: int) -> Forwarded:
-        await self._there(hidden_bytes=hidden.data.nbytes)
-        result = await self._session.forward(position, hidden, wanted)
-        await self._path.back(hidden_bytes=result.hidden.data.nbytes)
+    async def call(self, operation: Operation[R]) -> R:
+        await self._there(carried_bytes(operation))
+        result = await self._session.call(operation)
+        await self._path.back(carried_bytes(result))
         return result
 
     async def cancel(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tandem.cluster.devices.record import DeviceRecord
 from tandem.deployments.access.accounts import Accounts
@@ -20,17 +20,14 @@ from tandem.deployments.routing.assigner import Assigner
 from tandem.deployments.routing.directory import Snapshot
 from tandem.deployments.routing.routing import Routing
 from tandem.engine.base import (
-    DraftProbs,
-    Drafts,
     Engine,
     EngineStats,
     EngineStopped,
-    Forwarded,
+    Operation,
+    R,
     Sampling,
     Session,
-    Tensor,
     Tokens,
-    Verdict,
 )
 from tandem.engine.config import Given, Strict
 from tandem.engine.null_engine import NullEngine
@@ -80,27 +77,18 @@ class Failing:
         return getattr(self.engine, name)
 
 
-@dataclass
-class _FailingSession:
-    engine: Failing
-    session: Session
+class _FailingSession(Session):
+    def __init__(self, engine: Failing, session: Session) -> None:
+        self.engine, self.session = engine, session
 
     async def generate(self) -> AsyncGenerator[Tokens, None]:
         async for tokens in self.session.generate():
             self.engine.step("generate")
             yield tokens
 
-    async def verify(self, drafts: Sequence[int], probs: DraftProbs | None = None) -> Verdict:
-        self.engine.step("verify")
-        return await self.session.verify(drafts, probs)
-
-    async def draft(self, position: int, tokens: Sequence[int], window: int) -> Drafts:
-        self.engine.step("draft")
-        return await self.session.draft(position, tokens, window)
-
-    async def forward(self, position: int, hidden: Tensor, wanted: int) -> Forwarded:
-        self.engine.step("forward")
-        return await self.session.forward(position, hidden, wanted)
+    async def call(self, operation: Operation[R]) -> R:
+        self.engine.step(operation.name)
+        return await self.session.call(operation)
 
     async def cancel(self) -> None:
         self.engine.step("cancel")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from itertools import pairwise
 
 import pytest
@@ -11,7 +11,7 @@ import pytest
 from tandem.deployments.config.settings import AccountSettings
 from tandem.deployments.request.job import Delta, Job, JobStats
 from tandem.deployments.request.timeouts import Limits, Timeouts
-from tandem.engine.base import Drafts, EngineStopped, NoCapacity, Sampling, Tokens
+from tandem.engine.base import Draft, Drafts, EngineStopped, NoCapacity, Sampling, Tokens
 from tandem.engine.null_engine import NullEngine, NullSession
 from tandem.policies.race.dispatch import SERVER_ONLY
 from tandem.policies.race.migration import NeverMigrate
@@ -38,9 +38,9 @@ class Pausing(NullEngine):
                 if len(self.output) == self._engine.after:
                     await asyncio.sleep(self._engine.pause_s)
 
-        async def draft(self, position: int, tokens: Sequence[int], window: int) -> Drafts:
-            draft = await super().draft(position, tokens, window)
-            if position + len(tokens) >= self._engine.after:
+        async def _draft(self, operation: Draft) -> Drafts:
+            draft = await super()._draft(operation)
+            if operation.position + len(operation.ids) >= self._engine.after:
                 await asyncio.sleep(self._engine.pause_s)
             return draft
 

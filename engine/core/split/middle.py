@@ -8,14 +8,14 @@ numbers, so a session never finds blocks of another session, nor of its own roll
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
 from itertools import count
 from typing import Any
 
 import numpy as np
 
-from tandem.engine.base import EngineInfo, Forwarded, InvalidRequest, Sampling, Tensor
+from tandem.engine.base import EngineInfo, Forward, Forwarded, InvalidRequest, Operation, Sampling
 from tandem.engine.core.engine import CoreEngine, CoreSession, Driver, Receive
 from tandem.engine.core.sequence import Sequence as CoreSequence
 from tandem.engine.core.split.rows import Rows
@@ -97,13 +97,21 @@ class MiddleSession(CoreSession):
     _engine: MiddleEngine
     _sequence: MiddleSequence
 
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._turn = asyncio.Lock()
+
     @property
     def engine(self) -> MiddleEngine:
         """The session's engine."""
         return self._engine
 
-    async def forward(self, position: int, hidden: Tensor, wanted: int) -> Forwarded:
-        return await through([self], position, hidden, wanted)
+    def _run(self, operation: Operation[Any]) -> Awaitable[Any]:
+        if isinstance(operation, Forward):
+            return through([self], operation)
+        if operation.taken_in:
+            raise InvalidRequest(f"{self._engine.info.model} takes hidden states, no tokens")
+        return super()._run(operation)
 
     async def compute(
         self, position: int, given: Callable[[], np.ndarray], judged: int, returned: int
@@ -124,27 +132,21 @@ class MiddleSession(CoreSession):
                 self._sequence.hear(position + len(rows) - judged + 1, self._core.clock())
             self._core.assign(self._sequence, ForwardTask(returned, deliver))
 
-        async with self._forwards:
-            computed: Computed = await self._operation("forward", run)
+        async with self._turn:
+            computed: Computed = await self._ask(run)
         return computed
 
-    async def extend(self, position: int, tokens: Sequence[int]) -> None:
-        """Roll back; tokens are refused."""
-        if tokens:
-            raise InvalidRequest(f"{self._engine.info.model} takes hidden states, no tokens")
-        await super().extend(position, ())
 
-
-async def through(stages: Sequence[MiddleSession], position: int, hidden: Tensor, wanted: int) -> Forwarded:
-    """Run hidden states through all stages, as `Session.forward`; the next call follows in the stage that this one
-    leaves. Between stages, hidden states are not encoded for the wire."""
-    loop = asyncio.get_running_loop()
+async def through(stages: Sequence[MiddleSession], operation: Forward) -> Forwarded:
+    """Run hidden states through all stages; the next operation follows in the stage that this one leaves. Between
+    stages, hidden states are not encoded for the wire."""
+    loop, hidden = asyncio.get_running_loop(), operation.hidden
     began_s, batch_s = loop.time(), 0.0
     first = stages[0].engine
     given = partial(first.codec.unpack, hidden, first.split.hidden)
     for stage in stages:
-        returned = wanted if stage is stages[-1] else hidden.shape[0]
-        computed = await stage.compute(position, given, wanted, returned)
+        returned = operation.wanted if stage is stages[-1] else hidden.shape[0]
+        computed = await stage.compute(operation.position, given, operation.wanted, returned)
         batch_s += computed.batch_s
         given = partial(np.asarray, computed.rows)
     kind: Kind = hidden.dtype  # type: ignore[assignment]  # unpack has checked it

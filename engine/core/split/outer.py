@@ -14,7 +14,7 @@ import numpy as np
 
 from tandem.engine.base import EngineInfo, InvalidRequest, Sampling, Tensor, Verdict
 from tandem.engine.config import EngineConfig
-from tandem.engine.core.engine import CoreEngine, CoreSession, Driver, Receive
+from tandem.engine.core.engine import CoreEngine, CoreSession, Driver, Receive, Run
 from tandem.engine.core.runner import Outcome, Runner, Work
 from tandem.engine.core.sequence import Sequence as CoreSequence
 from tandem.engine.core.split.rows import Rows
@@ -387,6 +387,13 @@ class OuterSession(CoreSession):
             deliver(None)
 
         await self._operation("rewind", run)
+
+    async def _operation(self, name: str, run: Run) -> Any:
+        self._begin(name)
+        try:
+            return await self._ask(run)
+        finally:
+            self._finish()
 
     def _packed(self, rows: np.ndarray) -> Tensor:
         return self._engine.codec.pack(rows, self._engine.kind)

@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from itertools import pairwise
+from typing import Any
 
 import msgspec
 
-from tandem.engine.base import EngineInfo, EngineStats, Forwarded, Sampling, Tensor, Tokens
+from tandem.engine.base import EngineInfo, EngineStats, Forward, Operation, Sampling, Tokens
 from tandem.engine.core.split.middle import MiddleEngine, MiddleSession, through
 from tandem.engine.session import BaseSession
 
@@ -87,14 +88,12 @@ class PipelineSession(BaseSession):
     def generate(self) -> AsyncGenerator[Tokens, None]:
         return self._stages[0].generate()  # which refuses
 
-    async def forward(self, position: int, hidden: Tensor, wanted: int) -> Forwarded:
-        if self._ended is not None:
-            raise self._refusal("forward")
-        return await through(self._stages, position, hidden, wanted)
-
-    async def extend(self, position: int, tokens: Sequence[int]) -> None:
+    async def _run(self, operation: Operation[Any]) -> Any:
+        if isinstance(operation, Forward):
+            return await through(self._stages, operation)
         for stage in self._stages:
-            await stage.extend(position, tokens)
+            await stage.call(operation)
+        return None
 
     async def cancel(self) -> None:
         if not self._end():

@@ -17,6 +17,7 @@ from tandem.cluster.devices.device import BLOCK, Device, shared_prefix
 from tandem.cluster.devices.profile import DeviceProfile, load_profile
 from tandem.engine.base import (
     EngineStopped,
+    Forward,
     Forwarded,
     NoCapacity,
     Sampling,
@@ -155,8 +156,8 @@ async def test_verifies_as_a_short_prefill() -> None:
 
 class Middle(NullEngine):
     class Session(NullSession):
-        async def forward(self, position: int, hidden: Tensor, wanted: int) -> Forwarded:
-            return Forwarded(hidden, 30, 0.02)
+        async def _forward(self, operation: Forward) -> Forwarded:
+            return Forwarded(operation.hidden, 30, 0.02)
 
     session_class = Session
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import weakref
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
@@ -20,15 +20,16 @@ from tandem.cluster.wire.listener import Endpoint, dial_in, serve_engines
 from tandem.cluster.wire.peers import Peers
 from tandem.cluster.wire.wire import WireSettings
 from tandem.engine.base import (
-    DraftProbs,
     EngineError,
     EngineStopped,
+    Forward,
     Forwarded,
     Sampling,
     SessionCancelled,
     Tensor,
     Tokens,
     Verdict,
+    Verify,
 )
 from tandem.engine.null_engine import NullEngine, NullSession
 
@@ -38,7 +39,7 @@ LONG = Sampling(max_tokens=10**6)
 class HeldSession(NullSession):
     """Verifications wait until they are let go."""
 
-    async def verify(self, drafts: Sequence[int], probs: DraftProbs | None = None) -> Verdict:
+    async def _verify(self, operation: Verify) -> Verdict:
         held = self._engine
         assert isinstance(held, Held)
         held.entered.set()
@@ -46,7 +47,7 @@ class HeldSession(NullSession):
             await held.go.wait()
         finally:
             held.left += 1
-        return await super().verify(drafts, probs)
+        return await super()._verify(operation)
 
 
 class Held(NullEngine):
@@ -124,13 +125,11 @@ async def test_an_operation_follows_the_one_that_was_given_up() -> None:
     """The abandoned operation may take a while to end; the next one waits for it instead of being refused."""
 
     class Slow(HeldSession):
-        async def verify(self, drafts: Sequence[int], probs: DraftProbs | None = None) -> Verdict:
+        async def _verify(self, operation: Verify) -> Verdict:
             try:
-                return await super().verify(drafts, probs)
+                return await super()._verify(operation)
             except asyncio.CancelledError:
-                self._busy = True
                 await asyncio.sleep(0.01)
-                self._busy = False
                 raise
 
     engine = Held()
@@ -237,7 +236,7 @@ async def test_no_answer_in_time() -> None:
 
 async def test_a_bug_of_the_engine_stays_there(caplog: pytest.LogCaptureFixture) -> None:
     class Buggy(NullSession):
-        async def verify(self, *args: object) -> Verdict:
+        async def _verify(self, operation: Verify) -> Verdict:
             raise ZeroDivisionError("secret details")
 
     engine = NullEngine()
@@ -253,8 +252,9 @@ async def test_a_bug_of_the_engine_stays_there(caplog: pytest.LogCaptureFixture)
 
 async def test_hidden_states() -> None:
     class Doubling(NullSession):
-        async def forward(self, position: int, hidden: Tensor, wanted: int) -> Forwarded:
-            return Forwarded(Tensor.of(hidden.numpy()[-wanted:] * 2 + position), 77, 0.5)
+        async def _forward(self, operation: Forward) -> Forwarded:
+            rows = operation.hidden.numpy()[-operation.wanted :]
+            return Forwarded(Tensor.of(rows * 2 + operation.position), 77, 0.5)
 
     class Middle(NullEngine):
         session_class = Doubling

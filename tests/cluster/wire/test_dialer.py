@@ -24,7 +24,7 @@ from tandem.cluster.wire.listener import dial_in, serve_engines
 from tandem.cluster.wire.resume_buffer import ACK_BYTES
 from tandem.cluster.wire.tls import contexts
 from tandem.cluster.wire.wire import WireSettings
-from tandem.engine.base import EngineStopped, Forwarded, Sampling, Tensor
+from tandem.engine.base import EngineStopped, Forward, Forwarded, Sampling, Tensor
 from tandem.engine.null_engine import NullEngine, NullSession
 from tests.cluster.certificate import make_certificate
 from tests.cluster.proxy import Cut, Proxy, proxy_to
@@ -37,8 +37,8 @@ TOKENS = 4000
 
 
 class Doubled(NullSession):
-    async def forward(self, position: int, hidden: Tensor, wanted: int) -> Forwarded:
-        return Forwarded(Tensor.of(hidden.numpy() * 2 + position))
+    async def _forward(self, operation: Forward) -> Forwarded:
+        return Forwarded(Tensor.of(operation.hidden.numpy() * 2 + operation.position))
 
 
 class Middle(NullEngine):

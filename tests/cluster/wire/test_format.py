@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 
 import msgspec
 import numpy as np
@@ -12,9 +12,11 @@ from tandem.cluster.wire.client import Connection, connect
 from tandem.cluster.wire.listener import serve_engines
 from tandem.engine.base import (
     CAPABILITIES,
+    Draft,
     DraftProbs,
     Drafts,
     EngineStats,
+    Forward,
     Forwarded,
     InvalidRequest,
     NoCapacity,
@@ -23,6 +25,7 @@ from tandem.engine.base import (
     TokenLogprob,
     Tokens,
     Verdict,
+    Verify,
 )
 from tandem.engine.null_engine import NullEngine, NullSession
 
@@ -36,14 +39,14 @@ class Scripted(NullSession):
         yield Tokens([9, 70_000], None, SCORES)
         yield Tokens([2], "stop")
 
-    async def verify(self, drafts: Sequence[int], probs: DraftProbs | None = None) -> Verdict:
-        return Verdict(len(drafts), [*drafts, 2], "stop", SCORES)
+    async def _verify(self, operation: Verify) -> Verdict:
+        return Verdict(len(operation.ids), [*operation.ids, 2], "stop", SCORES)
 
-    async def draft(self, position: int, tokens: Sequence[int], window: int) -> Drafts:
-        return Drafts([window] * 2, PROBS, 0.125)
+    async def _draft(self, operation: Draft) -> Drafts:
+        return Drafts([operation.window] * 2, PROBS, 0.125)
 
-    async def forward(self, position: int, hidden: Tensor, wanted: int) -> Forwarded:
-        return Forwarded(Tensor.of(hidden.numpy()[-wanted:]), 40, 0.25)
+    async def _forward(self, operation: Forward) -> Forwarded:
+        return Forwarded(Tensor.of(operation.hidden.numpy()[-operation.wanted :]), 40, 0.25)
 
 
 class ScriptedEngine(NullEngine):

@@ -19,7 +19,7 @@ from tandem.deployments.request.assignment import Assignment, EndpointInfo
 from tandem.deployments.request.job import Job, JobStats
 from tandem.deployments.request.session import EndpointSessions, RequestContext
 from tandem.deployments.request.tokenlog import Origin, TokenLog
-from tandem.engine.base import Drafts, Engine, Sampling
+from tandem.engine.base import Draft, Drafts, Engine, Sampling
 from tandem.engine.null_engine import NullEngine, NullSession
 from tandem.policies.speculation.history import PairHistory
 from tandem.policies.speculation.window import StaticWindow, WindowPolicy, WindowState
@@ -137,8 +137,8 @@ class Scripted(NullEngine):
         self.script, self.at = script, 0
 
     class session_class(NullSession):
-        async def draft(self, position: int, tokens: Sequence[int], window: int) -> Drafts:
-            draft, engine = await super().draft(position, tokens, window), self._engine
+        async def _draft(self, operation: Draft) -> Drafts:
+            draft, engine = await super()._draft(operation), self._engine
             for n, token in enumerate(draft.ids):
                 engine.at += 1
                 if engine.script[engine.at % len(engine.script)]:
@@ -224,9 +224,9 @@ async def test_fused_rounds_leave_the_device_alone_and_it_takes_up_again() -> No
             self.name = name
 
         class session_class(NullSession):
-            async def draft(self, position: int, tokens: Sequence[int], window: int) -> Drafts:
-                asked.append((self._engine.name, position, len(tokens)))
-                return await super().draft(position, tokens, window)
+            async def _draft(self, operation: Draft) -> Drafts:
+                asked.append((self._engine.name, operation.position, len(operation.ids)))
+                return await super()._draft(operation)
 
     pair = PairHistory(Script([3, 1, 1, 3]))
     engines = speculation(Noting("device"), Noting("cloud"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
+from typing import Any
 
 import msgspec
 import pytest
@@ -13,7 +14,18 @@ from tandem.deployments.request.assignment import Assignment, EndpointInfo, Endp
 from tandem.deployments.request.job import Job, JobStats
 from tandem.deployments.request.session import EndpointSessions, RequestContext
 from tandem.deployments.request.tokenlog import TokenLog
-from tandem.engine.base import Engine, EngineStopped, Sampling, Session, TokenLogprob, Tokens, Verdict
+from tandem.engine.base import (
+    Engine,
+    EngineStopped,
+    Extend,
+    Operation,
+    Sampling,
+    Session,
+    TokenLogprob,
+    Tokens,
+    Verdict,
+    Verify,
+)
 from tandem.engine.config import Strict
 from tandem.engine.null_engine import NullEngine
 from tests.deployments.faults import reference
@@ -43,18 +55,21 @@ class Forced(Session):
     def __init__(self, engine: Scoring) -> None:
         self._engine, self._given = engine, 0
 
-    async def verify(self, drafts: Sequence[int], probs: object = None) -> Verdict:
+    async def call(self, operation: Operation[Any]) -> Any:
+        if isinstance(operation, Extend):
+            assert operation == Extend(self._given, ()), "the token of its own is taken back"
+            return None
+        assert isinstance(operation, Verify)
         if not self._engine.left:
             raise EngineStopped("pulled the plug")
         self._engine.left -= 1
+        drafts = operation.ids
         assert len(drafts) <= SCORED_AT_ONCE
         self._given += len(drafts)
         return Verdict(len(drafts), [*drafts, 3], None, [TokenLogprob(-float(t)) for t in (*drafts, 3)])
 
-    async def extend(self, position: int, tokens: Sequence[int]) -> None:
-        assert (position, tokens) == (self._given, ()), "the token of its own is taken back"
-
-    async def cancel(self) -> None: ...
+    async def cancel(self) -> None:
+        """Do nothing."""
 
     def generate(self) -> AsyncGenerator[Tokens, None]:
         raise AssertionError("a forced session decodes nothing")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +18,7 @@ from tandem.deployments.modes.executor import Executor
 from tandem.deployments.modes.split import PromptLeft, SplitSettings, Splitting
 from tandem.deployments.request.job import Delta, Job, JobStats
 from tandem.deployments.request.timeouts import Limits, Timeouts
-from tandem.engine.base import Engine, Forwarded, NoCapacity, Sampling, Session, Tensor
+from tandem.engine.base import Engine, Forward, NoCapacity, Operation, R, Sampling, Session, Tokens
 from tandem.engine.config import EngineConfig, Given
 from tandem.engine.null_engine import NullEngine
 from tandem.engine.split.base import SplitMismatch
@@ -243,15 +243,19 @@ class Before:
     async def open(self, prompt: Sequence[int], sampling: Sampling, log: Sequence[int] = ()) -> Session:
         before, session = self.before, await self.engine.open(prompt, sampling, log)
 
-        class Waiting:
-            async def forward(self, position: int, hidden: Tensor, wanted: int) -> Forwarded:
-                await before(wanted)
-                return await session.forward(position, hidden, wanted)
+        class Waiting(Session):
+            def generate(self) -> AsyncGenerator[Tokens, None]:
+                return session.generate()
+
+            async def call(self, operation: Operation[R]) -> R:
+                if isinstance(operation, Forward):
+                    await before(operation.wanted)
+                return await session.call(operation)
 
             async def cancel(self) -> None:
                 await session.cancel()
 
-        return Waiting()  # type: ignore[return-value]
+        return Waiting()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.engine, name)

@@ -16,6 +16,7 @@ from tandem.deployments.request.timeouts import Timeouts
 from tandem.engine.base import (
     Engine,
     EngineStopped,
+    Forward,
     Forwarded,
     InvalidRequest,
     NoCapacity,
@@ -145,10 +146,10 @@ class Holding(NullEngine):
         self.let = asyncio.Event()
 
     class session_class(NullSession):
-        async def forward(self, position: int, hidden: Tensor, wanted: int) -> Forwarded:
-            self._engine.started.append(position)
+        async def _forward(self, operation: Forward) -> Forwarded:
+            self._engine.started.append(operation.position)
             await self._engine.let.wait()
-            return Forwarded(hidden, hidden.shape[0], 0.5)
+            return await super()._forward(operation)
 
 
 STATES = Tensor.of(np.zeros((3, 4), np.float32))

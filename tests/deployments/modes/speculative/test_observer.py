@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 
 import pytest
 
@@ -13,7 +12,7 @@ from tandem.cluster.link.link import Link, LinkProfile
 from tandem.deployments.modes.speculative import observer
 from tandem.deployments.modes.speculative.mode import Speculation, SpeculativeMode
 from tandem.deployments.request.job import Job, JobStats
-from tandem.engine.base import DraftProbs, Drafts, Engine, EngineStats, EngineStopped, Sampling, Verdict
+from tandem.engine.base import Draft, Drafts, Engine, EngineStats, EngineStopped, Sampling, Verdict, Verify
 from tandem.engine.null_engine import NullEngine, NullSession
 from tandem.policies.speculation.history import PairHistory
 from tandem.simulator.world.network import LinkedEngine, Path
@@ -49,10 +48,10 @@ class Patient(NullEngine):
         self.event = event
 
     class session_class(NullSession):
-        async def verify(self, drafts: Sequence[int], probs: DraftProbs | None = None) -> Verdict:
+        async def _verify(self, operation: Verify) -> Verdict:
             if self.output:
                 await asyncio.wait_for(self._engine.event.wait(), 20)
-            return await super().verify(drafts, probs)
+            return await super()._verify(operation)
 
 
 async def answer(
@@ -114,8 +113,8 @@ class Drafting(NullEngine):
         self.seconds = seconds
 
     class session_class(NullSession):
-        async def draft(self, position: int, tokens: Sequence[int], window: int) -> Drafts:
-            draft = await super().draft(position, tokens, window)
+        async def _draft(self, operation: Draft) -> Drafts:
+            draft = await super()._draft(operation)
             await asyncio.sleep(self._engine.seconds)  # it is what is measured
             return draft
 

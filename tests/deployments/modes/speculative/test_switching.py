@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from contextlib import aclosing
 
 import pytest
 
 from tandem.deployments.modes.speculative.mode import Speculation
 from tandem.deployments.request.job import Job
-from tandem.engine.base import DraftProbs, Drafts, EngineStats, NoCapacity, Sampling, Verdict
+from tandem.engine.base import Draft, Drafts, EngineStats, NoCapacity, Sampling, Verdict, Verify
 from tandem.engine.null_engine import NullEngine, NullSession
 from tests.deployments.faults import PROMPT, Failing, World, reference
 from tests.deployments.modes.test_executor import answer, left_open
@@ -132,9 +131,9 @@ class Recording(NullEngine):
         self.verified: set[NullSession] = set()
 
     class session_class(NullSession):
-        async def verify(self, drafts: Sequence[int], probs: DraftProbs | None = None) -> Verdict:
+        async def _verify(self, operation: Verify) -> Verdict:
             self._engine.verified.add(self)
-            return await super().verify(drafts, probs)
+            return await super()._verify(operation)
 
 
 class Holding(NullEngine):
@@ -145,13 +144,13 @@ class Holding(NullEngine):
         self.reached, self.left = asyncio.Event(), after
 
     class session_class(NullSession):
-        async def draft(self, position: int, tokens: Sequence[int], window: int) -> Drafts:
+        async def _draft(self, operation: Draft) -> Drafts:
             engine = self._engine
             if engine.left == 0:
                 engine.reached.set()
                 await asyncio.Event().wait()
             engine.left -= 1
-            return await super().draft(position, tokens, window)
+            return await super()._draft(operation)
 
 
 async def _helpers(world: World) -> list[EngineStats]:
