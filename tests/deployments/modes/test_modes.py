@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 
 import msgspec
 import pytest
@@ -36,10 +37,12 @@ async def answer(
     log: TokenLog | None = None,
     pair: PairHistory | None = None,
     batch_limit: int = 0,
+    target_rtt_s: float = 0.0,
 ) -> tuple[TokenLog, str, JobStats]:
     """Run a mode to its end with these engines by role, entering every delta into the log as the executor does.
 
     pair: in place of the one that the mode would make.
+    target_rtt_s: of the link to the target, as configured.
     """
 
     async def dial(endpoint: EndpointInfo) -> Engine:
@@ -47,6 +50,8 @@ async def answer(
 
     log, stats = log or TokenLog(), JobStats()
     there = {role: EndpointInfo(role, role, role, device=role == "device") for role in engines}
+    if "target" in there:
+        there["target"] = replace(there["target"], rtt_s=target_rtt_s)
     settings = with_window(lambda: window or StaticWindow()) if mode is SpeculativeMode else mode.settings()
     made = mode(settings, Services())
     history = pair or PairHistory(window or StaticWindow())

@@ -126,6 +126,17 @@ async def test_the_first_token_wins_and_the_other_one_stops():
     assert (stats.used.device_in, stats.used.device_out) == (len(PROMPT), 24)
 
 
+async def test_the_account_learns_how_long_a_stopped_server_was_waited_for():
+    """Otherwise only fast answers would count, and the server look faster than it is."""
+    device = Gate(opened=False)
+    with patch.object(Race, "stopped", autospec=True) as stopped:
+        asyncio.get_running_loop().call_later(0.5, device.gate.set)
+        _, origins, _ = await answer(race(Gate(opened=False), device), job())
+    assert set(origins) == {Origin.DEVICE}
+    told = [(call.args[1], call.args[2]) for call in stopped.call_args_list]
+    assert told == [(Side.SERVER, pytest.approx(0.5))] * 2, "by the run, and then by the router"
+
+
 @pytest.mark.parametrize(("start", "origin"), [(SERVER_ONLY, Origin.CLOUD), (DEVICE_ONLY, Origin.DEVICE)])
 async def test_who_is_not_to_start_does_not(start: Start, origin: Origin):
     server, device = Gate(), Gate()

@@ -55,11 +55,18 @@ class Patient(NullEngine):
 
 
 async def answer(
-    target: Engine, device: Engine, pair: PairHistory, tokens: int = 30, window: int | None = None
+    target: Engine,
+    device: Engine,
+    pair: PairHistory,
+    tokens: int = 30,
+    window: int | None = None,
+    target_rtt_s: float = 0.0,
 ) -> JobStats:
     engines = {"target": target, "device": device}
     wanted = Job(7, PROMPT, Sampling(max_tokens=tokens), window=window)
-    log, _, stats = await test_modes.answer(SpeculativeMode, engines, wanted, pair=pair, batch_limit=2)
+    log, _, stats = await test_modes.answer(
+        SpeculativeMode, engines, wanted, pair=pair, batch_limit=2, target_rtt_s=target_rtt_s
+    )
     assert log.ids == reference(PROMPT, tokens)
     return stats
 
@@ -103,6 +110,32 @@ async def test_a_drafts_time_is_told_from_the_links_when_that_has_just_changed(
     assert draft_s == pytest.approx([0.02] * len(draft_s)), (
         "in no round was that taken for the drafter's time"
     )
+
+
+@in_virtual_time
+async def test_the_targets_time_is_without_its_link() -> None:
+    pair = Told([4])
+    verify_s: list[float] = []
+    pair.note = lambda *round: verify_s.append(round[3])  # type: ignore[method-assign]
+    cloud = LinkedEngine(
+        Verifying(0.05), Path.to_cloud(asyncio.get_running_loop(), Link(LinkProfile(rtt_s=0.3)))
+    )
+    await answer(cloud, NullEngine(), pair, target_rtt_s=0.3)
+    assert verify_s == pytest.approx([0.05] * len(verify_s), abs=0.01)
+    assert verify_s
+
+
+class Verifying(NullEngine):
+    """Takes its time over a verdict."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self.seconds = seconds
+
+    class session_class(NullSession):
+        async def _verify(self, operation: Verify) -> Verdict:
+            await asyncio.sleep(self._engine.seconds)
+            return await super()._verify(operation)
 
 
 class Drafting(NullEngine):
