@@ -154,7 +154,8 @@ class NullBackend:
         return self.routing.statement(key)
 
     async def settle(self, key: str, changes: Mapping[str, Any]) -> Statement:
-        return await self.treasury.settle(key, changes)
+        await self.treasury.settle(key, changes)
+        return self.routing.statement(key)
 
     async def keys(self) -> list[Key]:
         return self.treasury.keys()
