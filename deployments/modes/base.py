@@ -189,7 +189,8 @@ class Mode(ABC):
     name: by which clients ask for it.
     roles: the endpoints it needs.
     settings: what both of its parts are told.
-    section: the key of those in an application's settings; "": they are among its own.
+    options: fields that it adds to a request's `tandem` object; `Job.asked` has them.
+    section: the key of `settings` in an application's; "": they are among its own.
     router: its part at the router.
     figures: the kind of figures it adds to an answer's.
     briefing: the type of what its router's part briefs requests with; None: nothing.
@@ -202,6 +203,7 @@ class Mode(ABC):
     name: ClassVar[str]
     roles: ClassVar[tuple[Role, ...]]
     settings: ClassVar[type[Strict]] = Strict
+    options: ClassVar[type[Strict]] = Strict
     section: ClassVar[str] = ""
     router: ClassVar[type[RouterPart[Any]]] = RouterPart
     figures: ClassVar[type[Figures]] = Figures

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from itertools import chain
-from typing import ClassVar, Self
+from typing import ClassVar, Self, TypeVar
 
 from pydantic import ConfigDict
 
@@ -14,8 +14,11 @@ from tandem.deployments.request.assignment import Prices
 from tandem.deployments.request.bill import Bill
 from tandem.deployments.request.tokenlog import Origin
 from tandem.engine.base import EngineError, Sampling, TokenLogprob
+from tandem.engine.config import Strict
 from tandem.engine.sketch.base import Question
 from tandem.policies.cost import Used
+
+S = TypeVar("S", bound=Strict)
 
 
 class UnknownMode(EngineError):
@@ -35,14 +38,13 @@ class Job:
     """Request of a client, in tokens.
 
     id: unique id, 63 random bits.
-    mode, device, window: the client's wishes, `device` a name or several to pick from; None leaves it to the policies.
+    mode, device: the client's wishes, `device` a name or several to pick from; None leaves it to the policies.
     account: account that pays.
     budget, exchange_rate: of this request; None for the account's.
     modes, devices: names that the account may use; None for all.
     scored: whether to compute log-probabilities of the prompt's tokens, too.
     question: the prompt as text, for modes that prompt differently; None if there are none.
-    min_quality: least quality of an expansion, relative to the target's own answer, 0 to 1.
-    show_sketch: whether to begin the answer with the sketch that it is made from.
+    options: the client's wishes for modes, as `Mode.options` has them; modes that are missing have their defaults.
     """
 
     id: int
@@ -50,7 +52,6 @@ class Job:
     sampling: Sampling
     mode: str | None = None
     device: str | tuple[str, ...] | None = None
-    window: int | None = None
     account: str = ""
     budget: float | None = None
     exchange_rate: float | None = None
@@ -58,8 +59,11 @@ class Job:
     devices: tuple[str, ...] | None = None
     scored: bool = False
     question: Question | None = None
-    min_quality: float = 0.0
-    show_sketch: bool = False
+    options: tuple[Strict, ...] = ()
+
+    def asked(self, kind: type[S]) -> S:
+        """Return the options of that kind, the defaults if there are none."""
+        return next((each for each in self.options if isinstance(each, kind)), kind())
 
 
 @dataclass(slots=True)

@@ -23,6 +23,7 @@ from tandem.deployments.access.keys import Caller
 from tandem.deployments.admission.controller import Entry
 from tandem.deployments.modes import MODES
 from tandem.deployments.modes.cloud import CloudMode
+from tandem.deployments.modes.sections import options_of
 from tandem.deployments.request.job import Job, UnknownMode
 from tandem.engine.base import Sampling
 from tandem.engine.sketch.base import Question
@@ -124,15 +125,13 @@ def _wishes(request: ChatRequest | CompletionRequest, caller: Caller) -> Job:
         sampling=Sampling(),
         mode=mode,
         device=device,
-        window=asked.window,
         account=caller.account,
         budget=budget,
         exchange_rate=rate,
         modes=terms.modes,
         devices=terms.devices,
         scored=scored,
-        min_quality=asked.min_quality,
-        show_sketch=asked.show_sketch,
+        options=options_of(asked),
     )
 
 

@@ -13,7 +13,9 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from tandem.deployments.docstrings import describe
+from tandem.deployments.modes import MODES
 from tandem.deployments.modes.cloud import CloudMode
+from tandem.deployments.modes.sections import with_options
 from tandem.engine.base import Sampling
 
 # Fields that do not change the answer; they are accepted and ignored.
@@ -167,18 +169,17 @@ class StreamOptions(Strict):
 DeviceName = Annotated[str, Field(min_length=1, max_length=128)]
 
 
+@with_options(MODES.values())
 class TandemOptions(Strict):
-    """Options for sharing the work between edge and cloud; the server's policies decide what is left out.
+    """Options for sharing the work between edge and cloud; the server's policies decide what is left out. The modes add
+    theirs.
 
     mode: one of `deployments.modes.MODES`.
     device: a name from /v1/devices, several to pick from, or "any".
-    window: tokens drafted per round.
     reader_rate: tokens/s that the reader takes in.
     paced: whether to deliver the stream no faster than `reader_rate`.
     budget: in races, share of prompt tokens for the constrained endpoint; at most the key's.
     exchange_rate: dollars that a joule of the device is worth; at most the key's.
-    min_quality: in mode sketch, least quality of what small models write, relative to the target's own answer.
-    show_sketch: in mode sketch, whether to begin the answer with the sketch.
     """
 
     mode: str | None = Field(default=None, min_length=1, max_length=64)
@@ -186,13 +187,10 @@ class TandemOptions(Strict):
         tuple[DeviceName, ...] | None,
         BeforeValidator(lambda value: (value,) if isinstance(value, str) else value),
     ] = Field(default=None, min_length=1, max_length=16, strict=False)
-    window: int | None = Field(default=None, ge=1, le=64)
     reader_rate: float | None = Field(default=None, gt=0, le=10_000, allow_inf_nan=False)
     paced: bool = False
     budget: float | None = Field(default=None, ge=0, le=1)
     exchange_rate: float | None = Field(default=None, ge=0, le=1e6, allow_inf_nan=False)
-    min_quality: float = Field(default=0.0, ge=0, le=1)
-    show_sketch: bool = False
 
     @property
     def named(self) -> str | tuple[str, ...] | None:

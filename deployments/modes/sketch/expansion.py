@@ -12,6 +12,7 @@ from typing import Protocol
 import msgspec
 
 from tandem.deployments.modes.sketch.questions import Expanders, Place, PlaceReport, PlaceRequest, SketchPlan
+from tandem.deployments.modes.sketch.settings import SketchOptions
 from tandem.deployments.request.assignment import EndpointInfo
 from tandem.deployments.request.job import Job
 from tandem.deployments.request.session import EndpointSession, EndpointSessions
@@ -185,7 +186,7 @@ class Expansion:
                     model=self._plan.model or None if number == 0 else None,
                     share=self._plan.share,
                     budget_s=self._plan.budget_s,
-                    min_quality=self._job.min_quality,
+                    min_quality=self._job.asked(SketchOptions).min_quality,
                     devices=expanding_devices(self._job),
                 )
             )

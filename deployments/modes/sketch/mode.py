@@ -21,7 +21,7 @@ from tandem.deployments.modes.base import Mode, ModeRun, Role, Services
 from tandem.deployments.modes.sketch.expansion import UNSEEN_RATE, Expansion, expanding_devices
 from tandem.deployments.modes.sketch.questions import NAME, Expanders, PlanRequest, SketchPlan
 from tandem.deployments.modes.sketch.scheduler import Expansions
-from tandem.deployments.modes.sketch.settings import SketchSettings
+from tandem.deployments.modes.sketch.settings import SketchOptions, SketchSettings
 from tandem.deployments.request.job import Delta, Figures, Job, UnknownMode
 from tandem.deployments.request.pools import VERIFIER
 from tandem.deployments.request.session import EndpointSession, EndpointSessions
@@ -88,7 +88,7 @@ class SketchMode(Mode):
 
     name = NAME
     roles = (Role("target", VERIFIER),)
-    section, settings = NAME, SketchSettings
+    section, settings, options = NAME, SketchSettings, SketchOptions
     router = Expansions
     figures = Sketched
     afar = False  # places are the router's
@@ -141,6 +141,7 @@ class SketchRun(ModeRun):
         self.figures: Sketched = Sketched()
         self._began_s = asyncio.get_running_loop().time()
         self._job, self._settings, self._seen = job, settings, seen
+        self._options = job.asked(SketchOptions)
         self._format, self._expanders = format, expanders
         self._question = job.question or Question(job.prompt)
         self._written: list[int] = []  # of the sketch
@@ -192,7 +193,7 @@ class SketchRun(ModeRun):
                 sketch = format.read(self._written, tokens.finish == "stop")
                 if reason := await self._objection(sketch, tokens.finish):
                     break
-                if job.show_sketch and (ids := self._new_lines(sketch, tokens.finish is not None)):
+                if self._options.show_sketch and (ids := self._new_lines(sketch, tokens.finish is not None)):
                     ids, finish = cut(ids, format.end, job.sampling, len(log))
                     self._shown += len(ids)
                     yield Delta(ids, [Origin.SKETCH] * len(ids), finish, position=len(log))
@@ -219,7 +220,7 @@ class SketchRun(ModeRun):
             self._plan = await self._planned(sketch)
             if not self._plan.hopeless:
                 self._seen.hopeless_s = None
-            elif not job.min_quality and expanding_devices(job) is None:
+            elif not self._options.min_quality and expanding_devices(job) is None:
                 self._seen.hopeless_s = asyncio.get_running_loop().time() + ASK_AGAIN_S
                 self._seen.why = self._plan.reason
             if not self._plan.sketch:
@@ -236,7 +237,7 @@ class SketchRun(ModeRun):
                 request=job.id,
                 expected=min(most, sketch.expected or most),
                 target_token_s=self._seen.target_token_s.value or self._pace_s,
-                min_quality=job.min_quality,
+                min_quality=self._options.min_quality,
                 devices=expanding_devices(job),
             )
         )

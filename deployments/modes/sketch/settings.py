@@ -1,4 +1,4 @@
-"""The settings of mode sketch."""
+"""Settings and request options of mode sketch."""
 
 from __future__ import annotations
 
@@ -77,3 +77,14 @@ class SketchSettings(Strict):
     def suitable(self, question: str) -> bool:
         """Whether its answer may be sketched."""
         return self.questions == "all" or sketchable(question)
+
+
+class SketchOptions(Strict):
+    """Wishes of a request.
+
+    min_quality: in mode sketch, least quality of what small models write, relative to the target's own answer.
+    show_sketch: in mode sketch, whether to begin the answer with the sketch.
+    """
+
+    min_quality: float = Field(default=0.0, ge=0, le=1)
+    show_sketch: bool = False

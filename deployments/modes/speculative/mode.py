@@ -19,7 +19,7 @@ from tandem.deployments.learning.report import Report
 from tandem.deployments.modes.base import Mode, ModeRun, Role, RouterPart, Services, Surroundings, judged
 from tandem.deployments.modes.speculative.observer import Observer
 from tandem.deployments.modes.speculative.pairs import Pairs, pair_name
-from tandem.deployments.modes.speculative.settings import SpeculativeSettings
+from tandem.deployments.modes.speculative.settings import SpeculativeOptions, SpeculativeSettings
 from tandem.deployments.request.assignment import Endpoints, Prices, RoutingRequest
 from tandem.deployments.request.job import Delta, Figures, Job
 from tandem.deployments.request.pools import DEVICE, DRAFTER, VERIFIER
@@ -134,7 +134,7 @@ class SpeculativeMode(Mode):
         Role("device", DEVICE, needed=False, expendable=True, if_lost="cloud"),
         Role("drafter", DRAFTER, unless="device", expendable=True, if_lost="cloud"),
     )
-    settings = SpeculativeSettings
+    settings, options = SpeculativeSettings, SpeculativeOptions
     router = SpeculativeRouter
     figures = Speculation
     briefing = PairBriefing
@@ -172,7 +172,7 @@ class SpeculativeRun(ModeRun):
         rounds = Rounds(
             pair,
             job.sampling.max_tokens,
-            window=job.window,
+            window=job.asked(SpeculativeOptions).window,
             distributed=device is not None,
             helper=cloud is not None,
             fused_window=self._fused_window,

@@ -1,4 +1,4 @@
-"""The settings of mode speculative."""
+"""Settings and request options of mode speculative."""
 
 from __future__ import annotations
 
@@ -24,3 +24,12 @@ class SpeculativeSettings(Strict):
 
     window: WindowChoice = WindowChoice(name="static", parameters={"size": 4})
     fused_window: int = Field(FUSED_WINDOW, ge=0)
+
+
+class SpeculativeOptions(Strict):
+    """Wishes of a request.
+
+    window: tokens drafted per round.
+    """
+
+    window: int | None = Field(default=None, ge=1, le=64)

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from tandem.deployments.modes.speculative.settings import SpeculativeOptions
 from tests.app.api.null_backend import TOKENIZER, NullBackend, times
 
 HELLO = [{"role": "user", "content": "Hello?"}]
@@ -55,7 +56,7 @@ async def test_the_request_as_a_job(openai, backend):
     )
     (job,) = backend.jobs
     assert job.prompt == tuple(TOKENIZER.render_chat(HELLO))
-    assert (job.mode, job.device, job.window) == ("speculative", "pixel-1", 4)
+    assert (job.mode, job.device, job.asked(SpeculativeOptions).window) == ("speculative", "pixel-1", 4)
     asked = job.sampling
     assert (asked.max_tokens, asked.temperature, asked.top_p, asked.top_k) == (7, 0.5, 0.9, 9)
     assert (asked.presence_penalty, asked.frequency_penalty, asked.repetition_penalty) == (0.1, 0.2, 1.1)
@@ -71,7 +72,11 @@ async def test_defaults(openai, backend):
     assert first.max_tokens == 512 - PROMPT_TOKENS
     assert first.seed != second.seed
     assert backend.jobs[0].id != backend.jobs[1].id
-    assert (backend.jobs[0].mode, backend.jobs[0].device, backend.jobs[0].window) == (None, None, None)
+    assert (
+        backend.jobs[0].mode,
+        backend.jobs[0].device,
+        backend.jobs[0].asked(SpeculativeOptions).window,
+    ) == (None, None, None)
 
 
 async def test_messages_of_every_role(openai, backend):

@@ -19,6 +19,7 @@ from tandem.app.cli.server.up import CONFIG
 from tandem.app.cli.terminal import render as live
 from tandem.app.cli.terminal.conversation import Conversation
 from tandem.app.client.http import Client
+from tandem.deployments.modes.speculative.settings import SpeculativeOptions
 from tests.app.api.null_backend import NullBackend, served
 
 SAYS = "Zürich 🗼 [bold]has[/] three bridges."
@@ -51,7 +52,7 @@ def test_chat_passes_the_wishes_on(url, backend):
     result = run(cli, ["chat", "Hello?", "--system", "Be brief.", *wishes.split()], env={"TANDEM_URL": url})
     assert result.exit_code == 0
     (job,) = backend.jobs
-    assert (job.mode, job.device, job.window) == ("speculative", "pixel-1", 3)
+    assert (job.mode, job.device, job.asked(SpeculativeOptions).window) == ("speculative", "pixel-1", 3)
     assert (job.sampling.temperature, job.sampling.seed, job.sampling.max_tokens) == (0.5, 7, 9)
     assert bytes(backend.tokenizer("null").shown_bytes(job.prompt)) == b" Be brief. Hello?"
 

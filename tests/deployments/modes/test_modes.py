@@ -16,6 +16,7 @@ from tandem.deployments.modes.cloud import CloudMode
 from tandem.deployments.modes.device import DeviceMode
 from tandem.deployments.modes.speculative.mode import PairBriefing, Speculation, SpeculativeMode, drafting
 from tandem.deployments.modes.speculative.pairs import Pairs
+from tandem.deployments.modes.speculative.settings import SpeculativeOptions
 from tandem.deployments.request.assignment import Assignment, EndpointInfo
 from tandem.deployments.request.job import Job, JobStats
 from tandem.deployments.request.session import EndpointSessions, RequestContext
@@ -170,7 +171,9 @@ def test_speculation_is_lossless(gamma: int, script: list[bool], max_tokens: int
 
 async def test_the_client_may_fix_the_window() -> None:
     engines = speculation(cloud=NullEngine())
-    _, _, stats = await answer(SpeculativeMode, engines, job(30, window=7), StaticWindow(2))
+    _, _, stats = await answer(
+        SpeculativeMode, engines, job(30, options=(SpeculativeOptions(window=7),)), StaticWindow(2)
+    )
     assert (
         Speculation.of(stats).drafted == 7 * 3 + 4
     )  # 1 + 3 × 8, then 5 left of which the target adds the last
@@ -265,7 +268,9 @@ async def test_the_pair_is_told_which_fused_round_the_outputs_end_has_cut(
 
 async def test_a_window_the_client_fixed_is_never_fused() -> None:
     engines = speculation(NullEngine(), NullEngine())
-    _, _, stats = await answer(SpeculativeMode, engines, job(20, window=1), Script([1]))
+    _, _, stats = await answer(
+        SpeculativeMode, engines, job(20, options=(SpeculativeOptions(window=1),)), Script([1])
+    )
     seen = Speculation.of(stats)
     assert seen.fused_rounds == 0
     assert seen.drafted == 9  # 1 + 9 × 2, and the last token is the target's alone

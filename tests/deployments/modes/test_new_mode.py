@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import pytest
 from pydantic import Field
 
+from tandem.app.api.completions.schema import TandemOptions
 from tandem.app.api.completions.stats import stats as shown
 from tandem.deployments.control.metrics import Metrics, Observation
 from tandem.deployments.learning.report import Report
 from tandem.deployments.modes import MODES
 from tandem.deployments.modes.base import Mode, ModeRun, Role, RouterPart
+from tandem.deployments.modes.sections import of_modes, options_of, with_options, with_sections
 from tandem.deployments.request.assignment import Endpoints, Prices, RoutingRequest
 from tandem.deployments.request.job import Delta, Figures, Job
 from tandem.deployments.request.pools import VERIFIER
@@ -49,6 +51,12 @@ class TurnsSettings(Strict):
     longest: int = Field(1, ge=1)
 
 
+class TurnsOptions(Strict):
+    """second: whether the second player begins."""
+
+    second: bool = False
+
+
 class TurnsRouter(RouterPart[TurnsSettings]):
     """Deals the turns, and counts who has played."""
 
@@ -65,7 +73,7 @@ class TurnsRouter(RouterPart[TurnsSettings]):
 class TurnsMode(Mode):
     name = "turns"
     roles = (Role("first", VERIFIER), Role("second", VERIFIER))
-    section, settings = "turns", TurnsSettings
+    section, settings, options = "turns", TurnsSettings, TurnsOptions
     router = TurnsRouter
     figures = Turns
     briefing = int
@@ -88,7 +96,7 @@ class TurnsRun(ModeRun):
         await asyncio.gather(*(p.open(self.job.prompt, self.job.sampling, log.ids) for p in players))
         while True:
             position = len(log)
-            turn = position // briefing % 2
+            turn = (position // briefing + self.job.asked(TurnsOptions).second) % 2
             verdict = await players[turn].verify([])
             await players[1 - turn].extend(position, verdict.ids)
             self.figures.first += turn == 0
@@ -129,6 +137,15 @@ async def test_it_is_assigned_run_counted_and_learnt_from() -> None:
     metrics = Metrics("target", Snapshot, lambda: 0)
     metrics.observe(Observation("turns", 200, counted={(c, r): by for c, r, by in Turns.of(stats).counted()}))
     assert b'tandem_turns_total{reason="second"} 4.0' in metrics.exposition()[0]
+
+
+async def test_its_options_are_a_requests_and_its_settings_an_applications() -> None:
+    asked = with_options([TurnsMode])(TandemOptions).model_validate({"mode": "turns", "second": True})
+    said = with_sections([TurnsMode])(Strict).model_validate({"turns": {"longest": 2}})
+    world = World([NullEngine(), NullEngine()], **of_modes(said))
+    ids, stats = await answer(world, replace(job(), options=options_of(asked)))
+    assert ids == reference(PROMPT, 9)
+    assert (Turns.of(stats).first, Turns.of(stats).second) == (4, 5)
 
 
 async def test_it_goes_on_at_one_verifier_where_the_other_fails() -> None:

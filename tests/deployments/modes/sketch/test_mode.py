@@ -16,7 +16,7 @@ from tandem.deployments.modes.sketch.expansion import expanding_devices
 from tandem.deployments.modes.sketch.mode import Sketched, cut
 from tandem.deployments.modes.sketch.questions import PlaceReport
 from tandem.deployments.modes.sketch.scheduler import Expansions
-from tandem.deployments.modes.sketch.settings import SketchSettings
+from tandem.deployments.modes.sketch.settings import SketchOptions, SketchSettings
 from tandem.deployments.request.job import Delta, Job, JobStats
 from tandem.deployments.request.timeouts import Limits
 from tandem.engine import family
@@ -210,13 +210,15 @@ async def test_questions_that_cannot_be_sketched_and_models_that_are_not_known(
     made, _ = world(target, {"a": small}, settings.model_copy(update={"models": {}}))
     assert figures((await answer(made, job()))[1]).in_full == {"no_device": 1}
     made, _ = world(target, {"a": small}, settings)
-    assert figures((await answer(made, job(min_quality=0.99)))[1]).in_full == {"no_device": 1}
+    assert figures((await answer(made, job(options=(SketchOptions(min_quality=0.99),))))[1]).in_full == {
+        "no_device": 1
+    }
 
 
 async def test_where_no_sketch_can_be_worth_it_nobody_is_asked(target: Engine, small: Engine) -> None:
     made, _ = world(target, {}, SketchSettings())
     opened = [(await target.stats()).opened]
-    for wanted in (job(), job(), job(min_quality=0.5)):
+    for wanted in (job(), job(), job(options=(SketchOptions(min_quality=0.5),))):
         assert figures((await answer(made, wanted))[1]).in_full == {"no_device": 1}
         opened.append((await target.stats()).opened)
     assert [after - before for before, after in pairwise(opened)] == [2, 1, 1]
@@ -224,7 +226,9 @@ async def test_where_no_sketch_can_be_worth_it_nobody_is_asked(target: Engine, s
 
 async def test_a_demanding_request_says_nothing_of_others(target: Engine, small: Engine) -> None:
     made, _ = world(target, {"a": small})
-    assert figures((await answer(made, job(min_quality=0.99)))[1]).in_full == {"no_device": 1}
+    assert figures((await answer(made, job(options=(SketchOptions(min_quality=0.99),))))[1]).in_full == {
+        "no_device": 1
+    }
     assert figures((await answer(made, job()))[1]).sketches == 1
 
 
@@ -338,7 +342,7 @@ async def test_stop_tokens_end_the_answer_not_a_sentence(target: Engine, small: 
 async def test_the_sketch_can_be_seen(target: Engine, small: Engine) -> None:
     made, _ = world(target, {"a": small})
     whole, _, _ = await answer(made, job())
-    ids, stats, _ = await answer(made, job(show_sketch=True))
+    ids, stats, _ = await answer(made, job(options=(SketchOptions(show_sketch=True),)))
     shown = stats.by_origin["sketch"]
     lines = TEXT.decode(ids[:shown]).splitlines()
     assert len(lines) == figures(stats).notes + 1
@@ -349,7 +353,8 @@ async def test_the_sketch_can_be_seen(target: Engine, small: Engine) -> None:
 @pytest.mark.parametrize("most", [40, 60, 80])
 async def test_a_sketch_that_is_shown_counts(target: Engine, small: Engine, most: int) -> None:
     made, _ = world(target, {"a": small})
-    ids, stats, deltas = await answer(made, job(show_sketch=True, sampling=Sampling(max_tokens=most)))
+    wanted = job(options=(SketchOptions(show_sketch=True),), sampling=Sampling(max_tokens=most))
+    ids, stats, deltas = await answer(made, wanted)
     assert len(ids) == stats.tokens == most
     assert deltas[-1].finish == "length"
 
@@ -359,7 +364,7 @@ async def test_a_shown_sketch_is_no_part_of_what_the_target_goes_on_from(
 ) -> None:
     failing = Failing(small, "open")
     made, _ = world(target, {"a": failing})
-    ids, stats, _ = await answer(made, job(show_sketch=True))
+    ids, stats, _ = await answer(made, job(options=(SketchOptions(show_sketch=True),)))
     assert failing.fired
     assert ids[stats.by_origin["sketch"] :] == (await answer(made, job(mode="cloud")))[0]
 

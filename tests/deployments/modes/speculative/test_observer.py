@@ -11,6 +11,7 @@ from tandem.cluster.devices.profile import load_profile
 from tandem.cluster.link.link import Link, LinkProfile
 from tandem.deployments.modes.speculative import observer
 from tandem.deployments.modes.speculative.mode import Speculation, SpeculativeMode
+from tandem.deployments.modes.speculative.settings import SpeculativeOptions
 from tandem.deployments.request.job import Job, JobStats
 from tandem.engine.base import Draft, Drafts, Engine, EngineStats, EngineStopped, Sampling, Verdict, Verify
 from tandem.engine.null_engine import NullEngine, NullSession
@@ -63,7 +64,7 @@ async def answer(
     target_rtt_s: float = 0.0,
 ) -> JobStats:
     engines = {"target": target, "device": device}
-    wanted = Job(7, PROMPT, Sampling(max_tokens=tokens), window=window)
+    wanted = Job(7, PROMPT, Sampling(max_tokens=tokens), options=(SpeculativeOptions(window=window),))
     log, _, stats = await test_modes.answer(
         SpeculativeMode, engines, wanted, pair=pair, batch_limit=2, target_rtt_s=target_rtt_s
     )
