@@ -28,13 +28,13 @@ from tandem.engine.config import Strict
 class Pool(Strict):
     """A pool of replicas that serve one engine each.
 
-    replicas: how many; 0 leaves the pool empty; null: one, or as many as `autoscaling` would have. Where both are said,
-        it begins with so many, again after every new version.
-    autoscaling: null for a pool that stays as large as it is.
-    cpus: what Ray sets aside for a replica (its real use is up to its threads).
-    gpus: likewise; a replica that has some sees no others.
-    surge_percent: of `replicas`, how many more there may be while new ones replace old ones; with 0, which takes no
-        more room than usual, a replica goes before its successor starts, and a pool of one has none meanwhile.
+    replicas: number of replicas; 0 leaves the pool empty; null: one, or what `autoscaling` decides. With both, a pool
+        begins with this number, again after every new version.
+    autoscaling: bounds of a pool that follows its load; null for a fixed size.
+    cpus: cores that Ray reserves for a replica (its threads determine its real use).
+    gpus: GPUs that Ray reserves for a replica, which sees no others.
+    surge_percent: further replicas during an update, as a share of `replicas`; with 0, which needs no additional
+        resources, a replica ends before its successor starts, and a pool of one is empty meanwhile.
     """
 
     replicas: int | None = Field(None, ge=0, le=1000)
@@ -83,14 +83,14 @@ class MiddlePool(Pool):
 class Settings(Strict):
     """Arguments of `tandem.app.main:build`, the settings of the modes among them.
 
-    model: the name by which clients ask for the model.
-    tokenizer: the family model or folder whose tokenizer turns text into the target's tokens; null: the verifier's.
-    ingress_replicas: of the API.
-    default_reader_rate: tokens/s that a chat's reader takes in where the client does not say (0: nobody reads along).
+    model: name of the model for clients.
+    tokenizer: family model or folder with the target's tokenizer; null: the verifier's.
+    ingress_replicas: number of replicas of the API.
+    default_reader_rate: tokens/s that a chat's reader consumes if the client does not say (0: no reader).
     verifier, drafter, expander: the pools.
     middle: the pool of mode split.
-    gateway: where devices dial in that are programs of their own (`tandem device`); null: nowhere.
-    accounts: prices, and the terms of new accounts.
+    gateway: endpoint for devices that are programs of their own (`tandem device`); null: none.
+    accounts: prices, and the limits of new accounts.
     """
 
     model_config = ConfigDict(hide_input_in_errors=True)  # there is a token among it

@@ -65,11 +65,11 @@ class SchedulingChoice(PolicyChoice[SchedulingPolicy]):
 class HostMemory(Strict):
     """Host memory beside the KV cache, to which preempted sessions are copied.
 
-    blocks: blocks of KV cache that it holds.
-    copy_mb_per_s: megabytes/s of the link, each way. On a CPU this emulates one (null: as fast as memory is); a GPU's
-        is measured; a simulation needs it.
-    write_through: copy full blocks as they are computed, so that preemption costs next to nothing.
-    overlap: load while saves are under way.
+    blocks: number of KV blocks that it holds.
+    copy_mb_per_s: bandwidth of the link in each direction, megabytes/s. Emulated on a CPU (null: as fast as memory
+        is); measured on a GPU; required in simulations.
+    write_through: whether to copy full blocks as they are computed, so that preemption costs next to nothing.
+    overlap: whether to load while saves are running.
     """
 
     blocks: int = Field(4096, ge=1)
@@ -81,10 +81,10 @@ class HostMemory(Strict):
 class SessionLimits(Strict):
     """Limits of an engine's sessions, and the policy that picks which run.
 
-    max_sessions: sessions that hold KV blocks at once.
-    max_waiting: further ones that wait for a place before one is refused.
-    scheduling: which sessions run while not all can; null: first come, first served.
-    max_running: sessions that `scheduling` lets run at once; null: max_sessions.
+    max_sessions: most sessions that hold KV blocks at once.
+    max_waiting: most further sessions that wait before one is refused.
+    scheduling: policy that chooses the sessions to run while not all can; null: first come, first served.
+    max_running: most sessions that `scheduling` lets run at once; null: max_sessions.
     """
 
     max_sessions: int = Field(64, ge=1)
@@ -125,10 +125,10 @@ class SessionLimits(Strict):
 class EngineConfig(SessionLimits):
     """Memory, limits and policies of the engines with Tandem's own core.
 
-    kv_blocks: blocks of the KV cache.
-    block_size: tokens of a block.
-    token_budget: positions computed in one step at most.
-    batching: which sessions are computed in a step.
+    kv_blocks: number of blocks in the KV cache.
+    block_size: tokens per block.
+    token_budget: most positions in a step.
+    batching: policy that forms the batch of a step.
     host_memory: second tier of the KV cache; null for none. Other fields: see SessionLimits.
     """
 

@@ -26,20 +26,21 @@ class DeviceProgram(Strict):
 
     connect: the cloud's gateway, "host:port".
     key: the file with the device's key, from `tandem keys device make`.
-    authority: PEM file of who signed the gateway's certificate; null: somebody whom this machine trusts. Without TLS
-        only a gateway on this machine is dialled.
-    listen: where the owner's programs reach the device's API; on this machine.
-    bundle: the folder with the two ends of a split model, of `python -m training.split`; or with several such folders,
-        cut at different layers, one of which is chosen when the program starts; null: none.
-    most_recovery: share of a prompt's tokens that its hidden states may give away to whoever has the model.
-    typical_prompt: tokens, for the choice among several bundles.
-    outer: memory for that.
-    threads: of torch for that.
+    authority: PEM file of the authority that signed the gateway's certificate; null: one that this machine trusts.
+        Without TLS only a gateway on this machine is dialled.
+    listen: address of the device's API for its owner's programs; on this machine.
+    bundle: folder with the two ends of a split model, made by `python -m training.split`; or with several such
+        folders, cut at different layers, one of which is chosen when the program starts; null: none.
+    most_recovery: greatest share of a prompt's tokens that an attacker with the model may recover from its hidden
+        states.
+    typical_prompt: prompt length for the choice among several bundles, tokens.
+    outer: memory of the two ends.
+    threads: torch's threads for the two ends.
     engine: the device's own small model, which drafts for the cloud, too.
-    profile: "native" for this machine's own speed, or the profile of what the engine is slowed to.
-    model: by which the owner's programs ask for the model.
-    default_reader_rate: tokens/s that a chat's reader takes in where the client does not say (0: nobody reads along).
-    resume_s: so long sessions wait for a connection that is broken.
+    profile: "native" for this machine's own speed, or the profile that the engine is slowed to.
+    model: name of the model for the owner's programs.
+    default_reader_rate: tokens/s that a chat's reader consumes if the client does not say (0: no reader).
+    resume_s: how long sessions wait for a broken connection.
     """
 
     connect: str = Field(pattern=r"^.+:\d{1,5}$")

@@ -22,11 +22,10 @@ class LinkSettings(Strict):
     """A link between a device and the cloud, emulated or simulated.
 
     rtt_ms: round-trip time without load, milliseconds.
-    jitter_ms: by how much a one-way delay varies either way, milliseconds; at most half the round-trip time.
+    jitter_ms: greatest deviation of a one-way delay, milliseconds; at most half the round-trip time.
     up_mbit_per_s, down_mbit_per_s: bandwidth from and to the device, megabits/s; null for no limit.
-    rtt_trace: a round-trip time that changes, as [[seconds, rtt_ms], …] from second 0 on, in place of rtt_ms.
-    up_trace, down_trace: a bandwidth that changes, as [[seconds, megabits/s], …] from second 0 on, in place of the
-        constant.
+    rtt_trace: varying round-trip time, as [[seconds, rtt_ms], …] from second 0 on, in place of rtt_ms.
+    up_trace, down_trace: varying bandwidth, as [[seconds, megabits/s], …] from second 0 on, in place of the constant.
     """
 
     rtt_ms: float = Field(0.0, ge=0)
@@ -66,9 +65,9 @@ class LinkSettings(Strict):
 class LatencySettings(Strict):
     """A commercial service's time to first token, a log-normal; see `cluster.link.delayed_engine`.
 
-    median_s: seconds.
+    median_s: median of the time to first token, seconds.
     sigma: standard deviation of the logarithm.
-    seed: of the draws.
+    seed: of the random numbers.
     """
 
     median_s: float = Field(gt=0)
@@ -82,13 +81,13 @@ _LIMITS = Limits()
 class LimitSettings(Strict):
     """A request's limits, all of them finite.
 
-    connect_s, open_s: to reach an endpoint and be admitted, before it counts as lost.
-    first_s: for its first answer, prefill and queue included.
-    step_s: for every later one at most, and for the first of an endpoint that the request can do without; where
-        somebody else could go on it may be given up sooner, as the reader's buffer allows.
-    assign_s: how long to wait for an assignment; with half an answer, for room where all are full, and for anybody who
-        can go on where all are lost.
-    replans: how often a request may go on elsewhere, after it has lost an endpoint, without a token in between.
+    connect_s, open_s: timeouts to reach an endpoint and to be admitted.
+    first_s: timeout of an endpoint's first answer, prefill and queue included.
+    step_s: longest timeout of every later answer, and of the first one of a replaceable endpoint; shorter if another
+        endpoint could continue and the reader's buffer is low.
+    assign_s: timeout of an assignment; for a begun answer, of finding room or a new endpoint.
+    replans: most times that a request may continue elsewhere, after it has lost an endpoint, without a token in
+        between.
     """
 
     model_config = ConfigDict(allow_inf_nan=False)
@@ -128,10 +127,10 @@ class RoutingChoice(PolicyChoice[RoutingPolicy]):
 class RouterSettings(Strict):
     """Assignment of a mode and endpoints to requests.
 
-    collaboration: chooses mode and device.
-    routing: chooses the replica.
-    wait_s: how long a request waits for an endpoint that is not up.
-    retry_lost_s: after so long it also takes one that has failed it before, if that is still listed.
+    collaboration: policy that chooses mode and device.
+    routing: policy that chooses the replica.
+    wait_s: how long a request waits for an endpoint to come up.
+    retry_lost_s: time after which a request may use an endpoint again that has failed it, if that is still listed.
     """
 
     collaboration: CollaborationChoice = CollaborationChoice(name="explicit")
@@ -143,8 +142,8 @@ class RouterSettings(Strict):
 class GateSettings(Strict):
     """Requests with a key, when all verifiers are full.
 
-    queue_s: how long one waits for its turn.
-    queue: how many wait at once.
+    queue_s: longest wait of a request.
+    queue: most requests that wait at once.
     """
 
     queue_s: float = Field(30.0, ge=0)
@@ -154,10 +153,9 @@ class GateSettings(Strict):
 class LedgerSettings(Strict):
     """Keys, terms and bills.
 
-    path: of the SQLite file, on the machine where the router runs, in a folder that is there; null: in memory, and then
-        no keys can be made.
-    open: whether the API may be open where keys have guarded it before and the ledger has none; otherwise the router
-        refuses to start.
+    path: SQLite file on the router's machine, in an existing folder; null: in memory, and no keys can be made.
+    open: whether the API may open again after it had keys, with a ledger without any; otherwise the router refuses to
+        start.
     """
 
     path: Path | None = None
@@ -167,9 +165,9 @@ class LedgerSettings(Strict):
 class AccountSettings(Strict):
     """Prices of requests, and the terms of new accounts.
 
-    price_in, price_out: of the server, dollars for a million tokens.
-    budget: the share of prompt tokens that the constrained endpoint of a new account's races may take in.
-    exchange_rate: what a joule of a new account's devices is worth, dollars.
+    price_in, price_out: the server's prices, dollars per million tokens.
+    budget: share of prompt tokens that the constrained endpoint of a new account's races may take in.
+    exchange_rate: price of a joule of a new account's devices, dollars.
     """
 
     price_in: float = Field(0.15, ge=0)

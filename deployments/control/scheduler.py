@@ -28,8 +28,8 @@ FORGET_S = 3.0
 
 
 class SchedulerSettings(Strict):
-    """refresh_s: how often replicas are asked for their load.
-    expiry_s: a device that has not registered for so long is not there.
+    """refresh_s: interval at which replicas are polled for their load.
+    expiry_s: time after which a silent device is unlisted.
     """
 
     refresh_s: float = Field(0.5, gt=0)

@@ -44,7 +44,7 @@ SIGN_S = 1.0
 class ServerTls(Strict):
     """PEM files.
 
-    certificate, key: what the gateway shows, and proves; for the name that devices dial.
+    certificate, key: the gateway's certificate, for the name that devices dial, and its key.
     """
 
     certificate: Path
@@ -56,9 +56,9 @@ class ServerTls(Strict):
 
 
 class GatewaySettings(Strict):
-    """host, port: where devices dial in; port 0: any.
-    tls: needed wherever that is not this machine alone, since devices show their keys.
-    resume_s: so long the sessions of a device wait whose connection is broken.
+    """host, port: address that devices dial; port 0: any.
+    tls: required unless the address is on loopback, since devices send their keys.
+    resume_s: how long a device's sessions wait for its broken connection.
     """
 
     host: str = "127.0.0.1"

@@ -57,11 +57,11 @@ class ParallelDraftingChoice(PolicyChoice[ParallelDraftingPolicy]):
 class SplitSettings(Strict):
     """A device with the two ends of a split model.
 
-    chunking: how many tokens of a prompt go up next.
-    drafting: whether it drafts one more token.
-    parallel_drafting: what it drafts while it waits.
-    wire: hidden states on their way; int8 has a scale for each token. With float32, greedy answers are the whole
-        model's.
+    chunking: policy that decides how many tokens of a prompt go up next.
+    drafting: policy that decides whether to draft one more token.
+    parallel_drafting: policy that decides what to draft while waiting for a verdict.
+    wire: number format of hidden states on the wire; int8 has a scale per token. With float32, greedy answers are the
+        whole model's.
     """
 
     chunking: ChunkingChoice = ChunkingChoice(name="hat")

@@ -31,10 +31,10 @@ class AutoscalingChoice(PolicyChoice[AutoscalingPolicy]):
 class AutoscalingSettings(Strict):
     """A pool that grows and shrinks with its work.
 
-    min_replicas, max_replicas: its bounds; with 0 it may be empty while nobody asks.
-    policy: how many replicas it should have.
-    upscale_delay_s, downscale_delay_s, to_zero_delay_s: for so long without a break the policy must want more, fewer,
-        or none.
+    min_replicas, max_replicas: bounds of the pool; with 0 it may be empty without requests.
+    policy: policy that decides the number of replicas.
+    upscale_delay_s, downscale_delay_s, to_zero_delay_s: how long the policy must ask for more, fewer or no replicas
+        before it is followed.
     """
 
     min_replicas: int = Field(1, ge=0, le=1000)

@@ -32,9 +32,9 @@ EVERY_S = 2.0
 class DeviceSettings(Strict):
     """A device.
 
-    name: by which requests ask for it.
-    profile: "native" for this machine's own speed, or the profile of what it is slowed to.
-    profiles: the same by model, where the host has several; of those that are not here, `profile`.
+    name: name of the device for requests.
+    profile: "native" for this machine's own speed, or the profile that the device is slowed to.
+    profiles: profiles by model, if the host has several; models without an entry have `profile`.
     """
 
     name: str = Field(pattern=PATTERN)
@@ -69,10 +69,9 @@ class DeviceSettings(Strict):
 class HostSettings(Strict):
     """A device host: one process with the devices it lists, which share its engines.
 
-    name: tells it from other hosts.
-    cpus: what Ray sets aside for it.
-    models: those that each device holds, in place of the engine's, and has loaded one at a time; the first one at the
-        start.
+    name: unique name of the host.
+    cpus: cores that Ray reserves for it.
+    models: models that each device holds, in place of the engine's, loaded one at a time; the first one at the start.
     """
 
     name: str = Field("edge", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")

@@ -22,11 +22,11 @@ logger = logging.getLogger("ray.serve")
 class TorchSettings(EngineConfig):
     """The batched torch engine.
 
-    kind: which engine.
+    kind: kind of engine.
     model: a model of the embedded family ("target", "small" ...) or a local Hugging Face folder.
     grow: repeat the network's depth this many times without changing its outputs (for experiments).
-    threads: of torch, null for torch's own choice.
-    latency: emulated, of the first token of every session.
+    threads: torch's threads; null for torch's own choice.
+    latency: emulated latency of every session's first token.
     The rest: see `engine.config.EngineConfig`.
     """
 
@@ -40,11 +40,11 @@ class TorchSettings(EngineConfig):
 class MiddleSettings(EngineConfig):
     """The layers between of a split model, on the torch engine.
 
-    kind: which engine.
-    model: the whole one, as of any torch engine.
-    first: m, how many layers the devices hold; with the next one it begins.
-    stages: P, that its layers are spread over; each computes a batch of its own, with threads of its own.
-    threads: of torch in a stage, null for torch's own choice.
+    kind: kind of engine.
+    model: the whole model, as for a torch engine.
+    first: m, number of layers that the devices hold; the middle begins with the next one.
+    stages: P, stages over which its layers are spread; each computes batches of its own, with threads of its own.
+    threads: torch's threads in a stage; null for torch's own choice.
     The rest: see `engine.config.EngineConfig`.
     """
 
@@ -65,9 +65,9 @@ class MiddleSettings(EngineConfig):
 class VllmSettings(VllmConfig):
     """vLLM, for models of one's own and for GPUs.
 
-    kind: which engine.
+    kind: kind of engine.
     model: a local Hugging Face folder, or a model of the embedded family.
-    threads: of torch on a CPU, null for torch's own choice.
+    threads: torch's threads on a CPU; null for torch's own choice.
     The rest: see `engine.vllm.config.VllmConfig`.
     """
 
@@ -79,9 +79,9 @@ class VllmSettings(VllmConfig):
 class NullSettings(Strict):
     """The engine without a model, for tests and benchmarks of everything around an engine.
 
-    kind: which engine.
-    tokens_per_s: pace of a session, null for as fast as it goes.
-    mistake_every: every n-th draft is wrong; 0: none.
+    kind: kind of engine.
+    tokens_per_s: pace of a session; null for unlimited.
+    mistake_every: every n-th draft is wrong; 0 for none.
     vocab_size, context: tokens.
     capacity: sessions.
     """

@@ -25,8 +25,8 @@ logger = logging.getLogger("ray.serve")
 class TlsSettings(Strict):
     """PEM files, on every machine of the application.
 
-    certificate, key: what every process shows, and proves.
-    authority: who must have signed what others show.
+    certificate, key: certificate of every process, and its key.
+    authority: authority that must have signed the peers' certificates.
     """
 
     certificate: Path
@@ -39,10 +39,10 @@ class TlsSettings(Strict):
 
 
 class EndpointSettings(Strict):
-    """host: where endpoints listen; loopback unless devices or replicas are on other machines.
-    token: shared secret that a connection must present; nothing prints it.
-    tls: between the API, replicas and devices; null: in clear.
-    drain_s: how long a replica that is going down lets its sessions finish before they move elsewhere.
+    """host: interface on which endpoints listen; loopback unless devices or replicas are on other machines.
+    token: shared secret that a connection must present; it is never printed.
+    tls: TLS between the API, replicas and devices; null: unencrypted.
+    drain_s: how long an ending replica lets its sessions finish before they move elsewhere.
     """
 
     host: str = "127.0.0.1"

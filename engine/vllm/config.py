@@ -33,10 +33,10 @@ OURS = {
 class VllmConfig(SessionLimits):
     """Limits, memory and speculation of a vLLM engine.
 
-    kv_blocks: of the KV cache; null: as many as vLLM finds memory for.
-    block_size: tokens; a multiple of 32 on a CPU.
-    token_budget: positions computed in one step at most; null: vLLM's choice.
-    window: drafts that one step verifies for a session at most.
+    kv_blocks: number of blocks in the KV cache; null: all for which vLLM finds memory.
+    block_size: tokens per block; a multiple of 32 on a CPU.
+    token_budget: most positions in a step; null: vLLM's choice.
+    window: most drafts that one step verifies for a session.
     speculation: vLLM's own speculative_config (n-gram, EAGLE ...) for sessions that decode without a device; null for
         none.
     options: further arguments of vLLM by its own names (dtype, tensor_parallel_size, kv_offloading_size ...).

@@ -12,9 +12,9 @@ class ApiSettings(Strict):
 
     body_bytes: largest body of a request.
     body_s: time within which a body must arrive.
-    sessions: answers that one request may ask for: `n`, times prompts.
+    sessions: most answers of one request: `n`, times prompts.
     cors_origins: origins of web pages that may use the API from a browser.
-    drain_s: time for which a replica of the API that is replaced lets its answers finish.
+    drain_s: time that a replaced replica of the API has to finish its answers.
     """
 
     body_bytes: int = Field(2**20, ge=1024)

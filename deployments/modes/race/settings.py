@@ -22,8 +22,8 @@ class MigrationChoice(PolicyChoice[MigrationPolicy]):
 class RaceSettings(Strict):
     """Races between a server and a device.
 
-    dispatch: who starts when.
-    migration: who goes on.
+    dispatch: policy that decides when each endpoint starts.
+    migration: policy that decides when an answer moves to the other endpoint.
     """
 
     dispatch: DispatchChoice = DispatchChoice(name="disco")

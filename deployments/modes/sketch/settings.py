@@ -28,8 +28,8 @@ class QueueChoice(PolicyChoice[JobQueue]):
 class ExpandingModel(Strict):
     """A small model that expands sketches.
 
-    capability: the quality of its answers in relation to the target's, 0 to 1.
-    least_share: the length of a sketch that it needs for that, in relation to the answer's.
+    capability: quality of its answers relative to the target's, 0 to 1.
+    least_share: least sketch that it needs for that, as a share of the answer's length.
     """
 
     capability: float = Field(ge=0, le=1)
@@ -45,21 +45,20 @@ def _family() -> dict[str, ExpandingModel]:
 class SketchSettings(Strict):
     """Sketches, and who expands them.
 
-    questions: whose answers may be sketched: those that fall into points, by the question's text; or all, for a target
-        that was trained for its questions.
-    sketching: whether an answer is sketched, and how long the sketch may be.
-    queue: the order in which expansions get a place.
-    models: those that expand, by name, in order of preference.
-    candidates: expansions of a sentence that compete, where so many devices are idle.
-    batch: expansions that a device computes at once.
-    sequences: that an expander's replica computes at once.
-    parallelism: p, sentences that a device is taken to expand in the time of one, until it has been seen at work.
-    within: sentences share a sequence as long as the expansion takes no more than this share of the time that the
-        target would have needed; 1 is PICE's.
-    wait_s: how long an expansion waits for a place at least; or for as long as the target would need for the answer,
-        if that is longer. The target then finishes it.
-    profiles: a file, on the machine where the router runs, that keeps how quick target and devices were seen to be;
-        null: a new router learns it anew.
+    questions: questions whose answers may be sketched: those whose text asks for independent points, or all, for a
+        target that was trained for its questions.
+    sketching: policy that decides whether an answer is sketched, and how long the sketch may be.
+    queue: policy that orders waiting expansions.
+    models: models that expand, by name, in order of preference.
+    candidates: competing expansions of a sentence, while enough devices are idle.
+    batch: most expansions that a device computes at once.
+    sequences: most sequences that an expander's replica computes at once.
+    parallelism: p, sentences that a device is assumed to expand in the time of one, until it is measured.
+    within: greatest duration of an expansion with merged sentences, relative to the target's own answer; 1 is PICE's.
+    wait_s: least timeout of an expansion's wait for a place, or the target's time for the answer if that is longer.
+        After it the target finishes the answer.
+    profiles: file on the router's machine that keeps the measured speeds of target and devices; null: a new router
+        measures them anew.
     """
 
     questions: Literal["points", "all"] = "points"

@@ -18,7 +18,7 @@ class WindowChoice(PolicyChoice[WindowPolicy]):
 class SpeculativeSettings(Strict):
     """Speculative rounds.
 
-    window: chooses γ, the tokens drafted in a round.
+    window: policy that chooses γ, the tokens drafted in a round.
     fused_window: γ of rounds that stay in the cloud.
     """
 

@@ -36,7 +36,7 @@ def test_a_part_is_listed_once() -> None:
 
 
 def test_continued_lines_belong_to_the_setting_above() -> None:
-    assert meanings(type(Settings().limits))["step_s"].endswith("as the reader's buffer allows.")
+    assert meanings(type(Settings().limits))["step_s"].endswith("the reader's buffer is low.")
 
 
 def test_the_documentation_has_the_same() -> None:
