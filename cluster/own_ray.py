@@ -13,8 +13,8 @@ REAP_S = 10.0
 
 @contextmanager
 def reaped() -> Iterator[None]:
-    """Entered before Ray is shut down, left after it: its processes are then gone. Ray itself waits for each of them no
-    longer than a second, and on a busy machine leaves what takes longer to whoever comes after."""
+    """Wait for Ray's processes to end; enter it before Ray is shut down, leave it after. Ray itself waits at most a
+    second for each, and on a busy machine leaves slower ones behind."""
     from ray._private.worker import _global_node
 
     started: list[Any] = [] if _global_node is None else list(_global_node.all_processes.values())

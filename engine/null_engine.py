@@ -1,6 +1,6 @@
 """An engine without a model: its next token is a fixed function of the tokens before it.
 
-For tests, and for benchmarks of everything around an engine. It refuses what has no meaning here: sampling other than
+For tests, and for benchmarks of everything around an engine. It refuses what it cannot do: sampling other than
 greedy, penalties, stop strings and logprobs.
 """
 
@@ -134,7 +134,7 @@ class NullSession(BaseSession):
         self.output[position:] = tokens
 
     def _pause(self, tokens: int) -> Coroutine[Any, Any, None]:
-        """Wait as long as so many tokens take; at least one turn of the event loop."""
+        """Wait the duration of `tokens` tokens; at least one turn of the event loop."""
         if pause_s := self._engine.token_s * tokens:
             return self._wait(partial(self._loop.call_later, pause_s))
         return asyncio.sleep(0)

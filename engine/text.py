@@ -45,8 +45,7 @@ class StopStrings:
         self._stopped = False
 
     def push(self, text: str) -> tuple[str, bool]:
-        """Return (text that is safe to give out, whether a stop string was met). Once one was met, no more text is
-        given out."""
+        """Return text that is safe to send, and whether a stop string was met. After one, no more text is returned."""
         if self._stopped:
             return "", True
         if not self._stops:

@@ -76,7 +76,7 @@ class Device:
         return max(0.0, 1.0 - self.energy_j / (3600.0 * self.speed.battery_wh))
 
     def check(self) -> None:
-        """Raise EngineStopped if the device does no more work."""
+        """Raise EngineStopped if the device is closed."""
         if self._stopped:
             raise EngineStopped("the device is closed")
         if self.battery == 0.0:

@@ -78,7 +78,7 @@ class Host:
         self._leaving = False
 
     def leave(self) -> None:
-        """Register no more."""
+        """Stop registering."""
         self._leaving = True
 
     async def idle(self) -> None:
@@ -157,7 +157,7 @@ class DeviceHost:
         await self._host.ready.wait()
 
     async def drain(self, within_s: float) -> None:
-        """Register no more, and end for good when no session is left, or after so long."""
+        """Stop registering, and end when no session is left, or after `within_s`."""
         self._host.leave()
         with suppress(TimeoutError):
             async with asyncio.timeout(within_s):

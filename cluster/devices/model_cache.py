@@ -36,7 +36,7 @@ class SharedModel:
 
     @classmethod
     async def loaded(cls, make: MakeEngine) -> SharedModel:
-        """In memory for good, and not measured: nobody has another."""
+        """Load the only model, for good and without measuring it."""
         began_s = time.perf_counter()
         engine = make()
         model = cls(make, engine.info, time.perf_counter() - began_s, 0.0)

@@ -1,7 +1,7 @@
 """A device that holds several models, one of which is loaded at a time.
 
-Whoever opens a session with another one has it switch: what it works on with the present one is finished first, and
-what is asked of it meanwhile waits, first come, first served.
+Opening a session with another model makes it switch: sessions with the present one finish first, and new ones wait,
+first come, first served.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ class Job:
 
 
 class Processor:
-    """Does its jobs one after another, first come, first served, but up to `batch` of those that decode at once; or,
+    """Runs jobs one after another, first come, first served, but up to `batch` decoding jobs at once; or, if
     `parallel`, all at once."""
 
     def __init__(self, parallel: bool, batch: int = 1) -> None:

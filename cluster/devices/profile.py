@@ -51,7 +51,7 @@ class DeviceSpeed(Protocol):
         ...
 
     def decode_s(self, tokens: int, context: int, sequences: int = 1) -> float:
-        """Seconds to produce `tokens` tokens one by one, after `context` of them, of so many sequences at once."""
+        """Return the seconds to decode `tokens` tokens, after `context` of them, in each of `sequences` sequences."""
         ...
 
 
@@ -117,7 +117,7 @@ def parse_profile(text: str | bytes, origin: str = "profile") -> DeviceProfile:
 
 
 def profile_names() -> list[str]:
-    """The profiles that there are."""
+    """Return the names of all profiles."""
     return sorted(f.name.removesuffix(".yaml") for f in _folder.iterdir() if f.name.endswith(".yaml"))
 
 

@@ -72,7 +72,7 @@ class PreciseTimer:
         self._libc.timerfd_settime(self._fd, _ABSOLUTE, ctypes.byref(spec), None)
 
     def fire(self) -> None:
-        """Run what is due and set the clock for the next."""
+        """Run due callbacks and set the clock for the next."""
         now_s = time.monotonic()
         if self._due:
             late = now_s > self._due[0][0]

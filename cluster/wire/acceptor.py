@@ -1,6 +1,6 @@
-"""Receives what dials an endpoint: hello, whose it is, and whether a connection begins or is resumed.
+"""Accepts incoming connections: hello, authentication, and the begin or resumption of a connection.
 
-Until then a peer is unproven: it may send little, and only so many are received at once.
+Until then a peer is unproven: it may send little, and only a limited number are received at once.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Desk:
             raise Unauthorized("the shared token is not the right one")
 
     def enter(self, hello: Hello, who: object, transport: asyncio.Transport) -> None:
-        """Let in whoever is admitted, on a new connection or back on the one that broke.
+        """Let an admitted peer in, on a new connection or back on the broken one.
 
         Raises UnknownConnection, Unauthorized, ProtocolError.
         """

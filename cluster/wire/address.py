@@ -6,7 +6,7 @@ from ipaddress import ip_address
 
 
 def is_loopback(host: str) -> bool:
-    """Whether nobody beyond this machine is meant."""
+    """Return whether a host name means this machine only."""
     try:
         return host == "localhost" or ip_address(host).is_loopback
     except ValueError:  # a name

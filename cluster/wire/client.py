@@ -117,7 +117,7 @@ class Connection(Wire):
     def engine(self, name: str, link: Link | None = None) -> RemoteEngine:
         """The other side's engine called `name`, behind an emulated link where one is given.
 
-        Raises UnknownEngine, naming those that there are.
+        Raises UnknownEngine, which lists the known ones.
         """
         if name not in self.peer_engines:
             there = ", ".join(self.peer_engines) or "none"
@@ -136,7 +136,7 @@ class Connection(Wire):
         return (await self.call(frames.Ask(0, 0, "", method, body), frames.Answer)).body
 
     def start(self, request: Request, link: Link | None = None) -> Call:
-        """Send a request. Raises EngineStopped if the connection is lost. Whoever starts must `end` it."""
+        """Send a request. Raises EngineStopped if the connection is lost. The caller must `end` it."""
         if self.closed.done():
             raise EngineStopped(self.reason)
         request.seq = next(self._sequence)
@@ -145,13 +145,13 @@ class Connection(Wire):
         return call
 
     def end(self, request: Request, link: Link | None = None) -> None:
-        """Forget a call; if the other side is not done with it, it is told to stop (a Cancel goes on)."""
+        """Forget a call; if it is still running on the other side, stop it there (a Cancel goes on)."""
         call = self._calls.pop(request.seq)
         if not call.done and not self.closed.done():
             self._pass(frames.Abandon(request.session, request.seq, request.engine), link)
 
     def tell(self, request: Request, link: Link | None = None) -> None:
-        """Send a request whose reply nobody waits for; nothing, if the connection is lost."""
+        """Send a request without waiting for its reply; nothing, if the connection is lost."""
         if not self.closed.done():
             request.seq = next(self._sequence)
             self._pass(request, link)

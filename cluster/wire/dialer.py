@@ -33,10 +33,10 @@ class Dialler:
         self._token, self._tls, self._settings, self._infos = token or "", tls, settings, dict(infos)
 
     async def dial(self, book: Book | None = None) -> tuple[asyncio.Transport, Welcome | Error]:
-        """A transport whose reading is paused, and what the other side said to our hello. `book`: of the connection
-        that is to be resumed.
+        """Return a transport whose reading is paused, and the other side's reply to our hello. `book`: of the
+        connection to resume.
 
-        Raises EngineStopped if nobody answers in time, ProtocolError if whoever does says nothing of sense.
+        Raises EngineStopped if there is no answer in time, ProtocolError if it makes no sense.
         """
         loop = asyncio.get_running_loop()
         hello_s = self._settings.hello_s
@@ -69,9 +69,9 @@ class Dialler:
         return Hello(0, 0, "", self._token, self._infos, resume_s, name, received, self._instance)
 
     async def dial_again(self, book: Book) -> tuple[asyncio.Transport, Welcome]:
-        """Dial until the other side welcomes the connection back; whoever calls limits how long.
+        """Dial until the other side resumes the connection; the caller limits how long.
 
-        Raises the EngineError with which it refuses for good.
+        Raises the EngineError of a permanent refusal.
         """
         pause_s = _FIRST_PAUSE_S
         while True:

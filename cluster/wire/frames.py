@@ -1,4 +1,4 @@
-"""The frames of the wire: what one process says to another about the sessions of an engine.
+"""Frames of the wire: messages between processes about the sessions of an engine.
 
 On the wire a frame is a header (length of the body in bytes, format version) and a msgpack body. Requests
 go to the side that serves the engine and name it; replies repeat the request's session and sequence
@@ -157,7 +157,7 @@ class Ack(Frame, tag=12):
 
 
 class Bye(Frame, tag=13):
-    """The connection is closed on purpose: nobody is to wait for its return."""
+    """Announces that the connection is closed on purpose and will not be resumed."""
 
 
 class GetInfo(Request, tag=14):
@@ -165,7 +165,7 @@ class GetInfo(Request, tag=14):
 
 
 class Ask(Request, tag=15):
-    """Something that is about no engine: a method by name, and what it takes, as those two sides have agreed."""
+    """Request that concerns no engine: a method by name, and its argument, as both sides have agreed."""
 
     method: str
     body: bytes
@@ -343,7 +343,7 @@ def pack_ids(ids: Sequence[int]) -> bytes:
 
 
 def pack_bits(ids: Sequence[int], vocab_size: int) -> bytes:
-    """Token ids of a known vocabulary in ⌈log2 V⌉ bits each, most significant first, for what is long.
+    """Pack token ids of a known vocabulary in ⌈log2 V⌉ bits each, most significant first, for long lists.
 
     Raises InvalidRequest for an id outside the vocabulary.
     """

@@ -13,9 +13,9 @@ _CHUNK = 4096  # bytes read at once
 
 
 class Greeting(asyncio.BufferedProtocol, ABC):
-    """Reads one frame and not a byte more; reading is then paused, until another protocol has the transport.
+    """Reads exactly one frame; reading is then paused, until another protocol has the transport.
 
-    Keeps no more bytes than have come, whatever the header announces.
+    Keeps only received bytes, whatever the header announces.
     """
 
     transport: asyncio.Transport

@@ -20,7 +20,7 @@ from tandem.engine.base import Engine, EngineInfo
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Engines that listen. address: "host:port" to dial; connections: those that live."""
+    """Listening engines. address: "host:port" to dial; connections: living ones."""
 
     address: str
     connections: Set[Connection]

@@ -1,7 +1,7 @@
 """Buffer with which one side of a connection survives a break, without clocks and sockets.
 
-Both sides number the frames of each direction, from 1 and without saying so. A side keeps what it has sent until the
-other says that it has received so many; after a break it sends again what is left, and nothing else.
+Both sides number the frames of each direction, implicitly and from 1. A side keeps sent frames until the other
+acknowledges them by number; after a break it sends the remaining ones again.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ class Book:
         return True
 
     def check(self, received: int) -> None:
-        """Whether the other side can have received so many, and what follows is still here; raises ProtocolError."""
+        """Check that the other side can have received this many frames, and that later ones are still kept; raises
+        ProtocolError."""
         if not self.sent - len(self._kept) <= received <= self.sent:
             raise ProtocolError(f"{received} frames cannot have been received of {self.sent}")
 

@@ -77,7 +77,7 @@ class EngineHandler:
         self._loop = asyncio.get_running_loop()
 
     def handle(self, request: Request, size_bytes: int) -> None:
-        """Start what is asked for; the reply leaves when it is done."""
+        """Start a request; the reply is sent when it is done."""
         if (link := self._links.get(request.engine)) is None:
             self._start(request)
         else:
@@ -225,7 +225,7 @@ class EngineHandler:
                 log.exception("engine %r failed to cancel a session", engine)
 
     async def find(self, engine: str) -> Engine:
-        """The engine of that name, for whoever asks whether there is one. Raises UnknownEngine."""
+        """Return the engine of that name. Raises UnknownEngine."""
         return self._named(engine)
 
     async def answer(self, method: str, body: bytes) -> bytes:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def contexts(certificate: Path, key: Path, authority: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
-    """(for whoever listens, for whoever dials), from PEM files. Raises OSError, ValueError."""
+    """Return TLS contexts of listener and dialler, from PEM files. Raises OSError, ValueError."""
     made = []
     for purpose in (ssl.Purpose.CLIENT_AUTH, ssl.Purpose.SERVER_AUTH):
         context = ssl.create_default_context(purpose, cafile=str(authority))

@@ -65,7 +65,7 @@ class Wire(asyncio.BufferedProtocol, ABC):
     """One side of a connection.
 
     rtt_s: real round-trip time, the lower quartile of the last pings; 0 until it is known.
-    closed: done when the connection is no more; `reason` then says why.
+    closed: done when the connection is closed; `reason` then says why.
     on_away, on_return: called soon after the connection went away, and after it was resumed, in this order.
     """
 
@@ -415,7 +415,7 @@ class Wire(asyncio.BufferedProtocol, ABC):
         self.lost()
 
     async def close(self) -> None:
-        """Send what is queued and close; returns when the connection is no more."""
+        """Send the queue and close; returns when the connection is closed."""
         if not self._final:
             if self._transport is None:
                 self.reason = "the connection is closed"

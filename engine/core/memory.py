@@ -210,7 +210,7 @@ class Memory:
     # -- giving way and coming back ---------------------------------------------------------------------
 
     def preempt(self, s: Sequence) -> None:
-        """Take the session's blocks; what it has computed goes to host memory as far as there is room."""
+        """Take the session's blocks; its computed tokens go to host memory as far as there is room."""
         self._finish_copies(s)
         if self.tier is not None and s.finish is None and s.computed > 0:
             self._save(s, self.tier)

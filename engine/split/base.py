@@ -83,8 +83,8 @@ class OuterSession(Protocol):
     token on."""
 
     async def shallow(self, count: int) -> Shallow:
-        """The next `count` positions of what is certain, its last token excepted, which goes with the next proposal;
-        fewer, or none, where no more are left. They are computed ahead, in the background."""
+        """Return the next `count` positions of confirmed tokens, except the last one, which goes with the next
+        proposal; fewer, or none, if no more are left. They are computed ahead, in the background."""
         ...
 
     async def propose(self, longest: int, go_on: GoOn = always) -> Proposal:
@@ -97,10 +97,10 @@ class OuterSession(Protocol):
         ...
 
     async def branch(self, alternatives: int, steps: int) -> int:
-        """While the middle is at work: draft up to `steps` tokens after each of so many alternatives for the last
-        drafted one (itself the first of them), as one batch in the background. How many branches there are: fewer
-        where memory is short or an alternative would end the output. `judge` adopts the one that comes true; it and
-        everything else but `rewind` drops the others."""
+        """Draft, while the middle works, up to `steps` tokens after each of `alternatives` alternatives for the last
+        drafted one (itself the first of them), as one batch in the background. Return the number of branches: fewer if
+        memory is short or an alternative would end the output. `judge` adopts the one that comes true; all operations
+        but `rewind` drop the others."""
         ...
 
     async def judge(self, deep: Tensor) -> Judgement:
@@ -109,7 +109,7 @@ class OuterSession(Protocol):
         ...
 
     async def rewind(self, position: int) -> None:
-        """The middle has lost what it had from `position` on (0: its session): those states will be sent again."""
+        """Send states from `position` on again, because the middle has lost them (0: its session)."""
         ...
 
     async def extend(self, position: int, tokens: Sequence[int]) -> None:

@@ -31,9 +31,8 @@ def measured() -> dict[str, Measured]:
 
 
 def recovery(split: SplitInfo) -> float:
-    """Share of a prompt's tokens that whoever has the model reads from the states of so many of its layers. Between the
-    depths that were attacked it is that of the one before, since more layers give away no more; where nobody has tried,
-    all of them."""
+    """Return the share of a prompt's tokens that an attacker with the model recovers from these states. Between
+    measured depths it is that of the lower one, since more layers leak no more; without measurements, all of them."""
     known = measured().get(split.checksum)
     depths = [m for m in known.recovered if m <= split.first] if known else []
     return known.recovered[max(depths)] if known and depths else 1.0

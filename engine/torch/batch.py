@@ -1,4 +1,4 @@
-"""A ragged batch as tensors: which rows there are, where their keys and values go, what they attend to."""
+"""A ragged batch as tensors: its rows, where their keys and values go, what they attend to."""
 
 from __future__ import annotations
 

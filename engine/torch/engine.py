@@ -38,13 +38,13 @@ def load(
     threads: int | None = None,
     report: Callable[[dict[str, object]], object] = lambda _: None,
 ) -> CoreEngine:
-    """An engine over a local Hugging Face folder: float32 on CPU, bfloat16 on a GPU.
+    """Load an engine from a local Hugging Face folder: float32 on CPU, bfloat16 on a GPU.
 
     device: "cpu", "cuda" …; None: a GPU if there is one.
     name: of the model, by default the folder's.
-    grow: run the model with so many times its layers and unchanged outputs (engine.family.grow).
-    threads: of torch, for this engine's thread; None: torch's default.
-    report: hears what was loaded and how much memory it takes, by name.
+    grow: run the model with this many times its layers and unchanged outputs (engine.family.grow).
+    threads: torch's, for this engine's thread; None: torch's default.
+    report: called with the loaded model's figures and memory, by name.
     Raises UnsupportedModel.
     """
     began_s = time.perf_counter()
@@ -136,7 +136,7 @@ def apart(work: Callable[[], T], threads: int | None) -> T:
 
 @contextmanager
 def _threads(count: int | None) -> Iterator[None]:
-    """Torch has so many threads in this one; None: as many as it had."""
+    """Set torch's threads inside the context; None: leave them."""
     before = torch.get_num_threads()
     torch.set_num_threads(count or before)
     try:

@@ -83,7 +83,7 @@ def _move(source: torch.Tensor, rows: Sequence[int], target: torch.Tensor, place
 
 
 class _Stream:
-    """One direction of a GPU's bus: a CUDA stream; its speed is measured on what it has carried."""
+    """One direction of a GPU's bus: a CUDA stream, whose speed is measured on its copies."""
 
     def __init__(self, device: torch.device) -> None:
         self._stream = torch.cuda.Stream(device)

@@ -39,7 +39,7 @@ class Part:
     ends: bool = True
 
     def holds(self, name: str, layers: int) -> bool:
-        """Whether a tensor is to be read, of a model of so many layers: also one that no part of it would know."""
+        """Return whether to read a tensor of a model with `layers` layers; also true for unknown tensors."""
         if (layer := _LAYER.match(name)) and int(layer[1]) < layers:
             return self.first <= int(layer[1]) < (layers if self.end is None else self.end)
         return self.ends or name not in _ENDS
@@ -95,8 +95,8 @@ class Weights:
 
 
 def load(folder: Path, device: torch.device, dtype: torch.dtype, part: Part = WHOLE) -> Weights:
-    """Read config.json of `folder`, and of its *.safetensors what `part` needs; raises UnsupportedModel saying what is
-    the matter."""
+    """Read config.json of `folder`, and the tensors of `part` from its *.safetensors; raises UnsupportedModel with the
+    reason."""
     raw = read_config(folder)
     config = shape(folder, raw)
     layers = range(config.layers)[part.first : part.end]

@@ -25,7 +25,7 @@ class Core(Protocol):
 
     @property
     def errored(self) -> bool:
-        """Whether it works no more."""
+        """Whether it has failed."""
         ...
 
     async def add(self, number: int, tokens: list[int], params: SamplingParams) -> RequestOutputCollector:

@@ -31,12 +31,12 @@ def load(
     threads: int | None = None,
     report: Callable[[dict[str, object]], object] = lambda _: None,
 ) -> VllmEngine:
-    """An engine over a local Hugging Face folder; returns when it is up, after half a minute or so.
+    """Load an engine from a local Hugging Face folder; returns when it is up, after about half a minute.
 
     name: of the model, by default the folder's.
-    threads: of torch, on a CPU; None: torch's default.
-    report: hears what was loaded, by name.
-    Raises VllmMissing, and ValueError for options that vLLM has not.
+    threads: torch's, on a CPU; None: torch's default.
+    report: called with the loaded model's figures, by name.
+    Raises VllmMissing, and ValueError for options that vLLM does not have.
     """
     require()
     began_s = time.perf_counter()
@@ -74,9 +74,9 @@ def load(
 class VllmEngine:
     """Sessions of one core.
 
-    counters: since the start, of what this side sees.
-    died: what vLLM raises when its process is gone.
-    refused: what it raises at a request that is not to its liking.
+    counters: since the start, of this side.
+    died: vLLM's error when its process is gone.
+    refused: vLLM's error for a bad request.
     """
 
     def __init__(
@@ -141,8 +141,8 @@ class VllmEngine:
         return Request(outputs, tokens.copy(), log.sampling.logprobs, len(forced))
 
     def ask(self, request: Request, drafts: Sequence[int] = ()) -> None:
-        """Have a request go on to its `until`, with drafts to follow what it has made. What one turn of the event loop
-        asks goes in one message."""
+        """Let a request continue to its `until`, with drafts after its tokens. Calls of one turn of the event loop go
+        in one message."""
         if not self._asks:
             asyncio.get_running_loop().call_soon(self._send_asks)
         self._asks.append((request.id, request.until, request.received, drafts))

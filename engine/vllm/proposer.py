@@ -16,5 +16,5 @@ class NullProposer:
         """Do nothing: there is no model."""
 
     def propose(self, sampled_token_ids: Sequence[Sequence[int]], *_: Any, **__: Any) -> list[list[int]]:
-        """No draft for anybody."""
+        """Return no drafts."""
         return [[] for _ in sampled_token_ids]

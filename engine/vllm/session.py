@@ -1,7 +1,7 @@
 """A session at a vLLM engine.
 
 vLLM decodes a request forwards only. So a session keeps its own log, and the tokens that vLLM has made beyond it lie
-**ahead**: drafts that nobody has confirmed yet, or what came after a stream was left. As long as the log goes along
+**ahead**: unconfirmed drafts, or tokens after a stream was left. As long as the log goes along
 with them the request goes on; where it turns elsewhere, the request is given up for another one, which finds the
 common part in the prefix cache.
 """
@@ -54,7 +54,7 @@ class Request:
     def __init__(
         self, outputs: RequestOutputCollector, tokens: list[int], logprobs: int, forced: int
     ) -> None:
-        """tokens: what it begins with, `forced` of them to be scored."""
+        """tokens: initial ones, `forced` of them to be scored."""
         self.outputs, self.tokens = outputs, tokens
         self.scores: list[TokenLogprob] = []
         self.until = 1
@@ -102,7 +102,7 @@ class Host(Protocol):
         ...
 
     def ask(self, request: Request, drafts: Sequence[int] = ()) -> None:
-        """Have a request go on to its `until`, with drafts to follow what it has made."""
+        """Let a request continue to its `until`, with drafts after its tokens."""
         ...
 
     def abort(self, request: Request) -> None:
@@ -191,7 +191,7 @@ class VllmSession(BaseSession):
             self._give_up()
 
     def fail(self, error: EngineError) -> None:
-        """The engine works no more."""
+        """End the session because the engine has failed."""
         if self._end(error) and self._request is not None:
             self._request.outputs.put(copy.copy(error))  # nothing else will come
 

@@ -22,8 +22,8 @@ class Extension:
 def _expand(
     x: torch.Tensor, cu_num_tokens: torch.Tensor, num_tokens: int, replace_from: int = 0, replace_to: int = 0
 ) -> torch.Tensor:
-    """[batch] → [num_tokens], each value as often as its request has tokens. vLLM's own kernel writes into a copy of
-    what is no int64, and leaves temperatures as uninitialised memory."""
+    """Repeat [batch] values to [num_tokens], by each request's number of tokens. vLLM's own kernel writes into a copy
+    unless the type is int64, and leaves temperatures as uninitialised memory."""
     x = torch.where(x == replace_from, torch.as_tensor(replace_to, dtype=x.dtype), x)
     counts = torch.diff(cu_num_tokens, prepend=cu_num_tokens.new_zeros(1))
     return torch.repeat_interleave(x, counts.to(torch.long), output_size=num_tokens)

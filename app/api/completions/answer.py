@@ -40,7 +40,7 @@ EVENT_STREAM = [
 
 
 STUCK_S = 60.0
-"""A client that takes in nothing of a write for so long, or up to twice as long, is let go."""
+"""Seconds after which a client that reads nothing of a write is disconnected; up to twice as long."""
 PIECE = 2**16
 """Bytes of a write, of which a client that reads slowly takes in some within STUCK_S."""
 

@@ -36,7 +36,7 @@ class Gather:
     """Runs one job for each choice, inside `async with`; leaving it cancels the jobs that still run.
 
     paced: choices get their tokens no faster than their reader takes them in.
-    over: called once, when no job generates any more, with whether all came to their end by themselves; before anybody
+    over: called once, when all jobs have ended, with whether all were complete; before any client
         is given the last piece then.
     """
 
@@ -98,7 +98,7 @@ class Gather:
                 return
 
     def _ended(self, number: int, finished: bool, _: object = None) -> None:
-        """A job generates no more. finished: it came to its end by itself."""
+        """Record the end of a job. finished: whether it was complete."""
         if number in self._generating:
             self._generating.remove(number)
             self._finished = self._finished and finished

@@ -64,10 +64,10 @@ class Bundle(msgspec.Struct, frozen=True):
 
 
 def write(model: Path, first: int, out: Path, adapter: Path | None = None) -> Bundle:
-    """Cut the outer part off the model in a folder: its first layers, `first` of them, and its ends.
+    """Cut the outer part off the model in a folder: its `first` first layers, and its ends.
 
-    adapter: a *.safetensors file, beside which there may be its report. Raises UnsupportedModel, or BadBundle where the
-    layers cannot be so many.
+    adapter: a *.safetensors file, beside which there may be its report. Raises UnsupportedModel, or BadBundle if the
+        model has too few layers.
     """
     split = describe(model, first)
     raw = read_config(model)
@@ -182,7 +182,7 @@ def _check_first(first: int, layers: int) -> None:
 
 
 def _tensors(model: Path, tied: bool) -> Iterator[tuple[str, torch.Tensor]]:
-    """The model's tensors by name, one at a time, but what is a copy or can be computed."""
+    """Yield the model's tensors by name, one at a time, without those that are copies or can be computed."""
     with ExitStack() as stack:
         files = [stack.enter_context(safe_open(file, framework="pt")) for file in _weights(model)]
         holder = {name: file for file in files for name in file.keys()}  # noqa: SIM118 - no dict

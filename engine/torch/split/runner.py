@@ -237,8 +237,8 @@ _AS_IT_IS = Sampling(temperature=1.0)
 
 
 def _draft(sequences: Sequence[Session], raw: torch.Tensor) -> list[Outcome]:
-    """A drafted token each, the best or drawn by chance, with the likeliest and their probabilities: of a greedy draft
-    the model's own, otherwise those that it was drawn from."""
+    """Draft a token each, the best or sampled, with the likeliest and their probabilities: for a greedy draft the
+    model's own, otherwise those that it was sampled from."""
     settings = [s.sampling for s in sequences]
     logits = penalise(raw, settings, lambda i: (sequences[i].prompt, sequences[i].output))
     probs = distributions(logits, [_AS_IT_IS if s.greedy else s for s in settings])
