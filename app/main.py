@@ -1,4 +1,4 @@
-"""The whole application in one place: which deployments there are, and who knows whom.
+"""The whole application: its deployments and their connections.
 
     client ── HTTP ──▶ Ingress ──(assign, report)──▶ Router ──(snapshot)──▶ Scheduler ◀──(register)── device hosts
                           │                                                    │(list)                   ▲

@@ -35,13 +35,13 @@ UNCHECKED: dict[str, type[BaseModel]] = {
     "gang_scheduling_config": GangSchedulingConfig,
     "request_router_config": RequestRouterConfig,
 }
-"""Parts of a deployment that Serve's schema takes for any mapping, and what it makes of them later."""
+"""Parts of a deployment that Serve's schema accepts as any mapping, and their later types."""
 
 
 def check_serve_yaml(content: Any) -> list[Settings]:
-    """The settings of each Tandem in a Serve YAML. All of it is checked, since Serve ignores keys it does not know.
+    """Return the settings of each Tandem in a Serve YAML. All of it is checked, since Serve ignores unknown keys.
 
-    Raises ValueError, whose message says where and what is wrong.
+    Raises ValueError with the place and the reason.
     """
     found = []
     for application in _valid(ServeDeploySchema, content).applications:

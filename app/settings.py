@@ -1,4 +1,4 @@
-"""The settings of the application: what `args:` of the Serve YAML may say, and what it means."""
+"""Settings of the application: `args:` of the Serve YAML, and their meanings."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ NULL = "null"
 
 
 class UnknownVocabulary(UnknownEngine):
-    """An endpoint whose tokens nobody here can translate: as good as not there."""
+    """The endpoint's tokens cannot be translated here, so it counts as absent."""
 
     code = "unknown_vocabulary"
 

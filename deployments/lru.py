@@ -1,4 +1,4 @@
-"""A table that forgets what was not used for longest."""
+"""Table that drops the least recently used entry."""
 
 from __future__ import annotations
 

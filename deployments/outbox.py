@@ -1,6 +1,6 @@
-"""Collects what is to be sent to another process, and sends several items in one call.
+"""Batches items for another process into one call.
 
-A call to another process costs far more than what it carries.
+A call to another process costs far more than its contents.
 """
 
 from __future__ import annotations

@@ -24,10 +24,12 @@ UNITS = {
 
 
 class Setting(NamedTuple):
-    """key: dotted, [] for each item of a list.
-    allowed: what it may be.
+    """A setting.
+
+    key: dotted, [] for each item of a list.
+    allowed: its allowed values.
     unit: "" for a plain number, or none.
-    default: "" where it must be given, or is told elsewhere.
+    default: "" if it must be given, or is listed elsewhere.
     """
 
     key: str
@@ -40,9 +42,9 @@ class Setting(NamedTuple):
 def settings(
     model: type[BaseModel], prefix: str = "", told: dict[type[BaseModel], str] | None = None
 ) -> Iterator[Setting]:
-    """All of them, in order. told: what was listed already, and where: it is not listed again.
+    """Yield all settings, in order. told: types already listed, and where: these are not listed again.
 
-    Raises KeyError for one whose meaning its class does not tell.
+    Raises KeyError for one whose meaning is missing in its class's docstring.
     """
     told = {} if told is None else told
     for name, field in model.model_fields.items():

@@ -1,4 +1,4 @@
-"""The command line, `tandem`: a command a function; what it does is a module of its own."""
+"""The command line, `tandem`: a function per command, with its work in a module of its own."""
 
 from __future__ import annotations
 
@@ -77,9 +77,9 @@ def chat(
     system: Annotated[str | None, typer.Option(help="What the model is told beforehand.")] = None,
     model: Model = None,
 ) -> None:
-    """Ask a question and see who writes the answer: every token in the colour of its origin.
+    """Ask a question and show the origin of the answer: every token in the colour of its origin.
 
-    Ctrl-C ends an answer. In a conversation, /new forgets what was said, and /quit or Ctrl-D leaves.
+    Ctrl-C ends an answer. In a conversation, /new starts afresh, and /quit or Ctrl-D leaves.
     """
     from tandem.app.cli.terminal.conversation import Conversation
 

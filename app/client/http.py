@@ -76,7 +76,7 @@ class Client:
         return self._ask("GET", path)
 
     def patch(self, path: str, changes: Json) -> Json:
-        """Change what is at a path; returns what it is then."""
+        """Send a PATCH request; return the changed resource."""
         return self._ask("PATCH", path, changes)
 
     def post(self, path: str, form: Json) -> Json:

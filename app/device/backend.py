@@ -45,9 +45,9 @@ class DeviceBackend:
     """An `app.api.http.backend.ServingBackend`.
 
     device: its own engine; speaks: the tokenizer of that.
-    record: what is known of it, but for its name and its link.
-    outer: the two ends of a split model; None: there is none.
-    tokenizer: of the model's text: the split model's, where there is one.
+    record: returns its record, without name and link.
+    outer: the two ends of a split model, or None.
+    tokenizer: of the API's text: the split model's, if there is one.
     """
 
     def __init__(
@@ -167,7 +167,7 @@ class DeviceBackend:
 
     @property
     def _account(self) -> str:
-        """The device's own in the cloud, whoever asks; nobody's while the cloud has never answered."""
+        """Return the device's account in the cloud, for every user of it; anonymous until the cloud has answered."""
         return self._uplink.registered.account if self._uplink.registered else ANONYMOUS
 
     async def account(self, key: str) -> Statement:

@@ -25,13 +25,13 @@ from tandem.engine.base import EngineStopped
 from tandem.engine.config import Strict
 
 ALONE = next(mode for mode in MODES.values() if all(role.pool == DEVICE for role in mode.roles))
-"""The mode in which the device needs nobody."""
+"""Mode that needs only the device."""
 PRIVATE = next(mode for mode in MODES.values() if mode.private)
 """The mode in which the cloud helps with a prompt that does not leave the device."""
 NEED_CLOUD = frozenset(name for name, mode in AT_DEVICES.items() if mode.afar and mode is not ALONE)
 """Modes that get nowhere without the cloud."""
 SOON_S = 2.0
-"""A request that names no mode waits so long for the cloud's assignment."""
+"""Longest that a request without a mode waits for the cloud's assignment."""
 
 
 class LocalRouter:

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from tandem.app.device.bundle_selection import Candidate
 
 KNOWN_S = 5.0
-"""The cloud may take so long to know the device before that is ready without it."""
+"""Longest wait for the cloud to register the device before it counts as ready without the cloud."""
 STOP_S = 5
-"""Answers under way have so long when the program ends."""
+"""Seconds that answers have to finish when the program ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +52,8 @@ class Running:
 async def running(
     settings: DeviceProgram, report: Callable[[str], object] = lambda _: None
 ) -> AsyncIterator[Running]:
-    """Serve the device's owner and the cloud until the context is left; where the cloud answers, it knows the device by
-    then. report: told what is done first, for people.
+    """Serve the device's owner and the cloud until the context is left; if the cloud answers, the device is registered
+    by then. report: called with progress messages.
 
     Raises OSError, ValueError, UnsupportedModel for settings, models or keys that are of no use.
     """

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Source = str | Path | Mapping[str, Any] | Config
-"""A configuration: a YAML file, what one would say, or a parsed one."""
+"""A configuration: a YAML file, its contents, or a parsed one."""
 
 
 def simulate(

@@ -1,4 +1,4 @@
-"""Engines of another process, driven over the wire as if they were here."""
+"""Engines of another process, driven over the wire like local ones."""
 
 from __future__ import annotations
 
@@ -85,12 +85,12 @@ class Call:
 
 
 class Connection(Wire):
-    """A connection to another process: drives its engines, and has `serve` handle what it asks of ours.
+    """A connection to another process: drives its engines, and lets `serve` handle requests to ours.
 
-    peer_engines: the engines that the other side serves.
-    peer: who dialled, as far as `admit` of `cluster.wire.listener.serve_engines` said.
-    finished: done when the connection is closed and all that the other side had asked for is stopped.
-    session_ids: of the sessions that this side opens; those of another connection are others.
+    peer_engines: engines that the other side serves.
+    peer: identity of the dialler, from `admit` of `cluster.wire.listener.serve_engines`.
+    finished: done when the connection is closed and all work for the other side is stopped.
+    session_ids: of the sessions that this side opens; unique within the connection.
     """
 
     def __init__(

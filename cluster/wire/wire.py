@@ -1,9 +1,9 @@
 """The wire: frames between two processes over one TCP connection, both ways.
 
-Here a byte stream becomes frames and frames become writes: framing, coalescing, backpressure, signs of life. It begins
+This module does framing, coalescing, backpressure and keep-alive. It begins
 after hello (`cluster.wire.handshake`). Where both sides keep a book (`cluster.wire.resume_buffer`), the TCP
-connection may break: the wire is then *away* until it has another. What the frames are about is the subclass's
-business (`cluster.wire.client`).
+connection may break: the wire is then *away* until it has another. The subclass handles the frames
+(`cluster.wire.client`).
 """
 
 from __future__ import annotations

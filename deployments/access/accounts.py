@@ -1,4 +1,4 @@
-"""Accounts: who pays for requests, on which terms, and what they have cost so far."""
+"""Accounts: payers of requests, their limits, and their usage."""
 
 from __future__ import annotations
 
@@ -82,9 +82,9 @@ class Account:
 
 
 class Accounts:
-    """By key: an API key's id, a device without one, or nobody known.
+    """Accounts by key: an API key's id, a device without one, or anonymous.
 
-    Whoever asks for an account by `of` has seen to it that there may be one: keys are made by operators, and devices
+    Callers of `of` have checked that the account may exist: keys are made by operators, and devices
     are registered.
 
     terms: of a new account.
@@ -95,7 +95,7 @@ class Accounts:
         self.follow(settings or AccountSettings())
 
     def follow(self, settings: AccountSettings) -> None:
-        """Take over other prices; accounts that there are keep their terms."""
+        """Take over other prices; existing accounts keep their limits."""
         self.terms = Terms(settings.budget, settings.exchange_rate)
         self._server = per_million(settings.price_in, settings.price_out)
 

@@ -1,6 +1,5 @@
-"""The treasury: keys, accounts and the ledger as one. Memory answers; what changes is written down before it is said,
-bills a little later and many at once.
-"""
+"""Keys, accounts and the ledger as one service. Reads come from memory; changes are written before they are reported,
+usage a little later in batches."""
 
 from __future__ import annotations
 
@@ -70,7 +69,7 @@ class Treasury:
         logger.info("ledger %s: %d keys", path or "in memory", len(self._ring))
 
     async def close(self) -> None:
-        """Write what was not written yet."""
+        """Write pending usage."""
         self._watching.cancel()
         if self._writing is not None:  # what is being written must not be broken off, nor written twice
             await self._writing
@@ -117,7 +116,7 @@ class Treasury:
         return self.statement(account)
 
     def _is_open(self, account: str) -> bool:
-        """Whether it is anybody's: a key's that was not revoked, a device's, or that of those who show no key."""
+        """Return whether the account exists: of a key that was not revoked, of a device, or the anonymous one."""
         return account in self._ring.keys or account == ANONYMOUS or device_of(account) is not None
 
     def may_dial_in(self, device: str) -> bool:
@@ -142,7 +141,7 @@ class Treasury:
         return key, said
 
     async def rotate(self, id: str, grace_s: float) -> tuple[Key, str]:
-        """A new secret for it; the old one holds so long. Raises KeyRefused, LedgerError."""
+        """Return a key with a new secret; the old one stays valid for `grace_s`. Raises KeyRefused, LedgerError."""
         async with self._lock:
             ring = self._ring.copy()
             key, secrets, said = ring.rotate(id, self._now_s(), grace_s)

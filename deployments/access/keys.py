@@ -110,8 +110,8 @@ class Keyring:
 
     @property
     def guards_api(self) -> bool:
-        """Whether the API asks for a key: as soon as there is one that opens it. A device's does not, and whoever makes
-        one before any other must not be shut out by it."""
+        """Whether the API needs a key: as soon as one opens it. A device's does not, so that making one first does not
+        lock its maker out."""
         return bool(self._openers())
 
     def copy(self) -> Keyring:
@@ -136,8 +136,8 @@ class Keyring:
         return key if expires_s is None or now_s < expires_s else None
 
     def make(self, name: str, role: Role, terms: Terms, now_s: float) -> tuple[Key, Secret, str]:
-        """A new key: what is kept of it, and its secret. Raises KeyRefused, also for a first one that opens the API and
-        is no operator's."""
+        """Make a key; return it, its hashed secret and its secret. Raises KeyRefused, also for a first key that opens
+        the API and is no operator's."""
         if role is Role.DEVICE:
             self._check_device(name)
             terms = _of_device(name, terms)
@@ -166,7 +166,7 @@ class Keyring:
         return key, [*changed, self._opens(key, said)], said
 
     def change(self, id: str, name: str, role: Role, terms: Terms) -> Key:
-        """Set what it is. Raises KeyRefused."""
+        """Change a key. Raises KeyRefused."""
         old = self.key(id)
         if Role.DEVICE in (old.role, role):
             if role is not old.role:

@@ -1,7 +1,7 @@
-"""The ledger: keys, terms and bills on disk, with one writer, the router. It survives whatever dies.
+"""The ledger: keys, limits and usage on disk, with one writer, the router. It survives every crash.
 
-SQLite in WAL mode: what a call has written survives every process (a power cut may take the last moments), and somebody
-may read beside it. The calls block: they are for a thread of their own.
+SQLite in WAL mode: each call's writes survive every process (a power cut may lose the last moments), and others may
+read concurrently. The calls block: run them in a thread of their own.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _CHARGE = "INSERT INTO bills VALUES ({}) ON CONFLICT DO UPDATE SET {}".format(
 )
 
 Charge = tuple[str, str, Bill]
-"""(account, device or "", what it has cost)"""
+"""Account, device or "", and usage."""
 
 
 class Books(NamedTuple):

@@ -84,7 +84,7 @@ class Entrance:
             self._telling.cancel()
 
     async def _keep_telling(self) -> None:
-        """Say what is under way, as long as anything is."""
+        """Report the requests under way, as long as there are any."""
         while True:
             await asyncio.sleep(SIGN_S)
             if not self._entries:

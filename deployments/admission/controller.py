@@ -1,8 +1,8 @@
-"""The gate: who may begin now, by its terms and by what others wait for. One for all replicas of the API.
+"""Admission controller: which requests may begin, by their limits and fair turns. One for all replicas of the API.
 
-A request passes once, however many answers it wants; what goes on elsewhere has passed already, so half an answer never
-waits behind a new one. A replica of the API says again and again which requests it has under way: what it no longer
-names has left, and so has everything of one that falls silent.
+A request is admitted once, for all of its answers; a begun answer that continues elsewhere is admitted already, so it
+never waits behind a new one. A replica of the API regularly reports its requests: those no longer listed have left, and
+so have all of a silent replica.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tandem.policies.admission.fairness import Claim, FairQueue
 from tandem.policies.admission.rate_limit import RateLimit
 
 SILENT_S = 10.0
-"""A replica of the API that has said nothing for so long is not there."""
+"""Seconds after which the requests of a silent replica of the API count as over."""
 LEAVING_S = 1.0
 """Longest until a replica of the API has reported that a request is over."""
 
@@ -60,7 +60,7 @@ class Allowance:
 class Passage:
     """Permission to begin.
 
-    requests, tokens: what is left of the account's limits; None if there is none.
+    requests, tokens: rest of the account's limits; None without a limit.
     """
 
     requests: Allowance | None = None
@@ -89,8 +89,10 @@ def _limit(now: RateLimit | None, per_minute: int | None) -> RateLimit | None:
 
 
 class Gate:
-    """capacity: sessions that can be under way at once, as far as is known.
-    settings: of who waits when all is full.
+    """Admission controller.
+
+    capacity: sessions that can run at once, as far as is known.
+    settings: of the queue.
     """
 
     def __init__(
@@ -165,10 +167,10 @@ class Gate:
         self._leave(replica, request)
 
     async def _within(self, replica: str, entry: Entry, limit: int) -> None:
-        """Return when the account may have so many answers more at once. Raises LimitReached.
+        """Return when the account may have `limit` answers at once. Raises LimitReached.
 
-        An answer that its client has whole may still be under way here, as replicas say a little later what is over. So
-        requests are refused after LEAVING_S, and at once where as many as the limit wait like that.
+        A delivered answer may still count here, as replicas report ends a little later. So requests are refused after
+        LEAVING_S, and at once if as many as the limit wait already.
         """
         account, key = entry.account, (replica, entry.request)
         refusal = LimitReached(f"at most {limit} answers at once", 1.0)

@@ -181,7 +181,7 @@ class Router:
         return await self._treasury.make(name, role, changes)
 
     async def rotate_key(self, id: str, grace_s: float) -> tuple[Key, str]:
-        """A new secret for it; the old one holds so long. Raises KeyRefused."""
+        """Return a key with a new secret; the old one stays valid for `grace_s`. Raises KeyRefused."""
         return await self._treasury.rotate(id, grace_s)
 
     async def change_key(
@@ -213,7 +213,7 @@ class Router:
             self._routing.see(snapshot)
 
     async def _tell_what_waits(self) -> None:
-        """Requests that wait for a pool are what it grows for, from nothing if need be."""
+        """Report waiting requests to the scheduler: pools grow by them, also from no replica."""
         told = True  # perhaps by a predecessor
         while True:
             await asyncio.sleep(TELL_S)
@@ -224,7 +224,7 @@ class Router:
             told = any(waiting.values())
 
     async def _keep(self) -> None:
-        """Have what modes have learnt written down, where somebody wants it."""
+        """Save the modes' learned state regularly, if a file is configured."""
         while True:
             await asyncio.sleep(KEEP_S)
             for part in self._routing.modes.values():

@@ -55,7 +55,7 @@ class RouterClient(Client):
         self._ended.add(seen)
 
     def flush(self) -> None:
-        """Tell now what was to be told soon."""
+        """Send pending reports now."""
         self._ended.flush()
 
     def lost(self, device: str, address: str) -> None:

@@ -1,4 +1,4 @@
-"""The scheduler: knows what is up. Devices register here; replicas are listed through Serve."""
+"""The scheduler: knows the running endpoints. Devices register here; replicas are listed through Serve."""
 
 from __future__ import annotations
 

@@ -36,5 +36,5 @@ class SchedulerClient(Client):
         self.tell(Scheduler.waiting, requests)
 
     async def snapshot(self, after: int) -> Snapshot:
-        """Return what has changed since a version, at the latest after POLL_S."""
+        """Return the changes since a version, at the latest after POLL_S."""
         return await self.ask(self._answer_s + POLL_S, Scheduler.snapshot, after, wait_s=POLL_S)

@@ -42,7 +42,7 @@ T = TypeVar("T")
 REGISTER_S = 1.0
 """Between two words of how the device is doing."""
 QUIET_S = 2.0
-"""The cloud counts as gone when nothing was heard of it for so long, though its connection may yet be resumed."""
+"""Seconds of silence after which the cloud counts as gone, though its connection may yet be resumed."""
 AGAIN_S = 0.2, 5.0
 """Between two attempts to dial: at first, and at most."""
 

@@ -23,9 +23,10 @@ logger = logging.getLogger("ray.serve")
 
 
 class Guests:
-    """engines: of those that serve one, by the device's name.
+    """Connected devices.
 
-    gone: called with the name of a device that is no longer there.
+    engines: of devices that serve one, by name.
+    gone: called with the name of a device that has left.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
-"""The gateway: where devices dial in that are programs of their own, outside of Ray and mostly behind NAT.
+"""The gateway: endpoint for devices that are programs of their own, outside of Ray and mostly behind NAT.
 
 It listens at a known port for devices, each with a key of its own, and inside the cluster it serves their engines like
-any device host. What it carries from one to the other it does not look at.
+any device host. It forwards their traffic without looking into it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A device that has dialled in: what it may ask of the cloud, and what it has to pay for.
+"""A connected device: its permissions in the cloud, and its usage.
 
-It is asked for nothing that it could lie about: whose requests they are, its key says; which endpoints it reaches, the
-router has said; and what it gave them and got from them is counted here, where it passes.
+Nothing that the device reports is trusted: its key identifies the account, the router's assignments limit its
+endpoints, and its traffic is metered here.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from tandem.engine.base import Engine, EngineError, InvalidRequest, NoCapacity, 
 from tandem.policies.cost import Used
 
 REACHED = 256
-"""Endpoints that a device may know: those that it was sent to last."""
+"""Most endpoints that a device may use: those assigned last."""
 UNDER_WAY = 256
 """Requests that it may have begun and not ended."""
 SESSIONS = 4
@@ -65,8 +65,8 @@ class Badge:
     """Identity of a peer, for as long as the connection lives.
 
     name: of the device; account: its key's.
-    instance: of its program; another one with the same key is somebody else.
-    digest: of the secret that it showed, by which it is known whether that still holds.
+    instance: of its program; distinguishes programs with the same key.
+    digest: of its secret, to check whether that is still valid.
     """
 
     name: str
@@ -286,8 +286,8 @@ class Guest(EngineHandler):
         self._report(Bill(requests=1, used=own, joules=joules, device_usd=usd), 0)
 
     def _book(self, taken_in: int, given_out: int) -> None:
-        """A session of the device at an endpoint of the cloud's is over. What it took in beyond what was announced at
-        the gate counts there like what it was given."""
+        """Record the end of a session of the device in the cloud. Input beyond what was announced at admission counts
+        there like output."""
         server = self._prices.server
         bill = Bill(
             used=Used(server_in=taken_in, server_out=given_out),

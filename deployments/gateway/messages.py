@@ -19,7 +19,7 @@ MIDDLES, ECHO = "middles", "echo"
 """The methods that the gateway answers: DeviceRecord → Registered, RoutingRequest → Told, Over → nothing, nothing →
 Statement, nothing → the SplitInfo of each kind of middle, and any bytes → the same."""
 SILENCE_S = 6.0
-"""A connection on which nothing arrives for so long is broken; it may be resumed."""
+"""Seconds of silence after which a connection counts as broken; it may be resumed."""
 ENGINE = "device"
 """Name of a device's own engine at its end of the connection."""
 
@@ -27,9 +27,11 @@ T = TypeVar("T")
 
 
 class Registered(msgspec.Struct, frozen=True):
-    """name: of the device, as its key has it.
-    account: its key's, who pays for what it has of the cloud.
-    budget: that the key's terms say for races; None: not known yet.
+    """Confirmation of a registration.
+
+    name: of the device, by its key.
+    account: its key's, which pays for its usage.
+    budget: of the key's limits, for races; None if unknown.
     """
 
     name: str
@@ -38,7 +40,7 @@ class Registered(msgspec.Struct, frozen=True):
 
 
 class Over(msgspec.Struct, frozen=True):
-    """A request is over. used, joules: what it cost the device itself."""
+    """End of a request. used, joules: usage of the device itself."""
 
     request: int
     used: Used

@@ -22,10 +22,10 @@ Book = Callable[[int, int], object]
 
 
 class Counted:
-    """The Engine protocol over another engine, which is somebody else's to close.
+    """Metered engine: the Engine protocol over another engine, which its owner closes.
 
-    check: asked before each session; raises EngineError where there may be no more.
-    full: told when the engine has no room for one.
+    check: called before each session; raises EngineError if there may be no more.
+    full: called when the engine has no room.
     """
 
     def __init__(

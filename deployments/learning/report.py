@@ -1,4 +1,4 @@
-"""The report of an answer: what it has taught and cost."""
+"""Report of an answer: its usage, and what can be learned from it."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class Report:
     account: who pays.
     device: that took part; "" if none did.
     tokens: of the answer.
-    whole: it came to its end.
-    bill: what it has cost, whatever became of it.
+    whole: whether it is complete.
+    bill: its usage, complete or not.
     taught: by mode, what its `ModeRun.report` says.
     request: the job's id.
     """

@@ -33,13 +33,13 @@ class Role:
     """An endpoint's part in a mode.
 
     name: of the role.
-    pool: that a replica is taken from, or DEVICE.
-    needed: False: without one, the mode does without it.
+    pool: of its replicas, or DEVICE.
+    needed: whether the mode needs it.
     unless: another role; if that one is filled, this one is not needed.
-    expendable: the request can do without it, so each of its refusals counts as a loss.
-    translated: an endpoint with another vocabulary than the verifiers' will do.
-    if_absent: the mode that serves the request where nobody is up; "": the request waits for somebody.
-    if_lost: the mode that goes on after an endpoint with this part has failed; "": another endpoint does.
+    expendable: whether the request can do without it, so that each of its refusals counts as a loss.
+    translated: whether an endpoint may have another vocabulary than the verifiers'.
+    if_absent: the mode that serves the request if no endpoint is up; "": the request waits for one.
+    if_lost: the mode that continues after such an endpoint has failed; "": another endpoint does.
     """
 
     name: str
@@ -60,10 +60,10 @@ async def _nobody(mode: str, question: object) -> Any:
 class Services:
     """Dependencies that an executor gives its modes.
 
-    ask: puts a mode's question to its part at the router.
-    tell: tells it something that is not answered.
-    outer: the two ends of a split model; None: they are not here.
-    format: how the models here are asked for sketches; None: they are not.
+    ask: sends a mode's question to its part at the router.
+    tell: sends it a message without an answer.
+    outer: the two ends of a split model; None if they are not here.
+    format: prompts and parser of sketches; None without them.
     """
 
     ask: Callable[[str, object], Awaitable[Any]] = _nobody
@@ -107,7 +107,7 @@ class Surroundings:
 
 
 class RouterPart(Generic[S]):
-    """A mode's part at the router: what requests have taught, and answers to what they ask beside their endpoints.
+    """A mode's part at the router: its learned state, and answers to its requests beside endpoints.
 
     The router has one for all replicas of the API. A simulation has one, and so has a device that plans for itself. It
     takes the time from the event loop.
@@ -147,7 +147,7 @@ class RouterPart(Generic[S]):
         raise NotImplementedError(f"not understood: {said}")
 
     def spent(self, account: str) -> Mapping[str, tuple[float, float]]:
-        """Return, by what this mode limits for an account, the tokens that count lately and those that were spent."""
+        """Return, by limit of this mode, an account's tokens that count at present and those that were spent."""
         return {}
 
     async def recall(self) -> None:
@@ -179,25 +179,24 @@ class ModeRun(ABC):
         return None
 
     def close(self) -> Coroutine[None, None, None] | None:
-        """The request is over: what is left to do beside closing its sessions, in the background."""
+        """Return background work to finish after the request, beside closing its sessions, or None."""
         return None
 
 
 class Mode(ABC):
-    """A way to answer requests. One object for each executor: what it keeps, all its requests share.
+    """A way to answer requests. One object for each executor, whose state all its requests share.
 
-    name: by which clients ask for it.
+    name: of the mode, for clients.
     roles: the endpoints it needs.
-    settings: what both of its parts are told.
-    options: fields that it adds to a request's `tandem` object; `Job.asked` has them.
-    section: the key of `settings` in an application's; "": they are among its own.
+    settings: of both of its parts.
+    options: fields that it adds to a request's `tandem` object, found in `Job.asked`.
+    section: the key of `settings` in an application's settings; "" if they are at the top level.
     router: its part at the router.
-    figures: the kind of figures it adds to an answer's.
-    briefing: the type of what its router's part briefs requests with; None: nothing.
-    local: a request of somebody who sits at the device is best driven from there: what the device does then crosses no
-        link.
-    private: nobody else can drive it: the prompt does not leave the device.
-    afar: a device's own program can drive it as well.
+    figures: the figures it adds to an answer's.
+    briefing: type of its router part's briefing, or None.
+    local: whether a device best drives the requests of its own user: its part of the work then crosses no link.
+    private: whether only the device can drive it: the prompt does not leave it.
+    afar: whether a device's own program can drive it as well.
     """
 
     name: ClassVar[str]

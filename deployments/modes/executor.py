@@ -32,15 +32,15 @@ Assign = Callable[[RoutingRequest], Awaitable[Assignment]]
 
 
 class Executor:
-    """Runs any number of jobs at once, on the clock of the event loop.
+    """Runs any number of jobs at once, on the event loop's clock.
 
-    assign: asks the router.
-    dial: an engine for an endpoint.
-    settings: of the modes, by name, where they are not the defaults.
-    services: what this process offers them.
-    report: tells the router what an answer has taught, once it is over.
-    lost: is told of every endpoint that is gone, also where the answer goes on without it.
-    away: at a device, whether the cloud cannot be reached just now; nobody there is late then.
+    assign: asks the router for an assignment.
+    dial: returns an engine for an endpoint.
+    settings: of the modes, by name, unless they are the defaults.
+    services: dependencies of the modes.
+    report: reports a finished answer to the router.
+    lost: called with every lost endpoint, also if the answer goes on without it.
+    away: at a device, whether the cloud cannot be reached just now; timeouts there then start again.
     """
 
     def __init__(

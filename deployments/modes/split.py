@@ -1,10 +1,10 @@
 """Mode split (HAT): the device holds a model's two ends, the cloud its middle, and no token leaves the device.
 
-The prompt goes up in chunks of hidden states, each on its way while the cloud computes the one before. In a round the
-device drafts with its adapter, the middle computes the draft's hidden states together with other devices' work, and the
-device's head says which drafts stand and adds a token; meanwhile the device drafts on from what the last token might
-turn out to be. Whoever drives such a request is the device itself. A middle that is lost costs no more than its
-session: the device sends its hidden states, which it keeps, to another. What is decided, `policies.split.request` says.
+The prompt goes up in chunks of hidden states, each sent while the cloud computes the one before. In a round the device
+drafts with its adapter, the middle computes the draft's hidden states together with other devices' work, and the
+device's head verifies the drafts and adds a token; meanwhile the device drafts on from the likeliest alternatives for
+the last token. The device itself drives the request. A lost middle costs only its session: the device keeps its hidden
+states and sends them to another. `policies.split.request` takes the decisions.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class SplitSettings(Strict):
 
 
 class PromptLeft(EngineError):
-    """The request was sent to somebody else than the device that is to keep it."""
+    """The request was not sent to the device that must keep its prompt."""
 
     code = "prompt_left_device"
 
@@ -142,7 +142,7 @@ class Device:
         self._parallel_drafting = settings.parallel_drafting.create()
 
     def split(self, known: int, max_tokens: int, stages: int) -> Split:
-        """Decides for a request of whose tokens so many are known, and a middle in so many stages."""
+        """Return the decisions for a request with `known` tokens, and a middle in `stages` stages."""
         return Split(
             known - 1,  # the last one goes with the first draft
             max_tokens,
@@ -249,9 +249,9 @@ class SplitRun(ModeRun):
 
 
 class _Middle:
-    """The cloud's part: what is sent there and comes back, and what that says of link and cloud.
+    """The cloud's part: its traffic, and what that tells about link and cloud.
 
-    before_s: when the answer before the last one was here.
+    before_s: when the answer before the last one arrived.
     """
 
     def __init__(self, session: EndpointSession, figures: Splitting, device: Device) -> None:
@@ -271,7 +271,7 @@ class _Middle:
         self.session.send(position, hidden, wanted)
 
     async def received(self, split: Split, under_way: int) -> Tensor:
-        """Take answers in until no more than so many are under way; the last one's hidden states."""
+        """Receive answers until at most `under_way` are in flight; return the last one's hidden states."""
         last = NOTHING
         while self.session.on_their_way > under_way:
             trip = await self.session.receive()

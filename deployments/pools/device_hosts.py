@@ -105,8 +105,8 @@ class HostSettings(Strict):
 class Edge:
     """The device hosts of one application: detached actors, which outlive a scheduler that dies.
 
-    A host whose settings have changed is another actor. Whose hosts they are, the cluster knows: the scheduler that
-    began last owns them. It starts those that are not there, takes over those that are, and ends those of its
+    A host whose settings have changed is another actor. The cluster records their owner: the scheduler that began
+    last. It starts those that are not there, takes over those that are, and ends those of its
     predecessors that it does not want, once its own are up and answers under way have had time to finish; a predecessor
     that ends later leaves them alone.
 

@@ -81,9 +81,9 @@ class EngineEndpoint:
         logger.info("%s serves %s at %s", pool, self._engine.info.model, self._address)
 
     async def state(self, waiting: float = 0.0) -> EndpointInfo | None:
-        """Address and load for the scheduler; None while draining, so that nothing new is sent here.
+        """Return address and load for the scheduler; None while draining, so that no new session is sent here.
 
-        waiting: its share of the requests that no replica has yet, which it passes on to whoever scales the pool.
+        waiting: its share of the requests without a replica, which it passes on to autoscaling.
         """
         self._waiting = waiting
         if self._draining:
@@ -105,7 +105,7 @@ class EngineEndpoint:
         return as_numbers(replica_state("", await self._engine.stats(), self._places), self._waiting)
 
     async def wake(self) -> None:
-        """Returns when a replica is there: Serve starts one for whoever waits for this."""
+        """Return when a replica is there: Serve starts one for this call."""
 
     async def check_health(self) -> None:
         """Serve replaces the replica when its engine no longer answers."""
@@ -113,7 +113,7 @@ class EngineEndpoint:
             await self._engine.stats()
 
     async def __del__(self) -> None:
-        """Drain: Serve calls this before it stops the replica. What is left after drain_s moves elsewhere."""
+        """Drain: Serve calls this before it stops the replica. Sessions left after drain_s move elsewhere."""
         self._draining = True
         try:
             async with asyncio.timeout(self._settings.drain_s):

@@ -1,7 +1,7 @@
 """The autoscaling policy that Ray Serve calls, in a module of its own.
 
-Serve pickles the policy's whole module by value, which a pydantic model in it does not survive: what is imported here
-goes by reference.
+Serve pickles the policy's whole module by value, which fails for a pydantic model in it; imported ones are pickled by
+reference.
 """
 
 from __future__ import annotations

@@ -116,7 +116,7 @@ class EndpointInfo:
 class RoutingRequest:
     """State of a request that an assignment depends on.
 
-    mode, device: the client's wishes, None: left open. device: a name, or several to pick from.
+    mode, device: requested by the client, or None; device: a name, or several to pick from.
     lost: keys of the endpoints that have failed this request.
     full: keys of those that had no room for the rest of its answer.
     request: its id, which its report repeats.
@@ -159,7 +159,7 @@ class Prices:
 
 
 Endpoints = Mapping[str, EndpointInfo]
-"""By role; a role that nobody has is missing."""
+"""Endpoints by role; unfilled roles are missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,8 +170,8 @@ class Assignment:
     endpoints: by role.
     device: the name of the device that takes part, if one does.
     prices: of its tokens.
-    briefing: what the router knows that the mode needs, as its `brief` made it.
-    replaceable: the roles without whose endpoints somebody else could go on.
+    briefing: learned state for the mode, as its `brief` made it.
+    replaceable: roles whose endpoints could be replaced.
     """
 
     mode: str

@@ -1,4 +1,4 @@
-"""One request's sessions at its endpoints, with their time limits, their stopwatch and their meter."""
+"""Sessions of one request at its endpoints, with their timeouts and their metering."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class RequestContext:
     timeouts, patience: how long they are waited for.
     stats: seconds spent by stage, tokens taken in and given out, and joules are added to these.
     report: told once of each endpoint that is gone (and did not merely refuse).
-    away: whether nobody can be reached just now, but for who is here; then nobody is late.
+    away: whether only local endpoints can be reached just now; timeouts then start again.
     """
 
     __slots__ = ("away", "dial", "loop", "patience", "report", "stats", "timeouts")
@@ -83,11 +83,11 @@ class RequestContext:
 
 
 class EndpointSession(Session):
-    """A session at an endpoint: dials when opened, waits no longer than it may, and turns whatever means that the
-    endpoint cannot go on into EndpointLost. Its methods are those of `engine.base.Session`.
+    """A session at an endpoint: dials when opened, applies timeouts, and raises EndpointLost for every failure of the
+    endpoint. Its methods are those of `engine.base.Session`.
 
     expendable: every refusal counts as lost, since the request can do without this endpoint.
-    replaceable: somebody else could go on in its place.
+    replaceable: whether another endpoint could continue.
     lost: this request does without the endpoint; full: the endpoint had no room.
     took_s: how long the last operation took.
     """
@@ -377,11 +377,11 @@ class EndpointSessions:
         self.all = list(self._by_role.values())
 
     def __getitem__(self, role: str) -> EndpointSession:
-        """The session of a role; raises KeyError where nobody has it."""
+        """Return the session of a role; raises KeyError if the role is not filled."""
         return self._by_role[role]
 
     def get(self, role: str) -> EndpointSession | None:
-        """The session of a role; None where nobody has it."""
+        """Return the session of a role; None if the role is not filled."""
         return self._by_role.get(role)
 
     def at(self, endpoint: EndpointInfo) -> EndpointSession:

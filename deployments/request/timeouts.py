@@ -11,10 +11,10 @@ from dataclasses import dataclass
 class Timeouts:
     """Timeouts after which an endpoint counts as lost, seconds.
 
-    connect_s, open_s: to reach it and be admitted.
+    connect_s, open_s: to reach it and to be admitted.
     first_s: for its first answer, prefill and queue included.
-    step_s: for every later one at most, and for the first of an endpoint that the request can do without; where
-        somebody else could go on it may be given up sooner, see `policies.reader.stall_timeout`.
+    step_s: longest for every later one, and for the first of a replaceable endpoint; shorter if another endpoint could
+        continue, see `policies.reader.stall_timeout`.
     """
 
     connect_s: float = 5.0
@@ -25,10 +25,10 @@ class Timeouts:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """replans: how often a request may go on elsewhere, after it has lost an endpoint, without a token in between.
-    assign_s: how long to wait for an assignment; and, with half an answer, for room where all are full, and for anybody
-        who can go on where all are lost.
-    timeouts: at an endpoint.
+    """replans: most times that a request may continue elsewhere, after it has lost an endpoint, without a token in
+        between.
+    assign_s: timeout of an assignment; for a begun answer, of finding room or a new endpoint.
+    timeouts: timeouts at an endpoint.
     """
 
     replans: int = 4
@@ -37,7 +37,7 @@ class Limits:
 
 
 LEAST_S = 0.1
-"""Between two looks whether somebody can be reached."""
+"""Interval at which the connection is checked while it is away."""
 
 
 class Deadline:
@@ -71,7 +71,7 @@ class Deadline:
     )
 
     def __init__(self, loop: asyncio.AbstractEventLoop, away: Callable[[], bool] = lambda: False) -> None:
-        """away: whether nobody can be reached at all just now; a limit that passes then begins anew."""
+        """away: whether no endpoint can be reached just now; an expired timeout then starts again."""
         self._loop, self._away = loop, away
         self._limit_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -82,7 +82,7 @@ class Deadline:
 
     @property
     def waiting(self) -> bool:
-        """Whether a wait is going on, so that there is no room for another."""
+        """Whether a wait is running; there can be only one."""
         return self._task is not None
 
     def start(self, now_s: float, limit_s: float) -> None:
@@ -99,7 +99,7 @@ class Deadline:
             self._set(limit_at)
 
     def stop(self) -> bool:
-        """The wait is over. True: because the limit passed, and nobody else has cancelled the task."""
+        """End the wait; return whether the timeout cancelled the task, and nothing else did."""
         task, self._task = self._task, None
         self._limit_at = float("inf")
         if not self._expired or task is None:

@@ -1,9 +1,9 @@
-"""The uplink of a device, which the requests to its split model share: rounds before prompts.
+"""Queue of a device's uplink, shared by the requests to its split model: rounds go before prompts.
 
-A round is a few tokens' hidden states, for which a reader waits; a chunk of a prompt takes as long as many of them, and
-nothing overtakes it on its way. So a round goes up at once, and while anybody's rounds go on, a chunk waits until what
-was sent before it has left: a round then finds one chunk ahead of it at most. When that is, nobody says; it is reckoned
-from the bandwidth, and known at the latest when the answer is here.
+A round is a few tokens' hidden states, for which a reader waits; a chunk of a prompt is many times larger, and cannot
+be overtaken in flight. So a round is sent at once, and while there are rounds, a chunk waits until the previous frames
+have left: a round then finds at most one chunk ahead of it. The time of leaving is estimated from the bandwidth, and
+known at the latest when the reply arrives.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ SOON_S, LOOK_S = 1e-4, 0.05
 class Sent(NamedTuple):
     """Hidden states on their way up.
 
-    number: so many were sent until then.
-    clear: what went before was not somebody else's.
+    number: of this upload.
+    clear: whether no other request's upload was ahead of it.
     """
 
     number: int
@@ -31,7 +31,10 @@ class Sent(NamedTuple):
 
 
 class Lane:
-    """link: what is known of it."""
+    """Queue of one uplink.
+
+    link: monitor of the device's link.
+    """
 
     def __init__(self, link: DeviceMonitor) -> None:
         self._link = link

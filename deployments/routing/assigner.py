@@ -41,16 +41,15 @@ ASSIGNED_S = 2.0
 
 
 class Assigner:
-    """One router's view.
+    """Assigns endpoints at one router.
 
     routing: makes a policy for a pool.
-    batch_limit: sessions that a verifier's step takes.
-    missed: by pool, how many requests went on without it as it was empty.
+    batch_limit: sessions in a verifier's step.
+    missed: by pool, requests that went on without it as it was empty.
 
-    Every pool has a routing policy of its own: one that takes turns would otherwise give a request's
-    verifier and its drafter alternate turns, and all requests the same verifier.
-    A snapshot's loads are old by the time a burst arrives, so what was assigned since counts as well.
-    An assignment takes no longer where there are many devices.
+    Every pool has a routing policy of its own: one that takes turns would otherwise give a request's verifier and its
+    drafter alternate turns, and all requests the same verifier. A snapshot's loads are old by the time a burst
+    arrives, so assignments since then count as well. An assignment takes constant time in the number of devices.
     """
 
     def __init__(

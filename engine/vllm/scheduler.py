@@ -1,12 +1,11 @@
-"""vLLM's scheduler, in which sessions wait for their clients and readers decide who runs.
+"""Subclass of vLLM's scheduler, in which sessions wait for their clients and reading decides which run.
 
-A session is one request of vLLM's. It runs until it has as many output tokens as its client has asked for, and is then
-**parked**: it keeps its KV cache, takes part in no step, and gives way first when memory is short. A client that
-verifies asks for one more token and sends drafts along, which take the place of vLLM's own proposals. Who of those
-with work runs while not all can, the SchedulingControl decides that decides for the torch engine, too.
+A session is one request of vLLM's. It runs until it has the output tokens that its client has asked for, and is then
+**parked**: it keeps its KV cache, takes part in no step, and is preempted first when memory is short. A client that
+verifies asks for one more token and sends drafts along, which replace vLLM's own proposals. While not all sessions
+with work can run, the torch engine's SchedulingControl decides which do.
 
-vLLM imports this module where its scheduler runs, in a process of its own: what it adds to vLLM's EngineCore at the
-end is how asks come in.
+vLLM imports this module in its scheduler's process: the change to vLLM's EngineCore at the end receives the asks.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ File = Annotated[
 
 @cli.command("list")
 def list_(url: Url = None, as_json: AsJson = False) -> None:
-    """List the keys of devices. Their secrets are known to nobody but their holders."""
+    """List the keys of devices. Their secrets are known only to their holders."""
     with failures(), Client(server(url)) as client:
         found = _all(client)
         if as_json:
@@ -128,7 +128,7 @@ def rotate(
 
 @cli.command()
 def revoke(name: Named, url: Url = None) -> None:
-    """A device's key opens nothing any more. What it has cost stays in the ledger."""
+    """Revoke a device's key. Its usage stays in the ledger."""
     with failures(), Client(server(url)) as client:
         key = _one(client, name)
         client.delete(f"/v1/keys/{key['id']}")

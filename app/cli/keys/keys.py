@@ -45,7 +45,7 @@ People = Literal["user", "operator"]
 
 @cli.command("list")
 def list_(url: Url = None, as_json: AsJson = False) -> None:
-    """List the keys. Their secrets are known to nobody but their holders."""
+    """List the keys. Their secrets are known only to their holders."""
     with failures(), Client(server(url)) as client:
         found = client.get("/v1/keys")["data"]
         if as_json:
@@ -97,7 +97,7 @@ def change(
     days: Days = None,
     as_json: AsJson = False,
 ) -> None:
-    """Change a key's name, role or terms; what is left out stays as it is."""
+    """Change a key's name, role or limits; omitted options stay as they are."""
     terms = terms_form(budget, exchange_rate, requests, tokens, concurrent, modes, devices, days)
     form = {"name": name, "role": role, **terms}
     with failures(), Client(server(url)) as client:
@@ -118,7 +118,7 @@ def rotate(
 
 @cli.command()
 def revoke(id: Id, url: Url = None) -> None:
-    """A key opens nothing any more. What it has cost stays in the ledger."""
+    """Revoke a key. Its usage stays in the ledger."""
     with failures(), Client(server(url)) as client:
         client.delete(f"/v1/keys/{id}")
         print(f"{id} is revoked.")

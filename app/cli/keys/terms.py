@@ -1,4 +1,4 @@
-"""A key's terms on the command line: the options that set them, and what they say in a line."""
+"""Limits of a key on the command line: the options that set them, and their display in a line."""
 
 from __future__ import annotations
 

@@ -39,8 +39,8 @@ def guarded(folder: Path) -> Iterator[None]:
 
 
 def ours(folder: str) -> Iterator[int]:
-    """The pids of the living processes that carry the mark, or write to a file in `folder`: who gives itself another
-    name in lists of processes, as Ray's agents do, may write it over the mark."""
+    """Yield the pids of living processes that carry the mark, or write to a file in `folder`: processes that rename
+    themselves, as Ray's agents do, may overwrite the mark."""
     mark = f"{MARK}={folder}".encode()
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():

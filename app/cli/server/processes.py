@@ -49,13 +49,13 @@ def descendants() -> list[Process]:
 
 
 def alive(process: Process) -> bool:
-    """Whether it is still that process, and not just a corpse that nobody has collected."""
+    """Return whether it is still that process, and not a zombie."""
     _, started, state = _read(process.pid)
     return started == process.started and state != "Z"
 
 
 def end(processes: Iterable[Process], patience_s: float = 3.0) -> list[Process]:
-    """Ask them to stop, after `patience_s` seconds make them; returns those that live on."""
+    """Send SIGTERM, after `patience_s` seconds SIGKILL; return those that still live."""
     left = [process for process in processes if alive(process)]
     for sign in (signal.SIGTERM, signal.SIGKILL):
         for process in left:

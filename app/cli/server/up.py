@@ -31,7 +31,7 @@ CONFIG = Path(__file__).parents[2] / "configs" / "local.yaml"
 RECORD = Path(".tandem") / "up.json"
 LOGS = RECORD.with_name("logs")
 LEDGER = RECORD.with_name("ledger.sqlite")
-"""Keys and bills of what is started in this folder, where the Serve YAML names no other file."""
+"""Keys and usage of a server started in this folder, if the Serve YAML names no other file."""
 READY_WITHIN_S = 600.0
 """A model of many gigabytes that vLLM compiles takes minutes."""
 QUESTION = "Tell me about the town of Marworth."
@@ -237,7 +237,7 @@ def _reason(application: dict[str, Any]) -> str:
 
 
 def _progress(application: dict[str, Any]) -> str:
-    """Deployments by name, those that are up in green."""
+    """Return the deployments by name, running ones in green."""
     return ", ".join(
         f"[{'green' if deployment['status'] == 'HEALTHY' else 'yellow'}]{name}[/]"
         for name, deployment in application["deployments"].items()
@@ -245,7 +245,7 @@ def _progress(application: dict[str, Any]) -> str:
 
 
 def _record(address: str, ray: LocalRay | None = None) -> None:
-    """Write down what was started, so that `down` ends exactly that, even if this process was killed."""
+    """Record what was started, so that `down` ends exactly that, even if this process was killed."""
     RECORD.parent.mkdir(exist_ok=True)
     processes = [myself(), *descendants()]
     record = {"address": address, "folder": None, "dashboard": None, "processes": processes}
@@ -255,7 +255,7 @@ def _record(address: str, ray: LocalRay | None = None) -> None:
 
 
 def explain(console: Console, plan: Plan, seconds: float, is_open: bool = False) -> None:
-    """Say how to use what has taken so many seconds to start. is_open: there are no keys."""
+    """Print how to use the server. is_open: whether there are no keys."""
     console.print(f"\n[bold green]Tandem is up[/] at [bold]{plan.address}[/] after {seconds:.0f} s. Try:\n")
     for line in tries(plan):
         console.print(f"    {line}", soft_wrap=True, highlight=False, markup=False)

@@ -13,7 +13,7 @@ from tandem.app.client.http import Client, ClientError
 
 
 class Conversation:
-    """Remembers what was said and sends it with each question."""
+    """Keeps the messages and sends them with each question."""
 
     def __init__(self, client: Client, request: dict[str, Any], system: str | None, console: Console) -> None:
         """request: the body of a chat request, without messages."""

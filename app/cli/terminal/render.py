@@ -25,7 +25,7 @@ ORIGINS = {
 
 
 def show(chunks: Iterable[Json], console: Console) -> str:
-    """Print an answer while it comes, then the legend and what it cost; returns its text.
+    """Print an answer as it arrives, then the legend and its cost; return its text.
 
     On anything but a terminal: the bare text.
     """

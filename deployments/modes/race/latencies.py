@@ -13,7 +13,7 @@ KEPT = 4096
 
 
 class Rivals:
-    """outputs: lengths of answers, whoever gave them."""
+    """Statistics of racing endpoints. outputs: lengths of answers, of any endpoint."""
 
     def __init__(self) -> None:
         self.outputs = Outputs()

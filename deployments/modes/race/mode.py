@@ -1,11 +1,10 @@
-"""Mode race (DiSCo): device and server start by plan, the first token wins, the answer may move on while it runs.
+"""Mode race (DiSCo): device and server start by plan, the first token wins, the answer may migrate while it runs.
 
-Whoever gives the first token goes on and the other one is cancelled, unless the answer is going to move there: then it
-takes in the rest of the prompt and holds it. Where the other decodes more cheaply, the answer is handed over as soon as
-the reader has enough before them not to notice: the source stops, the target is told the log and goes on from there. If
-that fails, the source resumes. What is decided, `policies.race.race` says: the router plans and keeps the books,
-with a race of its own; here the same race, as the router told it, decides how to go on, and what happens in it is
-reported for the router's to learn.
+The endpoint that gives the first token continues and the other one is cancelled, unless the answer will migrate there:
+then it finishes its prefill and holds the prompt. If the other decodes more cheaply, the answer migrates as soon as
+the reader's buffer covers the move: the source stops, the target gets the log and continues from there. If that fails,
+the source resumes. `policies.race.race` takes the decisions: the router plans and keeps the budget with a race of its
+own; here an equal race decides how to go on, and its events are reported to the router's.
 """
 
 from __future__ import annotations
@@ -184,7 +183,7 @@ class RaceRun(ModeRun):
     async def _hand_over(
         self, source: _Runner, target: _Runner, sent: int, race: Race
     ) -> tuple[_Runner, Tokens]:
-        """(who goes on after so many tokens, its first ones)."""
+        """Migrate; return the endpoint that continues after `sent` tokens, and its first tokens."""
         await source.pause()
         try:
             limit_s = race.patience_s(target.side, sent)
@@ -271,7 +270,7 @@ class _Runner:
 
     @property
     def spared(self) -> int:
-        """Tokens of the prompt that nobody pays for if it is stopped now."""
+        """Tokens of the prompt that are not paid for if it is stopped now."""
         return self._session.spared
 
     async def hold(self) -> None:

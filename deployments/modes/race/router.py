@@ -19,7 +19,7 @@ from tandem.policies.race.race import Race, RaceAccount, RaceSnapshot
 ACCOUNTS_KEPT = 65_536
 """Accounts that have not raced for longest are forgotten first."""
 RACES_KEPT = 65_536
-"""Races that have begun; of those that nobody reports the end of, the oldest are forgotten."""
+"""Most races under way; of those whose end is never reported, the oldest are dropped."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,12 +24,12 @@ from tandem.policies.sketch.confidence import WEIGHTS, Candidate, best
 from tandem.policies.sketch.merging import Groups, merge, merge_for_reader
 
 LONGEST = 4.0
-"""A sentence that has grown to so many times what is expected of one does not end."""
+"""Factor on its expected length beyond which a sentence counts as endless."""
 LEAST_TOKENS = 24
 """Least limit of a sentence's tokens."""
 UNSEEN_RATE = 50.0
-"""Tokens/s of what nobody reads as it comes, but waits for: too fast for an engine to put it off since its reader has
-enough, and not so fast that there is no room for anybody else."""
+"""Tokens/s of sentences that are not read as they come: too fast for an engine to delay them for a full buffer, and
+slow enough to leave room for others."""
 OTHER_TEMPERATURE = 0.7
 """Temperature of further candidates if the first is greedy: they would be equal."""
 
@@ -115,7 +115,7 @@ class Expansion:
             await _ended(work)
 
     async def next(self) -> list[int] | None:
-        """The next sentence's tokens; None: nobody is left who would write it, and the target is to finish."""
+        """Return the next sentence's tokens; None if no endpoint is left to write it, and the target must finish."""
         sentence = self._sentences[self._next]
         while not self._decidable(sentence):
             if all(task.done() for task in self._work):
@@ -159,7 +159,7 @@ class Expansion:
         return self._reader.dry_s(self._now())
 
     def _best(self, sentence: _Sentence) -> Written | None:
-        """None: there is none. Where not all models say how likely they find what they wrote, that does not count."""
+        """Return the best candidate, or None. Probabilities count only if all models report them."""
         good = [written for written in sentence.written.values() if written is not None]
         if len(good) < 2:
             return good[0] if good else None
@@ -290,7 +290,8 @@ class Expansion:
 
 
 def expanding_devices(job: Job) -> tuple[str, ...] | None:
-    """The devices that may see what is asked: those that the client names, as far as its account may use them."""
+    """Return the devices that may see the question: those that the client names, as far as its account may use
+    them."""
     named = (job.device,) if isinstance(job.device, str) else job.device
     if named is None or ANY_DEVICE in named:
         return job.devices

@@ -1,9 +1,9 @@
-"""Mode sketch (PICE): the target writes a sketch of the answer, small models write the sentences from it, at once.
+"""Mode sketch (PICE): the target writes a sketch of the answer, small models write the sentences from it, in parallel.
 
-The target first says how long the answer will be. If that is worth it, it goes on with the sketch, and the router finds
-places at devices and expanders; each takes the sentences in a few groups, which it computes together. Sentences go to
-the reader in the sketch's order as they are decided. What nobody can expand the target writes itself, and where it is
-better, it answers in full from the start. What is decided, `policies.sketch` says.
+The target first states the expected length of the answer. If a sketch is worth it, it writes one, and the router
+assigns places at devices and expanders; each writes its sentences in a few groups, which it computes together.
+Sentences go to the reader in the sketch's order as they are decided. The target writes sentences that no endpoint can
+expand, and answers in full from the start if that is better. `policies.sketch` takes the decisions.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tandem.policies.sketch.sketch_length import Reason
 LEAST_SKETCH = 48
 """Tokens that any sketch may have, its length included."""
 SKETCH_ROOM = 2.0
-"""A sketch that has grown to so many times what was planned is endless."""
+"""Factor on its planned length beyond which a sketch counts as endless."""
 ASK_AGAIN_S = 10.0
 """Seconds for which no target is asked for a length after no answer could be worth a sketch."""
 INDIVISIBLE, NO_ROOM = "indivisible", "no_room"
@@ -113,9 +113,9 @@ class SketchMode(Mode):
 class Seen:
     """State shared by the requests of one process.
 
-    target_token_s: what the target takes for a token, seconds.
-    hopeless_s: until when no answer is worth a sketch, on the event loop's clock; None: some are.
-    why: none is.
+    target_token_s: the target's seconds per token.
+    hopeless_s: until when no answer is worth a sketch, on the event loop's clock; None if some are.
+    why: the reason for which none is.
     """
 
     target_token_s: MovingAverage = field(default_factory=MovingAverage)
@@ -214,7 +214,7 @@ class SketchRun(ModeRun):
         self.figures.notes += len(sketch.notes)
 
     async def _objection(self, sketch: Sketch, finish: str | None) -> str:
-        """Why the target shall answer in full after what it has written so far; "" if it shall not."""
+        """Return why the target must answer in full after what it has written so far; "" if it need not."""
         job = self._job
         if self._plan is None and (sketch.expected is not None or len(sketch.notes) > 1):
             self._plan = await self._planned(sketch)

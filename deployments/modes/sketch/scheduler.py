@@ -38,9 +38,9 @@ ENDPOINTS_KEPT = 65_536
 LONGEST = 100_000
 """Tokens of an answer: the longer, the better it can be sketched."""
 PATIENCE = 2.0
-"""A sketch that takes so many times as long as expected will not be expanded; it is no use to wait for it."""
+"""Factor on its expected duration beyond which a sketch is not waited for."""
 FORGOTTEN_S = 120.0
-"""A place that nobody has given back for so long is free: whoever had it is gone."""
+"""Seconds after which a place that was not returned is free: its holder has died."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Worker:
     loaded: bool = True
 
     def takes_s(self, tokens: int) -> float:
-        """Seconds for an answer of so many; 0: not known."""
+        """Return the seconds for an answer of `tokens` tokens; 0 if unknown."""
         return tokens * self.answer_token_s
 
 
@@ -68,9 +68,9 @@ class Worker:
 class _Promised:
     """An expansion that will come, once its sketch is written.
 
-    tokens: expected of the answer.
-    due_s: when it will.
-    until_s: nobody waits for it any longer.
+    tokens: expected length of the answer.
+    due_s: when it will come.
+    until_s: when it is no longer waited for.
     """
 
     tokens: int
@@ -89,7 +89,7 @@ class _Waiting:
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """A place that somebody has."""
+    """A place in use."""
 
     worker: Worker
     tokens: int
@@ -238,7 +238,7 @@ class Expansions(RouterPart[SketchSettings]):
         )
 
     async def place(self, wanted: PlaceRequest) -> Place | None:
-        """A place for an expansion, in its turn. None where nobody there could ever take it, or none has come in
+        """Return a place for an expansion, in its turn; None if no worker could ever take it, or none was free in
         time."""
         if not any(self._may(worker, wanted) for worker in self._workers()):
             return None
@@ -286,7 +286,7 @@ class Expansions(RouterPart[SketchSettings]):
         self.see()
 
     def see(self) -> None:
-        """Something has changed: hand out what is idle."""
+        """Assign idle workers after a change."""
         if not self._waiting:
             return
         busy, now_s = self.busy(), asyncio.get_running_loop().time()
@@ -303,8 +303,8 @@ class Expansions(RouterPart[SketchSettings]):
                 self._give(workers, workers, now_s)
 
     def _give(self, workers: Sequence[Worker], willing: Sequence[Worker], now_s: float) -> bool:
-        """An idle one takes its share of what one of the willing may do; whether there is any. workers: what it is with
-        each of its models."""
+        """Assign an idle worker its share of the jobs that one of `willing` may take; return whether there were any.
+        workers: the endpoint with each of its models."""
         full, several = len(self._queue) >= self._queue.capacity, len(workers) > 1
         most = min(self.settings.batch, workers[0].sequences)
         jobs = self._queue.take(1 if several else most, now_s, lambda job: self._any_may(willing, job))
@@ -336,7 +336,7 @@ class Expansions(RouterPart[SketchSettings]):
         return by_model[models.choose(able, remaining_s, wanted.budget_s, full)]
 
     def _may_switch(self, endpoint: EndpointInfo, now_s: float) -> bool:
-        """Whether nobody else works with the model that the device has loaded."""
+        """Return whether no other request works with the device's loaded model."""
         return not self._models[endpoint.key].busy_otherwise(now_s)
 
     def busy(self) -> set[str]:

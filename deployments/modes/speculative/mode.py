@@ -1,9 +1,9 @@
 """Mode speculative (DSD): a small model drafts γ tokens, the target verifies them in one step.
 
-Distributed, a device drafts. Where the window policy says γ ≤ 1, a round is fused: it stays in the cloud, with the
-cloud's own drafter if there is one, else with the target alone; the device takes up again where the policy says so.
-Whoever drafts is told what the log says, so that every switch is lossless. Without a device, the cloud's own drafter
-drafts in all rounds. What is decided in a round, `policies.speculation.rounds` says.
+In a distributed round a device drafts. If the window policy chooses γ ≤ 1, a round is fused: it stays in the cloud,
+with the cloud's own drafter if there is one, else with the target alone, until the policy brings the device back. The
+drafter gets the log, so that every switch is lossless. Without a device, the cloud's own drafter drafts in all rounds.
+`policies.speculation.rounds` takes the decisions.
 """
 
 from __future__ import annotations
@@ -91,8 +91,11 @@ class Speculation(Figures):
 
 @dataclass(frozen=True, slots=True)
 class PairBriefing:
-    """queue: the target's sessions in relation to batch_limit, the sessions that one of its steps takes.
-    pair: what the pair and its target have seen, in all processes."""
+    """Briefing of a draft pair.
+
+    queue: the target's sessions relative to batch_limit, the sessions in one of its steps.
+    pair: statistics of the pair and its target, over all processes.
+    """
 
     queue: float
     batch_limit: int
@@ -241,7 +244,7 @@ class _DraftSession:
         self._open = True
 
     async def draft(self, gamma: int) -> Drafts:
-        """Draft after the log's end; what the log got since the last time is told first."""
+        """Draft after the log's end, after sending the drafter the log's new tokens."""
         if not self._open:
             await self.ready()
         ids = self._log.ids

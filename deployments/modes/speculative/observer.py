@@ -60,7 +60,7 @@ class Observer:
             self._know_device(max(0.0, self._device.took_s - draft.took_s))
 
     def look(self) -> None:
-        """Ask, in the background, whoever was not heard of for long."""
+        """Query outdated state in the background."""
         now_s = self._loop.time()
         if now_s - self._device_known_s >= EVERY_S:
             self._device_known_s = now_s  # or will be; whoever does not answer is not asked in every round
