@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
 import msgspec
@@ -24,15 +23,16 @@ from tandem.app.vocabularies import Vocabularies
 from tandem.cluster.devices.record import DeviceRecord
 from tandem.cluster.wire.peers import Peers
 from tandem.deployments.access.accounts import Statement
-from tandem.deployments.access.caller_cache import Callers
-from tandem.deployments.access.keys import Caller, Key, Role
+from tandem.deployments.access.keys import Caller
 from tandem.deployments.admission.client import Entrance
 from tandem.deployments.admission.controller import Entry, Passage
 from tandem.deployments.calls import Client
 from tandem.deployments.config.reconfigure import Live, in_place
+from tandem.deployments.control.access_client import AccessClient
 from tandem.deployments.control.metrics import Observation
 from tandem.deployments.control.router_client import RouterClient
 from tandem.deployments.gateway.deployment import Gateway
+from tandem.deployments.learning.report import Report
 from tandem.deployments.modes import AT_FRONT_DOORS
 from tandem.deployments.modes.base import Services
 from tandem.deployments.modes.executor import Executor
@@ -61,12 +61,17 @@ class IngressLive(Live):
 @serve.deployment
 @serve.ingress()
 class Ingress:
-    """Both backends of the API (`app.api.http.backend`), and the hub of the data plane."""
+    """The API's backend (`app.api.http.backend.ServingBackend`), and the hub of the data plane."""
 
     async def __init__(  # type: ignore[misc]  # Serve awaits it
-        self, router: DeploymentHandle, settings: Settings, gateway: DeploymentHandle | None = None
+        self,
+        router: DeploymentHandle,
+        access: DeploymentHandle,
+        settings: Settings,
+        gateway: DeploymentHandle | None = None,
     ) -> None:
         self._router = RouterClient(router, settings.limits, settings.gate)
+        self._access = AccessClient(access, self._router, settings.limits)
         self._gateway = None if gateway is None else Client(gateway)
         self._settings = settings
         self._started = self._live = IngressLive(
@@ -78,7 +83,6 @@ class Ingress:
         endpoint = settings.endpoint
         self._peers = Peers(token=endpoint.token, tls=endpoint.dialling(), settings=settings.limits.wire())
         self._entrance = Entrance(self._router, lambda: self._executor.closing())
-        self._callers = Callers(self._router.caller)
         self._executor = Executor(
             self._router.assign,
             self._dial,
@@ -89,7 +93,7 @@ class Ingress:
                 format=sketch_format(self._vocabularies.target),
             ),
             settings.limits.limits(),
-            self._router.report,
+            self._report,
             self._lost,
         )
 
@@ -100,7 +104,7 @@ class Ingress:
             self._executor.follow(of_modes(self._settings) | of_modes(now))
 
     def __serve_build_asgi_app__(self) -> ASGIApp:
-        return create_api(self, self)
+        return create_api(self, self._access)
 
     @property
     def api(self) -> ApiSettings:
@@ -134,43 +138,11 @@ class Ingress:
             self._entrance.leave(entry.request, finished)
 
     async def caller(self, hashed: str | None) -> Caller | None:
-        return await self._callers.of(hashed)
+        return await self._access.callers.of(hashed)
 
     async def account(self, key: str) -> Statement:
         self._router.flush()
-        return await self._router.account(key)
-
-    async def settle(self, key: str, changes: Mapping[str, Any]) -> Statement:
-        return await self._router.settle(key, changes)
-
-    async def keys(self) -> list[Key]:
-        return await self._router.keys()
-
-    async def make_key(self, name: str, role: Role, changes: Mapping[str, Any]) -> tuple[Key, str]:
-        with self._changing():
-            return await self._router.make_key(name, role, changes)
-
-    async def rotate_key(self, id: str, grace_s: float) -> tuple[Key, str]:
-        with self._changing():
-            return await self._router.rotate_key(id, grace_s)
-
-    async def change_key(
-        self, id: str, name: str | None, role: Role | None, changes: Mapping[str, Any]
-    ) -> Key:
-        with self._changing():
-            return await self._router.change_key(id, name, role, changes)
-
-    async def revoke_key(self, id: str) -> Key:
-        with self._changing():
-            return await self._router.revoke_key(id)
-
-    @contextmanager
-    def _changing(self) -> Iterator[None]:
-        """A change of keys holds here at once, and elsewhere soon."""
-        try:
-            yield
-        finally:
-            self._callers.forget()
+        return await self._access.account(key)
 
     async def devices(self) -> list[dict[str, Any]]:
         return [_shown(device) for device in (await self._router.snapshot()).devices.values()]
@@ -200,6 +172,10 @@ class Ingress:
         self._router.flush()
         return await self._router.exposition(openmetrics)
 
+    def _report(self, report: Report) -> None:
+        self._router.report(report)
+        self._access.charge(report)
+
     def _lost(self, endpoint: EndpointInfo) -> None:
         if endpoint.device:  # the scheduler sees for itself which replicas are up
             self._router.lost(endpoint.name, endpoint.address)
@@ -212,6 +188,7 @@ class Ingress:
         await self._executor.settled()
         self._router.flush()
         self._entrance.close()
+        await self._access.close()
         await self._peers.close()
 
 

@@ -1,7 +1,7 @@
 """The whole application: its deployments and their connections.
 
     client ── HTTP ──▶ Ingress ──(assign, report)──▶ Router ──(snapshot)──▶ Scheduler ◀──(register)── device hosts
-                          │                                                    │(list)                   ▲
+                          ├──(caller, charge)──▶ Access: keys, accounts        │(list)                   ▲
                           │                                                    ▼                         │
                           └────────── the wire: tokens ──▶ Verifier, Drafter, Expander                   │
                           └────────── the wire: tokens ──────────────────────────────────────────────────┘
@@ -26,6 +26,7 @@ from ray.serve.config import AutoscalingConfig, AutoscalingPolicy
 from tandem.app.ingress import Ingress, IngressLive
 from tandem.app.settings import Pool, Settings
 from tandem.deployments.config.reconfigure import Live
+from tandem.deployments.control.access import Access, AccessLive
 from tandem.deployments.control.router import Router, RouterLive
 from tandem.deployments.control.scheduler import Scheduler, SchedulerLive
 from tandem.deployments.gateway.deployment import Gateway
@@ -60,20 +61,24 @@ def build(args: Settings) -> Application:
     }
     scheduler = _control(serve.deployment(Scheduler)).bind(pools, args.hosts, args.scheduler, args.endpoint)
     engine = args.verifier.engine
+    live = AccessLive(accounts=args.accounts)
+    access = _control(serve.deployment(Access)).bind(live, args.ledger)
     router = _control(serve.deployment(Router)).bind(
         scheduler,
+        access,
         args.model,
         RouterLive(**{key: getattr(args, key) for key in RouterLive.model_fields}),
-        args.ledger,
         engine.batch_limit,
         engine.places,
     )
     gateway = None
     if args.gateway is not None:
         listening = _control(serve.deployment(Gateway), surge_percent=0)  # its port is there once
-        gateway = listening.bind(router, scheduler, args.gateway, args.gate, args.endpoint, args.limits)
+        gateway = listening.bind(
+            router, access, scheduler, args.gateway, args.gate, args.endpoint, args.limits
+        )
     ingress = _control(Ingress, args.ingress_replicas, drain_s=args.api.drain_s)
-    return ingress.bind(router, args, gateway)
+    return ingress.bind(router, access, args, gateway)
 
 
 def _secret() -> str:
@@ -139,7 +144,12 @@ def _control(
 
 # A replica that died is noticed at its next health check, and only then replaced.
 WATCHED = {"health_check_period_s": 1.0, "health_check_timeout_s": 10.0, "graceful_shutdown_wait_loop_s": 0.5}
-LIVE: dict[str, type[Live]] = {"Ingress": IngressLive, "Router": RouterLive, "Scheduler": SchedulerLive}
+LIVE: dict[str, type[Live]] = {
+    "Access": AccessLive,
+    "Ingress": IngressLive,
+    "Router": RouterLive,
+    "Scheduler": SchedulerLive,
+}
 """Settings that deployments take over while they run, as `user_config` in the Serve YAML."""
 SECRET = b"tandem secret"
 """Key in the cluster's store."""

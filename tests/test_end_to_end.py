@@ -315,7 +315,7 @@ async def test_the_control_plane_dies_and_comes_back(openai: AsyncOpenAI, http: 
     own = {"device": "xiaomi-14"}
     assert (await http.patch("/v1/account", json={"budget": 0.125}, params=own)).status_code == 200
     expected, _ = await ask(openai, tandem={"mode": "cloud"})
-    for deployment in ("Router", "Scheduler", "Router"):
+    for deployment in ("Router", "Scheduler", "Access", "Router"):
         running = aiter(await stream(openai, {"mode": "race", "device": "laptop"}, max_tokens=100))
         await anext(running)
         (victim,) = replicas("tandem", deployment).values()

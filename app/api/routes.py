@@ -43,7 +43,7 @@ def create_api(
 ) -> FastAPI:
     """Make the ASGI application. admin: None if keys and terms are kept elsewhere.
 
-    With Ray Serve: `@serve.ingress()` on a class whose `__serve_build_asgi_app__` returns `create_api(self, self)`.
+    With Ray Serve: `@serve.ingress()` on a class whose `__serve_build_asgi_app__` returns `create_api(self, admin)`.
     """
     api = FastAPIOffline(
         title="Tandem",

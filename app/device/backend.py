@@ -163,7 +163,7 @@ class DeviceBackend:
         pass
 
     async def caller(self, hashed: str | None) -> Caller | None:
-        return Caller(self._account, Role.OPERATOR, Terms(0.5, MAINS_USD_PER_J), keyed=False)
+        return Caller(self._account, Role.OPERATOR, Terms(self._router.budget, MAINS_USD_PER_J), keyed=False)
 
     @property
     def _account(self) -> str:

@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 
-from tandem.deployments.access.accounts import Terms
 from tandem.deployments.config.settings import AccountSettings, RouterSettings
 from tandem.deployments.gateway.client import Uplink
 from tandem.deployments.learning.report import Report
@@ -45,7 +44,7 @@ class LocalRouter:
         self._uplink, self._here = uplink, here
         policies = RouterSettings()
         nobody = Assigner(policies.collaboration.create(), policies.routing.create, 1)
-        around = Surroundings(nobody, self._terms)
+        around = Surroundings(nobody, lambda: self.budget)
         self._parts = {
             name: mode.router(settings.get(name) or mode.settings(), around)
             for name, mode in AT_DEVICES.items()
@@ -99,11 +98,11 @@ class LocalRouter:
             replaceable=frozenset(endpoints),  # either could go on alone
         )
 
-    def _terms(self, account: str) -> Terms:
-        """Return the terms of the device's key, as far as the cloud has told them."""
-        told, terms = self._uplink.registered, AccountSettings()
-        budget = terms.budget if told is None or told.budget is None else told.budget
-        return Terms(budget, terms.exchange_rate)
+    @property
+    def budget(self) -> float:
+        """The budget of the device's key, as far as the cloud has told it."""
+        told = self._uplink.registered
+        return AccountSettings().budget if told is None or told.budget is None else told.budget
 
 
 def _alone(here: EndpointInfo) -> Assignment:

@@ -6,9 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from tandem.deployments.config.settings import AccountSettings
-from tandem.deployments.request.assignment import Prices
 from tandem.deployments.request.bill import Bill
-from tandem.policies.cost import per_million
 
 ANONYMOUS = "anonymous"
 _DEVICE = "device-"
@@ -95,9 +93,8 @@ class Accounts:
         self.follow(settings or AccountSettings())
 
     def follow(self, settings: AccountSettings) -> None:
-        """Take over other prices; existing accounts keep their limits."""
+        """Take over other terms for new accounts."""
         self.terms = Terms(settings.budget, settings.exchange_rate)
-        self._server = per_million(settings.price_in, settings.price_out)
 
     def of(self, key: str) -> Account:
         """The account of that key, opened where there is none."""
@@ -105,14 +102,6 @@ class Accounts:
         if account is None:
             account = self._accounts[key] = Account(self.terms)
         return account
-
-    def prices(self, key: str, exchange_rate: float | None = None) -> Prices:
-        """Return what the tokens of that account's requests cost.
-
-        exchange_rate: of the request; None for the account's.
-        """
-        rate = self.of(key).terms.exchange_rate if exchange_rate is None else exchange_rate
-        return Prices(self._server, rate)
 
     def statement(self, key: str) -> Statement:
         """Return the usage of that key's account, without opening one."""

@@ -1,4 +1,4 @@
-"""Cache of the callers that hold keys, so that not every request asks the router."""
+"""Cache of the callers that hold keys, so that not every request asks the key service."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from tandem.deployments.access.keys import Caller
 from tandem.deployments.lru import Kept
 
 KNOWN_S = 2.0
-"""Seconds that the router's answer is valid: a revoked key is refused after this."""
+"""Seconds that an answer is valid: a revoked key is refused after this."""
 KEPT = 10_000
 
 
 class Callers:
-    """find: asks the router."""
+    """find: asks the key service."""
 
     def __init__(
         self,

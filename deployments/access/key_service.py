@@ -1,12 +1,11 @@
-"""Keys, accounts and the ledger as one service. Reads come from memory; changes are written before they are reported,
-usage a little later in batches."""
+"""Keys, accounts and the ledger as one. Memory answers; what changes is on disk before it is confirmed."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields, replace
 from functools import partial
@@ -15,22 +14,20 @@ from typing import Any, TypeVar
 from tandem.deployments.access.accounts import ANONYMOUS, Accounts, Statement, Terms, device_of
 from tandem.deployments.access.guard_note import GuardNote
 from tandem.deployments.access.keys import Caller, Key, KeyRefused, Keyring, NoSuchKey, Role
-from tandem.deployments.access.store import Charge, Ledger, LedgerError
+from tandem.deployments.access.store import Batch, Ledger, LedgerError
 from tandem.deployments.config.settings import LedgerSettings
 
 logger = logging.getLogger("ray.serve")
 
 T = TypeVar("T")
 
-WRITE_S = 0.2
-"""Longest that a bill waits for others to be written with."""
 WATCH_S = 1.0
-"""Between two looks at whether another router has written: while one replaces the other, both are there."""
+"""Seconds between two looks at whether another service has written: while one replaces the other, there are two."""
 
 LIMITS = tuple(f.name for f in fields(Terms) if f.name not in ("budget", "exchange_rate"))
 
 
-class Treasury:
+class KeyService:
     """accounts: which it opens at the start as the ledger has them. now_s: seconds since the epoch. note: of whether
     keys guard the API; None: nothing is noted, nor refused for it."""
 
@@ -46,7 +43,10 @@ class Treasury:
         self._noted: str | None = None
         self._thread = ThreadPoolExecutor(1, "ledger")
         self._ring = Keyring()
-        self._charges: list[Charge] = []
+        self._settled: dict[str, Terms] = {}  # of accounts without a key, where they were changed
+        self._batches: list[Batch] = []  # that are not written yet
+        self._last: dict[str, int] = {}  # the latest batch by sender
+        self._stale = False  # the ledger knows better than memory
         self._writing: asyncio.Task[None] | None = None
         self._lock = (
             asyncio.Lock()
@@ -69,7 +69,7 @@ class Treasury:
         logger.info("ledger %s: %d keys", path or "in memory", len(self._ring))
 
     async def close(self) -> None:
-        """Write pending usage."""
+        """Write what is not on disk yet."""
         self._watching.cancel()
         if self._writing is not None:  # what is being written must not be broken off, nor written twice
             await self._writing
@@ -85,22 +85,33 @@ class Treasury:
             return Caller(key.id, key.role, key.terms, keyed=True, name=key.name)
         if self._ring.guards_api:
             return None
-        return Caller(ANONYMOUS, Role.OPERATOR, self._accounts.terms, keyed=False)
-
-    def terms(self, account: str) -> Terms:
-        """Return the limits of its next request."""
-        key = self._ring.keys.get(account)
-        return self._accounts.terms if key is None else key.terms
+        return Caller(
+            ANONYMOUS, Role.OPERATOR, self._accounts.terms, keyed=False, settled=dict(self._settled)
+        )
 
     def statement(self, account: str) -> Statement:
         """Return the usage of that account, without opening one."""
         return self._accounts.statement(account)
 
-    def charge(self, charges: Sequence[Charge]) -> None:
-        """Write it down, soon. (The accounts know already.)"""
-        self._charges += charges
-        if self._writing is None or self._writing.done():
-            self._writing = asyncio.get_running_loop().create_task(self._write_soon())
+    def charge(self, batch: Batch) -> None:
+        """Book bills, once however often they are sent; `written` returns when they are on disk."""
+        if batch.number > self._last.get(batch.sender, 0):
+            self._last[batch.sender] = batch.number
+            self._batches.append(batch)
+            for account, device, bill in batch.charges:
+                if self._is_open(account):
+                    self._accounts.of(account).charge(device, bill)
+                else:
+                    self._stale = True  # of a key that another service has just made, or that was revoked
+        if self._batches and (self._writing is None or self._writing.done()):
+            self._writing = asyncio.get_running_loop().create_task(self._write_all())
+
+    async def written(self) -> None:
+        """Return when all bills are on disk. Raises LedgerError."""
+        if self._writing is not None:
+            await asyncio.shield(self._writing)
+        if self._batches:
+            raise LedgerError("bills wait to be written")
 
     async def settle(self, account: str, changes: Mapping[str, Any]) -> Statement:
         """Change an account's terms. Raises KeyRefused, LedgerError."""
@@ -112,16 +123,21 @@ class Treasury:
             async with self._lock:
                 terms = changed(self._accounts.statement(account).terms, changes)
                 await self._aside(self._ledger.keep_terms, account, terms)
-                self._accounts.of(account).terms = terms
+                self._accounts.of(account).terms = self._settled[account] = terms
         return self.statement(account)
 
     def _is_open(self, account: str) -> bool:
         """Return whether the account exists: of a key that was not revoked, of a device, or the anonymous one."""
         return account in self._ring.keys or account == ANONYMOUS or device_of(account) is not None
 
-    def may_dial_in(self, device: str) -> bool:
+    def has_device(self, name: str) -> bool:
         """Whether the device of that name has a key."""
-        return self._ring.of_device(device) is not None
+        return self._ring.of_device(name) is not None
+
+    def check(self) -> None:
+        """Raise RuntimeError if nothing watches the ledger any more."""
+        if self._watching.done():
+            raise RuntimeError(f"a loop ended: {self._watching}")
 
     # -- keys -------------------------------------------------------------------------------------------
 
@@ -132,7 +148,7 @@ class Treasury:
     async def make(self, name: str, role: Role, changes: Mapping[str, Any]) -> tuple[Key, str]:
         """A new one and its secret. Raises KeyRefused, LedgerError."""
         if self._path is None:
-            raise KeyRefused("keys must outlive the router: set ledger.path to a file")
+            raise KeyRefused("keys must outlive this process: set ledger.path to a file")
         async with self._lock:
             ring = self._ring.copy()
             key, secret, said = ring.make(name, role, changed(self._accounts.terms, changes), self._now_s())
@@ -183,12 +199,16 @@ class Treasury:
             for gone in self._ring.keys.keys() - {key.id for key in written.keys}:
                 self._accounts.close(gone)
             self._ring = Keyring(written.keys, written.secrets)
+            self._settled = written.terms
             for account, terms in written.terms.items():
                 self._accounts.of(account).terms = terms
             for key in written.keys:
                 self._accounts.of(key.id).terms = key.terms
+            for sender, number in written.last.items():
+                self._last[sender] = max(number, self._last.get(sender, 0))
+            waiting = [charge for batch in self._batches for charge in batch.charges]
             self._accounts.replace_bills(
-                charge for charge in [*written.bills, *self._charges] if self._is_open(charge[0])
+                charge for charge in [*written.bills, *waiting] if self._is_open(charge[0])
             )
 
     async def _watch(self) -> None:
@@ -210,25 +230,28 @@ class Treasury:
 
     # -- writing ----------------------------------------------------------------------------------------
 
-    async def _write_soon(self) -> None:
-        while self._charges:
-            await asyncio.sleep(WRITE_S)
+    async def _write_all(self) -> None:
+        while self._batches:
             try:
                 await self._write()
-            except LedgerError as error:  # what was not written is tried again with what comes next
+                if self._stale:
+                    self._stale = False
+                    await self._read()
+            except LedgerError as error:  # senders repeat what was not written
                 logger.error("%s", error)
                 return
 
     async def _write(self) -> None:
         async with self._lock:
-            charges, self._charges = self._charges, []
-            if not charges:
+            batches, self._batches = self._batches, []
+            if not batches:
                 return
             try:
-                await self._aside(self._ledger.charge, charges)
+                booked = await self._aside(self._ledger.charge, batches)
             except LedgerError:
-                self._charges = charges + self._charges
+                self._batches = batches + self._batches
                 raise
+            self._stale |= booked < len(batches)  # another service had them before
 
     async def _aside(self, call: Callable[..., T], *args: object) -> T:
         """In the ledger's thread."""

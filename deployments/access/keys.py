@@ -6,7 +6,7 @@ import hashlib
 import hmac
 import secrets
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -55,9 +55,10 @@ class Key:
 class Caller:
     """Caller of the API.
 
-    account: account that pays.
-    keyed: whether it has shown a key; otherwise the API needs none, and the caller must be on this machine.
-    name: of its key, "" without one; a device's is the name for requests.
+    account: who pays.
+    keyed: it has shown a key; otherwise the API asks for none, and it must be on this machine.
+    name: of its key, "" without one; a device's: what requests call it.
+    settled: without a key, terms by account where they differ from these.
     """
 
     account: str
@@ -65,11 +66,12 @@ class Caller:
     terms: Terms
     keyed: bool
     name: str = ""
+    settled: Mapping[str, Terms] = field(default_factory=dict, compare=False)
 
     def at(self, device: str | None) -> Caller:
-        """Return the caller with the device's account if it is anonymous."""
-        known = self.account != ANONYMOUS
-        return self if known or device is None else replace(self, account=account_of(device))
+        """Return the one who pays for a request with that device: without a key, the device's account."""
+        account = account_of(device) if device is not None and self.account == ANONYMOUS else self.account
+        return replace(self, account=account, terms=self.settled.get(account, self.terms))
 
 
 class Secret(NamedTuple):

@@ -1,4 +1,4 @@
-"""The ledger: keys, limits and usage on disk, with one writer, the router. It survives every crash.
+"""The ledger: keys, terms and bills on disk, with one writer, the key service. It survives every crash.
 
 SQLite in WAL mode: each call's writes survive every process (a power cut may lose the last moments), and others may
 read concurrently. The calls block: run them in a thread of their own.
@@ -7,7 +7,7 @@ read concurrently. The calls block: run them in a thread of their own.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -48,17 +48,32 @@ _CHARGE = "INSERT INTO bills VALUES ({}) ON CONFLICT DO UPDATE SET {}".format(
     ", ".join("?" * (2 + len(_COUNTED))), ", ".join(f"{name} = {name} + excluded.{name}" for name in _COUNTED)
 )
 
+_BATCHES = "CREATE TABLE IF NOT EXISTS batches (sender TEXT PRIMARY KEY, last INTEGER) STRICT"
+_LATER = "INSERT INTO batches VALUES (?, ?) ON CONFLICT DO UPDATE SET last = excluded.last WHERE excluded.last > last"
+
 Charge = tuple[str, str, Bill]
 """Account, device or "", and usage."""
 
 
+class Batch(NamedTuple):
+    """Bills that are booked all or none, and once.
+
+    number: grows from batch to batch of the sender.
+    """
+
+    sender: str
+    number: int
+    charges: Sequence[Charge]
+
+
 class Books(NamedTuple):
-    """Contents of a ledger at one moment."""
+    """Contents of a ledger at one moment. last: number of the latest batch, by sender."""
 
     keys: list[Key]
     secrets: list[Secret]
     terms: dict[str, Terms]
     bills: list[Charge]
+    last: dict[str, int]
 
 
 class LedgerError(Exception):
@@ -82,6 +97,7 @@ class Ledger:
                 self._file.executescript(f"BEGIN; {_TABLES} PRAGMA user_version = {VERSION}; COMMIT;")
             elif version != VERSION:
                 raise LedgerError(f"{path} is a ledger of version {version}; this is for version {VERSION}")
+            self._file.execute(_BATCHES)  # younger than the version
             self._seen = self._data_version()
         except (OSError, sqlite3.Error) as error:
             raise LedgerError(f"{path}: {error}") from None
@@ -90,7 +106,8 @@ class Ledger:
         """All of it."""
         with self._commit():
             self._file.execute("BEGIN")
-            return Books(self.keys(), self.secrets(), self.terms(), self.bills())
+            last = dict(self._file.execute("SELECT sender, last FROM batches"))
+            return Books(self.keys(), self.secrets(), self.terms(), self.bills(), last)
 
     def keys(self) -> list[Key]:
         """Return all keys that were not revoked."""
@@ -137,10 +154,15 @@ class Ledger:
         with self._commit() as file:
             file.execute("INSERT OR REPLACE INTO terms VALUES (?, ?)", row)
 
-    def charge(self, charges: Iterable[Charge]) -> None:
-        """Add these, all or none."""
+    def charge(self, batches: Iterable[Batch]) -> int:
+        """Add those batches that are not there yet, all or none; return how many they are."""
+        booked = 0
         with self._commit() as file:
-            file.executemany(_CHARGE, [_row(*charge) for charge in charges])
+            for sender, number, charges in batches:
+                if file.execute(_LATER, (sender, number)).rowcount:
+                    file.executemany(_CHARGE, [_row(*charge) for charge in charges])
+                    booked += 1
+        return booked
 
     def changed_elsewhere(self) -> bool:
         """Whether another connection has written since this was asked last."""

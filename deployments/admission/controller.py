@@ -39,12 +39,18 @@ class LimitReached(EngineError):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A request that wants to begin. sessions: answers to it; prompt_tokens: of all of them."""
+    """A request that wants to begin.
+
+    sessions: answers to it.
+    prompt_tokens: of all of them.
+    terms: of its account.
+    """
 
     request: int
     account: str
     sessions: int
     prompt_tokens: int
+    terms: Terms
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,16 +82,20 @@ class _Limits:
         self.requests: RateLimit | None = None
         self.tokens: RateLimit | None = None
 
-    def follow(self, terms: Terms) -> None:
-        """New terms, new limits."""
-        self.requests = _limit(self.requests, terms.requests_per_minute)
-        self.tokens = _limit(self.tokens, terms.tokens_per_minute)
+    def follow(self, terms: Terms, now_s: float) -> None:
+        """Take over the limits that hold now."""
+        self.requests = _limit(self.requests, terms.requests_per_minute, now_s)
+        self.tokens = _limit(self.tokens, terms.tokens_per_minute, now_s)
 
 
-def _limit(now: RateLimit | None, per_minute: int | None) -> RateLimit | None:
-    if per_minute is None:
-        return None
-    return now if now is not None and now.limit == per_minute else RateLimit(per_minute)
+def _limit(before: RateLimit | None, per_minute: int | None, now_s: float) -> RateLimit | None:
+    """Return a rate limit in which what was taken before still counts."""
+    if per_minute is None or (before is not None and before.limit == per_minute):
+        return None if per_minute is None else before
+    limit = RateLimit(per_minute)
+    if before is not None:
+        limit.take(before.limit - before.left(now_s), now_s)
+    return limit
 
 
 class Gate:
@@ -115,14 +125,15 @@ class Gate:
         """Requests."""
         return self._fair.waiting
 
-    async def enter(self, replica: str, entry: Entry, terms: Terms) -> Passage:
+    async def enter(self, replica: str, entry: Entry) -> Passage:
         """Return when the request may begin. Raises LimitReached."""
         self._forget_silent()
+        terms = entry.terms
         if terms.concurrent is not None:
             await self._within(replica, entry, terms.concurrent)
         now_s = self._clock()
         limits = self._limits.setdefault(entry.account, _Limits())
-        limits.follow(terms)
+        limits.follow(terms, now_s)
         self._check(entry, limits, now_s)
         if limits.requests is not None:
             limits.requests.take(1, now_s)

@@ -153,8 +153,9 @@ class GateSettings(Strict):
 class LedgerSettings(Strict):
     """Keys, terms and bills.
 
-    path: SQLite file on the router's machine, in an existing folder; null: in memory, and no keys can be made.
-    open: whether the API may open again after it had keys, with a ledger without any; otherwise the router refuses to
+    path: SQLite file on the machine of the deployment Access, in an existing folder; null: in memory, and no keys can
+        be made.
+    open: whether the API may open again after it had keys, with a ledger without any; otherwise Access refuses to
         start.
     """
 

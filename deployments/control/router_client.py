@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from ray.serve.handle import DeploymentHandle
 
-from tandem.deployments.access.accounts import Statement
-from tandem.deployments.access.keys import Caller, Key, Role
 from tandem.deployments.admission.controller import Entry, Passage
 from tandem.deployments.calls import Client
 from tandem.deployments.config.settings import GateSettings, LimitSettings
@@ -85,32 +83,6 @@ class RouterClient(Client):
     async def exposition(self, openmetrics: bool) -> tuple[bytes, str]:
         return await self.ask(self._soon_s, Router.exposition, openmetrics)
 
-    # -- keys and accounts --------------------------------------------------------------------------------
-
-    async def caller(self, hashed: str | None) -> Caller | None:
-        return await self.ask(self._assign_s, Router.caller, hashed)
-
-    async def account(self, key: str) -> Statement:
-        return await self.ask(self._soon_s, Router.account, key)
-
-    async def settle(self, key: str, changes: Mapping[str, Any]) -> Statement:
-        """Raises NoSuchDevice, KeyRefused."""
-        return await self.ask(self._soon_s, Router.settle, key, changes)
-
-    async def keys(self) -> list[Key]:
-        return await self.ask(self._soon_s, Router.keys)
-
-    async def make_key(self, name: str, role: Role, changes: Mapping[str, Any]) -> tuple[Key, str]:
-        """Raises KeyRefused, as the methods below."""
-        return await self.ask(self._soon_s, Router.make_key, name, role, changes)
-
-    async def rotate_key(self, id: str, grace_s: float) -> tuple[Key, str]:
-        return await self.ask(self._soon_s, Router.rotate_key, id, grace_s)
-
-    async def change_key(
-        self, id: str, name: str | None, role: Role | None, changes: Mapping[str, Any]
-    ) -> Key:
-        return await self.ask(self._soon_s, Router.change_key, id, name, role, changes)
-
-    async def revoke_key(self, id: str) -> Key:
-        return await self.ask(self._soon_s, Router.revoke_key, id)
+    async def spent(self, account: str) -> dict[str, tuple[float, float]]:
+        """Return what modes limit for an account, as in Statement."""
+        return await self.ask(self._soon_s, Router.spent, account)

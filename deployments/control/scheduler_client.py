@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
 
 from ray.serve.handle import DeploymentHandle
 
@@ -11,6 +13,10 @@ from tandem.deployments.calls import Client
 from tandem.deployments.control.scheduler import Scheduler
 from tandem.deployments.routing.directory import Snapshot
 
+logger = logging.getLogger("ray.serve")
+
+TELL_S = 0.5
+"""Seconds between two messages about what requests wait for."""
 POLL_S = 5.0
 """Longest that the scheduler waits for changes before it answers."""
 
@@ -38,3 +44,26 @@ class SchedulerClient(Client):
     async def snapshot(self, after: int) -> Snapshot:
         """Return the changes since a version, at the latest after POLL_S."""
         return await self.ask(self._answer_s + POLL_S, Scheduler.snapshot, after, wait_s=POLL_S)
+
+    async def follow(self, see: Callable[[Snapshot], object]) -> None:
+        """Pass on what is up, and then every change, for ever."""
+        version = 0
+        while True:
+            try:
+                snapshot = await self.snapshot(version)
+            except Exception as error:  # the scheduler restarts: go on with what is known
+                logger.warning("no news from the scheduler: %s", type(error).__name__)
+                await asyncio.sleep(0.5)
+                continue
+            version = snapshot.version
+            see(snapshot)
+
+    async def keep_telling(self, waiting: Callable[[], Mapping[str, float]]) -> None:
+        """Tell what requests wait for, by pool, as long as any do."""
+        told = True  # perhaps by a predecessor
+        while True:
+            await asyncio.sleep(TELL_S)
+            requests = dict(waiting())
+            if told or any(requests.values()):
+                self.waiting(requests)
+            told = any(requests.values())

@@ -23,14 +23,15 @@ from tandem.cluster.wire.listener import serve_engines
 from tandem.cluster.wire.peers import Peers
 from tandem.cluster.wire.server import EngineHandler
 from tandem.cluster.wire.tls import serving
-from tandem.deployments.access.caller_cache import Callers
 from tandem.deployments.admission.client import Entrance
 from tandem.deployments.config.settings import GateSettings, LimitSettings, Strict
+from tandem.deployments.control.access_client import AccessClient
 from tandem.deployments.control.router_client import RouterClient
 from tandem.deployments.control.scheduler_client import SchedulerClient
 from tandem.deployments.gateway.connected_devices import Guests
 from tandem.deployments.gateway.device_session import Cloud
 from tandem.deployments.gateway.messages import SILENCE_S
+from tandem.deployments.learning.report import Report
 from tandem.deployments.pools.replica import EndpointSettings
 from tandem.deployments.request.assignment import EndpointInfo
 from tandem.engine.base import Engine
@@ -79,6 +80,7 @@ class Gateway:
     async def __init__(  # type: ignore[misc]  # Ray Serve awaits it
         self,
         router: DeploymentHandle,
+        access: DeploymentHandle,
         scheduler: DeploymentHandle,
         settings: GatewaySettings,
         gate: GateSettings,
@@ -86,18 +88,19 @@ class Gateway:
         limits: LimitSettings,
     ) -> None:
         self._router = RouterClient(router, limits, gate)
+        self._access = AccessClient(access, self._router, limits)
         self._scheduler = SchedulerClient(scheduler, limits.open_s)
         self._peers = Peers(token=endpoint.token, tls=endpoint.dialling(), settings=limits.wire())
         cloud = self._cloud = Cloud(
             assign=self._router.assign,
-            account=self._router.account,
+            account=self._access.account,
             middles=self._router.middles,
             register=self._register,
-            report=self._router.report,
+            report=self._report,
             dial=self._dial,
             entrance=Entrance(self._router),
         )
-        self._guests = Guests(Callers(self._router.caller), cloud, self._gone)
+        self._guests = Guests(self._access.callers, cloud, self._gone)
         self._exit = AsyncExitStack()
         inside = await self._exit.enter_async_context(
             serve_engines(
@@ -137,6 +140,10 @@ class Gateway:
             if task.done():
                 raise RuntimeError(f"a loop ended: {task}")
 
+    def _report(self, report: Report) -> None:
+        self._router.report(report)
+        self._access.charge(report)
+
     def _gone(self, device: str) -> None:
         self._scheduler.lost(device, self._inside)
 
@@ -165,4 +172,5 @@ class Gateway:
         await self._exit.aclose()
         self._router.flush()
         self._cloud.entrance.close()
+        await self._access.close()
         await self._peers.close()

@@ -18,7 +18,7 @@ from tandem.cluster.devices.record import DeviceRecord
 from tandem.cluster.wire.client import Connection
 from tandem.cluster.wire.frames import Unauthorized, UnknownEngine
 from tandem.cluster.wire.server import EngineHandler
-from tandem.deployments.access.accounts import Statement
+from tandem.deployments.access.accounts import Statement, Terms
 from tandem.deployments.access.caller_cache import Callers
 from tandem.deployments.access.keys import Caller, Role
 from tandem.deployments.admission.client import Entrance
@@ -86,7 +86,8 @@ class Badge:
 class Cloud:
     """Interface of the cloud for connected devices.
 
-    assign, account, middles: ask the router.
+    assign, middles: ask the router.
+    account: asks the key service.
     register: returns when the router knows the device.
     report: tells it what a device has had.
     dial: an engine for an endpoint.
@@ -239,7 +240,7 @@ class Guest(EngineHandler):
         )
         began = wanted.request not in self._requests
         if began:
-            await self._enter(wanted)
+            await self._enter(wanted, terms)
         try:
             made = await self._cloud.assign(wanted)
         except BaseException:
@@ -252,11 +253,11 @@ class Guest(EngineHandler):
         self._prices = made.prices
         return made
 
-    async def _enter(self, wanted: RoutingRequest) -> None:
+    async def _enter(self, wanted: RoutingRequest, terms: Terms) -> None:
         if len(self._requests) + self._entering >= UNDER_WAY:
             raise NoCapacity(f"a device has {UNDER_WAY} requests under way at most", 1.0)
         # Under a number of its own: another device may have said the same one.
-        entry = Entry(secrets.randbits(63), wanted.account, 1, wanted.prompt_tokens)
+        entry = Entry(secrets.randbits(63), wanted.account, 1, wanted.prompt_tokens, terms)
         self._entering += 1
         try:
             await self._cloud.entrance.enter(entry)

@@ -10,7 +10,6 @@ from random import Random
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from tandem.cluster.devices.record import DeviceRecord
-from tandem.deployments.access.accounts import Terms
 from tandem.deployments.learning.report import Report
 from tandem.deployments.request.assignment import EndpointInfo, Endpoints, Prices, RoutingRequest
 from tandem.deployments.request.job import Delta, Figures, Job
@@ -97,12 +96,12 @@ class Surroundings:
     """Rest of the router, as a mode's part sees it.
 
     fleet: what is up.
-    terms: of an account.
+    budget: of requests that bring none, the share of prompt tokens that the constrained endpoint of races may take in.
     random: for what policies decide by chance.
     """
 
     fleet: Fleet
-    terms: Callable[[str], Terms]
+    budget: Callable[[], float]
     random: Random = field(default_factory=Random)
 
 

@@ -3,33 +3,43 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from random import Random
 from types import MappingProxyType
 from typing import Any
 
-from tandem.deployments.access.accounts import Accounts, Statement
-from tandem.deployments.config.settings import RouterSettings
+from tandem.deployments.config.settings import AccountSettings, RouterSettings
 from tandem.deployments.learning.report import Report
 from tandem.deployments.modes import MODES
 from tandem.deployments.modes.base import Surroundings
-from tandem.deployments.request.assignment import Assignment, NoEndpoint, RoutingRequest
+from tandem.deployments.request.assignment import Assignment, NoEndpoint, Prices, RoutingRequest
 from tandem.deployments.request.job import NoSuchDevice
 from tandem.deployments.routing.assigner import Assigner
 from tandem.deployments.routing.directory import Snapshot
 from tandem.engine.config import Strict
+from tandem.policies.cost import per_million
+
+logger = logging.getLogger(__name__)
+
+KEEP_S = 10.0
+"""Seconds between two times that modes' learnt state is written, if it has changed."""
 
 LOOK_AGAIN_S = 0.5  # at the latest: an endpoint that failed a request may be tried again after a while
+
+
+async def _no_device(name: str) -> bool:
+    return False
 
 
 class Routing:
     """One router's view of requests.
 
     settings: how long they wait for endpoints that are not up.
-    accounts: who pays for them.
+    accounts: prices, and the terms of requests that bring none.
     modes: the modes' parts here, by name.
     may_dial_in: whether a device of that name has a key.
     """
@@ -38,17 +48,17 @@ class Routing:
         self,
         assigner: Assigner,
         settings: RouterSettings | None = None,
-        accounts: Accounts | None = None,
+        accounts: AccountSettings | None = None,
         modes: Mapping[str, Strict] = MappingProxyType({}),
         random: Random | None = None,
-        may_dial_in: Callable[[str], bool] = lambda _: False,
+        may_dial_in: Callable[[str], Awaitable[bool]] = _no_device,
     ) -> None:
         """modes: their settings, by name, where they are not the defaults; random: for what their policies decide by
         chance."""
         self.assigner = assigner
         self.settings = settings or RouterSettings()
-        self.accounts = accounts or Accounts()
-        around = Surroundings(assigner, lambda key: self.accounts.of(key).terms, random or Random())
+        self.accounts = accounts or AccountSettings()
+        around = Surroundings(assigner, lambda: self.accounts.budget, random or Random())
         self.modes = {
             name: mode.router(modes.get(name) or mode.settings(), around) for name, mode in MODES.items()
         }
@@ -81,8 +91,9 @@ class Routing:
             return await self._assign(wanted)
         except NoSuchDevice as error:
             named = (wanted.device,) if isinstance(wanted.device, str) else wanted.device
-            if named and any(map(self._may_dial_in, named)):
-                raise NoEndpoint(f"{error}; it has a key, and may dial in") from None
+            for name in named or ():
+                if await self._may_dial_in(name):
+                    raise NoEndpoint(f"{error}; it has a key, and may dial in") from None
             raise
 
     async def _assign(self, wanted: RoutingRequest) -> Assignment:
@@ -113,15 +124,28 @@ class Routing:
     def assign_now(self, wanted: RoutingRequest, retry_lost: bool = False, now_s: float = 0.0) -> Assignment:
         """Assign as Assigner.assign, and add prices and the mode's briefing."""
         made = self.assigner.assign(wanted, retry_lost, now_s)
-        prices = self.accounts.prices(wanted.account, wanted.exchange_rate)
+        accounts, rate = self.accounts, wanted.exchange_rate
+        prices = Prices(
+            per_million(accounts.price_in, accounts.price_out),
+            accounts.exchange_rate if rate is None else rate,
+        )
         briefing = self.modes[made.mode].brief(wanted, made.endpoints, prices)
         return replace(made, prices=prices, briefing=briefing)
 
     def learn(self, report: Report) -> None:
-        """Take in what an answer has taught and cost."""
-        self.accounts.of(report.account).charge(report.device, report.bill)
+        """Take in what an answer has taught."""
         for name, part in self.modes.items():
-            part.learn(report, report.taught.get(name))
+            try:
+                part.learn(report, report.taught.get(name))
+            except Exception:  # a bug in one mode's learning must not cost the others' reports
+                logger.exception("mode %s cannot learn from a report", name)
+
+    async def keep(self) -> None:
+        """Have what modes have learnt written down again and again, where somebody wants it."""
+        while True:
+            await asyncio.sleep(KEEP_S)
+            for part in self.modes.values():
+                await part.keep()
 
     async def ask(self, mode: str, question: object) -> Any:
         """Put a request's question to its mode's part."""
@@ -131,10 +155,9 @@ class Routing:
         """Tell a mode's part what a request has to say."""
         self.modes[mode].tell(said)
 
-    def statement(self, account: str) -> Statement:
-        """Return an account's usage, without opening one."""
-        spent = {what: by for part in self.modes.values() for what, by in part.spent(account).items()}
-        return replace(self.accounts.statement(account), spent=spent)
+    def spent(self, account: str) -> dict[str, tuple[float, float]]:
+        """Return what modes limit for that account, as in Statement."""
+        return {what: by for part in self.modes.values() for what, by in part.spent(account).items()}
 
     def take_waiting(self) -> Counter[str]:
         """By pool that is empty, requests that wait for its first replica, and those that have gone on without it since

@@ -72,7 +72,7 @@ def _simulate(
         answers=clients.answers,
         servers=[_service(server) for server in world.servers],
         loads={pool: loads for pool, loads in world.loads.items() if loads},
-        budgets=world.routing.statement("").spent,
+        budgets=world.routing.spent(""),
         events=world.loop.events,
         link_waits_s=world.devices.waited_s,
         sent_bytes=world.devices.sent_bytes,

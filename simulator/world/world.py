@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tandem.cluster.link.delayed_engine import Delayed
 from tandem.cluster.link.latency import LogNormal
 from tandem.cluster.link.link import Link, LinkProfile
-from tandem.deployments.access.accounts import Accounts
 from tandem.deployments.learning.report import Report
 from tandem.deployments.modes import MODES
 from tandem.deployments.modes.base import Services
@@ -175,8 +174,7 @@ class World:
             config.router.routing.create,
             max(engine.batch_limit for engine in self.engines),
         )
-        accounts = Accounts(config.accounts)
-        self.routing = Routing(assigner, config.router, accounts, self._modes, Random(config.seed))
+        self.routing = Routing(assigner, config.router, config.accounts, self._modes, Random(config.seed))
 
     async def assign(self, wanted: RoutingRequest) -> Assignment:
         """Ask the router."""

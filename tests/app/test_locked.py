@@ -1,4 +1,4 @@
-"""A real application with two replicas of the API: who is let in, what outlives a router, what an operator sees."""
+"""A real application with two replicas of the API: who is let in, what outlives its parts, what an operator sees."""
 
 from __future__ import annotations
 
@@ -156,9 +156,11 @@ async def test_one_scrape_sees_all_replicas_of_the_api(
     assert any("loaded model=target" in log for log in logged(cluster, "Verifier", "tandem"))
 
 
-async def test_keys_and_bills_outlive_the_router(
-    http: httpx.AsyncClient, operator: dict[str, str], path: Path
+@pytest.mark.parametrize("part", ["Access", "Router"])
+async def test_keys_and_bills_outlive(
+    part: str, http: httpx.AsyncClient, operator: dict[str, str], path: Path
 ) -> None:
+    """No request is refused, and no bill lost or booked twice, though the part dies as the bills are sent."""
     id, user = await made(http, {"name": "app", "requests_per_minute": 100}, operator)
     await until(lambda: says(http, user, 200))
     for _ in range(8):
@@ -173,17 +175,17 @@ async def test_keys_and_bills_outlive_the_router(
         ledger = Ledger(path)
         requests = sum(bill.requests for account, _, bill in ledger.bills() if account == id)
         ledger.close()
-        return requests == 8
+        return requests == 9
 
-    await until(lambda: booked(8))
-    await until(written)
-    (router,) = replicas(APP, "Router").values()
-    ray.kill(router)
+    (victim,) = (before := replicas(APP, part)).values()
+    ray.kill(victim)
     assert (await http.post(CHAT, json=ASK, headers=user)).status_code == 200
     assert (await http.post(CHAT, json=ASK, headers={"Authorization": "Bearer invented"})).status_code == 401
     account = (await http.get("/v1/account", headers=user)).json()
     assert account["account"] == id
     await until(lambda: booked(9))
+    await until(written)
+    assert not before.keys() & replicas(APP, part).keys(), "it was replaced"
 
     assert (await http.delete(f"/v1/keys/{id}", headers=operator)).status_code == 204
     await until(lambda: says(http, user, 401))
@@ -214,9 +216,9 @@ async def test_another_ledger_does_not_open_what_had_keys(
 ) -> None:
     """And who was let in before still is."""
     other = path.with_name("other.sqlite")
-    with pytest.raises(RuntimeError, match="Router"):
+    with pytest.raises(RuntimeError, match="Access"):
         await asyncio.to_thread(deploy, settings(other), APP)
-    message = serve.status().applications[APP].deployments["Router"].message
+    message = serve.status().applications[APP].deployments["Access"].message
     assert f"keys in {path} have guarded the API, and there are none in {other}" in message
     assert await says(http, {}, 401)
     assert await says(http, operator, 200)

@@ -120,7 +120,7 @@ async def test_no_request_fails_and_no_stream_breaks(http: httpx.AsyncClient, tl
     assert len(answers) > 16, "all the while"
 
 
-@pytest.mark.parametrize("part", [CONTROLLER, "Scheduler", "Router"])
+@pytest.mark.parametrize("part", [CONTROLLER, "Scheduler", "Router", "Access"])
 async def test_no_stream_needs_the_control_plane(http: httpx.AsyncClient, part: str) -> None:
     """Use production's timeouts; new requests wait until it is back."""
     await devices(http, "a")

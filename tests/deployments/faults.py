@@ -8,6 +8,7 @@ from dataclasses import replace
 from tandem.cluster.devices.record import DeviceRecord
 from tandem.deployments.access.accounts import Accounts
 from tandem.deployments.config.settings import AccountSettings
+from tandem.deployments.learning.report import Report
 from tandem.deployments.modes.base import Services
 from tandem.deployments.modes.executor import Executor
 from tandem.deployments.modes.race.settings import RaceSettings
@@ -152,14 +153,14 @@ class World:
         self.snapshot = Snapshot(1, pools, {record.name: record for record in records})
         self._modes = {"speculative": with_window(lambda: Script(windows)), **modes}
         self._accounts, self._services = accounts, services or Services()
-        self.router = self.new_router()
+        self.router, self.books = self.new_router(), Accounts()
         self._limits = limits or Limits(timeouts=Timeouts(connect_s=1, open_s=1, first_s=1, step_s=1))
         self.executor = self.new_executor()
 
     def new_router(self) -> Routing:
         """One that knows nothing but what is up."""
         assigner = Assigner(collaboration.create("explicit"), lambda: routing.create("round_robin"), 8)
-        router = Routing(assigner, accounts=Accounts(self._accounts), modes=self._modes)
+        router = Routing(assigner, accounts=self._accounts, modes=self._modes)
         router.see(self.snapshot)
         return router
 
@@ -176,13 +177,17 @@ class World:
             {**self._modes, **modes},
             services,
             self._limits,
-            lambda report: self.router.learn(report),
+            self._report,
             self.gone.append,
         )
 
     def bill(self, account: str) -> Bill:
         """Return the cost of all requests of that account."""
-        return self.router.statement(account).total
+        return self.books.statement(account).total
+
+    def _report(self, report: Report) -> None:
+        self.router.learn(report)
+        self.books.of(report.account).charge(report.device, report.bill)
 
     def list_pool(self, pool: str, *endpoints: EndpointInfo) -> None:
         """Set all of the pool's replicas."""

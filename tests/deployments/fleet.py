@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from tandem.cluster.devices.record import DeviceRecord
 from tandem.cluster.wire.client import RemoteEngine
 from tandem.cluster.wire.peers import Peers
-from tandem.deployments.access.accounts import Accounts
 from tandem.deployments.config.settings import AccountSettings
 from tandem.deployments.modes.base import Services
 from tandem.deployments.modes.executor import Executor
@@ -144,7 +143,7 @@ class World:
             "speculative": with_window(lambda: Script((4, 4, 1))),
         }
         assigner = Assigner(collaboration.create("explicit"), lambda: routing.create("round_robin"), 64)
-        self._router = Routing(assigner, accounts=Accounts(AccountSettings(budget=1.0)), modes=modes)
+        self._router = Routing(assigner, accounts=AccountSettings(budget=1.0), modes=modes)
         self.executor = Executor(
             self._assign, self._dial, modes, Services(outer=outer), Limits(), self._router.learn, self._lost
         )

@@ -53,7 +53,9 @@ class Admitted:
     @property
     def entry(self) -> Entry:
         """Entry for the admission controller."""
-        return Entry(self.jobs[0].id, self.caller.account, len(self.jobs), self.prompt_tokens)
+        return Entry(
+            self.jobs[0].id, self.caller.account, len(self.jobs), self.prompt_tokens, self.caller.terms
+        )
 
 
 async def admit(
@@ -115,10 +117,10 @@ def _wishes(request: ChatRequest | CompletionRequest, caller: Caller) -> Job:
         named = (device,) if isinstance(device, str) else device
         if others := [name for name in named if name not in (*terms.devices, ANY_DEVICE)]:
             raise not_allowed("device", others[0], terms.devices)
-    budget, rate = asked.budget, asked.exchange_rate
+    budget = terms.budget if asked.budget is None else asked.budget
+    rate = terms.exchange_rate if asked.exchange_rate is None else asked.exchange_rate
     if caller.keyed:  # it pays with somebody's money
-        budget = terms.budget if budget is None else min(budget, terms.budget)
-        rate = terms.exchange_rate if rate is None else min(rate, terms.exchange_rate)
+        budget, rate = min(budget, terms.budget), min(rate, terms.exchange_rate)
     return Job(
         id=0,
         prompt=(),

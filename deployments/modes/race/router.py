@@ -109,10 +109,10 @@ class RaceRouter(RouterPart[RaceSettings]):
         return {str(side): (budget.tokens, budget.spent) for side, budget in known.budgets.items()}
 
     def _account(self, key: str) -> RaceAccount:
-        """The account of that key, with the budget that its terms say now."""
-        account, terms = self.accounts.of(key, self._new_account), self.router.terms(key)
+        """Return the account of that key, with the budget of requests that bring none."""
+        account = self.accounts.of(key, self._new_account)
         for budget in account.budgets.values():
-            budget.share = terms.budget
+            budget.share = self.router.budget()
         return account
 
     def _new_account(self) -> RaceAccount:

@@ -7,6 +7,7 @@ import json
 import socket
 from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from tandem.app.api.http.errors import NotReady
 from tandem.app.api.http.settings import ApiSettings
 from tandem.cluster.devices.record import DeviceRecord
 from tandem.deployments.access.accounts import Accounts, Statement
-from tandem.deployments.access.key_service import Treasury
+from tandem.deployments.access.key_service import KeyService
 from tandem.deployments.access.keys import Caller, Key, Role
 from tandem.deployments.admission.controller import Entry, Gate, Passage
 from tandem.deployments.config.settings import GateSettings, LedgerSettings, RouterSettings
@@ -121,8 +122,8 @@ class NullBackend:
         self.accounts = Accounts()
         policies = RouterSettings()
         assigner = Assigner(policies.collaboration.create(), policies.routing.create, 8)
-        self.routing = Routing(assigner, policies, self.accounts)
-        self.treasury = Treasury(LedgerSettings(path=ledger), self.accounts)
+        self.routing = Routing(assigner, policies)
+        self.treasury = KeyService(LedgerSettings(path=ledger), self.accounts)
         self.gate = Gate(lambda: capacity, GateSettings(queue_s=0.2, queue=8))
         self.snapshot = UP
         self._metrics = Metrics("null", lambda: self.snapshot, lambda: self.gate.waiting)
@@ -144,18 +145,18 @@ class NullBackend:
     async def enter(self, caller: Caller, entry: Entry) -> Passage:
         if not caller.keyed:
             return Passage()
-        return await self.gate.enter("here", entry, self.treasury.terms(entry.account))
+        return await self.gate.enter("here", entry)
 
     def leave(self, caller: Caller, entry: Entry, finished: bool) -> None:
         self.left.append((entry.request, finished))
         self.gate.leave("here", entry.request)
 
     async def account(self, key: str) -> Statement:
-        return self.routing.statement(key)
+        return replace(self.treasury.statement(key), spent=self.routing.spent(key))
 
     async def settle(self, key: str, changes: Mapping[str, Any]) -> Statement:
         await self.treasury.settle(key, changes)
-        return self.routing.statement(key)
+        return await self.account(key)
 
     async def keys(self) -> list[Key]:
         return self.treasury.keys()

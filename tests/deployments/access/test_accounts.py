@@ -5,17 +5,14 @@ from __future__ import annotations
 from tandem.deployments.access.accounts import Accounts
 from tandem.deployments.config.settings import AccountSettings
 from tandem.deployments.request.bill import Bill
-from tandem.policies.cost import PerToken, Used
+from tandem.policies.cost import Used
 
 
 def test_other_settings_are_for_new_accounts() -> None:
-    """But prices hold for all."""
-    known = Accounts(AccountSettings(budget=0.25, price_in=1.0))
+    known = Accounts(AccountSettings(budget=0.25))
     known.of("old")
-    known.follow(AccountSettings(budget=0.5, price_in=2.0, exchange_rate=1.0))
+    known.follow(AccountSettings(budget=0.5))
     assert [known.of(key).terms.budget for key in ("old", "new")] == [0.25, 0.5]
-    assert known.prices("old").server == known.prices("new").server == PerToken(2e-6, 0.6e-6)
-    assert [known.prices("new", rate).exchange_rate for rate in (None, 3.0)] == [1.0, 3.0]
 
 
 def test_bills_add_up_by_device() -> None:

@@ -1,4 +1,4 @@
-"""The treasury: what is told holds after a restart, bills are written soon, and a failed write changes nothing."""
+"""The key service: what is told holds after a restart, bills are written soon, and a failed write changes nothing."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ import pytest
 
 from tandem.deployments.access.accounts import ANONYMOUS, Accounts, Terms
 from tandem.deployments.access.guard_note import GuardNote
-from tandem.deployments.access.key_service import Treasury, changed
+from tandem.deployments.access.key_service import KeyService, changed
 from tandem.deployments.access.keys import KeyRefused, NoSuchKey, Role, digest
-from tandem.deployments.access.store import Charge, Ledger, LedgerError
+from tandem.deployments.access.store import Batch, Ledger, LedgerError
 from tandem.deployments.config.settings import LedgerSettings
 from tandem.deployments.request.bill import Bill
 from tandem.policies.cost import Used
 
 
-async def opened(path: Path | None, note: GuardNote | None = None, may_be_open: bool = False) -> Treasury:
+async def opened(path: Path | None, note: GuardNote | None = None, may_be_open: bool = False) -> KeyService:
     settings = LedgerSettings(path=path, open=may_be_open)
-    treasury = Treasury(settings, Accounts(), now_s=lambda: 1000.0, note=note)
+    treasury = KeyService(settings, Accounts(), now_s=lambda: 1000.0, note=note)
     await treasury.open()
     return treasury
 
 
-def _names(treasury: Treasury) -> list[str]:
+def _names(treasury: KeyService) -> list[str]:
     return [key.name for key in treasury.keys()]  # noqa: SIM118
 
 
@@ -52,7 +52,7 @@ async def test_a_device_is_known_by_its_key_and_nobody_needs_one_for_it(path: Pa
     device = treasury.caller(digest(secret))
     assert device is not None
     assert (device.account, device.role, device.keyed, device.name) == (key.id, Role.DEVICE, True, "phone")
-    assert (device.terms, device.terms.concurrent) == (treasury.terms(key.id), 2)
+    assert (device.terms, device.terms.concurrent) == (treasury.statement(key.id).terms, 2)
     for hashed in (None, digest("anything")):
         anybody = treasury.caller(hashed)
         assert anybody is not None
@@ -74,7 +74,7 @@ async def test_a_device_may_use_itself_whatever_its_terms_were(path: Path) -> No
     key, _ = await treasury.make("phone", Role.DEVICE, {})
     for lifted in ((), ("phone",)):
         statement = await treasury.settle(key.id, {"devices": lifted})
-        assert statement.terms.devices == treasury.terms(key.id).devices == ("phone",)
+        assert statement.terms.devices == treasury.statement(key.id).terms.devices == ("phone",)
     with pytest.raises(KeyRefused):
         await treasury.settle(key.id, {"devices": ("laptop",)})
     await treasury.close()
@@ -85,8 +85,8 @@ async def test_keys_terms_and_bills_survive_a_restart(path: Path) -> None:
     _, operator = await first.make("boss", Role.OPERATOR, {})
     key, secret = await first.make("app", Role.USER, {"budget": 0.1, "concurrent": 3})
     await first.settle("device-phone", {"exchange_rate": 1e-6})
-    first._accounts.of(key.id).charge("phone", bill := Bill(1, Used(5, 6, 0, 0), 0.5, 0.25))
-    first.charge([(key.id, "phone", bill)])
+    bill = Bill(1, Used(5, 6, 0, 0), 0.5, 0.25)
+    first.charge(Batch("api", 1, [(key.id, "phone", bill)]))
     await first.close()
 
     second = await opened(path)
@@ -97,6 +97,8 @@ async def test_keys_terms_and_bills_survive_a_restart(path: Path) -> None:
     assert caller.at("phone") == caller, "a key pays for itself"
     assert (caller.terms.budget, caller.terms.concurrent) == (0.1, 3)
     assert second.statement("device-phone").terms.exchange_rate == 1e-6
+    second.charge(Batch("api", 1, [(key.id, "phone", bill)]))  # again, as nobody had confirmed it
+    await second.written()
     statement = second.statement(key.id)
     assert statement.devices == {"phone": bill}
     assert statement.total == bill
@@ -109,9 +111,8 @@ async def test_keys_terms_and_bills_survive_a_restart(path: Path) -> None:
 
 async def test_a_bill_is_written_though_nobody_closes(path: Path) -> None:
     treasury = await opened(path)
-    treasury.charge([(ANONYMOUS, "", Bill(requests=1))])
-    assert treasury._writing is not None
-    await treasury._writing
+    treasury.charge(Batch("api", 1, [(ANONYMOUS, "", Bill(requests=1))]))
+    await treasury.written()
     beside = Ledger(path)
     assert [bill.requests for *_, bill in beside.bills()] == [1]
     beside.close()
@@ -122,15 +123,15 @@ async def test_what_is_being_written_when_it_closes_is_written_once(path: Path) 
     treasury = await opened(path)
     write, begun, go = treasury._ledger.charge, threading.Event(), threading.Event()
 
-    def slow(charges: Iterable[Charge]) -> None:
+    def slow(batches: Iterable[Batch]) -> int:
         begun.set()
         assert go.wait(10)
-        write(charges)
+        return write(batches)
 
     treasury._ledger.charge = slow  # type: ignore[method-assign]
-    treasury.charge([(ANONYMOUS, "", Bill(requests=1))])
+    treasury.charge(Batch("api", 1, [(ANONYMOUS, "", Bill(requests=1))]))
     await asyncio.to_thread(begun.wait, 10)
-    treasury.charge([(ANONYMOUS, "", Bill(requests=10))])
+    treasury.charge(Batch("api", 2, [(ANONYMOUS, "", Bill(requests=10))]))
     closing = asyncio.create_task(treasury.close())
     await asyncio.sleep(0)
     go.set()
@@ -153,9 +154,9 @@ async def test_a_router_and_its_successor_know_the_same(path: Path, monkeypatch:
     _, operator = await old.make("boss", Role.OPERATOR, {})
     new = await opened(path)
     key, secret = await old.make("app", Role.USER, {"budget": 0.1})
-    for treasury, cost in ((old, Bill(requests=1)), (new, Bill(requests=10)), (old, Bill(requests=100))):
-        treasury._accounts.of(key.id).charge("", cost)
-        treasury.charge([(key.id, "", cost)])
+    for number, (treasury, requests) in enumerate(((old, 1), (new, 10), (old, 100), (new, 100))):
+        treasury.charge(Batch("api", min(number, 2) + 1, [(key.id, "", Bill(requests=requests))]))
+        await treasury.written()
     await new.settle("device-phone", {"budget": 0.25})
     await until(lambda: new.caller(digest(secret)) is not None)
     for treasury in (old, new):
@@ -254,8 +255,43 @@ async def test_a_keys_terms_change_with_its_account(path: Path) -> None:
     await treasury.make("boss", Role.OPERATOR, {})
     key, _ = await treasury.make("app", Role.USER, {"concurrent": 2})
     statement = await treasury.settle(key.id, {"budget": 0.125, "concurrent": 0})
-    assert statement.terms == treasury.terms(key.id)
+    assert statement.terms == treasury.statement(key.id).terms
     assert (statement.terms.budget, statement.terms.concurrent) == (0.125, None)
+    await treasury.close()
+
+
+async def test_without_keys_a_devices_terms_are_its_accounts(path: Path) -> None:
+    treasury = await opened(path)
+    await treasury.settle("device-phone", {"budget": 0.125})
+    await treasury.settle(ANONYMOUS, {"exchange_rate": 1.0})
+    await treasury.close()
+    again = await opened(path)
+    anybody = again.caller(None)
+    assert anybody is not None
+    assert anybody.at("phone").terms == again.statement("device-phone").terms
+    assert (anybody.at("phone").terms.budget, anybody.at("laptop").terms.budget) == (0.125, 0.5)
+    assert anybody.at(None).terms.exchange_rate == 1.0 != anybody.at("laptop").terms.exchange_rate
+    await again.close()
+
+
+async def test_bills_that_cannot_be_written_are_not_confirmed_and_not_lost(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    treasury = await opened(path)
+    batch = Batch("api", 1, [(ANONYMOUS, "", Bill(requests=1))])
+
+    def full(*_: object) -> None:
+        raise LedgerError("the disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(treasury._ledger, "charge", full)
+        treasury.charge(batch)
+        with pytest.raises(LedgerError):
+            await treasury.written()
+    treasury.charge(batch)
+    await treasury.written()
+    assert treasury.statement(ANONYMOUS).total.requests == 1
+    assert [bill.requests for *_, bill in treasury._ledger.bills()] == [1]
     await treasury.close()
 
 

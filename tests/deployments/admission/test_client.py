@@ -36,8 +36,8 @@ class Router:
         self.told.append(("under_way", [entry.request for entry in entries]))
 
 
-def entry(number: int) -> Entry:
-    return Entry(number, "a", 1, 10)
+def entry(number: int, concurrent: int | None = None) -> Entry:
+    return Entry(number, "a", 1, 10, Terms(0.5, 1e-7, concurrent=concurrent))
 
 
 @in_virtual_time
@@ -106,16 +106,16 @@ CALL_S = 0.005
 class Gated:
     """A router behind calls that take their time. calls: to it."""
 
-    def __init__(self, concurrent: int) -> None:
+    def __init__(self) -> None:
         self.gate = Gate(lambda: 100, GateSettings(), now_s)
-        self.terms, self.calls = Terms(0.5, 1e-7, concurrent=concurrent), 0
+        self.calls = 0
 
     async def enter(self, replica: str, entry: Entry, left: Sequence[int]) -> Passage:
         self.calls += 1
         await asyncio.sleep(CALL_S)
         for request in left:
             self.gate.leave(replica, request)
-        passage = await self.gate.enter(replica, entry, self.terms)
+        passage = await self.gate.enter(replica, entry)
         await asyncio.sleep(CALL_S)
         return passage
 
@@ -133,14 +133,14 @@ class Gated:
 @in_virtual_time
 async def test_as_many_clients_as_the_limit_are_never_refused(limit: int, replicas: int) -> None:
     """Each asks again as soon as it has its answer, of whichever replica of the API: none comes back too late."""
-    router = Gated(limit)
+    router = Gated()
     entrances = [Entrance(router) for _ in range(replicas)]
     begun_s = now_s()
 
     async def client(first: int) -> None:
         for number in range(first, first + 20):
             here = entrances[number % replicas]
-            await here.enter(entry(number))
+            await here.enter(entry(number, limit))
             await asyncio.sleep(0.01)
             here.leave(number, finished=True)
 
@@ -159,13 +159,13 @@ async def test_as_many_clients_as_the_limit_are_never_refused(limit: int, replic
 @in_virtual_time
 async def test_more_than_the_limit_are_refused() -> None:
     """One that waits for an answer that goes on, after a while; and at once where one waits already."""
-    entrance = Entrance(Gated(1))
-    await entrance.enter(entry(1))
-    waiting = asyncio.create_task(entrance.enter(entry(2)))
+    entrance = Entrance(Gated())
+    await entrance.enter(entry(1, 1))
+    waiting = asyncio.create_task(entrance.enter(entry(2, 1)))
     await asyncio.sleep(2 * CALL_S)
     begun_s = now_s()
     with pytest.raises(LimitReached, match="1 answers"):
-        await entrance.enter(entry(3))
+        await entrance.enter(entry(3, 1))
     assert now_s() - begun_s < LEAVING_S / 10
     with pytest.raises(LimitReached, match="1 answers"):
         await waiting

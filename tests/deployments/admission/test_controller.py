@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 
 import pytest
 
@@ -34,62 +35,75 @@ def gate(clock: Clock, capacity: int = 2, queue_s: float = 30.0, queue: int = 10
     return Gate(lambda: capacity, GateSettings(queue_s=queue_s, queue=queue), clock)
 
 
-def entry(number: int, account: str = "a", sessions: int = 1, prompt_tokens: int = 10) -> Entry:
-    return Entry(number, account, sessions, prompt_tokens)
+def entry(
+    number: int, account: str = "a", sessions: int = 1, prompt_tokens: int = 10, terms: Terms = FREE
+) -> Entry:
+    return Entry(number, account, sessions, prompt_tokens, terms)
 
 
 async def test_requests_a_minute(clock: Clock) -> None:
     there, terms = gate(clock, capacity=100), Terms(0.5, 1e-7, requests_per_minute=2)
-    left = [(await there.enter("api", entry(n), terms)).requests for n in range(2)]
+    left = [(await there.enter("api", entry(n, terms=terms))).requests for n in range(2)]
     assert [(a.limit, a.remaining) for a in left if a] == [(2, 1), (2, 0)]
     with pytest.raises(LimitReached, match="2 requests") as refused:
-        await there.enter("api", entry(3), terms)
+        await there.enter("api", entry(3, terms=terms))
     assert refused.value.retry_after_s == pytest.approx(30)
     clock.now_s = 30.1
-    await there.enter("api", entry(4), terms)
-    await there.enter("api", entry(5, "b"), terms)
+    await there.enter("api", entry(4, terms=terms))
+    await there.enter("api", entry(5, "b", terms=terms))
 
 
 async def test_tokens_a_minute_count_what_was_given(clock: Clock) -> None:
     there, terms = gate(clock, capacity=100), Terms(0.5, 1e-7, tokens_per_minute=60)
-    passage = await there.enter("api", entry(1, prompt_tokens=20), terms)
+    passage = await there.enter("api", entry(1, prompt_tokens=20, terms=terms))
     assert passage.requests is None
     assert passage.tokens is not None
     assert passage.tokens.remaining == 40
     there.used("a", 100)
     with pytest.raises(LimitReached, match="60 tokens") as refused:
-        await there.enter("api", entry(2, prompt_tokens=1), terms)
+        await there.enter("api", entry(2, prompt_tokens=1, terms=terms))
     assert refused.value.retry_after_s == pytest.approx(61)
 
 
 async def test_a_prompt_longer_than_the_limit_waits_for_all_of_it(clock: Clock) -> None:
     there, terms = gate(clock), Terms(0.5, 1e-7, tokens_per_minute=60)
-    await there.enter("api", entry(1, prompt_tokens=500), terms)
+    await there.enter("api", entry(1, prompt_tokens=500, terms=terms))
     with pytest.raises(LimitReached):
-        await there.enter("api", entry(2, prompt_tokens=1), terms)
+        await there.enter("api", entry(2, prompt_tokens=1, terms=terms))
 
 
 async def test_new_terms_hold_at_once(clock: Clock) -> None:
     there = gate(clock, capacity=100)
-    await there.enter("api", entry(1), Terms(0.5, 1e-7, requests_per_minute=1))
+    await there.enter("api", entry(1, terms=Terms(0.5, 1e-7, requests_per_minute=1)))
     with pytest.raises(LimitReached):
-        await there.enter("api", entry(2), Terms(0.5, 1e-7, requests_per_minute=1))
-    await there.enter("api", entry(3), Terms(0.5, 1e-7, requests_per_minute=5))
-    await there.enter("api", entry(4), FREE)
+        await there.enter("api", entry(2, terms=Terms(0.5, 1e-7, requests_per_minute=1)))
+    await there.enter("api", entry(3, terms=Terms(0.5, 1e-7, requests_per_minute=5)))
+    await there.enter("api", entry(4))
+
+
+async def test_limits_that_change_to_and_fro_forgive_nothing(clock: Clock) -> None:
+    """Two replicas of the API may know different ones for a moment."""
+    there, entered = gate(clock, capacity=100), 0
+    for number in range(20):
+        terms = Terms(0.5, 1e-7, requests_per_minute=3 + number % 2)
+        with suppress(LimitReached):
+            await there.enter("api", entry(number, terms=terms))
+            entered += 1
+    assert entered == 4
 
 
 @in_virtual_time
 async def test_answers_at_once() -> None:
     there, terms = gate(Clock(), capacity=100), Terms(0.5, 1e-7, concurrent=3)
-    await there.enter("api", entry(1, sessions=2), terms)
+    await there.enter("api", entry(1, sessions=2, terms=terms))
     with pytest.raises(LimitReached, match="3 answers"):
-        await there.enter("api", entry(2, sessions=2), terms)
-    await there.enter("api", entry(3), terms)
+        await there.enter("api", entry(2, sessions=2, terms=terms))
+    await there.enter("api", entry(3, terms=terms))
     there.leave("api", 1)
-    await there.enter("api", entry(4, sessions=2), terms)
+    await there.enter("api", entry(4, sessions=2, terms=terms))
     begun_s = now_s()
     with pytest.raises(LimitReached, match="3 answers"):
-        await there.enter("api", entry(5, sessions=4), terms)
+        await there.enter("api", entry(5, sessions=4, terms=terms))
     assert now_s() == begun_s, "it would never be let in"
     assert not there._beyond
 
@@ -97,8 +111,8 @@ async def test_answers_at_once() -> None:
 @in_virtual_time
 async def test_whoever_leaves_while_it_waits_for_the_limit_takes_no_place() -> None:
     there, terms = gate(Clock(), capacity=100), Terms(0.5, 1e-7, concurrent=1)
-    await there.enter("api", entry(1), terms)
-    waiting = asyncio.create_task(there.enter("api", entry(2), terms))
+    await there.enter("api", entry(1, terms=terms))
+    waiting = asyncio.create_task(there.enter("api", entry(2, terms=terms)))
     await asyncio.sleep(0.1)
     there.leave("api", 2)
     there.leave("api", 1)
@@ -110,11 +124,11 @@ async def test_whoever_leaves_while_it_waits_for_the_limit_takes_no_place() -> N
 async def test_one_account_cannot_keep_the_others_out(clock: Clock) -> None:
     there = gate(clock)
     for number in range(2):
-        await there.enter("api", entry(number), FREE)
+        await there.enter("api", entry(number))
     order: list[str] = []
 
     async def ask(number: int, account: str) -> None:
-        await there.enter("api", entry(number, account), FREE)
+        await there.enter("api", entry(number, account))
         order.append(account)
 
     waiting = [asyncio.create_task(ask(10 + n, "a")) for n in range(5)]
@@ -135,21 +149,21 @@ async def test_one_account_cannot_keep_the_others_out(clock: Clock) -> None:
 
 async def test_nobody_waits_for_ever(clock: Clock) -> None:
     there = gate(clock, capacity=1, queue_s=0.01)
-    await there.enter("api", entry(1), FREE)
+    await there.enter("api", entry(1))
     with pytest.raises(LimitReached, match="no room"):
-        await there.enter("api", entry(2), FREE)
+        await there.enter("api", entry(2))
     assert there.waiting == 0
     there.leave("api", 1)
-    await there.enter("api", entry(3), FREE)
+    await there.enter("api", entry(3))
 
 
 async def test_only_so_many_wait(clock: Clock) -> None:
     there = gate(clock, capacity=1, queue=1)
-    await there.enter("api", entry(1), FREE)
-    waiting = asyncio.create_task(there.enter("api", entry(2), FREE))
+    await there.enter("api", entry(1))
+    waiting = asyncio.create_task(there.enter("api", entry(2)))
     await asyncio.sleep(0)
     with pytest.raises(LimitReached, match="wait already"):
-        await there.enter("api", entry(3), FREE)
+        await there.enter("api", entry(3))
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
@@ -158,36 +172,36 @@ async def test_only_so_many_wait(clock: Clock) -> None:
 
 async def test_who_left_while_waiting_takes_no_place(clock: Clock) -> None:
     there = gate(clock, capacity=1, queue_s=0.01)
-    await there.enter("api", entry(1), FREE)
-    gone = asyncio.create_task(there.enter("api", entry(2), FREE))
+    await there.enter("api", entry(1))
+    gone = asyncio.create_task(there.enter("api", entry(2)))
     await asyncio.sleep(0)
     there.leave("api", 2)  # its client has gone
     assert there.waiting == 0
     with pytest.raises(LimitReached):
         await gone
     there.leave("api", 1)
-    await there.enter("api", entry(3), FREE)
+    await there.enter("api", entry(3))
 
 
 async def test_a_silent_replica_of_the_api_has_nothing_under_way(clock: Clock) -> None:
     there = gate(clock, queue_s=0.01)
     for number in range(2):
-        await there.enter("dead", entry(number), FREE)
+        await there.enter("dead", entry(number))
     clock.now_s = SILENT_S + 1
-    await there.enter("alive", entry(3), FREE)
-    await there.enter("alive", entry(4), FREE)
+    await there.enter("alive", entry(3))
+    await there.enter("alive", entry(4))
     with pytest.raises(LimitReached):
-        await there.enter("alive", entry(5), FREE)
+        await there.enter("alive", entry(5))
 
 
 async def test_one_that_only_waits_is_not_taken_for_silent(clock: Clock) -> None:
     there = gate(clock, capacity=1)
-    await there.enter("busy", entry(1), FREE)
-    waiting = asyncio.create_task(there.enter("idle", entry(2), FREE))
+    await there.enter("busy", entry(1))
+    waiting = asyncio.create_task(there.enter("idle", entry(2)))
     await asyncio.sleep(0)
     clock.now_s = SILENT_S + 1
     there.under_way("busy", {1: entry(1)})
-    later = asyncio.create_task(there.enter("busy", entry(3, "b"), FREE))
+    later = asyncio.create_task(there.enter("busy", entry(3, "b")))
     await asyncio.sleep(0)
     assert there.waiting == 2
     there.leave("busy", 1)
@@ -201,17 +215,17 @@ async def test_a_sign_of_life_says_what_is_under_way(clock: Clock) -> None:
     there = gate(clock, capacity=2, queue_s=0.01)
     there.under_way("api", {n: entry(n) for n in range(2)})
     with pytest.raises(LimitReached):
-        await there.enter("api", entry(5), FREE)
+        await there.enter("api", entry(5))
     there.under_way("api", {1: entry(1)})
-    await there.enter("api", entry(6), FREE)
+    await there.enter("api", entry(6))
     there.under_way("api", {})
     assert there._fair.under_way == there.waiting == 0
 
 
 async def test_a_sign_of_life_forgets_nobody_who_waits(clock: Clock) -> None:
     there = gate(clock, capacity=1)
-    await there.enter("api", entry(1), FREE)
-    waiting = asyncio.create_task(there.enter("api", entry(2), FREE))
+    await there.enter("api", entry(1))
+    waiting = asyncio.create_task(there.enter("api", entry(2)))
     await asyncio.sleep(0)
     there.under_way("api", {1: entry(1)})
     assert there.waiting == 1

@@ -100,10 +100,19 @@ async def test_a_router_that_begins_anew_fails_no_request(mode: str) -> None:
     assert not races(there).races, "no race is waited for"
 
 
-async def test_a_report_of_a_mode_that_is_not_served_here_is_paid_for_all_the_same() -> None:
-    there = world()
+async def test_a_mode_that_is_not_served_here_or_cannot_learn_keeps_no_other_from_learning(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    there, failed = world(), list[object]()
+
+    def learn(report: Report, taught: object) -> None:
+        failed.append(taught)
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(there.router.modes["cloud"], "learn", learn)
     there.router.learn(Report("me", "", 7, True, Bill(1, Used(3, 7), 0.5), {"telepathy": object()}))
-    assert there.bill("me").server_usd == 0.5
+    assert failed == [None]
+    assert races(there).rivals.outputs.seen == 1
 
 
 async def test_first_tokens_of_either_side_are_learnt() -> None:

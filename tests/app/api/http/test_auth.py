@@ -11,6 +11,8 @@ import pytest
 from fastapi import FastAPI
 
 from tandem.app.api.routes import create_api
+from tandem.deployments.access.keys import Caller
+from tandem.deployments.request.assignment import Unavailable
 from tests.app.api.null_backend import NullBackend, times
 
 ASK: dict[str, Any] = {"model": "null", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4}
@@ -33,6 +35,24 @@ async def operator(http: httpx.AsyncClient) -> dict[str, str]:
     made = await http.post("/v1/keys", json={"name": "boss", "role": "operator"})
     assert made.status_code == 201
     return bearer(made.json()["secret"])
+
+
+@pytest.mark.parametrize("path", GUARDED)
+async def test_where_nobody_knows_keys_nobody_is_let_in(
+    backend: NullBackend,
+    http: httpx.AsyncClient,
+    operator: dict[str, str],
+    path: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def away(hashed: str | None) -> Caller | None:
+        raise Unavailable("the access does not answer")
+
+    monkeypatch.setattr(backend, "caller", away)
+    for headers in ({}, operator):
+        assert (await http.get(path, headers=headers)).status_code == 503
+        assert (await http.post(CHAT, json=ASK, headers=headers)).status_code == 503
+    assert not backend.jobs
 
 
 async def user(http: httpx.AsyncClient, operator: dict[str, str], **terms: Any) -> tuple[str, dict[str, str]]:

@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tandem.cluster.devices.record import DeviceRecord, ModelRecord
-from tandem.deployments.access.accounts import Accounts
 from tandem.deployments.modes.base import Surroundings
 from tandem.deployments.modes.sketch.loaded_models import TOLD_S
 from tandem.deployments.modes.sketch.questions import Place, PlaceReport, PlaceRequest, PlanRequest
@@ -51,7 +50,7 @@ def made(
     pool = tuple(EndpointInfo(f"e{n}", f"e{n}", "expander", model="small") for n in range(expanders))
     assigner = Assigner(collaboration.create("explicit"), lambda: routing.create("jsq"), 8)
     assigner.see(Snapshot(1, {"expander": pool}, {record.name: record for record in devices}))
-    around = Surroundings(assigner, lambda _: Accounts().terms)
+    around = Surroundings(assigner, lambda: 0.5)
     return Expansions(SketchSettings(**settings), around), assigner
 
 

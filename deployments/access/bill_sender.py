@@ -1,0 +1,61 @@
+"""Sends bills to the key service, many at once, again and again until they are booked."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Awaitable, Callable
+
+from tandem.deployments.access.store import Batch, Charge
+from tandem.deployments.outbox import DELAY_S
+
+logger = logging.getLogger("ray.serve")
+
+AGAIN_S = 0.5
+"""Pause before a batch is sent again that was not confirmed."""
+
+
+class BillSender:
+    """Bills that are not booked yet; only one batch is on its way at a time.
+
+    send: returns when a batch is on disk, which books it once however often it is sent.
+    """
+
+    def __init__(self, send: Callable[[Batch], Awaitable[object]]) -> None:
+        self._send = send
+        self._name, self._number = secrets.token_hex(8), 0
+        self._waiting: list[Charge] = []
+        self._sending: asyncio.Task[None] | None = None
+
+    def add(self, charge: Charge) -> None:
+        """Send a bill soon."""
+        self._waiting.append(charge)
+        if self._sending is None or self._sending.done():
+            self._sending = asyncio.get_running_loop().create_task(self._send_all())
+
+    async def sent(self, within_s: float) -> None:
+        """Return when all bills are booked, at the latest after so many seconds."""
+        if self._sending is not None:
+            await asyncio.wait({self._sending}, timeout=within_s)
+
+    def close(self) -> None:
+        """Send no more."""
+        if self._sending is not None:
+            self._sending.cancel()
+
+    async def _send_all(self) -> None:
+        await asyncio.sleep(DELAY_S)
+        while self._waiting:
+            charges, self._waiting = self._waiting, []
+            self._number += 1
+            await self._send_until_booked(Batch(self._name, self._number, charges))
+
+    async def _send_until_booked(self, batch: Batch) -> None:
+        while True:
+            try:
+                await self._send(batch)
+                return
+            except Exception as error:  # whatever it is, the bills are due
+                logger.warning("%d bills are sent again: %s", len(batch.charges), error)
+            await asyncio.sleep(AGAIN_S)

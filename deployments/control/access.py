@@ -1,0 +1,92 @@
+"""Access: keys, the terms of accounts, and what they have cost; the one writer of the ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ray import serve
+
+from tandem.deployments.access.accounts import Accounts, Statement
+from tandem.deployments.access.guard_note import GuardNote
+from tandem.deployments.access.key_service import KeyService
+from tandem.deployments.access.keys import Caller, Key, KeyRefused, Role
+from tandem.deployments.access.store import Batch, LedgerError
+from tandem.deployments.calls import refuses
+from tandem.deployments.config.reconfigure import Live, in_place
+from tandem.deployments.config.settings import AccountSettings, LedgerSettings
+
+
+class AccessLive(Live):
+    """Settings that Access takes over while it runs.
+
+    accounts: the terms of new accounts.
+    """
+
+    accounts: AccountSettings = AccountSettings()
+
+
+@refuses(KeyRefused, LedgerError)
+class Access:
+    """The key service as a deployment. Raises LedgerError at the start as KeyService.open."""
+
+    async def __init__(self, live: AccessLive, ledger: LedgerSettings) -> None:  # type: ignore[misc]  # Serve awaits it
+        self._started, self._accounts = live, Accounts(live.accounts)
+        note = GuardNote(serve.get_replica_context().app_name)
+        self._service = KeyService(ledger, self._accounts, note=note)
+        await self._service.open()
+
+    def reconfigure(self, config: dict[str, Any]) -> None:
+        """Take over Serve's `user_config`, as AccessLive."""
+        if (now := in_place(self._started, config)) is not None:
+            self._accounts.follow(now.accounts)
+
+    async def caller(self, hashed: str | None) -> Caller | None:
+        """Return who shows the key with that hash, see KeyService.caller."""
+        return self._service.caller(hashed)
+
+    async def has_device(self, name: str) -> bool:
+        """Return whether the device of that name has a key."""
+        return self._service.has_device(name)
+
+    async def charge(self, batch: Batch) -> None:
+        """Book bills, once however often they are sent; return when they are on disk. Raises LedgerError."""
+        self._service.charge(batch)
+        await self._service.written()
+
+    async def account(self, key: str) -> Statement:
+        """Return an account's usage and terms, see KeyService.statement."""
+        return self._service.statement(key)
+
+    async def settle(self, key: str, changes: Mapping[str, Any]) -> Statement:
+        """Change an account's terms, see KeyService.settle."""
+        return await self._service.settle(key, changes)
+
+    async def keys(self) -> list[Key]:
+        """Return all keys, the oldest first."""
+        return self._service.keys()
+
+    async def make_key(self, name: str, role: Role, changes: Mapping[str, Any]) -> tuple[Key, str]:
+        """Make a key, see KeyService.make."""
+        return await self._service.make(name, role, changes)
+
+    async def rotate_key(self, id: str, grace_s: float) -> tuple[Key, str]:
+        """Give a key a new secret, see KeyService.rotate."""
+        return await self._service.rotate(id, grace_s)
+
+    async def change_key(
+        self, id: str, name: str | None, role: Role | None, changes: Mapping[str, Any]
+    ) -> Key:
+        """Change a key, see KeyService.change."""
+        return await self._service.change(id, name, role, changes)
+
+    async def revoke_key(self, id: str) -> Key:
+        """Revoke a key, see KeyService.revoke."""
+        return await self._service.revoke(id)
+
+    async def check_health(self) -> None:
+        """Raise if a loop has ended, so that Serve replaces the replica."""
+        self._service.check()
+
+    async def __del__(self) -> None:
+        await self._service.close()

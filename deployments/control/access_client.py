@@ -1,0 +1,89 @@
+"""Client of the key service, for the front doors: the API and the gateway."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from ray.serve.handle import DeploymentHandle
+
+from tandem.deployments.access.accounts import Statement, device_of
+from tandem.deployments.access.bill_sender import BillSender
+from tandem.deployments.access.caller_cache import Callers
+from tandem.deployments.access.keys import Key, Role
+from tandem.deployments.calls import Client
+from tandem.deployments.config.settings import LimitSettings
+from tandem.deployments.control.access import Access
+from tandem.deployments.control.router_client import RouterClient
+from tandem.deployments.learning.report import Report
+from tandem.deployments.request.job import NoSuchDevice
+
+
+class AccessClient(Client):
+    """An `app.api.http.backend.AdminBackend`. Unavailable: no answer within a limit of these settings.
+
+    callers: who has which key.
+    """
+
+    def __init__(self, access: DeploymentHandle, router: RouterClient, limits: LimitSettings) -> None:
+        super().__init__(access)
+        self._router, self._soon_s = router, limits.open_s
+        self.callers = Callers(lambda hashed: self.ask(limits.assign_s, Access.caller, hashed))
+        self._bills = BillSender(lambda batch: self.ask(limits.assign_s, Access.charge, batch))
+
+    def charge(self, report: Report) -> None:
+        """Have an answer's bill booked soon."""
+        self._bills.add((report.account, report.device, report.bill))
+
+    async def close(self) -> None:
+        """Return when all bills are booked, or cannot be."""
+        await self._bills.sent(self._soon_s)
+        self._bills.close()
+
+    async def account(self, key: str) -> Statement:
+        """Return that account's usage and terms, without opening it."""
+        await self._bills.sent(self._soon_s)
+        return await self._complete(key, await self.ask(self._soon_s, Access.account, key))
+
+    async def settle(self, key: str, changes: Mapping[str, Any]) -> Statement:
+        """Change an account's terms. Raises NoSuchDevice, KeyRefused, LedgerError, as the methods below."""
+        if (device := device_of(key)) is not None:
+            snapshot = await self._router.snapshot()
+            if device not in snapshot.devices and device not in snapshot.awaited:
+                raise NoSuchDevice(f"no device {device!r} is registered")
+        with self._changing():
+            return await self._complete(key, await self.ask(self._soon_s, Access.settle, key, changes))
+
+    async def keys(self) -> list[Key]:
+        return await self.ask(self._soon_s, Access.keys)
+
+    async def make_key(self, name: str, role: Role, changes: Mapping[str, Any]) -> tuple[Key, str]:
+        with self._changing():
+            return await self.ask(self._soon_s, Access.make_key, name, role, changes)
+
+    async def rotate_key(self, id: str, grace_s: float) -> tuple[Key, str]:
+        with self._changing():
+            return await self.ask(self._soon_s, Access.rotate_key, id, grace_s)
+
+    async def change_key(
+        self, id: str, name: str | None, role: Role | None, changes: Mapping[str, Any]
+    ) -> Key:
+        with self._changing():
+            return await self.ask(self._soon_s, Access.change_key, id, name, role, changes)
+
+    async def revoke_key(self, id: str) -> Key:
+        with self._changing():
+            return await self.ask(self._soon_s, Access.revoke_key, id)
+
+    async def _complete(self, key: str, statement: Statement) -> Statement:
+        return replace(statement, spent=await self._router.spent(key))
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Have a change hold here at once, and elsewhere soon."""
+        try:
+            yield
+        finally:
+            self.callers.forget()
