@@ -214,12 +214,15 @@ def test_5_links_carry_what_the_tokens_imply(
     """A frame costs 24 bytes, and 3 a token. Devices have room for all requests; races are the server's, to the end."""
     asked = [replace(request, mode=mode, max_tokens=None) for request in asked]
     devices = [{**DEVICE, "sessions": 10, "link": {"rtt_ms": 10, "jitter_ms": jitter_ms}}]
-    racing = {"dispatch": {"name": "server"}, "migration": {"name": "never"}, "budget": 1.0}
+    races = {
+        "racing": {"dispatch": {"name": "server"}, "migration": {"name": "never"}},
+        "accounts": {"budget": 1.0},
+    }
     questions: Counter[type] = Counter()  # those that are no longer of interest on their way get no answer
     with pytest.MonkeyPatch.context() as patch:
         for asks in (LinkedEngine, Device):
             patch.setattr(asks, "stats", _counted(asks, questions))
-        world, answers = run(config(reader=reader, devices=devices, racing=racing, history=True), asked)
+        world, answers = run(config(reader=reader, devices=devices, history=True, **races), asked)
     expected = 0
     for answer in answers:
         assert answer.finished
