@@ -178,7 +178,7 @@ class EndpointSession(Session):
 
     async def score(self, position: int, tokens: Sequence[int]) -> list[TokenLogprob]:
         """Set a forced session's output from `position` on; the log-probabilities that these tokens had."""
-        self._ask(self._unbilled + len(tokens))
+        self._ask(len(tokens))
         verdict = await self._call("score", self._limit_s(), self._opened.verify(tokens))
         self._gave(0)
         await self.extend(position + len(tokens), ())  # without the target's own token
@@ -275,7 +275,9 @@ class EndpointSession(Session):
 
     def _ask(self, tokens: int) -> None:
         """Record a prefill of `tokens` tokens."""
-        self._answered, self._unbilled, self._asked_s = False, tokens, self._now()
+        if not self._unbilled:
+            self._asked_s = self._now()
+        self._answered, self._unbilled = False, self._unbilled + tokens
 
     @property
     def _opened(self) -> Session:

@@ -136,6 +136,18 @@ async def test_a_refusal_is_a_loss_only_where_the_request_can_do_without(
     assert not gone, "it is full, not gone"
 
 
+async def test_what_is_taken_in_after_the_prompt_does_not_replace_it_in_the_bill() -> None:
+    place = endpoint_session(NullEngine())
+    used = place._context.stats.used
+    await place.open(PROMPT, Sampling(max_tokens=4))
+    await place.extend(0, [20, 21])
+    await anext(place.generate())
+    assert (used.server_in, used.server_out) == (len(PROMPT) + 2, 1)
+    await place.extend(0, [22])
+    await place.close()
+    assert used.server_in == len(PROMPT) + 3
+
+
 class Holding(NullEngine):
     """Forwards when it is let. started: positions at which forwards began."""
 
