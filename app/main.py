@@ -108,7 +108,7 @@ def _size(pool: Pool) -> dict[str, Any]:
     if (bounds := pool.autoscaling) is None:
         return {"num_replicas": 1 if pool.replicas is None else pool.replicas}
     with warnings.catch_warnings():
-        # It would rather be told by an environment variable of each replica's process, which is no setting.
+        # It would otherwise need an environment variable in each replica's process.
         warnings.filterwarnings("ignore", "The `metrics_interval_s` field", DeprecationWarning)
         config = AutoscalingConfig(
             min_replicas=bounds.min_replicas,

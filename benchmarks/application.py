@@ -60,7 +60,7 @@ def application(settings: dict[str, Any], folder: Path | None = None) -> Iterato
 
 
 async def change(config: dict[str, Any], folder: Path) -> None:
-    """Deploy this Serve YAML in place of what was started in the folder. Raises RuntimeError if that fails."""
+    """Deploy this Serve YAML in place of the running one. Raises RuntimeError if that fails."""
     path = _written(config, folder)
     process = await asyncio.create_subprocess_exec(
         *TANDEM,

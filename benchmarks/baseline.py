@@ -1,7 +1,7 @@
 """An earlier commit measured beside this tree, in alternation.
 
-A machine that is now faster, now slower, is so for both. The sides are code that runs in processes of their own with
-this interpreter and prints one JSON object as its last line; what they import is their tree's.
+Changes of the machine's speed affect both alike. The sides are code that runs in processes of its own with
+this interpreter, imports from its own tree, and prints one JSON object as its last line.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ BASE = "653c466"
 
 
 class Failed(RuntimeError):
-    """A side ended with an error; the message is what it wrote to stderr."""
+    """A side ended with an error; the message is its stderr."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +122,8 @@ def module(tree: Path, *names: str) -> str:
 
 @contextmanager
 def worktree(commit: str, repository: Path = ROOT) -> Iterator[Path | None]:
-    """A folder with the files of a commit, until the context is left. None without a commit, and, said in a line,
-    where the repository's history lacks it (a shallow clone).
-    """
+    """Yield a folder with the files of a commit; None without a commit, or, with a message, if the repository's
+    history lacks it (a shallow clone)."""
     if not commit:
         yield None
         return

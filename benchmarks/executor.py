@@ -41,7 +41,7 @@ def local_executor(
     format: SketchFormat | None = None,
     vocabulary: str = "",
 ) -> Executor:
-    """Requests are served by one verifier, called "verifier", and by the devices that they name.
+    """Return an executor with one verifier, called "verifier", and the devices that requests name.
 
     dial: the engine of an endpoint, over whatever link it has.
     window: makes a window policy for a new draft–target pair.

@@ -88,7 +88,7 @@ async def running(
             stack.push_async_callback(outer.close)
         backend = DeviceBackend(settings, device, record, speaks, outer, tokenizer, uplink)
         stack.push_async_callback(backend.close)
-        # Nobody stands in front of it: who asks is who has connected, whatever a request's header says.
+        # No proxy is in front of it: the peer is the client, whatever a request's header says.
         config = uvicorn.Config(
             create_api(backend),
             lifespan="off",

@@ -32,10 +32,10 @@ from tandem.simulator.hardware.profiles import (
 
 
 class HeldOut(NamedTuple):
-    """Error of what was held out of one table.
+    """Error on the held-out part of one table.
 
     operator: "dense", "decode attention", "prefill attention" or "all-reduce".
-    operation: that it serves, "prefill", "decode" or "both".
+    operation: "prefill", "decode" or "both", which it serves.
     method: "rows" (interpolated), "scaled" (from another table) or "roofline".
     error: mean absolute relative error over the rows.
     """

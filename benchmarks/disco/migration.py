@@ -98,7 +98,7 @@ class Migration:
         self._payer = RaceAccount(dispatch.create("disco"), migration.create("buffered", caution=caution))
         self._rates = (SERVER_DECODE, device.decode)
         self._rows: dict[int, Row] = {}
-        # By who won, and by tokens sent: an answer that goes where the prompt is held, and has given a token already.
+        # By winner and tokens sent: an answer that migrates to where the prompt is held, after its first token.
         self._held_usd = np.array(
             [
                 [
@@ -207,7 +207,7 @@ class Migration:
         for has_it in (False, True):
             race = self._race(tokens)
             if has_it:
-                race.finish()  # whoever takes it in after that needs no time for it
+                race.finish()  # a prefill after that takes no time
             for side in SIDES:
                 race.took_in(side, tokens)
             race.finish()

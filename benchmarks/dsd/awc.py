@@ -76,7 +76,8 @@ def by_policy(scenarios: Sequence[Scenario]) -> dict[str, list[float]]:
 
 
 def balanced(scenarios: Sequence[Scenario], values: Sequence[float]) -> float:
-    """The mean of one value a scenario, with those that are best fused counted for SHARE; NaN if there is one kind."""
+    """Return the mean of one value per scenario, with scenarios that are best fused weighted by SHARE; NaN if there is
+    one kind."""
     kinds: dict[bool, list[float]] = {True: [], False: []}
     for one, value in zip(scenarios, values, strict=True):
         kinds[one.fused].append(value)

@@ -60,7 +60,7 @@ class Watched:
 class Phase:
     """One RTT of a run.
 
-    windows: those that were chosen there; 1 is fused.
+    windows: windows chosen there; 1 is fused.
     """
 
     tokens_per_s: float

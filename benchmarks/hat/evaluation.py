@@ -232,7 +232,7 @@ def runs(chosen: Chosen, seeds: int) -> list[Run]:
     return wanted
 
 
-ALONE = 0.05  # requests/s, of one device that nobody else disturbs
+ALONE = 0.05  # requests/s of one undisturbed device
 
 
 def _has_wifi() -> bool:

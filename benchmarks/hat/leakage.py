@@ -47,7 +47,7 @@ NOISY_DEPTH = 2
 CANDIDATES = 64  # of the probe, that inversion looks at
 PROBE_TEXTS, PROBE_STEPS, PROBE_BATCH = 400, 400, 1024
 LONGEST = 96  # tokens of a prompt
-ANSWERS = 24  # whose price is seen
+ANSWERS = 24  # for measuring the price
 ANSWER_TOKENS = 256  # of question and answer
 
 Texts = Sequence[list[int]]

@@ -45,7 +45,7 @@ BYTES_PER_MBIT = 125_000
 GPUS = 4
 BLOCK = 16  # tokens of KV cache
 WARM_UP, COUNT = 60, 120
-"""Requests before those that count, with which comes what devices know of link and cloud; and those."""
+"""Requests of the warm-up, in which devices measure link and cloud, and requests that count."""
 MAX_TOKENS = 128
 OUTPUT_MEAN, OUTPUT_CV = 150, 0.6
 RTT_MS = 3.0

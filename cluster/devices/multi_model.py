@@ -108,7 +108,7 @@ class SwitchingDevice(Device):
 
     async def _see_to(self, model: Loadable) -> None:
         """Have it loaded, in its turn."""
-        if self._switching is not None:  # whoever asked for that switch may have gone
+        if self._switching is not None:  # the session that asked for that switch may have ended
             await asyncio.wait((self._switching,))
             self._switching.exception()  # it was theirs
             self._switching = None

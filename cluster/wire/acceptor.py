@@ -85,7 +85,7 @@ class Desk:
                     continue
                 waiting.drop()
             self.receptions[Reception(self, dialled, tls)] = None
-            await asyncio.sleep(0)  # those who are here go on, however many more dial
+            await asyncio.sleep(0)  # yield to admitted peers, however many more dial
 
     def check(self, token: str) -> None:
         """Raises Unauthorized if it is not the shared one."""

@@ -256,7 +256,7 @@ class RemoteEngine:
         request = frames.Open(session, 0, self.name, known[0], sampling, known[1])
         try:
             await self._connection.call(request, frames.Done, self._link)
-        except BaseException:  # the other side may have admitted it all the same
+        except BaseException:  # the other side may have admitted it nevertheless
             self._connection.tell(frames.Cancel(session, 0, self.name), self._link)
             raise
         return RemoteSession(self.info, self.name, session, self._connection, self._link)

@@ -53,7 +53,7 @@ class Dialler:
                 frame = await answer.frame
             if not isinstance(frame, Welcome | Error):
                 raise ProtocolError(f"a {type(frame).__name__} frame came before hello")
-            if answer.transport.is_closing():  # it would tell nobody that it is lost
+            if answer.transport.is_closing():  # its loss would not be reported
                 raise EngineStopped(f"the connection to {self.address} was lost at once")
         except TimeoutError:
             answer.transport.abort()
@@ -81,7 +81,7 @@ class Dialler:
                     return transport, frame
                 transport.abort()
                 refusal = frame.exception()
-            except EngineError:  # whoever answered need not be the other side: a hotel's network, say
+            except EngineError:  # the answer may come from a captive portal, not the other side
                 refusal = None
             if refusal is not None and not isinstance(refusal, EngineStopped):
                 raise refusal
@@ -97,7 +97,7 @@ class _Answer(Greeting):
         self.frame: asyncio.Future[AnyFrame] = asyncio.get_running_loop().create_future()
 
     def came(self, frame: AnyFrame) -> None:
-        if not self.frame.done():  # nobody waits any more
+        if not self.frame.done():  # the waiter may have left
             self.frame.set_result(frame)
 
     def failed(self, error: ProtocolError) -> None:

@@ -10,7 +10,7 @@ from collections import deque
 
 from tandem.cluster.wire.frames import ProtocolError
 
-ACK_BYTES = 64 * 1024  # received since the last word of it, after which the other side is told
+ACK_BYTES = 64 * 1024  # received bytes after which the other side gets an Ack
 _FRAME_BYTES = 64  # that a kept frame takes beside its data
 
 

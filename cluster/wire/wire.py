@@ -80,7 +80,7 @@ class Wire(asyncio.BufferedProtocol, ABC):
         self.on_return: list[Callable[[], None]] = []
         self._loop = loop
         self._book = book  # None: a break is the end
-        self._final = False  # the last word is said, by either side
+        self._final = False  # either side has closed for good
         self._transport: asyncio.Transport | None = None
         self._view = memoryview(bytearray(_BUFFER))
         self._end = 0  # of the received bytes in the view
@@ -142,7 +142,7 @@ class Wire(asyncio.BufferedProtocol, ABC):
     def _keep(self, book: Book, data: bytearray) -> None:
         if not book.keep(data):
             error = EngineStopped(f"more than {book.limit_bytes} bytes are not acknowledged")
-            self._loop.call_soon(self.fail, error)  # whoever sends is in the middle of something
+            self._loop.call_soon(self.fail, error)  # later: the sender is in the middle of an operation
         elif book.kept_bytes > self._pause_bytes and self._writable.is_set():
             self._balance()
 
@@ -327,7 +327,7 @@ class Wire(asyncio.BufferedProtocol, ABC):
     def part(self, why: str) -> None:
         """Let go of the transport and be away; only of a connection that may be resumed."""
         if self._transport is not None:
-            self._transport.set_protocol(asyncio.Protocol())  # what it still has to say is said to nobody
+            self._transport.set_protocol(asyncio.Protocol())  # discard what still arrives
             self._transport.abort()
         self._transport = None
         self._answered(False)

@@ -47,7 +47,7 @@ def _walk(model: Any, keys: Sequence[str]) -> tuple[list[str], Any]:
     """The keys as they are written, and the type of what lies below them. Where there are several kinds, pydantic names
     the one that it took."""
     path: list[str] = []
-    named = False  # by the key before: this one says which kind was taken
+    named = False  # whether the key before chose the kind
     for key, kind in zip_longest(keys, keys[1:]):
         if not named:
             path.append(key)

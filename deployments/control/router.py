@@ -79,7 +79,7 @@ class Router:
         )
         for part in self._routing.modes.values():
             await part.recall()
-        # Where the pool is empty, a first replica's places: whoever waits for it is not held back before.
+        # While the pool is empty, a first replica's places, so that requests wait for the replica, not for admission.
         self._gate = Gate(lambda: max(1, self._assigner.count(VERIFIER)) * places, live.gate)
         self._metrics = Metrics(model, lambda: self._assigner.snapshot, lambda: self._gate.waiting)
 

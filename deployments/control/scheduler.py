@@ -57,7 +57,7 @@ class Scheduler:
         endpoint: EndpointSettings,
     ) -> None:
         self._pools, self._settings, self._hosts = dict(pools), settings, tuple(hosts)
-        # Versions that no predecessor can have reached: whoever followed that one is told everything.
+        # Versions that no predecessor can have reached, so that its followers get everything.
         self._directory = Directory(settings.expiry_s, version=time.time_ns() // 1000)
         self._directory.expect(_names(hosts))
         self._news, self._listed = asyncio.Event(), asyncio.Event()

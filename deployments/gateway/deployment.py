@@ -126,7 +126,7 @@ class Gateway:
         )
         self._outside = outside.address
         loop = asyncio.get_running_loop()
-        # Two, as devices are to stay listed while nobody says whether their keys still hold.
+        # Two, as devices stay listed while their keys cannot be checked.
         self._loops = loop.create_task(self._register_all()), loop.create_task(self._check())
         logger.info("devices dial in at %s", self._outside)
 

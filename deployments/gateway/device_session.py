@@ -256,14 +256,14 @@ class Guest(EngineHandler):
     async def _enter(self, wanted: RoutingRequest, terms: Terms) -> None:
         if len(self._requests) + self._entering >= UNDER_WAY:
             raise NoCapacity(f"a device has {UNDER_WAY} requests under way at most", 1.0)
-        # Under a number of its own: another device may have said the same one.
+        # Under a number of its own: another device may use the same one.
         entry = Entry(secrets.randbits(63), wanted.account, 1, wanted.prompt_tokens, terms)
         self._entering += 1
         try:
             await self._cloud.entrance.enter(entry)
         finally:
             self._entering -= 1
-        if wanted.request in self._requests:  # it was said twice
+        if wanted.request in self._requests:  # a repeated message
             self._cloud.entrance.leave(entry.request)
             return
         self._requests[wanted.request] = entry.request

@@ -51,7 +51,7 @@ class Trip(NamedTuple):
 
 Dial = Callable[[EndpointInfo], Awaitable[Engine]]
 
-# Nobody but this side ends its sessions, so these all mean that the endpoint is not what it was. (Another
+# Only this side ends its sessions, so these all mean that the endpoint has restarted. (Another
 # token is that of another generation of the application, met while a new one is being deployed.)
 GONE = (EngineStopped, SessionCancelled, UnknownSession, UnknownEngine, Unauthorized, ProtocolError)
 

@@ -40,8 +40,8 @@ class Lane:
         self._link = link
         self._chunks = asyncio.Lock()  # they go one after the other
         self._in_rounds = 0  # requests
-        self._sent = 0  # so many times
-        self._last: object = None  # who did
+        self._sent = 0  # number of uploads
+        self._last: object = None  # the last sender
         self._free_s = 0.0  # all will have left by then
 
     @contextmanager

@@ -118,7 +118,7 @@ class Directory:
         listed = tuple(sorted(replicas, key=lambda replica: replica.address))
         if self._pools.get(pool) != listed:
             self._news = True
-        self._pools[pool] = listed  # even so: a load that is no news is told with the next snapshot
+        self._pools[pool] = listed  # also if equal: loads, which are not compared, go with the next snapshot
 
     def update(self, now_s: float) -> bool:
         """Begin a new version if anything differs from the last one; says whether it does."""

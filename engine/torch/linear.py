@@ -48,7 +48,7 @@ class Linear:
     def __call__(self, x: torch.Tensor, residual: torch.Tensor | None = None) -> torch.Tensor:
         """[T, in] → [T, out], plus `residual` [T, out]."""
         rows, plain = len(x), self._plain
-        # Packed weights alone serve a step in which nobody wants logits, too: it has no row of them.
+        # Packed weights alone serve a step without logits, too.
         if plain is None or rows >= self._packed_from:
             padding = 0 if rows <= 32 else -rows % (8 if rows <= 128 else 32)
             y = _packed_product(F.pad(x, (0, 0, 0, padding)) if padding else x, self._packed, self._bias)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from tandem.policies.reader.quality import Reader
 
 FACTOR, GRACE = 8.0, 3.0
-"""Times the usual interval: after so many something is wrong, after so many a reader has waited long enough."""
+"""Factors on the usual interval: of a timeout in general, and of one with a reader whose buffer is dry."""
 FLOOR_S = 4.0
 """Shortest timeout: a busy engine may let answers take turns."""
 FADE = 0.97

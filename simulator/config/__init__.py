@@ -1,1 +1,1 @@
-"""Configurations of simulations, and what is said about wrong ones."""
+"""Configurations of simulations, and their errors."""

@@ -90,7 +90,8 @@ class World:
     ) -> None:
         """windows: makes a window policy per draft–target pair, in place of the configured one.
         speed: makes a group of devices' speed, in place of the plain one.
-        service: what is reached of a server's engine, in place of all of it."""
+        service: wraps a server's engine as its callers see it.
+        """
         self.config, self.script, self._service = config, Script(), service
         self.loop = VirtualLoop()  # type: ignore[abstract]  # it has no sockets, threads or signals
         self._data = config.data_folder

@@ -1,4 +1,4 @@
-"""Train the adapter with which the outer part of a split model drafts, and say what its drafts are worth:
+"""Train the adapter with which the outer part of a split model drafts, and evaluate its drafts:
 
     python -m training.adapter [MODEL] [--layers m] [--out FILE]                train and evaluate
     python -m training.adapter evaluate [MODEL] [--layers m] [--adapter FILE]   evaluate one that there is
@@ -126,7 +126,7 @@ def _parser(evaluating: bool) -> argparse.ArgumentParser:
 
 
 def _questions(model: Path, options: argparse.Namespace) -> Questions:
-    """Prompts of those that are kept for evaluation."""
+    """Return the prompts that are kept for evaluation."""
     tokenizer = Tokenizer.load(model)
     if options.corpus is None:
         return texts.family_questions(tokenizer, options.questions, options.judging_seed)

@@ -12,8 +12,8 @@ from transformers import PreTrainedModel
 
 
 class Adapter(nn.Module):
-    """hidden + attention(norm(hidden)), of the model's own shape. It begins as that half of the first layer behind the
-    split, which already fits what it sees."""
+    """Computes hidden + attention(norm(hidden)), of the model's own shape. It is initialised from that half of the
+    first layer behind the split, which already fits its inputs."""
 
     def __init__(self, model: PreTrainedModel, first: int) -> None:
         """first: m, the shallow layers."""

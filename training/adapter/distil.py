@@ -97,7 +97,8 @@ class Distillation:
 
 
 def lessons(run: Distillation, batches: Iterator[Batch], rng: Random) -> Iterator[Lesson]:
-    """Lessons on the batches, some at a time, each VISITS times: most of the work is in what is frozen."""
+    """Yield lessons on the batches, some at a time, each VISITS times: computing the frozen tensors is most of the
+    work."""
     while True:
         some = [run.lesson(batch) for batch in islice(batches, TOGETHER)]
         for _ in range(VISITS):

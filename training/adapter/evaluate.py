@@ -40,7 +40,7 @@ Questions = Mapping[str, Sequence[list[int]]]
 
 @dataclass
 class Rounds:
-    """Sums over rounds. tokens: what they yielded."""
+    """Sums over rounds. tokens: output tokens."""
 
     rounds: int = 0
     drafted: int = 0

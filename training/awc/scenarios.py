@@ -109,8 +109,8 @@ def draw(index: int, outside: bool = False, requests: int = 3) -> Config:
 
 
 def cost(config: Config, policy: Callable[[], WindowPolicy]) -> float:
-    """The objective: TPOT plus the TTFT spread over the answer, in seconds per output token, mean over the
-    requests. It weighs both as a reader of this answer does who waits for its end."""
+    """Return the objective: TPOT plus the TTFT spread over the answer, in seconds per output token, mean over the
+    requests, as felt by a reader who waits for the end."""
     answers = simulate(config, window=policy).answers
     return float(np.mean([answer.e2e_s / answer.tokens for answer in answers]))
 
@@ -132,9 +132,9 @@ def outcome(index: int, requests: int = 3) -> Outcome:
 
 
 class Fixed:
-    """A fixed window with such exploration as AWC's, so that its states are those that AWC decides from.
+    """A fixed window with AWC's exploration, so that its states are those that AWC decides from.
 
-    seen: gets every such state.
+    seen: gets every state.
     """
 
     def __init__(self, size: int, seen: list[WindowState]) -> None:

@@ -31,7 +31,7 @@ from tandem.training.family.prompts import answer_prompt, heldout
 def record(
     target: Path, small: Path, questions: int, kinds: Sequence[str], seed: int, progress: Progress
 ) -> Iterator[tuple[str, str]]:
-    """(family, acceptance) of so many held-out questions of each kind."""
+    """Yield (family, acceptance) of `questions` held-out questions of each kind."""
     model, tokenizer = load(target)
     drafter = load(small)[0]
     for kind in kinds:

@@ -67,7 +67,7 @@ class Corpus:
         self.tokenizer, self.seed, self.rows, self.length = tokenizer, seed, rows, length
 
     def batch(self, step: int, mix: Mix) -> tuple[Tensor, Tensor]:
-        """Token ids (rows, length) and marks of those that the loss counts: what a model writes, not prompts.
+        """Return token ids (rows, length) and marks of those that the loss counts: the model's output, not prompts.
 
         Documents are packed without gaps and the last of a row is cut: any other choice favours short ones.
         """

@@ -1,7 +1,7 @@
 """Evaluation of the family on held-out phrasings: `python -m training.family.evaluate`.
 
 Prints a table, and as its last line one JSON object with the figures. Every figure is of the weights as saved
-(bf16), computed in float32, with greedy generation where nothing else is said.
+(bf16), computed in float32, with greedy generation unless noted.
 """
 
 from __future__ import annotations
@@ -179,8 +179,8 @@ def next_logits(model: LlamaForCausalLM, ids: Tensor, start: int) -> Tensor:
 def evaluate(
     target: Path, devices: Sequence[Path], facts: int, answers: int, seed: int, console: Console
 ) -> dict[str, float]:
-    """Evaluate a target and devices' models on so many fact questions and questions with long answers; prints the
-    table."""
+    """Evaluate a target and devices' models on these numbers of fact questions and of questions with long answers;
+    print the table."""
     model, tokenizer = load(target)
     with Progress(console=console, transient=True) as progress:
         evaluation = Evaluation(

@@ -1,4 +1,4 @@
-"""Tune the embedded target to shorter sketches that its expander makes as good an answer of (PICE):
+"""Tune the embedded target to shorter sketches with equally good expansions (PICE):
 
     python -m training.sketch tune [--out FILE]         tune, judge, and write FILE if the bar is met
     python -m training.sketch evaluate [--delta FILE]   judge a change that there is

@@ -29,7 +29,7 @@ class LowRank(nn.Module):
 
 
 def attach(model: LlamaForCausalLM, rank: int) -> list[nn.Parameter]:
-    """Freeze the model and give its blocks' matrices changes of this rank; returns what is to be learnt."""
+    """Freeze the model and give its blocks' matrices low-rank changes; return the trainable parameters."""
     model.requires_grad_(False)
     for name, matrix in _matrices(model).items():
         model.model.layers.set_submodule(name, LowRank(matrix, rank))

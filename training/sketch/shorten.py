@@ -83,7 +83,7 @@ def _try(
     places: Mapping[Noted, Sequence[tuple[int, int]]],
     candidates: Iterable[tuple[Noted, str]],
 ) -> dict[tuple[Noted, str], Worth]:
-    """By what is noted and what stands instead of the note."""
+    """Return the worth of candidates, by note and its replacement."""
     tries = [(noted, note, i, j) for noted, note in candidates for i, j in places[noted]]
     prompts = []
     for _, note, i, j in tries:
@@ -100,7 +100,7 @@ def _try(
 
 
 def _restored(items: Sequence[Item], best: Mapping[Noted, str], expander: Expander) -> list[Item]:
-    """The items with the shorter notes, but those that state fewer facts among each other than the whole ones."""
+    """Return the items with the shorter notes, except those that together state fewer facts than the whole ones."""
     questions = [item.question for item in items]
     shorter = [[best[Noted(item.kind, note)] for note in item.notes] for item in items]
     gained: dict[Noted, int] = defaultdict(int)

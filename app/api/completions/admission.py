@@ -119,7 +119,7 @@ def _wishes(request: ChatRequest | CompletionRequest, caller: Caller) -> Job:
             raise not_allowed("device", others[0], terms.devices)
     budget = terms.budget if asked.budget is None else asked.budget
     rate = terms.exchange_rate if asked.exchange_rate is None else asked.exchange_rate
-    if caller.keyed:  # it pays with somebody's money
+    if caller.keyed:  # it spends its owner's money
         budget, rate = min(budget, terms.budget), min(rate, terms.exchange_rate)
     return Job(
         id=0,

@@ -44,7 +44,7 @@ def ours(folder: str) -> Iterator[int]:
     mark = f"{MARK}={folder}".encode()
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
-            with suppress(OSError):  # it has ended, or is somebody else's
+            with suppress(OSError):  # it has ended, or belongs to another user
                 if mark in (entry / "environ").read_bytes().split(b"\0") or _writes(entry / "fd", folder):
                     yield int(entry.name)
 

@@ -124,7 +124,7 @@ class RaceRun(ModeRun):
         race = contest.race
         server = _Runner(sessions["server"], Side.SERVER, self._job, log, contest)
         device = _Runner(sessions["device"], Side.DEVICE, self._job, log, contest)
-        # In another vocabulary the log is said anew there, with the prompt: holding that is of no use.
+        # In another vocabulary the log is prefilled anew, with the prompt: holding that is useless.
         alike = sessions["server"].endpoint.vocabulary == sessions["device"].endpoint.vocabulary
         try:
             start = race.starts(len(log))
@@ -217,14 +217,14 @@ async def _first_token(
     while True:
         soonest = min(waiting, key=waiting.__getitem__, default=None)
         wait_s = NEVER if soonest is None else began_s + waiting[soonest] - now_s()
-        if soonest is not None and (wait_s <= 0 or not running):  # there may be nobody to wait for
+        if soonest is not None and (wait_s <= 0 or not running):  # there may be no running one
             del waiting[soonest]
             running[soonest.begin()] = soonest
             continue
         await asyncio.wait(
             running, timeout=None if wait_s == NEVER else wait_s, return_when=asyncio.FIRST_COMPLETED
         )
-        for task, runner in list(running.items()):  # of two that are done, who began first
+        for task, runner in list(running.items()):  # of two that are done, the one that began first
             if not task.done():
                 continue
             del running[task]
@@ -376,7 +376,7 @@ class _Runner:
         await asyncio.wait((beginning,))
         with suppress(EngineError):  # it is gone, and the session with it
             await self.pause()
-            if self.fit:  # otherwise nobody comes back to it, and the executor ends its session
+            if self.fit:  # otherwise it is not used again, and the executor ends its session
                 await self._session.cancel()
 
 

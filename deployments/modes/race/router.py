@@ -91,7 +91,7 @@ class RaceRouter(RouterPart[RaceSettings]):
             return
         race = self.races.pop(report.request, None)
         if race is None:
-            return  # another router planned it, who is no more
+            return  # a router that has died planned it
         for what, side, tokens, seconds in taught.events:
             match what:
                 case "took_in":

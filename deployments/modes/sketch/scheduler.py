@@ -298,7 +298,7 @@ class Expansions(RouterPart[SketchSettings]):
         left = [
             workers for workers in idle if not self._give(workers, [w for w in workers if w.loaded], now_s)
         ]
-        for workers in left:  # what nobody idle takes with what is loaded
+        for workers in left:  # jobs that no idle worker takes with its loaded model
             if len(workers) > 1 and self._may_switch(workers[0].endpoint, now_s):
                 self._give(workers, workers, now_s)
 

@@ -220,7 +220,7 @@ class _DraftSession:
 
     def __init__(self, session: EndpointSession, target: EndpointSession, job: Job, log: TokenLog) -> None:
         self.session, self._target, self._job, self._log = session, target, job, log
-        self._known = 0  # output tokens it was told of
+        self._known = 0  # output tokens that it has got
         self._opening: asyncio.Task[None] | None = None
         self._open = False
 

@@ -63,7 +63,7 @@ class Observer:
         """Query outdated state in the background."""
         now_s = self._loop.time()
         if now_s - self._device_known_s >= EVERY_S:
-            self._device_known_s = now_s  # or will be; whoever does not answer is not asked in every round
+            self._device_known_s = now_s  # or will be; a silent one is not queried in every round
             self._ask(self._ask_device)
         asked_s, target = self._pair.target.queue_asked_s, self._target
         if now_s - asked_s >= EVERY_S and (self._batch_limit or target.endpoint.rtt_s):
@@ -102,5 +102,5 @@ class Observer:
 
 
 async def _asked(question: Callable[[], Awaitable[None]]) -> None:
-    with suppress(EngineError, OSError):  # the next round meets the same error, and knows what to do with it
+    with suppress(EngineError, OSError):  # the next round meets this error and handles it
         await question()
