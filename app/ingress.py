@@ -26,9 +26,9 @@ from tandem.deployments.access.accounts import Statement
 from tandem.deployments.access.keys import Caller
 from tandem.deployments.admission.client import Entrance
 from tandem.deployments.admission.controller import Entry, Passage
-from tandem.deployments.calls import Client
 from tandem.deployments.config.reconfigure import Live, in_place
 from tandem.deployments.control.access_client import AccessClient
+from tandem.deployments.control.calls import Client
 from tandem.deployments.control.metrics import Observation
 from tandem.deployments.control.router_client import RouterClient
 from tandem.deployments.gateway.deployment import Gateway

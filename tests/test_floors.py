@@ -182,6 +182,24 @@ def circular() -> list[Breach]:
     ]
 
 
+def folder(module: str) -> str:
+    """Return the package in which a module stands; a package stands in itself."""
+    return module if modules()[module].endswith("/__init__.py") else module.rpartition(".")[0]
+
+
+@cache
+def folder_circles() -> list[Breach]:
+    """Folders of modules that import each other. A package that lists what stands below it does not count."""
+    graph: dict[str, set[str]] = {folder(name): set() for name in modules()}
+    for name, all_found in all_imports().items():
+        others = {folder(found.module) for found in all_found if found.module in modules()}
+        graph[folder(name)] |= {other for other in others - {folder(name)} if name not in around(other)}
+    return [
+        Breach(ring[0].replace(".", "/"), 1, f"is imported in a circle of folders: {' → '.join(ring)}")
+        for ring in circles(graph)
+    ]
+
+
 def circles(graph: dict[str, set[str]]) -> list[list[str]]:
     """Circles of a graph, each from its least name round to that name again; at least one if there are any."""
     found: dict[tuple[str, ...], None] = {}
@@ -268,7 +286,7 @@ def plain() -> list[Breach]:
     ]
 
 
-RULES = (upward, bare, heavy, loading, circular, plain)
+RULES = (upward, bare, heavy, loading, circular, folder_circles, plain)
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)

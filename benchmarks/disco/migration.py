@@ -14,9 +14,10 @@ from typing import NamedTuple
 import numpy as np
 
 from tandem.benchmarks.disco.data import Device, Service
-from tandem.policies.cost import Costs, PerToken
+from tandem.policies.cost import PerToken
 from tandem.policies.estimators.step_time import StepTimeModel
 from tandem.policies.estimators.windows import Latencies, Outputs
+from tandem.policies.race.costs import Costs
 from tandem.policies.race.dispatch import Side, dispatch
 from tandem.policies.race.migration import migration
 from tandem.policies.race.race import Race, RaceAccount, RaceHistory

@@ -12,9 +12,9 @@ from tandem.deployments.access.guard_note import GuardNote
 from tandem.deployments.access.key_service import KeyService
 from tandem.deployments.access.keys import Caller, Key, KeyRefused, Role
 from tandem.deployments.access.store import Batch, LedgerError
-from tandem.deployments.calls import refuses
 from tandem.deployments.config.reconfigure import Live, in_place
 from tandem.deployments.config.settings import AccountSettings, LedgerSettings
+from tandem.deployments.control.calls import refuses
 
 
 class AccessLive(Live):

@@ -13,9 +13,9 @@ from tandem.deployments.access.accounts import Statement, device_of
 from tandem.deployments.access.bill_sender import BillSender
 from tandem.deployments.access.caller_cache import Callers
 from tandem.deployments.access.keys import Key, Role
-from tandem.deployments.calls import Client
 from tandem.deployments.config.settings import LimitSettings
 from tandem.deployments.control.access import Access
+from tandem.deployments.control.calls import Client
 from tandem.deployments.control.router_client import RouterClient
 from tandem.deployments.learning.report import Report
 from tandem.deployments.request.job import NoSuchDevice

@@ -14,10 +14,10 @@ from typing import Any
 from ray.serve.handle import DeploymentHandle
 
 from tandem.deployments.admission.controller import Entry, Gate, Passage
-from tandem.deployments.calls import Client, refuses
 from tandem.deployments.config.reconfigure import Live, in_place
 from tandem.deployments.config.settings import AccountSettings, GateSettings, RouterSettings
 from tandem.deployments.control.access import Access
+from tandem.deployments.control.calls import Client, refuses
 from tandem.deployments.control.metrics import Metrics, Observation
 from tandem.deployments.control.scheduler_client import SchedulerClient
 from tandem.deployments.learning.report import Report

@@ -8,8 +8,8 @@ from typing import Any
 from ray.serve.handle import DeploymentHandle
 
 from tandem.deployments.admission.controller import Entry, Passage
-from tandem.deployments.calls import Client
 from tandem.deployments.config.settings import GateSettings, LimitSettings
+from tandem.deployments.control.calls import Client
 from tandem.deployments.control.metrics import Observation
 from tandem.deployments.control.router import Router
 from tandem.deployments.learning.report import Report

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from ray.serve.handle import DeploymentHandle
 
 from tandem.cluster.devices.record import DeviceRecord
-from tandem.deployments.calls import Client
+from tandem.deployments.control.calls import Client
 from tandem.deployments.control.scheduler import Scheduler
 from tandem.deployments.routing.directory import Snapshot
 

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from tandem.policies.cost import Costs
 from tandem.policies.estimators.step_time import StepTimeModel, StepTimes
 from tandem.policies.estimators.windows import Latencies, Lengths, Outputs, Sampled
 from tandem.policies.race.budget import Budget
+from tandem.policies.race.costs import Costs
 from tandem.policies.race.dispatch import (
     BOTH,
     DEVICE_ONLY,

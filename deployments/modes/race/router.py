@@ -11,7 +11,7 @@ from tandem.deployments.modes.base import RouterPart, Surroundings
 from tandem.deployments.modes.race.latencies import Rivals
 from tandem.deployments.modes.race.settings import RaceSettings
 from tandem.deployments.request.assignment import Endpoints, Prices, RoutingRequest
-from tandem.policies.cost import Costs
+from tandem.policies.race.costs import Costs
 from tandem.policies.race.dispatch import Side, Start
 from tandem.policies.race.migration import MigrationPolicy
 from tandem.policies.race.race import Race, RaceAccount, RaceSnapshot

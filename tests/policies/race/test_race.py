@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandem.policies.cost import MAINS_USD_PER_J, Costs, PerToken
+from tandem.policies.cost import MAINS_USD_PER_J, PerToken
 from tandem.policies.estimators.step_time import StepTimeModel
 from tandem.policies.estimators.windows import Latencies, Outputs
 from tandem.policies.race.budget import Budget
+from tandem.policies.race.costs import Costs
 from tandem.policies.race.dispatch import (
     BOTH,
     DEVICE_ONLY,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from ray.exceptions import ActorDiedError, RayTaskError
 
-from tandem.deployments.calls import AGAIN_S, Client, Refused, refuses
+from tandem.deployments.control.calls import AGAIN_S, Client, Refused, refuses
 from tandem.deployments.request.assignment import Unavailable
 from tandem.engine.base import EngineError
 from tests.virtual import in_virtual_time, now_s
