@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import TypedDict, TypeVar, Unpack
 
 import torch
 
@@ -28,39 +28,42 @@ C = TypeVar("C", bound=Core)
 E = TypeVar("E", bound=CoreEngine)
 
 
+class Options(TypedDict, total=False):
+    """Options of every load.
+
+    device: "cpu", "cuda" …; by default a GPU if there is one.
+    name: of the model, by default the folder's.
+    threads: number of threads of torch for this engine, by default torch's own.
+    report: called with the loaded model's figures and memory, by name.
+    """
+
+    device: str | None
+    name: str | None
+    threads: int | None
+    report: Callable[[dict[str, object]], object]
+
+
 def load(
-    folder: str | Path,
-    config: EngineConfig,
-    *,
-    device: str | None = None,
-    name: str | None = None,
-    grow: int = 1,
-    threads: int | None = None,
-    report: Callable[[dict[str, object]], object] = lambda _: None,
+    folder: str | Path, config: EngineConfig, *, grow: int = 1, **options: Unpack[Options]
 ) -> CoreEngine:
     """Load an engine from a local Hugging Face folder: float32 on CPU, bfloat16 on a GPU.
 
-    device: "cpu", "cuda" …; None: a GPU if there is one.
-    name: of the model, by default the folder's.
     grow: run the model with this many times its layers and unchanged outputs (engine.family.grow).
-    threads: torch's, for this engine's thread; None: torch's default.
-    report: called with the loaded model's figures and memory, by name.
     Raises UnsupportedModel.
     """
-    began_s = time.perf_counter()
-    folder = Path(folder)
-    place, dtype = place_of(device)
+    began_s, folder, threads = time.perf_counter(), Path(folder), options.get("threads")
+    place, dtype = place_of(options.get("device"))
     loaded = apart(lambda: _weights(folder, place, dtype, grow), threads)  # laid out for as many threads
     tokenizer = Tokenizer.load(folder)
     info = EngineInfo(
-        model=name or folder.name,
+        model=options.get("name") or folder.name,
         vocabulary=tokenizer.vocabulary,
         vocab_size=loaded.config.vocab_size,
         context=loaded.config.context,
         eos=tokenizer.eos,
     )
     engine = start(Model(loaded), info, config, tokenizer, threads)
-    report(figures(info, loaded, config, threads, began_s))
+    report(options, info, loaded, config, began_s)
     return engine
 
 
@@ -70,21 +73,24 @@ def place_of(device: str | None) -> tuple[torch.device, torch.dtype]:
     return place, torch.float32 if place.type == "cpu" else torch.bfloat16
 
 
-def figures(
-    info: EngineInfo, loaded: weights.Weights, config: EngineConfig, threads: int | None, began_s: float
-) -> dict[str, object]:
-    """Return the loaded model's figures and memory, by name."""
-    return {
+def report(
+    options: Options, info: EngineInfo, loaded: weights.Weights, config: EngineConfig, began_s: float
+) -> None:
+    """Report the loaded model's figures and memory, if somebody asks for them."""
+    if (receive := options.get("report")) is None:
+        return
+    figures = {
         "model": info.model,
         "load_s": round(time.perf_counter() - began_s, 2),
         "parameters": loaded.parameters,
         "dtype": str(loaded.dtype).removeprefix("torch."),
         "place": str(loaded.rotation.device),
-        "threads": threads or torch.get_num_threads(),
+        "threads": options.get("threads") or torch.get_num_threads(),
         "kv_blocks": config.kv_blocks,
         "kv_tokens": config.kv_tokens,
         "kv_bytes": config.kv_tokens * loaded.kv_token_bytes,
     }
+    receive(figures)
 
 
 def _weights(folder: Path, device: torch.device, dtype: torch.dtype, grow: int) -> weights.Weights:
@@ -104,7 +110,7 @@ def start(
     tokenizer: Tokenizer | None = None,
     threads: int | None = None,
 ) -> CoreEngine:
-    """An engine over a model that is loaded. threads: see `load`."""
+    """An engine over a model that is loaded. threads: see `Options`."""
     core = apart(lambda: Core(TorchRunner(model, config.kv_blocks, config.block_size), config), threads)
     return drive(core, info, threads, partial(CoreEngine, tokenizer=tokenizer))
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import Unpack
 
 import numpy as np
 import torch
@@ -24,7 +25,7 @@ from tandem.engine.split.hidden_states import Kind
 from tandem.engine.tokenizer import Tokenizer
 from tandem.engine.torch import weights
 from tandem.engine.torch.batch import Batch, Piece
-from tandem.engine.torch.engine import apart, drive, figures, place_of
+from tandem.engine.torch.engine import Options, apart, drive, place_of, report
 from tandem.engine.torch.model import KVPool, Model
 from tandem.engine.torch.rng import Purpose, uniforms
 from tandem.engine.torch.runner import TorchRunner, decide
@@ -32,56 +33,32 @@ from tandem.engine.torch.sampling import DRAFT_SUPPORT, distributions, draw, pen
 from tandem.engine.torch.split import bundle
 from tandem.engine.torch.weights import Part, Weights, shape
 
-Report = Callable[[dict[str, object]], object]
-
 
 def load_middle(
-    folder: str | Path,
-    first: int,
-    config: EngineConfig,
-    *,
-    device: str | None = None,
-    name: str | None = None,
-    threads: int | None = None,
-    report: Report = lambda _: None,
+    folder: str | Path, first: int, config: EngineConfig, **options: Unpack[Options]
 ) -> MiddleEngine:
-    """Forward sessions of the model in a local Hugging Face folder, from layer `first` on and without its ends. Of
-    a folder that has changed, or is new here, all is read once, for the checksum.
+    """Load a middle: the layers from `first` on of the model in a local Hugging Face folder, without its ends. All of a
+    folder that has changed, or is new here, is read once, for the checksum.
 
-    The rest: see `engine.torch.engine.load`. Raises UnsupportedModel, or BadBundle where there is no such layer.
+    Raises UnsupportedModel, or BadBundle if there is no such layer.
     """
-    (engine,) = _load_stages(Path(folder), first, 1, config, device, name, threads, report)
+    (engine,) = _load_stages(Path(folder), first, 1, config, options)
     return engine
 
 
 def load_pipeline(
-    folder: str | Path,
-    first: int,
-    stages: int,
-    config: EngineConfig,
-    *,
-    device: str | None = None,
-    name: str | None = None,
-    threads: int | None = None,
-    report: Report = lambda _: None,
+    folder: str | Path, first: int, stages: int, config: EngineConfig, **options: Unpack[Options]
 ) -> Pipeline:
     """Load the layers, spread over stages as evenly as possible. Each stage has threads and a KV cache of equal size
     of its own. Raises BadBundle also if there is not a layer for each."""
-    return Pipeline(_load_stages(Path(folder), first, stages, config, device, name, threads, report))
+    return Pipeline(_load_stages(Path(folder), first, stages, config, options))
 
 
 def _load_stages(
-    folder: Path,
-    first: int,
-    stages: int,
-    config: EngineConfig,
-    device: str | None,
-    name: str | None,
-    threads: int | None,
-    report: Report,
+    folder: Path, first: int, stages: int, config: EngineConfig, options: Options
 ) -> list[MiddleEngine]:
-    began_s = time.perf_counter()
-    place, dtype = place_of(device)
+    began_s, threads = time.perf_counter(), options.get("threads")
+    place, dtype = place_of(options.get("device"))
     split = bundle.describe(folder, first)
     try:
         parts = [Part(begin, end, ends=False) for begin, end in spread(first, split.layers, stages)]
@@ -90,7 +67,7 @@ def _load_stages(
     loaded = [apart(partial(weights.load, folder, place, dtype, part), threads) for part in parts]
     tokenizer = Tokenizer.load(folder)  # for its name alone
     info = EngineInfo(
-        model=name or folder.name,
+        model=options.get("name") or folder.name,
         vocabulary=tokenizer.vocabulary,
         vocab_size=shape(folder, read_config(folder)).vocab_size,
         context=loaded[0].config.context,
@@ -99,26 +76,16 @@ def _load_stages(
         split=split,
     )
     for each in loaded:
-        report(figures(info, each, config, threads, began_s))
+        report(options, info, each, config, began_s)
     return [start_middle(Middle(each), info, config, threads) for each in loaded]
 
 
 def load_outer(
-    folder: str | Path,
-    config: EngineConfig,
-    *,
-    kind: Kind = "float32",
-    device: str | None = None,
-    name: str | None = None,
-    threads: int | None = None,
-    report: Report = lambda _: None,
+    folder: str | Path, config: EngineConfig, *, kind: Kind = "float32", **options: Unpack[Options]
 ) -> OuterEngine:
-    """Outer sessions of a bundle. kind: of hidden states on the wire. The rest: see `engine.torch.engine.load`.
-
-    Raises BadBundle, UnsupportedModel.
-    """
-    began_s, folder = time.perf_counter(), Path(folder)
-    place, dtype = place_of(device)
+    """Load the outer part of a bundle. kind: of hidden states on the wire. Raises BadBundle, UnsupportedModel."""
+    began_s, folder, threads = time.perf_counter(), Path(folder), options.get("threads")
+    place, dtype = place_of(options.get("device"))
     described = bundle.read(folder)
 
     def read() -> Weights:
@@ -129,7 +96,7 @@ def load_outer(
     loaded = apart(read, threads)
     tokenizer = Tokenizer.load(folder)
     info = EngineInfo(
-        model=name or described.model,
+        model=options.get("name") or described.model,
         vocabulary=tokenizer.vocabulary,
         vocab_size=loaded.config.vocab_size,
         context=loaded.config.context,
@@ -138,7 +105,7 @@ def load_outer(
         split=described.split,
     )
     engine = start_outer(Outer(loaded), info, config, tokenizer, threads, kind)
-    report(figures(info, loaded, config, threads, began_s))
+    report(options, info, loaded, config, began_s)
     return engine
 
 
