@@ -37,6 +37,8 @@ ALPHA = 0.6
 """Acceptance of an adapter without a report: HAT's (section 4.2), whose drafts of 2.06 tokens a round imply it."""
 WITHIN_S = 5.0
 """The cloud may answer, before the choice goes without it."""
+TYPICAL_PROMPT = 256
+"""Tokens of the prompts that the choice is made for."""
 ECHOES, ECHO_BYTES = 3, 128 * 1024
 
 
@@ -117,7 +119,7 @@ def _work(split: SplitInfo, settings: DeviceProgram) -> Workload:
     return Workload(
         layers=split.layers,
         token_bytes=row_bytes(split.hidden, section(settings, SplitSettings).wire),
-        prompt_tokens=settings.typical_prompt,
+        prompt_tokens=TYPICAL_PROMPT,
         mu=cloud.mu,
         delay_s=cloud.g,
     )

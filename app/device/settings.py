@@ -33,7 +33,6 @@ class DeviceProgram(Strict):
         folders, cut at different layers, one of which is chosen when the program starts; null: none.
     most_recovery: greatest share of a prompt's tokens that an attacker with the model may recover from its hidden
         states.
-    typical_prompt: prompt length for the choice among several bundles, tokens.
     outer: memory of the two ends.
     threads: torch's threads for the two ends.
     engine: the device's own small model, which drafts for the cloud, too.
@@ -49,7 +48,6 @@ class DeviceProgram(Strict):
     listen: str = Field("127.0.0.1:8001", pattern=r"^.+:\d{1,5}$")
     bundle: Path | None = None
     most_recovery: float = Field(1.0, ge=0, le=1)
-    typical_prompt: int = Field(256, ge=1)
     outer: EngineConfig = EngineConfig()
     threads: int | None = Field(1, ge=1)
     engine: EngineSettings = TorchSettings(model="small")
