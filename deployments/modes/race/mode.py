@@ -78,7 +78,7 @@ class RaceMode(Mode):
     router = RaceRouter
     figures = Racing
     local = True
-    afar = False  # a device plans its own: what it has seen and spent is its own affair (see `app.device.race_planner`)
+    afar = False  # a device plans races itself, with its own statistics and budget (see `app.device.local_router`)
 
     def __init__(self, settings: RaceSettings, services: Services) -> None:
         self._rivals = Rivals()
