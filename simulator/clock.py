@@ -1,8 +1,7 @@
 """Virtual time: an asyncio event loop whose clock jumps to the next timer.
 
-Coroutines, tasks, futures and timers run unchanged, and take no time; only timers do. Callbacks of
-the same moment run in the order they were scheduled, so that a run repeats to the byte. There are no sockets, threads
-or signals.
+Coroutines, tasks, futures and timers run unchanged, and take no time; only timers do. Callbacks of the same moment run
+in the order they were scheduled, so that a run repeats to the byte. There are no sockets, threads or signals.
 
 Libraries for this (looptime, timeless_loop) keep asyncio's own loops with their selector, which runs timers of the
 same moment in any order and waits forever when no timer is left.

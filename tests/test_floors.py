@@ -257,21 +257,14 @@ RIDDLE = re.compile(
 """First words after which a docstring does not say what a thing is, does or returns."""
 
 
-def docstrings(source: str) -> Iterator[tuple[int, str]]:
-    """Yield line and text of every docstring in a module's source, those of attributes included."""
-    for node in ast.walk(ast.parse(source)):
-        for statement in getattr(node, "body", ()) if not isinstance(node, ast.Lambda | ast.IfExp) else ():
-            match statement:
-                case ast.Expr(value=ast.Constant(value=str(text))):
-                    yield statement.lineno, text.strip()
-
-
 def riddles(source: str, file: str = "") -> list[Breach]:
-    """Return the docstrings of a source that begin with RIDDLE."""
+    """Return the docstrings of a source, those of attributes included, that begin with RIDDLE."""
+    texts = (n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Expr))
     return [
-        Breach(file, line, f"begins a docstring with {found[0]!r}; begin with a verb or a noun")
-        for line, text in docstrings(source)
-        if (found := RIDDLE.match(text))
+        Breach(file, n.lineno, f"begins a docstring with {found[0]!r}; begin with a verb or a noun")
+        for n in texts
+        if isinstance(n.value, ast.Constant) and isinstance(n.value.value, str)
+        if (found := RIDDLE.match(n.value.value.strip()))
     ]
 
 
@@ -280,9 +273,7 @@ def plain() -> list[Breach]:
     """Docstrings of the whole tree, tests included, that begin with a riddle."""
     files = (path for floor in FLOORS for path in sorted((ROOT / floor).rglob("*.py")))
     return [
-        breach
-        for path in files
-        for breach in riddles(path.read_text(encoding="utf-8"), path.relative_to(ROOT).as_posix())
+        breach for path in files for breach in riddles(path.read_text("utf-8"), str(path.relative_to(ROOT)))
     ]
 
 

@@ -1,9 +1,8 @@
 """The wire: frames between two processes over one TCP connection, both ways.
 
-This module does framing, coalescing, backpressure and keep-alive. It begins
-after hello (`cluster.wire.handshake`). Where both sides keep a book (`cluster.wire.resume_buffer`), the TCP
-connection may break: the wire is then *away* until it has another. The subclass handles the frames
-(`cluster.wire.client`).
+This module does framing, coalescing, backpressure and keep-alive. It begins after hello (`cluster.wire.handshake`).
+Where both sides keep a book (`cluster.wire.resume_buffer`), the TCP connection may break: the wire is then *away*
+until it has another. The subclass handles the frames (`cluster.wire.client`).
 """
 
 from __future__ import annotations

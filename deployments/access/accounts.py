@@ -82,8 +82,7 @@ class Account:
 class Accounts:
     """Accounts by key: an API key's id, a device without one, or anonymous.
 
-    Callers of `of` have checked that the account may exist: keys are made by operators, and devices
-    are registered.
+    Callers of `of` have checked that the account may exist: keys are made by operators, and devices are registered.
 
     terms: of a new account.
     """

@@ -23,8 +23,7 @@ class ThreadDriver:
     """Drives a core until `stop`.
 
     Commands go to the thread in a queue. The outcomes of a step go to the event loop in one call, and no further call
-    is
-    made until that has run: asyncio empties the pipe that wakes it until nothing is left, so a thread that wrote at
+    is made until that has run: asyncio empties the pipe that wakes it until nothing is left, so a thread that wrote at
         every short step would keep it there.
     """
 
