@@ -59,7 +59,7 @@ def build(args: Settings) -> Application:
         )
         if settings.exists
     }
-    scheduler = _control(serve.deployment(Scheduler)).bind(pools, args.hosts, args.scheduler, args.endpoint)
+    scheduler = _control(serve.deployment(Scheduler)).bind(pools, args.hosts, args.endpoint)
     engine = args.verifier.engine
     live = AccessLive(accounts=args.accounts)
     access = _control(serve.deployment(Access)).bind(live, args.ledger)

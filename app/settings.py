@@ -14,7 +14,6 @@ from tandem.deployments.config.settings import (
     LimitSettings,
     RouterSettings,
 )
-from tandem.deployments.control.scheduler import SchedulerSettings
 from tandem.deployments.gateway.deployment import GatewaySettings
 from tandem.deployments.modes import AT_FRONT_DOORS
 from tandem.deployments.modes.sections import with_sections
@@ -105,7 +104,6 @@ class Settings(Strict):
     middle: MiddlePool = MiddlePool()
     hosts: tuple[HostSettings, ...] = ()
     router: RouterSettings = RouterSettings()
-    scheduler: SchedulerSettings = SchedulerSettings()
     accounts: AccountSettings = AccountSettings()
     limits: LimitSettings = LimitSettings()
     api: ApiSettings = ApiSettings()

@@ -130,13 +130,11 @@ class RouterSettings(Strict):
     collaboration: policy that chooses mode and device.
     routing: policy that chooses the replica.
     wait_s: how long a request waits for an endpoint to come up.
-    retry_lost_s: time after which a request may use an endpoint again that has failed it, if that is still listed.
     """
 
     collaboration: CollaborationChoice = CollaborationChoice(name="explicit")
     routing: RoutingChoice = RoutingChoice(name="jsq")
     wait_s: float = Field(45.0, ge=0)
-    retry_lost_s: float = Field(3.0, ge=0)
 
 
 class GateSettings(Strict):

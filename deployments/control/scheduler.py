@@ -9,13 +9,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from pydantic import Field
 from ray import serve
 from ray.serve.handle import DeploymentHandle
 
 from tandem.cluster.devices.record import DeviceRecord
 from tandem.deployments.config.reconfigure import Live, in_place
-from tandem.deployments.config.settings import Strict
 from tandem.deployments.pools.device_hosts import Edge, HostSettings
 from tandem.deployments.pools.replica import EndpointSettings
 from tandem.deployments.request.assignment import EndpointInfo
@@ -23,17 +21,12 @@ from tandem.deployments.routing.directory import Directory, Snapshot
 
 logger = logging.getLogger("ray.serve")
 
+REFRESH_S = 0.5
+"""Interval at which replicas are polled for their load."""
+EXPIRY_S = 4.0
+"""Time after which a silent device is unlisted."""
 FORGET_S = 3.0
 """Seconds that a router's last report of waiting requests is valid."""
-
-
-class SchedulerSettings(Strict):
-    """refresh_s: interval at which replicas are polled for their load.
-    expiry_s: time after which a silent device is unlisted.
-    """
-
-    refresh_s: float = Field(0.5, gt=0)
-    expiry_s: float = Field(4.0, gt=1)
 
 
 class SchedulerLive(Live):
@@ -53,12 +46,11 @@ class Scheduler:
         self,
         pools: Mapping[str, DeploymentHandle],
         hosts: Sequence[HostSettings],
-        settings: SchedulerSettings,
         endpoint: EndpointSettings,
     ) -> None:
-        self._pools, self._settings, self._hosts = dict(pools), settings, tuple(hosts)
+        self._pools, self._hosts = dict(pools), tuple(hosts)
         # Versions that no predecessor can have reached, so that its followers get everything.
-        self._directory = Directory(settings.expiry_s, version=time.time_ns() // 1000)
+        self._directory = Directory(EXPIRY_S, version=time.time_ns() // 1000)
         self._directory.expect(_names(hosts))
         self._news, self._listed = asyncio.Event(), asyncio.Event()
         self._waiting: Mapping[str, float] = {}
@@ -111,7 +103,7 @@ class Scheduler:
             if self._directory.update(time.monotonic()):
                 self._tell()
             self._listed.set()
-            await asyncio.sleep(self._settings.refresh_s)
+            await asyncio.sleep(REFRESH_S)
 
     async def _list(self, pool: str, handle: DeploymentHandle) -> None:
         waiting = self._waiting.get(pool, 0.0) if time.monotonic() < self._waiting_until_s else 0.0

@@ -29,6 +29,8 @@ KEEP_S = 10.0
 """Seconds between two times that modes' learnt state is written, if it has changed."""
 
 LOOK_AGAIN_S = 0.5  # at the latest: an endpoint that failed a request may be tried again after a while
+RETRY_LOST_S = 3.0
+"""Time after which a request may use an endpoint again that has failed it, if that is still listed."""
 
 
 async def _no_device(name: str) -> bool:
@@ -104,7 +106,7 @@ class Routing:
             try:
                 if not self._informed:  # a new router: what it has not heard of may well be there
                     raise NoEndpoint("the router does not know yet what is up")
-                retry_lost = now_s - began_s >= self.settings.retry_lost_s
+                retry_lost = now_s - began_s >= RETRY_LOST_S
                 return self.assign_now(wanted, retry_lost, now_s)
             except NoEndpoint as error:
                 left_s = began_s + self.settings.wait_s - now_s

@@ -13,7 +13,7 @@ from tandem.deployments.request.assignment import EndpointInfo, NoEndpoint, Rout
 from tandem.deployments.request.job import NoSuchDevice
 from tandem.deployments.routing.assigner import Assigner
 from tandem.deployments.routing.directory import Snapshot
-from tandem.deployments.routing.routing import Routing
+from tandem.deployments.routing.routing import RETRY_LOST_S, Routing
 from tandem.policies.routing.collaboration import collaboration
 from tandem.policies.routing.replica import routing
 from tests.virtual import in_virtual_time, now_s
@@ -85,9 +85,9 @@ async def test_what_does_not_come_is_not_waited_for_longer_than_the_settings_say
 
 @in_virtual_time
 async def test_an_endpoint_that_failed_the_request_is_tried_again_after_a_while() -> None:
-    made = router(wait_s=10.0, retry_lost_s=1.0)
+    made = router(wait_s=10.0)
     made.see(UP)
     key = UP.pools["verifier"][0].key
     again = await made.assign(replace(CLOUD, lost=(key,)))
     assert again.endpoints["target"].key == key
-    assert now_s() == pytest.approx(1.0, abs=0.5)
+    assert now_s() == pytest.approx(RETRY_LOST_S, abs=0.5)
