@@ -13,17 +13,7 @@ import typer
 from rich.console import Console
 
 from tandem.app.cli.keys.secret import STDOUT, place_for
-from tandem.app.cli.keys.terms import (
-    Budget,
-    Concurrent,
-    Days,
-    ExchangeRate,
-    Modes,
-    Requests,
-    Tokens,
-    terms_form,
-    told,
-)
+from tandem.app.cli.keys.terms import takes_terms, told
 from tandem.app.cli.server.target import AsJson, Url, failures, server
 from tandem.app.cli.terminal.render import show_table
 from tandem.app.client.http import Client, ClientError
@@ -74,20 +64,15 @@ def list_(url: Url = None, as_json: AsJson = False) -> None:
 
 
 @cli.command()
+@takes_terms("devices")
 def make(
     name: Annotated[str, typer.Argument(callback=_checked, help="What requests call the device.")],
     file: File = None,
     url: Url = None,
-    budget: Budget = None,
-    exchange_rate: ExchangeRate = None,
-    requests: Requests = None,
-    tokens: Tokens = None,
-    concurrent: Concurrent = None,
-    modes: Modes = None,
-    days: Days = None,
+    *,
+    terms: dict[str, Any],
 ) -> None:
     """Make a device's key, and write its secret to a file, which is the only place where it is."""
-    terms = terms_form(budget, exchange_rate, requests, tokens, concurrent, modes, None, days)
     file = file or Path(f"{name}.key")
     with failures(), Client(server(url)) as client:
         with place_for(file) as put:

@@ -10,18 +10,7 @@ import typer
 from rich.console import Console
 
 from tandem.app.cli.keys import device_keys
-from tandem.app.cli.keys.terms import (
-    Budget,
-    Concurrent,
-    Days,
-    Devices,
-    ExchangeRate,
-    Modes,
-    Requests,
-    Tokens,
-    terms_form,
-    told,
-)
+from tandem.app.cli.keys.terms import takes_terms, told
 from tandem.app.cli.server.target import AsJson, Url, failures, server
 from tandem.app.cli.terminal.render import show_table
 from tandem.app.client.http import Client
@@ -61,44 +50,32 @@ def list_(url: Url = None, as_json: AsJson = False) -> None:
 
 
 @cli.command()
+@takes_terms()
 def make(
     name: Annotated[str, typer.Argument(help="Whose it is.")],
     url: Url = None,
     role: Annotated[People, typer.Option(help="What it may do.")] = "user",
-    budget: Budget = None,
-    exchange_rate: ExchangeRate = None,
-    requests: Requests = None,
-    tokens: Tokens = None,
-    concurrent: Concurrent = None,
-    modes: Modes = None,
-    devices: Devices = None,
-    days: Days = None,
     as_json: AsJson = False,
+    *,
+    terms: dict[str, Any],
 ) -> None:
     """Make a key, and show its secret, this once."""
-    terms = terms_form(budget, exchange_rate, requests, tokens, concurrent, modes, devices, days)
     with failures(), Client(server(url)) as client:
         _show(client.post("/v1/keys", {"name": name, "role": role, **terms}), as_json)
 
 
 @cli.command()
+@takes_terms()
 def change(
     id: Id,
     url: Url = None,
     name: Annotated[str | None, typer.Option(help="Whose it is.")] = None,
     role: Annotated[People | None, typer.Option(help="What it may do.")] = None,
-    budget: Budget = None,
-    exchange_rate: ExchangeRate = None,
-    requests: Requests = None,
-    tokens: Tokens = None,
-    concurrent: Concurrent = None,
-    modes: Modes = None,
-    devices: Devices = None,
-    days: Days = None,
     as_json: AsJson = False,
+    *,
+    terms: dict[str, Any],
 ) -> None:
     """Change a key's name, role or limits; omitted options stay as they are."""
-    terms = terms_form(budget, exchange_rate, requests, tokens, concurrent, modes, devices, days)
     form = {"name": name, "role": role, **terms}
     with failures(), Client(server(url)) as client:
         _show(client.patch(f"/v1/keys/{id}", form), as_json)

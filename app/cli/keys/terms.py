@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import time
+from collections.abc import Callable
+from functools import wraps
 from typing import Annotated, Any
 
 import typer
@@ -11,42 +14,62 @@ from tandem.deployments.modes import MODES
 
 DAY_S = 24 * 3600.0
 
-Budget = Annotated[
-    float | None,
-    typer.Option(
-        min=0, max=1, help="In races, share of prompt tokens for the constrained endpoint, at most."
-    ),
-]
-ExchangeRate = Annotated[
-    float | None, typer.Option(min=0, help="What a joule of the devices is worth at most, dollars.")
-]
-Requests = Annotated[int | None, typer.Option(min=0, help="A minute; 0: no limit.")]
-Tokens = Annotated[int | None, typer.Option(min=0, help="A minute, in and out; 0: no limit.")]
-Concurrent = Annotated[int | None, typer.Option(min=0, help="Answers at once; 0: no limit.")]
-Modes = Annotated[list[str] | None, typer.Option("--mode", help=f"May be used: {', '.join(MODES)}, or all.")]
-Devices = Annotated[list[str] | None, typer.Option("--device", help="May be used, by name, or all.")]
-Days = Annotated[float | None, typer.Option(min=0, help="Until it expires; 0: never.")]
+OPTIONS: dict[str, Any] = {
+    "budget": Annotated[
+        float | None,
+        typer.Option(
+            min=0, max=1, help="In races, share of prompt tokens for the constrained endpoint, at most."
+        ),
+    ],
+    "exchange_rate": Annotated[
+        float | None, typer.Option(min=0, help="What a joule of the devices is worth at most, dollars.")
+    ],
+    "requests": Annotated[int | None, typer.Option(min=0, help="A minute; 0: no limit.")],
+    "tokens": Annotated[int | None, typer.Option(min=0, help="A minute, in and out; 0: no limit.")],
+    "concurrent": Annotated[int | None, typer.Option(min=0, help="Answers at once; 0: no limit.")],
+    "modes": Annotated[
+        list[str] | None, typer.Option("--mode", help=f"May be used: {', '.join(MODES)}, or all.")
+    ],
+    "devices": Annotated[list[str] | None, typer.Option("--device", help="May be used, by name, or all.")],
+    "days": Annotated[float | None, typer.Option(min=0, help="Until it expires; 0: never.")],
+}
+"""Options that set a key's limits."""
 
 
-def terms_form(
-    budget: float | None,
-    exchange_rate: float | None,
-    requests: int | None,
-    tokens: int | None,
-    concurrent: int | None,
-    modes: list[str] | None,
-    devices: list[str] | None,
-    days: float | None,
-) -> dict[str, Any]:
+def takes_terms(*but: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command all OPTIONS but these; it gets them as `terms`, in the API's form."""
+
+    def wrap(command: Callable[..., None]) -> Callable[..., None]:
+        signature = inspect.signature(command, eval_str=True)
+        own = [each for each in signature.parameters.values() if each.name != "terms"]
+        options = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=option)
+            for name, option in OPTIONS.items()
+            if name not in but
+        ]
+
+        @wraps(command)
+        def with_options(**given: Any) -> None:
+            terms = _form({name: given.pop(name, None) for name in OPTIONS})
+            command(**given, terms=terms)
+
+        with_options.__signature__ = signature.replace(parameters=[*own, *options])  # type: ignore[attr-defined]
+        return with_options
+
+    return wrap
+
+
+def _form(given: dict[str, Any]) -> dict[str, Any]:
     """Return the limits in the API's form."""
+    days = given["days"]
     return {
-        "budget": budget,
-        "exchange_rate": exchange_rate,
-        "requests_per_minute": requests,
-        "tokens_per_minute": tokens,
-        "concurrent": concurrent,
-        "modes": _names(modes),
-        "devices": _names(devices),
+        "budget": given["budget"],
+        "exchange_rate": given["exchange_rate"],
+        "requests_per_minute": given["requests"],
+        "tokens_per_minute": given["tokens"],
+        "concurrent": given["concurrent"],
+        "modes": _names(given["modes"]),
+        "devices": _names(given["devices"]),
         "expires_s": days if not days else time.time() + days * DAY_S,
     }
 
