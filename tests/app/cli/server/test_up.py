@@ -178,10 +178,10 @@ def test_a_start_that_fails_says_why_and_keeps_its_logs(folder: Path, config: Pa
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 1
     reason, logs = done.stderr.splitlines()[-2:]
-    assert "Router: " in reason
+    assert "Access: " in reason
     assert str(broken) in reason
     assert logs == "Logs: .tandem/logs"
-    assert list((folder / ".tandem" / "logs" / "serve").glob("replica_tandem_Router_*"))
+    assert list((folder / ".tandem" / "logs" / "serve").glob("replica_tandem_Access_*"))
     assert running() is None
 
 
