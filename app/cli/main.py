@@ -42,10 +42,8 @@ Budget = Annotated[
     float | None,
     typer.Option(min=0, max=1, help="In races, share of prompt tokens for the constrained endpoint."),
 ]
-ExchangeRate = Annotated[
-    float | None, typer.Option(min=0, help="What a joule of the devices is worth, dollars.")
-]
-Model = Annotated[str | None, typer.Option(help="A model the server names; otherwise its first.")]
+ExchangeRate = Annotated[float | None, typer.Option(min=0, help="Price of a joule of the devices, dollars.")]
+Model = Annotated[str | None, typer.Option(help="A model that the server lists; by default its first.")]
 
 
 def _drawable(path: Path | None) -> Path | None:
@@ -56,7 +54,7 @@ def _drawable(path: Path | None) -> Path | None:
 
 
 Picture = Annotated[
-    Path | None, typer.Option(callback=_drawable, help="Draw a picture there: .png, .svg or .pdf.")
+    Path | None, typer.Option(callback=_drawable, help="Write a plot there: .png, .svg or .pdf.")
 ]
 
 
@@ -74,7 +72,7 @@ def chat(
     seed: Seed = None,
     budget: Budget = None,
     exchange_rate: ExchangeRate = None,
-    system: Annotated[str | None, typer.Option(help="What the model is told beforehand.")] = None,
+    system: Annotated[str | None, typer.Option(help="System message.")] = None,
     model: Model = None,
 ) -> None:
     """Ask a question and show the origin of the answer: every token in the colour of its origin.
@@ -115,7 +113,7 @@ def devices(
 @cli.command()
 def device(
     connect: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="Where the cloud's gateway listens.")
+        str | None, typer.Option(metavar="HOST:PORT", help="Address of the cloud's gateway.")
     ] = None,
     key: Annotated[
         Path | None, typer.Option(help="The file with the device's key, from `tandem keys device make`.")
@@ -129,17 +127,15 @@ def device(
     ] = None,
     listen: Annotated[
         str | None,
-        typer.Option(metavar="HOST:PORT", help="Where the device's own API listens; on this machine."),
+        typer.Option(metavar="HOST:PORT", help="Address of the device's own API; on this machine."),
     ] = None,
     authority: Annotated[
         Path | None,
-        typer.Option(
-            help="PEM file of who signed the gateway's certificate; otherwise whom this machine trusts."
-        ),
+        typer.Option(help="PEM file of the gateway's authority; by default those that this machine trusts."),
     ] = None,
     config: Annotated[
         Path | None,
-        typer.Option(exists=True, dir_okay=False, help="A YAML file with these and more settings."),
+        typer.Option(exists=True, dir_okay=False, help="YAML file with these and further settings."),
     ] = None,
 ) -> None:
     """Be a device: serve its owner over an API on this machine, and the cloud's requests over a connection to its
@@ -154,7 +150,7 @@ def device(
 @cli.command()
 def account(
     url: Url = None,
-    device: Annotated[str | None, typer.Option(help="The device's account, where there is no key.")] = None,
+    device: Annotated[str | None, typer.Option(help="The device's account, without a key.")] = None,
     budget: Budget = None,
     exchange_rate: ExchangeRate = None,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON, for programs.")] = False,
@@ -176,8 +172,8 @@ def account(
 @cli.command()
 def bench(
     url: Url = None,
-    requests: Annotated[int, typer.Option(min=1, help="How many requests in all.")] = 32,
-    concurrency: Annotated[int, typer.Option(min=1, max=4096, help="How many at a time.")] = 8,
+    requests: Annotated[int, typer.Option(min=1, help="Total number of requests.")] = 32,
+    concurrency: Annotated[int, typer.Option(min=1, max=4096, help="Concurrent requests.")] = 8,
     mode: Mode = None,
     device: Device = None,
     window: Window = None,
@@ -185,7 +181,7 @@ def bench(
     temperature: Temperature = 0.0,
     seed: Seed = None,
     prompt: Annotated[
-        str | None, typer.Option(help="One question for all; otherwise some of our own.")
+        str | None, typer.Option(help="One question for all requests; by default built-in ones.")
     ] = None,
     model: Model = None,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON, for programs.")] = False,
@@ -208,7 +204,7 @@ def simulate(
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Instead of the file's; dotted.")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Write everything there, as JSON.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write all results there, as JSON.")] = None,
     plot: Picture = None,
 ) -> None:
     """Simulate a deployment under a workload: TTFT, TPOT and throughput without the hardware."""
@@ -230,9 +226,9 @@ def sweep(
     vary: Annotated[
         list[str], typer.Option(metavar="KEY=V1,V2", help="An axis of the grid; may be given many times.")
     ],
-    out: Annotated[Path, typer.Option(help="A line a simulation; what is there is not done again.")] = Path(
-        "sweep.jsonl"
-    ),
+    out: Annotated[
+        Path, typer.Option(help="File with a line per simulation; existing ones are not repeated.")
+    ] = Path("sweep.jsonl"),
     plot: Picture = None,
 ) -> None:
     """Simulate every combination of settings, on all cores; an interrupted sweep goes on where it stopped."""
@@ -249,7 +245,7 @@ def sweep(
 def config(
     explain: Annotated[
         bool,
-        typer.Option("--explain", help="With meaning, unit, what each may be, and the names of policies."),
+        typer.Option("--explain", help="Show meaning, unit, allowed values, and the names of policies."),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON, for programs.")] = False,
     as_markdown: Annotated[bool, typer.Option("--markdown", help="As docs/settings.md has it.")] = False,

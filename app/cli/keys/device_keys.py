@@ -42,7 +42,7 @@ Named = Annotated[str, typer.Argument(metavar="NAME", help="The device's, or its
 File = Annotated[
     Path | None,
     typer.Option(
-        help="Where the secret goes: a new file that its owner alone can read, or - for stdout. No file is "
+        help="Destination of the secret: a new file that only its owner can read, or - for stdout. No file is "
         "overwritten. By default NAME.key, in this folder."
     ),
 ]
@@ -66,7 +66,7 @@ def list_(url: Url = None, as_json: AsJson = False) -> None:
 @cli.command()
 @takes_terms("devices")
 def make(
-    name: Annotated[str, typer.Argument(callback=_checked, help="What requests call the device.")],
+    name: Annotated[str, typer.Argument(callback=_checked, help="Name of the device in requests.")],
     file: File = None,
     url: Url = None,
     *,
@@ -92,7 +92,7 @@ def rotate(
     name: Named,
     file: File = None,
     url: Url = None,
-    grace: Annotated[float, typer.Option(min=0, help="Seconds for which the old secret holds.")] = 0.0,
+    grace: Annotated[float, typer.Option(min=0, help="Seconds for which the old secret stays valid.")] = 0.0,
 ) -> None:
     """Give a device's key a new secret, and write it to a file, which is the only place where it is."""
     with failures(), Client(server(url)) as client:

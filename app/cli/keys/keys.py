@@ -52,9 +52,9 @@ def list_(url: Url = None, as_json: AsJson = False) -> None:
 @cli.command()
 @takes_terms()
 def make(
-    name: Annotated[str, typer.Argument(help="Whose it is.")],
+    name: Annotated[str, typer.Argument(help="Name of the key.")],
     url: Url = None,
-    role: Annotated[People, typer.Option(help="What it may do.")] = "user",
+    role: Annotated[People, typer.Option(help="Role of the key.")] = "user",
     as_json: AsJson = False,
     *,
     terms: dict[str, Any],
@@ -69,8 +69,8 @@ def make(
 def change(
     id: Id,
     url: Url = None,
-    name: Annotated[str | None, typer.Option(help="Whose it is.")] = None,
-    role: Annotated[People | None, typer.Option(help="What it may do.")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the key.")] = None,
+    role: Annotated[People | None, typer.Option(help="Role of the key.")] = None,
     as_json: AsJson = False,
     *,
     terms: dict[str, Any],
@@ -85,7 +85,7 @@ def change(
 def rotate(
     id: Id,
     url: Url = None,
-    grace: Annotated[float, typer.Option(min=0, help="Seconds for which the old secret holds.")] = 0.0,
+    grace: Annotated[float, typer.Option(min=0, help="Seconds for which the old secret stays valid.")] = 0.0,
     as_json: AsJson = False,
 ) -> None:
     """Give a key a new secret, and show it, this once."""

@@ -22,16 +22,18 @@ OPTIONS: dict[str, Any] = {
         ),
     ],
     "exchange_rate": Annotated[
-        float | None, typer.Option(min=0, help="What a joule of the devices is worth at most, dollars.")
+        float | None, typer.Option(min=0, help="Greatest price of a joule of the devices, dollars.")
     ],
-    "requests": Annotated[int | None, typer.Option(min=0, help="A minute; 0: no limit.")],
-    "tokens": Annotated[int | None, typer.Option(min=0, help="A minute, in and out; 0: no limit.")],
-    "concurrent": Annotated[int | None, typer.Option(min=0, help="Answers at once; 0: no limit.")],
+    "requests": Annotated[int | None, typer.Option(min=0, help="Requests per minute; 0: no limit.")],
+    "tokens": Annotated[
+        int | None, typer.Option(min=0, help="Tokens per minute, input and output; 0: no limit.")
+    ],
+    "concurrent": Annotated[int | None, typer.Option(min=0, help="Concurrent answers; 0: no limit.")],
     "modes": Annotated[
         list[str] | None, typer.Option("--mode", help=f"May be used: {', '.join(MODES)}, or all.")
     ],
-    "devices": Annotated[list[str] | None, typer.Option("--device", help="May be used, by name, or all.")],
-    "days": Annotated[float | None, typer.Option(min=0, help="Until it expires; 0: never.")],
+    "devices": Annotated[list[str] | None, typer.Option("--device", help="Allowed names, or all.")],
+    "days": Annotated[float | None, typer.Option(min=0, help="Days until it expires; 0: never.")],
 }
 """Options that set a key's limits."""
 
