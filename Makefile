@@ -10,7 +10,7 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 PIP := $(RUN) -m pip --disable-pip-version-check --no-input
 
-.PHONY: up down test test-all test-nightly lint vllm clean
+.PHONY: up down test test-all test-nightly mutants lint vllm clean
 
 up: $(VENV)/installed
 	@$(VENV)/bin/tandem up --port $(PORT)
@@ -37,6 +37,12 @@ test-all: lint vllm
 # New examples and seeds in every run.
 test-nightly: lint vllm
 	$(call pytest,nightly or hypothesis,--hypothesis-profile=nightly)
+
+# A sample of mutants: `make mutants SEED=7` draws another.
+SEED ?= 0
+mutants: $(VENV)/installed-dev
+	$(PIP) install cosmic-ray==8.7.0 -c requirements.lock -c requirements-dev.lock
+	$(RUN) -m tests.mutation --seed $(SEED)
 
 # vLLM on a machine without a GPU; with one: .venv/bin/pip install ".[vllm]"
 vllm: $(VENV)/installed-vllm
