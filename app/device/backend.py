@@ -77,7 +77,7 @@ class DeviceBackend:
             Services(outer=outer),
             settings.limits.limits(),
             self._report,
-            away=lambda: uplink.away,
+            reached_s=lambda: uplink.reached_s,
         )
 
     def _record(self) -> DeviceRecord:

@@ -63,6 +63,7 @@ DEFAULTS = WireSettings()
 class Wire(asyncio.BufferedProtocol, ABC):
     """One side of a connection.
 
+    reached_s: time of the loop's clock since which it is attached; infinite while it is away.
     rtt_s: real round-trip time, the lower quartile of the last pings; 0 until it is known.
     closed: done when the connection is closed; `reason` then says why.
     on_away, on_return: called soon after the connection went away, and after it was resumed, in this order.
@@ -74,6 +75,7 @@ class Wire(asyncio.BufferedProtocol, ABC):
         self.settings = settings
         self.closed: asyncio.Future[None] = loop.create_future()
         self.rtt_s = 0.0
+        self.reached_s = loop.time()
         self.reason = "the connection is closed"
         self.on_away: list[Callable[[], None]] = []
         self.on_return: list[Callable[[], None]] = []
@@ -261,7 +263,7 @@ class Wire(asyncio.BufferedProtocol, ABC):
     def attach(self, transport: asyncio.Transport) -> None:
         """Begin, or go on, over a transport that lives and whose reading is paused."""
         self._transport = transport
-        self._heard_s = self._stalled_s = self._loop.time()
+        self.reached_s = self._heard_s = self._stalled_s = self._loop.time()
         transport.set_protocol(self)
         transport.resume_reading()
         self._ping()
@@ -337,7 +339,7 @@ class Wire(asyncio.BufferedProtocol, ABC):
         self._pause_bytes = min(_AWAY_BYTES, self.settings.max_kept // 2)
         self._balance()
         self.reason = why
-        self._away_s = self._loop.time()
+        self._away_s, self.reached_s = self._loop.time(), float("inf")
         for callback in self.on_away:
             self._loop.call_soon(callback)
         self.parted()

@@ -84,7 +84,12 @@ class Uplink:
     @property
     def away(self) -> bool:
         """Whether the connection is broken and may be back."""
-        return self._connection is not None and self._connection.away
+        return self.reached_s == float("inf")
+
+    @property
+    def reached_s(self) -> float:
+        """Time of the loop's clock since which the connection is there; infinite while it is away."""
+        return float("-inf") if self._connection is None else self._connection.reached_s
 
     @property
     def rtt_s(self) -> float:

@@ -20,7 +20,7 @@ from tandem.deployments.request.assignment import (
 )
 from tandem.deployments.request.job import Delta, Job, JobStats
 from tandem.deployments.request.session import Dial, EndpointSession, EndpointSessions, RequestContext
-from tandem.deployments.request.timeouts import Deadline, Limits
+from tandem.deployments.request.timeouts import Deadline, Limits, always
 from tandem.deployments.request.tokenlog import TokenLog
 from tandem.engine.base import EngineError, EngineStopped, NoCapacity, SplitInfo
 from tandem.engine.config import Strict
@@ -40,7 +40,8 @@ class Executor:
     services: dependencies of the modes.
     report: reports a finished answer to the router.
     lost: called with every lost endpoint, also if the answer goes on without it.
-    away: at a device, whether the cloud cannot be reached just now; timeouts there then start again.
+    reached_s: at a device, time since which the cloud can be reached, infinite while it cannot; timeouts there start
+        again then.
     """
 
     def __init__(
@@ -52,10 +53,10 @@ class Executor:
         limits: Limits | None = None,
         report: Callable[[Report], object] = lambda _: None,
         lost: Callable[[EndpointInfo], object] = lambda _: None,
-        away: Callable[[], bool] = lambda: False,
+        reached_s: Callable[[], float] = always,
     ) -> None:
         self._assign, self._dial, self._report, self._lost = assign, dial, report, lost
-        self._away = away
+        self._reached_s = reached_s
         self._settings, self._services, self._limits = settings, services or Services(), limits or Limits()
         self._modes: dict[type[Mode], Mode] = {}
         self._leaving: set[asyncio.Task[None]] = set()
@@ -147,7 +148,7 @@ class _Request:
         timeouts = self._limits.timeouts
         self._patience = Patience(timeouts.step_s, job.sampling.reader_rate)
         self._context = RequestContext(
-            executor._dial, self.stats, timeouts, self._patience, executor._lost, executor._away
+            executor._dial, self.stats, timeouts, self._patience, executor._lost, executor._reached_s
         )
         self._runs: dict[str, ModeRun] = {}
         self._assignment: Assignment | None = None
@@ -262,7 +263,7 @@ class _Request:
             devices=job.devices,
             split=self._executor.split,
         )
-        deadline = Deadline(self._loop, self._executor._away)
+        deadline = Deadline(self._loop, self._executor._reached_s)
         deadline.start(began_s, self._limits.assign_s)
         try:
             return await self._executor._assign(wanted)

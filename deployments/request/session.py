@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeVar
 from tandem.cluster.wire.frames import ProtocolError, Unauthorized, UnknownEngine
 from tandem.deployments.request.assignment import Assignment, EndpointInfo, EndpointLost
 from tandem.deployments.request.job import JobStats
-from tandem.deployments.request.timeouts import Deadline, Timeouts
+from tandem.deployments.request.timeouts import Deadline, Timeouts, always
 from tandem.engine.base import (
     Engine,
     EngineError,
@@ -62,10 +62,11 @@ class RequestContext:
     timeouts, patience: how long they are waited for.
     stats: seconds spent by stage, tokens taken in and given out, and joules are added to these.
     report: told once of each endpoint that is gone (and did not merely refuse).
-    away: whether only local endpoints can be reached just now; timeouts then start again.
+    reached_s: time since which endpoints elsewhere can be reached, infinite while they cannot; timeouts start again
+        then.
     """
 
-    __slots__ = ("away", "dial", "loop", "patience", "report", "stats", "timeouts")
+    __slots__ = ("dial", "loop", "patience", "reached_s", "report", "stats", "timeouts")
 
     def __init__(
         self,
@@ -74,9 +75,9 @@ class RequestContext:
         timeouts: Timeouts | None = None,
         patience: Patience | None = None,
         report: Callable[[EndpointInfo], object] = lambda _: None,
-        away: Callable[[], bool] = lambda: False,
+        reached_s: Callable[[], float] = always,
     ) -> None:
-        self.dial, self.stats, self.report, self.away = dial, stats, report, away
+        self.dial, self.stats, self.report, self.reached_s = dial, stats, report, reached_s
         self.timeouts = timeouts or Timeouts()
         self.patience = patience or Patience(self.timeouts.step_s)
         self.loop = asyncio.get_running_loop()
@@ -293,7 +294,7 @@ class EndpointSession(Session):
 
     def _new_deadline(self) -> Deadline:
         context = self._context
-        return Deadline(context.loop) if self.endpoint.device else Deadline(context.loop, context.away)
+        return Deadline(context.loop) if self.endpoint.device else Deadline(context.loop, context.reached_s)
 
     def _limit_s(self) -> float:
         context = self._context

@@ -40,6 +40,11 @@ LEAST_S = 0.1
 """Interval at which the connection is checked while it is away."""
 
 
+def always() -> float:
+    """Return the time since which endpoints can be reached that are never away."""
+    return float("-inf")
+
+
 class Deadline:
     """Ends one wait after another, each of which may have a limit of its own.
 
@@ -59,20 +64,24 @@ class Deadline:
     """
 
     __slots__ = (
-        "_away",
         "_cancelling",
         "_expired",
         "_limit_at",
         "_limit_s",
         "_loop",
+        "_reached_s",
         "_task",
         "_timer",
         "_timer_at",
     )
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, away: Callable[[], bool] = lambda: False) -> None:
-        """away: whether no endpoint can be reached just now; an expired timeout then starts again."""
-        self._loop, self._away = loop, away
+    def __init__(self, loop: asyncio.AbstractEventLoop, reached_s: Callable[[], float] = always) -> None:
+        """Create a deadline.
+
+        reached_s: time of the loop's clock since which endpoints can be reached, infinite while they cannot; a timeout
+            starts again then.
+        """
+        self._loop, self._reached_s = loop, reached_s
         self._limit_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = self._limit_at = float("inf")  # times of the loop's clock
@@ -120,8 +129,8 @@ class Deadline:
         self._timer, self._timer_at = None, float("inf")
         if self._task is None or self._expired:
             return
-        if self._limit_at <= at and self._away():
-            self._limit_at = at + max(self._limit_s, LEAST_S)
+        if self._limit_at <= at and (reached_s := self._reached_s()) + self._limit_s > at:
+            self._limit_at = min(reached_s, at + LEAST_S) + self._limit_s
         if self._limit_at > at:
             self._set(self._limit_at)
         else:

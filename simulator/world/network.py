@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import aclosing, suppress
 from functools import partial
+from math import inf
 from typing import Any
 
 from tandem.cluster.link.link import Link, Pipe
@@ -52,6 +53,8 @@ class Path:
     """Path from a caller to an engine and back, over one link.
 
     there, back: the link's two directions, from the caller.
+    reached_s: time of the loop's clock since which the ends are connected; infinite while they are parted and may
+        resume.
     A path that is cut ends the sessions opened over it and refuses calls, as a broken connection does; a stalled one
     keeps what is sent until it is healed, or counts as cut after `SILENCE_S`. A parted one keeps it, too, but both
     ends know; it counts as cut after `RESUME_S`.
@@ -63,7 +66,7 @@ class Path:
         self._waiting: dict[asyncio.Future[None], None] = {}
         self._streams: dict[Stream, None] = {}
         self._sessions: dict[Session, None] = {}
-        self._cut = self._parted = False
+        self._cut, self.reached_s = False, -inf
         self._stalled: list[tuple[Pipe, int, Callable[[], None]]] | None = None
         self._silence: asyncio.TimerHandle | None = None
 
@@ -79,7 +82,7 @@ class Path:
 
     def cut(self) -> None:
         """Cut the path; both ends notice."""
-        self._cut, self._parted, self._stalled = True, False, None
+        self._cut, self._stalled, self.reached_s = True, None, -inf
         waiting, self._waiting = self._waiting, {}
         for future in waiting:
             if not future.done():
@@ -106,15 +109,10 @@ class Path:
             self._stalled = []
             self._silence = self._loop.call_later(SILENCE_S, self.cut)
 
-    @property
-    def is_parted(self) -> bool:
-        """Whether the ends are disconnected, but may resume."""
-        return self._parted
-
     def part(self) -> None:
         """Break the connection so that it may be resumed: frames sent from now on wait for that."""
         if self.is_clear:
-            self._parted, self._stalled = True, []
+            self.reached_s, self._stalled = inf, []
             self._silence = self._loop.call_later(RESUME_S, self.cut)
 
     def heal(self) -> None:
@@ -122,7 +120,8 @@ class Path:
         if self._silence is not None:
             self._silence.cancel()
             self._silence = None
-        kept, self._cut, self._parted, self._stalled = self._stalled or [], False, False, None
+        kept, self._cut, self._stalled = self._stalled or [], False, None
+        self.reached_s = self._loop.time()
         for pipe, size, deliver in kept:
             pipe.carry(size, deliver)
 

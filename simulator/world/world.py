@@ -23,6 +23,7 @@ from tandem.deployments.outbox import Outbox
 from tandem.deployments.request.assignment import Assignment, EndpointInfo, RoutingRequest
 from tandem.deployments.request.pools import DEVICE, DRAFTER, MIDDLE, VERIFIER
 from tandem.deployments.request.session import Dial
+from tandem.deployments.request.timeouts import always
 from tandem.deployments.routing.assigner import Assigner
 from tandem.deployments.routing.directory import Directory
 from tandem.deployments.routing.routing import Routing
@@ -138,7 +139,7 @@ class World:
         executor = self._executors.get(device)
         if executor is None:
             dial, here = partial(self._dial_from_device, device), self.devices[device]
-            executor = self._executor(dial, here.outer, lambda: here.uplink.is_parted)
+            executor = self._executor(dial, here.outer, lambda: here.uplink.reached_s)
             self._executors[device] = executor
         return executor
 
@@ -152,7 +153,7 @@ class World:
             await executor.settled()
 
     def _executor(
-        self, dial: Dial, outer: OuterEngine | None = None, away: Callable[[], bool] = lambda: False
+        self, dial: Dial, outer: OuterEngine | None = None, reached_s: Callable[[], float] = always
     ) -> Executor:
         return Executor(
             self.assign,
@@ -162,7 +163,7 @@ class World:
             self.config.limits.limits(),
             report=self._outbox.add,
             lost=self._lost,
-            away=away,
+            reached_s=reached_s,
         )
 
     # -- the router and the scheduler ---------------------------------------------------------------------

@@ -9,6 +9,7 @@ import secrets
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from math import inf
 
 import pytest
 
@@ -251,7 +252,7 @@ def test_readers_who_are_kept_waiting_are_seen(monkeypatch: pytest.MonkeyPatch) 
 
 def test_sessions_that_do_not_outlive_an_absence_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """A disconnected device takes the cloud for late."""
-    monkeypatch.setattr(Path, "is_parted", property(lambda path: False))
+    monkeypatch.setattr(Path, "reached_s", property(lambda path: -inf, lambda path, at: None), raising=False)
     assert breaks("was not resumed", 2007)
 
 

@@ -105,7 +105,7 @@ class Line:
 
     def __init__(self, assigns: int = 0) -> None:
         self.closed = asyncio.get_running_loop().create_future()
-        self.away, self.assigns = False, assigns
+        self.reached_s, self.assigns = 0.0, assigns
         self.heard_s: float | None = None
         self.found = 0
 
@@ -187,7 +187,7 @@ async def test_the_rest_of_an_answer_is_the_devices_own_where_the_cloud_is_lost(
     async with split_device(line) as backend:
         begun = RoutingRequest(lost=(MIDDLE.key,), sent=3)
         assert (await backend._router.assign(begun)).mode == "split", "another middle"
-        line.away = True
+        line.reached_s = float("inf")
         made = await backend._router.assign(begun)
         assert (made.mode, made.endpoints["device"].device) == ("device", True)
         with pytest.raises(NoEndpoint):

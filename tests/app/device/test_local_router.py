@@ -76,7 +76,7 @@ async def laptop(cloud: Office, own: Engine, **settings: object) -> AsyncIterato
         async def dial(endpoint: EndpointInfo) -> Engine:
             return own if endpoint.device else await uplink.dial(endpoint)
 
-        executor = Executor(router.assign, dial, report=router.learn, away=lambda: uplink.away)
+        executor = Executor(router.assign, dial, report=router.learn, reached_s=lambda: uplink.reached_s)
         yield Laptop(uplink, dialling, router, executor)
 
 
