@@ -15,7 +15,7 @@ from tandem.cluster.devices.record import DeviceRecord
 from tandem.cluster.wire.peers import Peers
 from tandem.deployments.modes.base import Services
 from tandem.deployments.modes.sketch.mode import Sketched
-from tandem.deployments.modes.sketch.settings import SketchSettings
+from tandem.deployments.modes.sketch.settings import SketchOptions, SketchSettings
 from tandem.deployments.request.assignment import EndpointInfo
 from tandem.deployments.request.job import Job, JobStats
 from tandem.deployments.request.timeouts import Limits
@@ -72,11 +72,13 @@ class Laptop(World):
             return await self._peers.engine(endpoint.address, endpoint.engine)
         return await super()._dial(endpoint)
 
-    async def answer(self, **wishes: object) -> JobStats:
+    async def answer(
+        self, mode: str = "sketch", device: str | None = None, min_quality: float = 0.0
+    ) -> JobStats:
         prompt = tuple(TEXT.encode(prompts.answer_prompt(ASKED)))
         job = Job(
             11, prompt, Sampling(max_tokens=300), question=Question(prompt, text=ASKED),
-            **{"mode": "sketch", **wishes},  # type: ignore[arg-type]
+            mode=mode, device=device, options=(SketchOptions(min_quality=min_quality),),
         )  # fmt: skip
         deltas = [delta async for delta in self.executor.run(job)]
         await self.executor.settled()
