@@ -140,7 +140,11 @@ def _during(fault: Fault, answer: Answer) -> bool:
 
 def _overspent(outcome: Outcome, world: FragileWorld) -> list[str]:
     """Return whether the limited endpoint took in more than its budget: over all races, or in one of them although the
-    other endpoint had not failed. A router that dies loses its budget; its successor plans a continued race anew."""
+    other endpoint had not failed. A router that dies loses its budget; its successor plans a continued race anew.
+
+    An answer that ends in another mode has no other endpoint any more: where the limited one is lost, too, its
+    successor takes in the prompt again.
+    """
     by_device = world.config.accounts.exchange_rate == DEAR_JOULE
     broken, spent = [], 0.0
     for answer in outcome.answers:
@@ -149,10 +153,8 @@ def _overspent(outcome: Outcome, world: FragileWorld) -> list[str]:
         used = answer.stats.used
         taken_in = used.device_in if by_device else used.server_in
         spent += min(limit, taken_in)
-        failed = any(
-            device is not by_device and answer.arrival_s <= at_s <= answer.ended_s
-            for device, at_s in world.losses
-        )
+        lost = {device for device, at_s in world.losses if answer.arrival_s <= at_s <= answer.ended_s}
+        failed = (not by_device) in lost or (answer.mode != "race" and by_device in lost)
         if taken_in > limit and not failed:
             broken.append(f"request {answer.number} was to take in {limit:g} tokens, not {taken_in}")
     if spent > world.allowed + ROUNDED:
