@@ -28,7 +28,7 @@ from tandem.deployments.admission.client import Entrance
 from tandem.deployments.admission.controller import Entry, Passage
 from tandem.deployments.config.reconfigure import Live, in_place
 from tandem.deployments.control.access_client import AccessClient
-from tandem.deployments.control.calls import Client
+from tandem.deployments.control.calls import HandleClient
 from tandem.deployments.control.metrics import Observation
 from tandem.deployments.control.router_client import RouterClient
 from tandem.deployments.gateway.deployment import Gateway
@@ -72,7 +72,7 @@ class Ingress:
     ) -> None:
         self._router = RouterClient(router, settings.limits, settings.gate)
         self._access = AccessClient(access, self._router, settings.limits)
-        self._gateway = None if gateway is None else Client(gateway)
+        self._gateway = None if gateway is None else HandleClient(gateway)
         self._settings = settings
         self._started = self._live = IngressLive(
             **{key: getattr(settings, key) for key in IngressLive.model_fields}

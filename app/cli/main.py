@@ -14,7 +14,7 @@ from rich.console import Console
 from tandem.app.cli.keys import keys
 from tandem.app.cli.server.target import Url, failures, server
 from tandem.app.cli.terminal.render import DEVICE_COLUMNS, device_row, show_table
-from tandem.app.client.http import Client, ClientError
+from tandem.app.client.http import ClientError, HttpClient
 from tandem.deployments.modes import MODES
 
 HELP = """Language models served from the edge and the cloud together.
@@ -81,7 +81,7 @@ def chat(
     """
     from tandem.app.cli.terminal.conversation import Conversation
 
-    with failures(), Client(server(url)) as client:
+    with failures(), HttpClient(server(url)) as client:
         request = _request(mode, device, window, max_tokens, temperature, seed)
         request["tandem"] |= {"budget": budget, "exchange_rate": exchange_rate}
         request["model"] = model or client.model()
@@ -99,7 +99,7 @@ def devices(
     url: Url = None, as_json: Annotated[bool, typer.Option("--json", help="As JSON, for programs.")] = False
 ) -> None:
     """List the devices that are registered."""
-    with failures(), Client(server(url)) as client:
+    with failures(), HttpClient(server(url)) as client:
         found = client.get("/v1/devices")["data"]
         console = Console(highlight=False)
         if as_json:
@@ -159,7 +159,7 @@ def account(
     TANDEM_API_KEY."""
     changes = {"budget": budget, "exchange_rate": exchange_rate}
     path = "/v1/account" if device is None else f"/v1/account?{urlencode({'device': device})}"
-    with failures(), Client(server(url)) as client:
+    with failures(), HttpClient(server(url)) as client:
         changed = any(value is not None for value in changes.values())
         found = client.patch(path, changes) if changed else client.get(path)
         if as_json:
@@ -189,7 +189,7 @@ def bench(
     """Load a server with streams, and report TTFT, TPOT and throughput."""
     from tandem.app.cli.bench.bench import run_bench
 
-    with failures(), Client(server(url)) as client:
+    with failures(), HttpClient(server(url)) as client:
         request = _request(mode, device, window, max_tokens, temperature, seed)
         request["model"] = model or client.model()
         run_bench(client.url, request, requests, concurrency, (prompt,) if prompt else None, as_json)

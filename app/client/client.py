@@ -98,7 +98,7 @@ class Client:
     """
 
     def __init__(self, url: str = DEFAULT_URL, key: str | None = None) -> None:
-        self._http = http.Client(url, key)
+        self._http = http.HttpClient(url, key)
         self._model: str | None = None
 
     def ask(self, question: str | Messages, **wishes: Any) -> Answer:

@@ -63,7 +63,7 @@ def authorization(key: str | None = None) -> dict[str, str]:
     return {"Authorization": f"Bearer {key}"} if key else {}
 
 
-class Client:
+class HttpClient:
     """A server at `url`. All methods raise ClientError."""
 
     def __init__(self, url: str, key: str | None = None) -> None:
@@ -120,7 +120,7 @@ class Client:
                 if chunk := event(line):
                     yield chunk
 
-    def __enter__(self) -> Client:
+    def __enter__(self) -> HttpClient:
         return self
 
     def __exit__(self, *_: object) -> None:

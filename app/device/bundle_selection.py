@@ -43,7 +43,7 @@ ECHOES, ECHO_BYTES = 3, 128 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class BundleCandidate:
     """A bundle, and where it lies."""
 
     folder: Path
@@ -67,18 +67,20 @@ class Candidate:
         )
 
 
-def candidates(folder: Path) -> list[Candidate]:
+def candidates(folder: Path) -> list[BundleCandidate]:
     """A bundle, or all that lie in a folder, the fewest layers first. Raises BadBundle."""
     folders = [folder]
     if folder.is_dir() and not (folder / bundle.DESCRIPTION).exists():
         folders = sorted(file.parent for file in folder.glob(f"*/{bundle.DESCRIPTION}")) or [folder]
-    found = [Candidate(each, bundle.read(each)) for each in folders]
+    found = [BundleCandidate(each, bundle.read(each)) for each in folders]
     if len({each.split.checksum for each in found}) > 1:
         raise BadBundle(f"{folder} has bundles of several models")
     return sorted(found, key=lambda each: each.split.first)
 
 
-async def choose(found: Sequence[Candidate], settings: DeviceProgram, uplink: Uplink) -> Candidate:
+async def choose(
+    found: Sequence[BundleCandidate], settings: DeviceProgram, uplink: Uplink
+) -> BundleCandidate:
     """One of these bundles of one model. Raises ValueError where all give away more than the owner accepts, and as
     `Candidate.load`."""
     accepted = settings.most_recovery
@@ -102,7 +104,7 @@ async def choose(found: Sequence[Candidate], settings: DeviceProgram, uplink: Up
     return next(each for each in private if each.split.first == choice.m)
 
 
-async def _served(found: list[Candidate], uplink: Uplink) -> list[Candidate]:
+async def _served(found: list[BundleCandidate], uplink: Uplink) -> list[BundleCandidate]:
     """Return the candidates whose middle the cloud has; all if the cloud does not answer, or has none."""
     try:
         async with asyncio.timeout(WITHIN_S):
@@ -125,7 +127,7 @@ def _work(split: SplitInfo, settings: DeviceProgram) -> Workload:
     )
 
 
-async def _speed(found: Sequence[Candidate], settings: DeviceProgram, uplink: Uplink) -> SplitDevice:
+async def _speed(found: Sequence[BundleCandidate], settings: DeviceProgram, uplink: Uplink) -> SplitDevice:
     """A layer's share is what the largest part takes longer than the smallest."""
     small, large = [await _measured(each, settings) for each in (found[0], found[-1])]
     layers = found[-1].split.first - found[0].split.first
@@ -147,7 +149,7 @@ def _share(large_s: float, small_s: float, more: int, layers: int) -> float:
     return (large_s - small_s) / more if more and large_s > small_s else large_s / layers
 
 
-async def _measured(candidate: Candidate, settings: DeviceProgram) -> EndsSpeed:
+async def _measured(candidate: BundleCandidate, settings: DeviceProgram) -> EndsSpeed:
     outer = await asyncio.to_thread(candidate.load, settings)
     try:
         return await measure_ends(outer)

@@ -26,7 +26,7 @@ from tandem.engine.split.base import OuterEngine
 from tandem.engine.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from tandem.app.device.bundle_selection import Candidate
+    from tandem.app.device.bundle_selection import BundleCandidate
 
 KNOWN_S = 5.0
 """Longest wait for the cloud to register the device before it counts as ready without the cloud."""
@@ -137,7 +137,7 @@ async def _cancel(tasks: list[asyncio.Task[None]]) -> None:
     await asyncio.wait(tasks)
 
 
-def _bundles(settings: DeviceProgram) -> list[Candidate]:
+def _bundles(settings: DeviceProgram) -> list[BundleCandidate]:
     if settings.bundle is None:
         return []
     from tandem.app.device.bundle_selection import (
@@ -148,7 +148,7 @@ def _bundles(settings: DeviceProgram) -> list[Candidate]:
 
 
 async def _outer(
-    bundles: list[Candidate], settings: DeviceProgram, uplink: Uplink
+    bundles: list[BundleCandidate], settings: DeviceProgram, uplink: Uplink
 ) -> tuple[OuterEngine, Tokenizer]:
     """Load the outer part of the chosen bundle, and its tokenizer."""
     from tandem.app.device.bundle_selection import choose

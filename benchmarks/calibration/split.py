@@ -29,7 +29,7 @@ from tandem.deployments.pools.engines import MiddleSettings
 from tandem.engine import family
 from tandem.engine.base import Sampling, Tensor
 from tandem.engine.config import EngineConfig
-from tandem.engine.core.split.outer import OuterEngine
+from tandem.engine.core.split.outer import CoreOuterEngine
 from tandem.engine.torch.split import bundle
 from tandem.engine.torch.split.runner import load_outer
 from tandem.policies.speculation.window import StaticWindow
@@ -70,7 +70,7 @@ class Split(Live):
     """One device and one middle."""
 
     def __init__(
-        self, middle: Connection, ends: OuterEngine, adapter: Adapter, prompts: Sequence[Sequence[int]]
+        self, middle: Connection, ends: CoreOuterEngine, adapter: Adapter, prompts: Sequence[Sequence[int]]
     ) -> None:
         super().__init__("split", middle.engine("engine"), prompts)
         self._middle, self._ends, self._adapter = middle, ends, adapter

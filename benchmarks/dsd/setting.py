@@ -16,7 +16,7 @@ from tandem.policies.speculation.window import WindowPolicy
 from tandem.simulator.config.config import Config, parse
 from tandem.simulator.results.answer import Answer
 from tandem.simulator.runs.run import simulate
-from tandem.simulator.world.devices import Speed
+from tandem.simulator.world.devices import TimedSpeed
 
 DATASETS = ("GSM8K", "HumanEval", "CNN/DM")
 POOLS = ((600, 10), (1000, 10), (600, 30), (1000, 30))  # drafters, RTT in milliseconds
@@ -186,7 +186,7 @@ def under_way(dataset: str, cell: tuple[int, int, str]) -> float:
     return throughput * (ttft_s + (LENGTHS[dataset][1] - 1) * tpot_s)
 
 
-class OnePass(Speed):
+class OnePass(TimedSpeed):
     """Several tokens take as long as one. No device drafts so, hence no setting of the simulator's."""
 
     def decode_s(self, tokens: int, context: int = 0, sequences: int = 1) -> float:
@@ -203,7 +203,7 @@ def measure(
     """
     at_once = config.workload.arrival.users
     assert at_once is not None  # `setting` has seen to that
-    speed = OnePass if reading.one_pass else Speed
+    speed = OnePass if reading.one_pass else TimedSpeed
     answers = simulate(config, window=window, speed=speed).answers[WARM_UP * at_once :]
     # In a closed loop an answer ends whenever a request arrives; with the last one the users begin to stop.
     throughput = (len(answers) - 1) / (answers[-1].arrival_s - answers[0].arrival_s)

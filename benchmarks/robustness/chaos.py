@@ -24,7 +24,7 @@ import msgspec
 
 from tandem.benchmarks import report
 from tandem.benchmarks.paths import ROOT
-from tandem.simulator.chaos import Outcome, play
+from tandem.simulator.chaos import ChaosOutcome, play
 from tandem.simulator.runs.tasks import resumable_map
 
 PACKAGES = ("policies", "engine", "cluster", "deployments", "simulator")
@@ -34,7 +34,7 @@ SHOWN = 20  # failing seeds
 
 
 class Played(msgspec.Struct, frozen=True):
-    """Outcome of a seed; see `simulator.chaos.Outcome`."""
+    """ChaosOutcome of a seed; see `simulator.chaos.ChaosOutcome`."""
 
     seed: int
     broken: list[str]
@@ -45,7 +45,7 @@ class Stuck(KeyboardInterrupt):
     """A seed computes on and on. (What is no KeyboardInterrupt would end a task, not the event loop.)"""
 
 
-def attempt(seed: int) -> Outcome:
+def attempt(seed: int) -> ChaosOutcome:
     """Play a seed; one that never ends has broken a promise, too."""
 
     def give_up(*_: object) -> NoReturn:
@@ -57,7 +57,7 @@ def attempt(seed: int) -> Outcome:
     try:
         return play(seed)
     except Stuck:
-        return Outcome(seed, broken=[f"still computing after {STUCK_S} s"])
+        return ChaosOutcome(seed, broken=[f"still computing after {STUCK_S} s"])
     finally:
         logging.disable(logging.NOTSET)
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
@@ -75,7 +75,7 @@ def code_version(root: Path = ROOT) -> str:
 
 
 def play_all(
-    seeds: Sequence[int], done: Path, attempt: Callable[[int], Outcome] = attempt
+    seeds: Sequence[int], done: Path, attempt: Callable[[int], ChaosOutcome] = attempt
 ) -> Iterator[Played]:
     """Yield the seeds found in the file first, then the others as they are played and added to it.
 

@@ -8,7 +8,7 @@ from contextlib import aclosing
 from functools import partial
 from typing import Any, TypeVar
 
-from tandem.cluster.devices.processor import Job, Processor
+from tandem.cluster.devices.processor import Processor, ProcessorJob
 from tandem.cluster.devices.profile import DeviceSpeed
 from tandem.cluster.devices.record import DeviceRecord
 from tandem.engine.base import (
@@ -175,7 +175,7 @@ class DeviceSession(BaseSession):
         self._inner: Session | None = None
         self.finished = self.prefilled = False
         self.prompt, self._output, self._pending = tuple(prompt), list(log), 0
-        self._prefill: Job | None = None
+        self._prefill: ProcessorJob | None = None
 
     async def admit(self, inner: Session) -> None:
         """The engine has opened its session: the prefill comes next."""
@@ -184,7 +184,7 @@ class DeviceSession(BaseSession):
             await inner.cancel()
             self._check()
         if self._speed.emulated:
-            self._prefill = Job(self._begin_prefill)
+            self._prefill = ProcessorJob(self._begin_prefill)
             self._processor.start(self._prefill)
         else:
             self._count_prefill(len(self.prompt) + len(self._output) - 1)
@@ -290,7 +290,7 @@ class DeviceSession(BaseSession):
     ) -> T:
         """Do `work` when its turn has come; it occupies the processor for at least `seconds` of its result and of as
         many sequences as are decoded."""
-        job = Job(decodes=decodes)
+        job = ProcessorJob(decodes=decodes)
         try:
             self._processor.start(job)
             if job.start_s is None:

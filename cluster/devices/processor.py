@@ -8,7 +8,7 @@ from collections.abc import Callable
 from tandem.cluster.link.timer import Timer, precise_timer
 
 
-class Job:
+class ProcessorJob:
     """on_start: called when the processor begins with it.
     decodes: others that do may run beside it.
     start_s: when the processor began with it; None before.
@@ -35,7 +35,7 @@ class Processor:
     def __init__(self, parallel: bool, batch: int = 1) -> None:
         self._parallel, self._batch = parallel, batch
         self._decoding = False  # so do those that run
-        self._waiting: deque[Job] = deque()
+        self._waiting: deque[ProcessorJob] = deque()
         self._running = 0
         self._since_s = self._busy_s = 0.0
         self._timer: Timer | None = None
@@ -56,19 +56,19 @@ class Processor:
         """Time in which at least one job ran, up to the last one's end."""
         return self._busy_s
 
-    def start(self, job: Job) -> None:
+    def start(self, job: ProcessorJob) -> None:
         """Do a job: now, or when its turn comes."""
         if self._waiting or not self._has_room(job):
             self._waiting.append(job)
         else:
             self._begin(job)
 
-    def _has_room(self, job: Job) -> bool:
+    def _has_room(self, job: ProcessorJob) -> bool:
         if self._parallel or not self._running:
             return True
         return self._decoding and job.decodes and self._running < self._batch
 
-    def finish(self, job: Job) -> None:
+    def finish(self, job: ProcessorJob) -> None:
         """A job is done or given up, begun or not; a second time does nothing."""
         if job.over:
             return
@@ -81,7 +81,7 @@ class Processor:
             if not (following := self._waiting.popleft()).over:
                 self._begin(following)
 
-    def _begin(self, job: Job) -> None:
+    def _begin(self, job: ProcessorJob) -> None:
         job.start_s = self.timer.time()
         if not self._running:
             self._since_s, self._decoding = job.start_s, job.decodes

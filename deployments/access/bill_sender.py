@@ -7,7 +7,7 @@ import logging
 import secrets
 from collections.abc import Awaitable, Callable
 
-from tandem.deployments.access.store import Batch, Charge
+from tandem.deployments.access.store import BillBatch, Charge
 from tandem.deployments.outbox import DELAY_S
 
 logger = logging.getLogger("ray.serve")
@@ -22,7 +22,7 @@ class BillSender:
     send: returns when a batch is on disk, which books it once however often it is sent.
     """
 
-    def __init__(self, send: Callable[[Batch], Awaitable[object]]) -> None:
+    def __init__(self, send: Callable[[BillBatch], Awaitable[object]]) -> None:
         self._send = send
         self._name, self._number = secrets.token_hex(8), 0
         self._waiting: list[Charge] = []
@@ -49,9 +49,9 @@ class BillSender:
         while self._waiting:
             charges, self._waiting = self._waiting, []
             self._number += 1
-            await self._send_until_booked(Batch(self._name, self._number, charges))
+            await self._send_until_booked(BillBatch(self._name, self._number, charges))
 
-    async def _send_until_booked(self, batch: Batch) -> None:
+    async def _send_until_booked(self, batch: BillBatch) -> None:
         while True:
             try:
                 await self._send(batch)

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from tandem.deployments.access.accounts import ANONYMOUS, Accounts, Statement, Terms, device_of
 from tandem.deployments.access.guard_note import GuardNote
 from tandem.deployments.access.keys import Caller, Key, KeyRefused, Keyring, NoSuchKey, Role
-from tandem.deployments.access.store import Batch, Ledger, LedgerError
+from tandem.deployments.access.store import BillBatch, Ledger, LedgerError
 from tandem.deployments.config.settings import LedgerSettings
 
 logger = logging.getLogger("ray.serve")
@@ -44,7 +44,7 @@ class KeyService:
         self._thread = ThreadPoolExecutor(1, "ledger")
         self._ring = Keyring()
         self._settled: dict[str, Terms] = {}  # of accounts without a key, where they were changed
-        self._batches: list[Batch] = []  # that are not written yet
+        self._batches: list[BillBatch] = []  # that are not written yet
         self._last: dict[str, int] = {}  # the latest batch by sender
         self._stale = False  # the ledger knows better than memory
         self._writing: asyncio.Task[None] | None = None
@@ -93,7 +93,7 @@ class KeyService:
         """Return the usage of that account, without opening one."""
         return self._accounts.statement(account)
 
-    def charge(self, batch: Batch) -> None:
+    def charge(self, batch: BillBatch) -> None:
         """Book bills, once however often they are sent; `written` returns when they are on disk."""
         if batch.number > self._last.get(batch.sender, 0):
             self._last[batch.sender] = batch.number

@@ -55,7 +55,7 @@ Charge = tuple[str, str, Bill]
 """Account, device or "", and usage."""
 
 
-class Batch(NamedTuple):
+class BillBatch(NamedTuple):
     """Bills that are booked all or none, and once.
 
     number: grows from batch to batch of the sender.
@@ -154,7 +154,7 @@ class Ledger:
         with self._commit() as file:
             file.execute("INSERT OR REPLACE INTO terms VALUES (?, ?)", row)
 
-    def charge(self, batches: Iterable[Batch]) -> int:
+    def charge(self, batches: Iterable[BillBatch]) -> int:
         """Add those batches that are not there yet, all or none; return how many they are."""
         booked = 0
         with self._commit() as file:

@@ -11,7 +11,7 @@ from tandem.deployments.access.accounts import Accounts, Statement
 from tandem.deployments.access.guard_note import GuardNote
 from tandem.deployments.access.key_service import KeyService
 from tandem.deployments.access.keys import Caller, Key, KeyRefused, Role
-from tandem.deployments.access.store import Batch, LedgerError
+from tandem.deployments.access.store import BillBatch, LedgerError
 from tandem.deployments.config.reconfigure import Live, in_place
 from tandem.deployments.config.settings import AccountSettings, LedgerSettings
 from tandem.deployments.control.calls import refuses
@@ -49,7 +49,7 @@ class Access:
         """Return whether the device of that name has a key."""
         return self._service.has_device(name)
 
-    async def charge(self, batch: Batch) -> None:
+    async def charge(self, batch: BillBatch) -> None:
         """Book bills, once however often they are sent; return when they are on disk. Raises LedgerError."""
         self._service.charge(batch)
         await self._service.written()

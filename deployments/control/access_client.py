@@ -15,13 +15,13 @@ from tandem.deployments.access.caller_cache import Callers
 from tandem.deployments.access.keys import Key, Role
 from tandem.deployments.config.settings import LimitSettings
 from tandem.deployments.control.access import Access
-from tandem.deployments.control.calls import Client
+from tandem.deployments.control.calls import HandleClient
 from tandem.deployments.control.router_client import RouterClient
 from tandem.deployments.learning.report import Report
 from tandem.deployments.request.job import NoSuchDevice
 
 
-class AccessClient(Client):
+class AccessClient(HandleClient):
     """An `app.api.http.backend.AdminBackend`. Unavailable: no answer within a limit of these settings.
 
     callers: who has which key.

@@ -60,7 +60,7 @@ def _returning(
     return returning
 
 
-class Client:
+class HandleClient:
     """Calls the methods of a deployment, each named as an attribute of its class: `Router.assign`."""
 
     def __init__(self, handle: DeploymentHandle) -> None:

@@ -17,7 +17,7 @@ from tandem.deployments.admission.controller import Entry, Gate, Passage
 from tandem.deployments.config.reconfigure import Live, in_place
 from tandem.deployments.config.settings import AccountSettings, GateSettings, RouterSettings
 from tandem.deployments.control.access import Access
-from tandem.deployments.control.calls import Client, refuses
+from tandem.deployments.control.calls import HandleClient, refuses
 from tandem.deployments.control.metrics import Metrics, Observation
 from tandem.deployments.control.scheduler_client import SchedulerClient
 from tandem.deployments.learning.report import Report
@@ -75,7 +75,7 @@ class Router:
             live.router,
             live.accounts,
             of_modes(live),
-            may_dial_in=lambda name: Client(access).ask(ANSWER_S, Access.has_device, name),
+            may_dial_in=lambda name: HandleClient(access).ask(ANSWER_S, Access.has_device, name),
         )
         for part in self._routing.modes.values():
             await part.recall()

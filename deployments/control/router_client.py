@@ -9,7 +9,7 @@ from ray.serve.handle import DeploymentHandle
 
 from tandem.deployments.admission.controller import Entry, Passage
 from tandem.deployments.config.settings import GateSettings, LimitSettings
-from tandem.deployments.control.calls import Client
+from tandem.deployments.control.calls import HandleClient
 from tandem.deployments.control.metrics import Observation
 from tandem.deployments.control.router import Router
 from tandem.deployments.learning.report import Report
@@ -19,7 +19,7 @@ from tandem.deployments.routing.directory import Snapshot
 from tandem.engine.base import SplitInfo
 
 
-class RouterClient(Client):
+class RouterClient(HandleClient):
     """Methods of the router, and what they raise. Unavailable: it did not answer within a limit of these settings."""
 
     def __init__(self, router: DeploymentHandle, limits: LimitSettings, gate: GateSettings) -> None:

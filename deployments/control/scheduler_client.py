@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from ray.serve.handle import DeploymentHandle
 
 from tandem.cluster.devices.record import DeviceRecord
-from tandem.deployments.control.calls import Client
+from tandem.deployments.control.calls import HandleClient
 from tandem.deployments.control.scheduler import Scheduler
 from tandem.deployments.routing.directory import Snapshot
 
@@ -21,7 +21,7 @@ POLL_S = 5.0
 """Longest that the scheduler waits for changes before it answers."""
 
 
-class SchedulerClient(Client):
+class SchedulerClient(HandleClient):
     """Methods of the scheduler. answer_s: how long it may take to answer, seconds, beyond which it is Unavailable."""
 
     def __init__(self, scheduler: DeploymentHandle, answer_s: float) -> None:

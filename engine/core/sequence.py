@@ -16,7 +16,7 @@ from tandem.policies.reader.quality import Reader
 from tandem.policies.scheduling.control import REFERENCE_RATE
 
 
-class Place:
+class SequencePlace:
     """A session's place in the engine's memory.
 
     table: its blocks of KV cache.
@@ -44,7 +44,7 @@ class Place:
         self.computed = min(self.computed, tokens)
 
 
-class Sequence(Place):
+class Sequence(SequencePlace):
     """A prompt and its output.
 
     number: order of opening.

@@ -11,7 +11,7 @@ import torch
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class BatchPiece:
     """One sequence's part of a step: `ids` at positions start .. start + len(ids) − 1, KV blocks `blocks`
     (covering all positions up to the last), and how many of the last positions want logits. A model's middle has
     hidden states [positions, hidden] in place of ids."""
@@ -57,7 +57,7 @@ class Batch:
 
 
 def lay_out(
-    pieces: Sequence[Piece],
+    pieces: Sequence[BatchPiece],
     block_size: int,
     device: torch.device,
     dtype: torch.dtype,
@@ -97,10 +97,12 @@ def lay_out(
     return Batch(inputs, rows[0], rows[1], tuple(groups), wanted)
 
 
-def _grouped(pieces: Sequence[Piece], block_size: int, group_tokens: int | None) -> Iterator[list[Piece]]:
+def _grouped(
+    pieces: Sequence[BatchPiece], block_size: int, group_tokens: int | None
+) -> Iterator[list[BatchPiece]]:
     """Neighbours of one shape class, as many together as may be."""
     for _, alike in groupby(pieces, key=lambda piece: piece.shape_class):
-        members: list[Piece] = []
+        members: list[BatchPiece] = []
         longest = 0
         for piece in alike:
             longest = max(longest, -(-piece.end // block_size) * block_size)
@@ -112,7 +114,7 @@ def _grouped(pieces: Sequence[Piece], block_size: int, group_tokens: int | None)
 
 
 def _group(
-    pieces: Sequence[Piece], first_row: int, block_size: int, device: torch.device, dtype: torch.dtype
+    pieces: Sequence[BatchPiece], first_row: int, block_size: int, device: torch.device, dtype: torch.dtype
 ) -> Group:
     """The group of these pieces, whose rows in the batch begin at `first_row`."""
     counts = [len(p.ids) for p in pieces]

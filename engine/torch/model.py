@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 import torch.nn.functional as F
 
-from tandem.engine.torch.batch import Batch, Piece, lay_out
+from tandem.engine.torch.batch import Batch, BatchPiece, lay_out
 from tandem.engine.torch.weights import Layer, ModelConfig, Weights
 
 # Of keys and values that one attention call on a CPU gathers: they should still be in the core's cache (L2) when they
@@ -53,7 +53,7 @@ class Model:
             token_bytes = 2 * self.config.kv_heads * self.config.head_dim * self.dtype.itemsize
             self._group_tokens = GATHERED_BYTES // token_bytes
 
-    def batch(self, pieces: Sequence[Piece], pool: KVPool) -> Batch:
+    def batch(self, pieces: Sequence[BatchPiece], pool: KVPool) -> Batch:
         """Lay out the pieces; their order is the batch's row order."""
         return lay_out(pieces, pool.block_size, self.device, self.dtype, self._group_tokens)
 

@@ -12,7 +12,7 @@ from tandem.engine.core.host_memory import HostCopies
 from tandem.engine.core.runner import Outcome, Work
 from tandem.engine.core.sequence import Sequence as Session
 from tandem.engine.core.tasks import DraftTask, VerifyTask
-from tandem.engine.torch.batch import Piece
+from tandem.engine.torch.batch import BatchPiece
 from tandem.engine.torch.kv_offload import tensor_copies
 from tandem.engine.torch.model import KVPool, Model
 from tandem.engine.torch.rng import Purpose, uniforms
@@ -36,7 +36,7 @@ class TorchRunner:
         # alike pieces side by side; the logits of drafts drawn by chance come last
         ordered = sorted(work, key=lambda item: (_drafts_by_chance(item[0]), item[1], item[0].computed))
         pieces = [
-            Piece(s.upcoming(grant), s.computed, s.table.blocks, self.logits(s) if s in windows else 0)
+            BatchPiece(s.upcoming(grant), s.computed, s.table.blocks, self.logits(s) if s in windows else 0)
             for s, grant in ordered
         ]
         with torch.inference_mode():
@@ -49,7 +49,7 @@ class TorchRunner:
         """Positions of a complete window whose logits are needed."""
         return s.window
 
-    def forward(self, work: Work, pieces: Sequence[Piece]) -> torch.Tensor:
+    def forward(self, work: Work, pieces: Sequence[BatchPiece]) -> torch.Tensor:
         """The logits that the pieces of `work` want."""
         return self.model.forward(self.model.batch(pieces, self.kv), self.kv)
 

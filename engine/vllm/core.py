@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from vllm.v1.engine.output_processor import RequestOutputCollector
 
 
-class Core(Protocol):
+class VllmCore(Protocol):
     """vLLM's scheduler and model, wherever they run. Calls return when the message is on its way."""
 
     @property

@@ -18,8 +18,8 @@ from tandem.engine.tokenizer import Tokenizer
 from tandem.engine.validation import check_request
 from tandem.engine.vllm import require, set_environment
 from tandem.engine.vllm.config import VllmConfig, arguments
-from tandem.engine.vllm.core import AsyncCore, Core
-from tandem.engine.vllm.session import Request, VllmSession, sampling_params
+from tandem.engine.vllm.core import AsyncCore, VllmCore
+from tandem.engine.vllm.session import VllmRequest, VllmSession, sampling_params
 from tandem.engine.vllm.views import Ask, Label
 
 
@@ -80,7 +80,7 @@ class VllmEngine:
     """
 
     def __init__(
-        self, core: Core, info: EngineInfo, config: VllmConfig, tokenizer: Spelling | None = None
+        self, core: VllmCore, info: EngineInfo, config: VllmConfig, tokenizer: Spelling | None = None
     ) -> None:
         """tokenizer: to recognise stop strings; without one they are refused."""
         from vllm.exceptions import VLLMClientError
@@ -123,7 +123,7 @@ class VllmEngine:
         """Open ones."""
         return len(self._sessions)
 
-    async def start(self, log: Log, forced: Sequence[int] = ()) -> Request:
+    async def start(self, log: Log, forced: Sequence[int] = ()) -> VllmRequest:
         """Have vLLM go on after a session's log and `forced` tokens, which it scores. Raises EngineStopped."""
         label = Label(log.number, log.sampling.reader_rate, log.output_len, log.sampling.waited_s)
         params = sampling_params(log, label, bool(forced))
@@ -138,16 +138,16 @@ class VllmEngine:
             raise EngineStopped(f"vLLM has stopped: {error}") from None
         except self.refused as error:
             raise InvalidRequest(f"vLLM does not take this: {error}") from None
-        return Request(outputs, tokens.copy(), log.sampling.logprobs, len(forced))
+        return VllmRequest(outputs, tokens.copy(), log.sampling.logprobs, len(forced))
 
-    def ask(self, request: Request, drafts: Sequence[int] = ()) -> None:
+    def ask(self, request: VllmRequest, drafts: Sequence[int] = ()) -> None:
         """Let a request continue to its `until`, with drafts after its tokens. Calls of one turn of the event loop go
         in one message."""
         if not self._asks:
             asyncio.get_running_loop().call_soon(self._send_asks)
         self._asks.append((request.id, request.until, request.received, drafts))
 
-    def abort(self, request: Request) -> None:
+    def abort(self, request: VllmRequest) -> None:
         """A request is not needed any more."""
         if not self._closed:
             self._send(self._core.abort(request.id))

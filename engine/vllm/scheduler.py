@@ -23,7 +23,7 @@ from vllm.v1.request import Request, RequestStatus
 
 from tandem.engine.base import EngineStats
 from tandem.engine.config import SchedulingChoice
-from tandem.engine.vllm.views import REPLAYED, Ask, Label, MemoryView, RequestView
+from tandem.engine.vllm.views import REPLAYED, Ask, Label, RequestView, VllmMemory
 from tandem.policies.estimators.step_time import StepTimeModel
 from tandem.policies.scheduling.control import SchedulingControl
 from tandem.policies.scheduling.outstanding import outstanding
@@ -52,7 +52,7 @@ class TandemScheduler(Scheduler):
         self._given = set[str]()  # requests whose drafts in the present step are a client's
         self._began_s = 0.0
         self._ended_s: float | None = None  # when the last step did, where nothing came between
-        self._memory = MemoryView(self.kv_cache_manager, self.block_size, self.max_num_running_reqs)
+        self._memory = VllmMemory(self.kv_cache_manager, self.block_size, self.max_num_running_reqs)
         self._control: SchedulingControl | None = None
         if given.get("scheduling") is not None:
             policy = SchedulingChoice.model_validate(given["scheduling"]).create()

@@ -42,7 +42,7 @@ STRIDE = 0x9E3779B97F4A7C15
 """Between the seeds of a session's requests: vLLM's randomness knows no position, and none shall repeat another's."""
 
 
-class Request:
+class VllmRequest:
     """vLLM's request of a session.
 
     outputs: as they come.
@@ -86,7 +86,7 @@ class Request:
         return self.scores[start : start + count] if self._logprobs >= 0 else None
 
 
-class Host(Protocol):
+class VllmHost(Protocol):
     """The engine, as its sessions need it.
 
     counters: of all sessions.
@@ -97,15 +97,15 @@ class Host(Protocol):
     counters: EngineStats
     died: type[Exception]
 
-    async def start(self, log: Log, forced: Sequence[int] = ()) -> Request:
+    async def start(self, log: Log, forced: Sequence[int] = ()) -> VllmRequest:
         """Have vLLM go on after a session's log and `forced` tokens, which it scores. Raises EngineStopped."""
         ...
 
-    def ask(self, request: Request, drafts: Sequence[int] = ()) -> None:
+    def ask(self, request: VllmRequest, drafts: Sequence[int] = ()) -> None:
         """Let a request continue to its `until`, with drafts after its tokens."""
         ...
 
-    def abort(self, request: Request) -> None:
+    def abort(self, request: VllmRequest) -> None:
         """A request is not needed any more."""
         ...
 
@@ -117,11 +117,11 @@ class Host(Protocol):
 class VllmSession(BaseSession):
     """log: prompt and output as the client knows them."""
 
-    def __init__(self, engine: Host, log: Log) -> None:
+    def __init__(self, engine: VllmHost, log: Log) -> None:
         super().__init__(engine.info)
         self.log = log
         self._engine = engine
-        self._request: Request | None = None
+        self._request: VllmRequest | None = None
 
     async def start(self, forced: Sequence[int] = ()) -> None:
         """Have vLLM begin with what there is, and `forced` tokens after it, up to its first own token."""
@@ -216,7 +216,7 @@ class VllmSession(BaseSession):
             self._engine.ask(request, drafts)
         return await self._next(request)
 
-    async def _next(self, request: Request) -> list[int]:
+    async def _next(self, request: VllmRequest) -> list[int]:
         """Return the tokens ahead once there are new ones."""
         try:
             output = request.outputs.get_nowait() or await request.outputs.get()

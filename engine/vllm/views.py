@@ -45,7 +45,7 @@ class RequestView:
     parked_s: since when it has been.
     """
 
-    def __init__(self, request: Request, label: Label, memory: MemoryView, now_s: float) -> None:
+    def __init__(self, request: Request, label: Label, memory: VllmMemory, now_s: float) -> None:
         self.request, self._before, self._memory = request, label.before, memory
         self._replayed = request.num_output_tokens  # vLLM counts the others as its prompt
         self.number = self.rank = label.number
@@ -95,7 +95,7 @@ class RequestView:
         return min(request.num_tokens + more, request.num_prompt_tokens + request.max_tokens)
 
 
-class MemoryView:
+class VllmMemory:
     """vLLM's KV cache. What a session loses it computes again, but for what the prefix cache still has."""
 
     copy_s = float("inf")

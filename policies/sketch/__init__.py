@@ -5,8 +5,8 @@ parallel. `sketching` decides whether and how long, a `job_queue` which job is n
 device's models, `merge` and `reading_order` how its sentences share the device, `best` which expansion the user gets.
 """
 
-from tandem.policies.sketch.confidence import Candidate, Weights, best, confidence
-from tandem.policies.sketch.dispatch import Job, JobQueue, job_queue
+from tandem.policies.sketch.confidence import Candidate, ConfidenceWeights, best, confidence
+from tandem.policies.sketch.dispatch import JobQueue, SketchJob, job_queue
 from tandem.policies.sketch.merging import Groups, merge, merge_for_reader
 from tandem.policies.sketch.objectives import Metric, Objective, Outlook, preferred, ranked
 from tandem.policies.sketch.order import Schedule, list_schedule, reading_order
@@ -26,8 +26,8 @@ from tandem.policies.sketch.suitability import sketchable
 __all__ = [
     "Candidate",
     "Coming",
+    "ConfidenceWeights",
     "Groups",
-    "Job",
     "JobQueue",
     "Metric",
     "ModelSelection",
@@ -36,10 +36,10 @@ __all__ = [
     "Reason",
     "Schedule",
     "SketchDecision",
+    "SketchJob",
     "SketchPolicy",
     "SketchState",
     "SmallModel",
-    "Weights",
     "best",
     "confidence",
     "job_queue",

@@ -15,7 +15,7 @@ from tandem.policies.sketch.rouge import rouge1
 
 
 @dataclass(frozen=True, slots=True)
-class Weights:
+class ConfidenceWeights:
     """Weights of the parts of a confidence, which sum to 1. The paper does not give them.
 
     probability: α1.
@@ -34,13 +34,13 @@ class Weights:
         """1 − α1 − α2, the weight of ROUGE-1."""
         return 1 - (self.probability + self.length)
 
-    def without_probability(self) -> Weights:
+    def without_probability(self) -> ConfidenceWeights:
         """Return the other two weights, scaled to sum to 1."""
         rest = 1 - self.probability
-        return Weights(0.0, self.length / rest if rest else 0.5)
+        return ConfidenceWeights(0.0, self.length / rest if rest else 0.5)
 
 
-WEIGHTS = Weights()
+WEIGHTS = ConfidenceWeights()
 
 
 class Candidate(NamedTuple):
@@ -56,7 +56,9 @@ class Candidate(NamedTuple):
     log_probability: float
 
 
-def confidence(candidate: Candidate, sketch: str, expected: int, weights: Weights = WEIGHTS) -> float:
+def confidence(
+    candidate: Candidate, sketch: str, expected: int, weights: ConfidenceWeights = WEIGHTS
+) -> float:
     """Return PICE's equation (3), in [0, 1]: α1 · 2^{(1/N) Σ log2 p(w_i)} + α2 · Norm(|y|) + (1 − α1 − α2) ·
     ROUGE-1(r, y).
 
@@ -75,6 +77,8 @@ def confidence(candidate: Candidate, sketch: str, expected: int, weights: Weight
     return min(1.0, weighed)  # at most 1 but for rounding
 
 
-def best(candidates: Sequence[Candidate], sketch: str, expected: int, weights: Weights = WEIGHTS) -> int:
+def best(
+    candidates: Sequence[Candidate], sketch: str, expected: int, weights: ConfidenceWeights = WEIGHTS
+) -> int:
     """Return the index of the candidate with the highest confidence, the first among equals; needs at least one."""
     return max(range(len(candidates)), key=lambda i: confidence(candidates[i], sketch, expected, weights))

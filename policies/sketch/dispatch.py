@@ -21,7 +21,7 @@ CAPACITY = 4
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Job:
+class SketchJob:
     """A sketch to be expanded.
 
     key: the caller's own.
@@ -36,7 +36,7 @@ class Job:
     dry_at_s: float = inf
 
 
-def anything(job: Job) -> bool:
+def anything(job: SketchJob) -> bool:
     return True
 
 
@@ -48,16 +48,16 @@ class JobQueue(Protocol):
         """Jobs that may wait; if that many will wait, the LLM is to answer in full."""
         ...
 
-    def add(self, job: Job) -> None:
+    def add(self, job: SketchJob) -> None:
         """Add a job, in order of time, even beyond the capacity: a written sketch is not thrown away."""
         ...
 
-    def take(self, batch: int, now_s: float, fits: Callable[[Job], bool] = anything) -> list[Job]:
+    def take(self, batch: int, now_s: float, fits: Callable[[SketchJob], bool] = anything) -> list[SketchJob]:
         """Remove and return jobs for an idle device, at most `batch` of those that fit it, at least one if any does.
         Linear in the number of waiting jobs."""
         ...
 
-    def remove(self, job: Job) -> bool:
+    def remove(self, job: SketchJob) -> bool:
         """Remove a job; False if it does not wait."""
         ...
 
@@ -79,22 +79,22 @@ class FirstInFirstOut:
     def __init__(self, capacity: int = CAPACITY) -> None:
         _check_capacity(capacity)
         self._capacity = capacity
-        self._jobs: dict[Job, None] = {}
+        self._jobs: dict[SketchJob, None] = {}
 
     @property
     def capacity(self) -> int:
         return self._capacity
 
-    def add(self, job: Job) -> None:
+    def add(self, job: SketchJob) -> None:
         self._jobs[job] = None
 
-    def take(self, batch: int, now_s: float, fits: Callable[[Job], bool] = anything) -> list[Job]:
+    def take(self, batch: int, now_s: float, fits: Callable[[SketchJob], bool] = anything) -> list[SketchJob]:
         taken = [job for job in self._jobs if fits(job)][:batch]
         for job in taken:
             del self._jobs[job]
         return taken
 
-    def remove(self, job: Job) -> bool:
+    def remove(self, job: SketchJob) -> bool:
         waited = job in self._jobs
         self._jobs.pop(job, None)
         return waited
@@ -118,17 +118,17 @@ class MultiList:
         if not patience_s >= 0:
             raise ValueError(f"patience_s must not be below 0, not {patience_s}")
         self._capacity, self._patience_s = capacity, patience_s
-        self._jobs: dict[Job, None] = {}  # oldest first
+        self._jobs: dict[SketchJob, None] = {}  # oldest first
 
     @property
     def capacity(self) -> int:
         return self._capacity
 
-    def add(self, job: Job) -> None:
+    def add(self, job: SketchJob) -> None:
         self._jobs[job] = None
 
-    def take(self, batch: int, now_s: float, fits: Callable[[Job], bool] = anything) -> list[Job]:
-        lists: dict[int, list[Job]] = defaultdict(list)  # in order of their first jobs
+    def take(self, batch: int, now_s: float, fits: Callable[[SketchJob], bool] = anything) -> list[SketchJob]:
+        lists: dict[int, list[SketchJob]] = defaultdict(list)  # in order of their first jobs
         for job in self._jobs:
             if fits(job):
                 lists[job.tokens.bit_length()].append(job)
@@ -145,7 +145,7 @@ class MultiList:
             del self._jobs[job]
         return taken
 
-    def remove(self, job: Job) -> bool:
+    def remove(self, job: SketchJob) -> bool:
         return self._jobs.pop(job, job) is None
 
     def __len__(self) -> int:

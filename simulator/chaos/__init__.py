@@ -16,26 +16,26 @@ from __future__ import annotations
 
 import asyncio
 
-from tandem.simulator.chaos.promises import Outcome, check
+from tandem.simulator.chaos.promises import ChaosOutcome, check
 from tandem.simulator.chaos.saboteur import FragileWorld, Saboteur
 from tandem.simulator.chaos.scenario import Fault, scenario
 from tandem.simulator.clock import Deadlock
 from tandem.simulator.runs.run import Clients
 from tandem.simulator.world.network import SILENCE_S
 
-__all__ = ["Fault", "Outcome", "play", "scenario"]
+__all__ = ["ChaosOutcome", "Fault", "play", "scenario"]
 
 
 MOST_EVENTS = 1_000_000
 """Most events of a seed; few have as many as 20,000."""
 
 
-def play(seed: int) -> Outcome:
+def play(seed: int) -> ChaosOutcome:
     """Run a seed and check all promises."""
     config, requests, faults = scenario(seed)
     world = FragileWorld(config)
     clients, saboteur = Clients(world, lambda _: None), Saboteur(world)
-    outcome = Outcome(seed, answers=clients.answers)
+    outcome = ChaosOutcome(seed, answers=clients.answers)
 
     async def main() -> None:
         for fault in faults:

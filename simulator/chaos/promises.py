@@ -19,7 +19,7 @@ ROUNDED = 1e-6
 
 
 @dataclass(slots=True)
-class Outcome:
+class ChaosOutcome:
     """Outcome of a seed.
 
     broken: broken promises, in words.
@@ -46,7 +46,7 @@ def promised_s(limits: Limits, wait_s: float) -> float:
     return max(timeouts.step_s, first_s) + wait_s + first_s
 
 
-def check(outcome: Outcome, world: FragileWorld) -> None:
+def check(outcome: ChaosOutcome, world: FragileWorld) -> None:
     """Add the broken promises to the outcome."""
     broken = outcome.broken
     limit_s = promised_s(world.config.limits.limits(), world.config.router.wait_s)
@@ -86,7 +86,7 @@ def check(outcome: Outcome, world: FragileWorld) -> None:
     broken += _overspent(outcome, world) + _not_resumed(outcome)
 
 
-def _reader_is_cut_off(answer: Answer, outcome: Outcome, world: World) -> bool:
+def _reader_is_cut_off(answer: Answer, outcome: ChaosOutcome, world: World) -> bool:
     """Return whether an answer broke off because its reader's device or link was down. (An answer that a device gives
     to its own reader, once begun, waits for the link before it goes on elsewhere.)"""
     hit = {
@@ -115,7 +115,7 @@ def _tasks(loop: Any) -> list[str]:
     )
 
 
-def _not_resumed(outcome: Outcome) -> list[str]:
+def _not_resumed(outcome: ChaosOutcome) -> list[str]:
     """Return answers whose device left and came back in time, but which broke off or began another session though
     nothing else went wrong meanwhile."""
     broken = []
@@ -138,7 +138,7 @@ def _during(fault: Fault, answer: Answer) -> bool:
     return answer.arrival_s <= fault.at_s + fault.seconds and fault.at_s <= answer.ended_s
 
 
-def _overspent(outcome: Outcome, world: FragileWorld) -> list[str]:
+def _overspent(outcome: ChaosOutcome, world: FragileWorld) -> list[str]:
     """Return whether the limited endpoint took in more than its budget: over all races, or in one of them although the
     other endpoint had not failed. A router that dies loses its budget; its successor plans a continued race anew.
 

@@ -11,7 +11,7 @@ from tandem.engine.config import EngineConfig
 from tandem.engine.core.runner import Outcome, Work
 from tandem.engine.core.sequence import Sequence as CoreSequence
 from tandem.engine.core.split.middle import MiddleEngine
-from tandem.engine.core.split.outer import OuterCore, OuterEngine, OuterSequence, OuterSession
+from tandem.engine.core.split.outer import CoreOuterEngine, CoreOuterSession, OuterCore, OuterSequence
 from tandem.engine.core.step import Core
 from tandem.engine.core.tasks import RoundTask
 from tandem.engine.split.base import Judgement
@@ -108,7 +108,7 @@ def _drafting(s: CoreSequence) -> bool:
     return isinstance(s.task, RoundTask) and not s.task.closing
 
 
-class TimedOuterEngine(OuterEngine):
+class TimedOuterEngine(CoreOuterEngine):
     """Outer engine in which judging takes its time; the live one judges between two steps."""
 
     def __init__(
@@ -140,7 +140,7 @@ def _set(done: asyncio.Future[None]) -> None:
         done.set_result(None)
 
 
-class TimedOuterSession(OuterSession):
+class TimedOuterSession(CoreOuterSession):
     _engine: TimedOuterEngine
 
     async def judge(self, deep: Tensor) -> Judgement:

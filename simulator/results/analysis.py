@@ -16,7 +16,7 @@ from tandem.deployments.request.job import figures_by_mode
 from tandem.policies.reader.quality import ReaderStream, assess, effective_tokens, stall_s
 from tandem.simulator.config.config import Config
 from tandem.simulator.results.answer import Answer
-from tandem.simulator.world.world import Load
+from tandem.simulator.world.world import ReplicaLoad
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -56,7 +56,7 @@ class Result:
     config: Config
     answers: Sequence[Answer]
     servers: Sequence[Service]
-    loads: Mapping[str, Sequence[Load]]
+    loads: Mapping[str, Sequence[ReplicaLoad]]
     budgets: Mapping[str, tuple[float, float]]
     events: int
     link_waits_s: float

@@ -19,7 +19,7 @@ from tandem.simulator.config.servers import TargetGroup
 from tandem.simulator.results.analysis import Result, Service
 from tandem.simulator.results.answer import Answer
 from tandem.simulator.workload import Request, build
-from tandem.simulator.world.devices import MakeSpeed, SimulatedDevice, Speed
+from tandem.simulator.world.devices import MakeSpeed, SimulatedDevice, TimedSpeed
 from tandem.simulator.world.network import frame_bytes
 from tandem.simulator.world.server import Server
 from tandem.simulator.world.world import MakeService, World, as_it_is
@@ -34,7 +34,7 @@ def simulate(
     progress: Progress | None = None,
     requests: Sequence[Request] | None = None,
     window: Callable[[], WindowPolicy] | None = None,
-    speed: MakeSpeed = Speed,
+    speed: MakeSpeed = TimedSpeed,
     service: MakeService = as_it_is,
 ) -> Result:
     """Run the configuration to its end.

@@ -30,7 +30,7 @@ CONTEXT = 64
 """Tokens of context at which devices' speeds are reported."""
 
 
-class Speed:
+class TimedSpeed:
     """A device's speed from a step timer (`cluster.devices.profile.DeviceSpeed`)."""
 
     emulated = True
@@ -56,7 +56,7 @@ class Speed:
         return tokens * step_s
 
 
-MakeSpeed = Callable[[str, StepTimer, int, float, int], Speed]
+MakeSpeed = Callable[[str, StepTimer, int, float, int], TimedSpeed]
 """Makes the speed of a group of devices from its name, timer, most sessions of each, watts, and sequences decoded at
 once."""
 
@@ -89,7 +89,7 @@ class Devices(Sequence[SimulatedDevice]):
         script: Script,
         config: Config,
         groups: Sequence[DeviceGroup],
-        speed: MakeSpeed = Speed,
+        speed: MakeSpeed = TimedSpeed,
     ) -> None:
         self._loop, self._seed, self._groups = loop, config.seed, groups
         self._script, self._config = script, config
@@ -116,7 +116,7 @@ class Devices(Sequence[SimulatedDevice]):
             for models, group in zip(self._models, groups, strict=True)
         ]
 
-    def _model(self, speed: Speed, model: DeviceModel) -> ScriptedModel:
+    def _model(self, speed: TimedSpeed, model: DeviceModel) -> ScriptedModel:
         speed.load_s = model.loading_s
         info = EngineInfo(speed.name, VOCABULARY, VOCAB_SIZE, 2**31, EOS)
         return ScriptedModel(ScriptedEngine(self._script, info), speed)
@@ -244,7 +244,7 @@ class ScriptedModel:
     """A model that devices hold (`cluster.devices.multi_model.Loadable`)."""
 
     engine: ScriptedEngine
-    speed: Speed
+    speed: TimedSpeed
 
     @property
     def info(self) -> EngineInfo:

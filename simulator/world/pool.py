@@ -12,7 +12,7 @@ from tandem.simulator.config.servers import TargetGroup
 from tandem.simulator.world.server import Server
 
 
-class Cloud(Protocol):
+class SimulatedCloud(Protocol):
     """Source of servers. servers: all of them, ended ones included."""
 
     loop: VirtualLoop
@@ -37,14 +37,14 @@ class Cloud(Protocol):
         ...
 
 
-class Pool:
+class ServerPool:
     """One group. Every second, while there is anything to decide, it adjusts the number of servers to the
     autoscaler's.
 
     target: that number, starting ones included.
     """
 
-    def __init__(self, cloud: Cloud, g: int, group: TargetGroup, places: int) -> None:
+    def __init__(self, cloud: SimulatedCloud, g: int, group: TargetGroup, places: int) -> None:
         """g: the group's number; places: most sessions in a step."""
         assert group.autoscaling is not None
         self._cloud, self._g, self._group, self._places = cloud, g, group, places

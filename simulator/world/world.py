@@ -43,9 +43,9 @@ from tandem.simulator.engines.script import Script
 from tandem.simulator.engines.sketch import ScriptedFormat
 from tandem.simulator.engines.split import timed_middle
 from tandem.simulator.hardware import StepTimer
-from tandem.simulator.world.devices import Devices, MakeSpeed, SimulatedDevice, Speed
+from tandem.simulator.world.devices import Devices, MakeSpeed, SimulatedDevice, TimedSpeed
 from tandem.simulator.world.network import LinkedEngine, Path
-from tandem.simulator.world.pool import Pool
+from tandem.simulator.world.pool import ServerPool
 from tandem.simulator.world.server import Server
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def as_it_is(engine: Engine) -> Engine:
     return engine
 
 
-class Load(NamedTuple):
+class ReplicaLoad(NamedTuple):
     """Number of open sessions of a pool at a moment."""
 
     time_s: float
@@ -86,7 +86,7 @@ class World:
         self,
         config: Config,
         windows: Callable[[], WindowPolicy] | None = None,
-        speed: MakeSpeed = Speed,
+        speed: MakeSpeed = TimedSpeed,
         service: MakeService = as_it_is,
     ) -> None:
         """windows: makes a window policy per draft–target pair, in place of the configured one.
@@ -110,7 +110,7 @@ class World:
         if config.split_info is not None:
             self.context = min(self.context, section(config, SplitConfig).engine.kv_tokens)
         self.served: dict[int, int] = {}
-        self.loads: dict[str, list[Load]] = {VERIFIER: [], MIDDLE: [], DRAFTER: [], DEVICE: []}
+        self.loads: dict[str, list[ReplicaLoad]] = {VERIFIER: [], MIDDLE: [], DRAFTER: [], DEVICE: []}
         if windows is not None:
             config = config.model_copy(update={"window": Given(windows)})
         self._modes = settings_of_modes(config, self.devices.models)
@@ -124,7 +124,7 @@ class World:
         self._reader_at_device = config.reader_at_device
         self._cloud = self._executor(self._dial_from_cloud)
         self.pools = [
-            Pool(self, g, group, self.engines[g].batch_limit)
+            ServerPool(self, g, group, self.engines[g].batch_limit)
             for g, group in enumerate(self.targets)
             if group.autoscaling is not None
         ]
@@ -248,7 +248,7 @@ class World:
         for pool, members in pools.items():
             if members:
                 sessions = sum(member.open_sessions for member in members)
-                self.loads[pool].append(Load(now_s, sessions))
+                self.loads[pool].append(ReplicaLoad(now_s, sessions))
                 busy = busy or sessions > 0
         return busy
 

@@ -28,7 +28,7 @@ from tandem.policies.routing.collaboration import ANY_DEVICE, CollaborationState
 from tandem.policies.routing.replica import routing
 from tandem.policies.scheduling import EngineLoad, scheduling
 from tandem.policies.scheduling.batching import Demand, batching
-from tandem.policies.sketch import Job, SketchDecision, SketchState, job_queue, sketching
+from tandem.policies.sketch import SketchDecision, SketchJob, SketchState, job_queue, sketching
 from tandem.policies.speculation.window import Remembering, WindowState, window
 from tandem.policies.split import Line
 from tandem.policies.split.chunking import ChunkState, chunking
@@ -133,7 +133,7 @@ def _sketch_is_valid(state: SketchState, choice: SketchDecision) -> None:
         assert choice.model in {model.name for model in state.models}
 
 
-def _call_is_valid(call: Call, answer: bool | list[Job] | None) -> None:
+def _call_is_valid(call: Call, answer: bool | list[SketchJob] | None) -> None:
     if isinstance(answer, list):
         assert call.method == "take"
         assert len(set(answer)) == len(answer) <= call.arguments[0]

@@ -20,7 +20,7 @@ from tandem.deployments.request.timeouts import Limits, Timeouts
 from tandem.engine.core.kvcache import BlockPool
 from tandem.policies.race.budget import Booking, Budget
 from tandem.policies.race.race import Race
-from tandem.simulator.chaos import Fault, Outcome, play, promises
+from tandem.simulator.chaos import ChaosOutcome, Fault, play, promises
 from tandem.simulator.chaos.promises import promised_s
 from tandem.simulator.chaos.saboteur import FragileWorld, Saboteur
 from tandem.simulator.results.answer import Answer
@@ -51,16 +51,16 @@ def quiet() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def outcomes() -> list[Outcome]:
+def outcomes() -> list[ChaosOutcome]:
     return [play(seed) for seed in SEEDS]
 
 
-def check_promises(outcomes: Iterable[Outcome]) -> None:
+def check_promises(outcomes: Iterable[ChaosOutcome]) -> None:
     assert not {outcome.seed: outcome.broken for outcome in outcomes if outcome.broken}
 
 
 @in_one_process
-def test_promises_hold(outcomes: list[Outcome]) -> None:
+def test_promises_hold(outcomes: list[ChaosOutcome]) -> None:
     check_promises(outcomes)
 
 
@@ -79,18 +79,18 @@ def test_promises_hold_with_new_seeds(part: int) -> None:
 
 
 @in_one_process
-def test_every_kind_of_fault_happens(outcomes: list[Outcome]) -> None:
+def test_every_kind_of_fault_happens(outcomes: list[ChaosOutcome]) -> None:
     happened = Counter(fault.kind for outcome in outcomes for fault in outcome.faults)
     assert set(happened) == KINDS
 
 
 @in_one_process
-def test_few_requests_are_refused(outcomes: list[Outcome]) -> None:
+def test_few_requests_are_refused(outcomes: list[ChaosOutcome]) -> None:
     assert sum(o.refused for o in outcomes) < 0.1 * sum(len(o.answers) for o in outcomes)
 
 
 @in_one_process
-def test_endpoints_are_full_at_times(outcomes: list[Outcome]) -> None:
+def test_endpoints_are_full_at_times(outcomes: list[ChaosOutcome]) -> None:
     assert any(answer.failure == "overloaded" for outcome in outcomes for answer in outcome.answers)
 
 
@@ -113,7 +113,7 @@ def test_a_fault_without_effect_has_not_happened() -> None:
     assert [fault.kind for fault in saboteur.done] == ["router", "cut", "silence"]
 
 
-def away(seconds: float, at_s: float = 1.0) -> tuple[Answer, Outcome, FragileWorld]:
+def away(seconds: float, at_s: float = 1.0) -> tuple[Answer, ChaosOutcome, FragileWorld]:
     """An answer in mode split, whose device is away for so long in the middle of it."""
     world = FragileWorld(config(**split(), history=True))
     clients, saboteur = Clients(world, lambda _: None), Saboteur(world)
@@ -126,7 +126,7 @@ def away(seconds: float, at_s: float = 1.0) -> tuple[Answer, Outcome, FragileWor
 
     world.loop.run(main())
     (answer,) = clients.answers
-    outcome = Outcome(0, faults=saboteur.done, answers=clients.answers)
+    outcome = ChaosOutcome(0, faults=saboteur.done, answers=clients.answers)
     promises.check(outcome, world)
     return answer, outcome, world
 

@@ -21,9 +21,9 @@ from rich.table import Table
 from tandem.engine.base import Sampling, Tensor
 from tandem.engine.config import EngineConfig
 from tandem.engine.core.split.middle import MiddleEngine
-from tandem.engine.core.split.outer import OuterEngine
+from tandem.engine.core.split.outer import CoreOuterEngine
 from tandem.engine.torch import weights
-from tandem.engine.torch.batch import Piece
+from tandem.engine.torch.batch import BatchPiece
 from tandem.engine.torch.model import KVPool
 from tandem.engine.torch.split import bundle
 from tandem.engine.torch.split.runner import Outer, load_middle, load_outer
@@ -96,7 +96,7 @@ class Parts:
     sent: what becomes of hidden states on their way to the middle.
     """
 
-    outer: OuterEngine
+    outer: CoreOuterEngine
     middle: MiddleEngine
     longest: int
     sent: Callable[[Tensor], Tensor] = lambda hidden: hidden
@@ -150,7 +150,7 @@ class Drafter:
         outer, ids = self._outer, [*prompt, *output[:-1]]
         blocks = range(-(-len(ids) // BLOCK))
         pool = KVPool(outer.config, len(blocks), BLOCK, outer.device, outer.dtype)
-        piece = Piece(ids, 0, blocks, len(output))
+        piece = BatchPiece(ids, 0, blocks, len(output))
         logits, _ = outer.shallow(outer.batch([piece], pool), pool)
         best = logits.softmax(-1).max(-1)
         return best.indices.tolist(), best.values.tolist()

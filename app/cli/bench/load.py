@@ -23,7 +23,7 @@ PROMPTS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Timing:
+class RequestTiming:
     """One answer. Seconds since the request was sent; tokens as the server counts them."""
 
     ttft_s: float
@@ -45,7 +45,7 @@ class LoadResult:
     wall_s: seconds in all.
     """
 
-    timings: list[Timing] = field(default_factory=list)
+    timings: list[RequestTiming] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
     wall_s: float = 0.0
 
@@ -89,7 +89,7 @@ async def generate_load(
     return result
 
 
-async def _time(http: httpx.AsyncClient, request: dict[str, Any]) -> Timing:
+async def _time(http: httpx.AsyncClient, request: dict[str, Any]) -> RequestTiming:
     body = {**request, "stream": True, "stream_options": {"include_usage": True}}
     began = time.perf_counter()
     first_s = last_s = 0.0
@@ -108,7 +108,7 @@ async def _time(http: httpx.AsyncClient, request: dict[str, Any]) -> Timing:
                 tokens = usage["completion_tokens"]
     if not tokens:
         raise ClientError("the answer broke off")
-    return Timing(first_s, last_s, tokens)
+    return RequestTiming(first_s, last_s, tokens)
 
 
 def percentiles(values: Sequence[float]) -> tuple[float, float, float]:

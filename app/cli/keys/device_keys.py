@@ -16,7 +16,7 @@ from tandem.app.cli.keys.secret import STDOUT, place_for
 from tandem.app.cli.keys.terms import takes_terms, told
 from tandem.app.cli.server.target import AsJson, Url, failures, server
 from tandem.app.cli.terminal.render import show_table
-from tandem.app.client.http import Client, ClientError
+from tandem.app.client.http import ClientError, HttpClient
 from tandem.deployments.access.device_name import device_name
 from tandem.deployments.access.keys import Role
 
@@ -51,7 +51,7 @@ File = Annotated[
 @cli.command("list")
 def list_(url: Url = None, as_json: AsJson = False) -> None:
     """List the keys of devices. Their secrets are known only to their holders."""
-    with failures(), Client(server(url)) as client:
+    with failures(), HttpClient(server(url)) as client:
         found = _all(client)
         if as_json:
             print(json.dumps(found))
@@ -74,7 +74,7 @@ def make(
 ) -> None:
     """Make a device's key, and write its secret to a file, which is the only place where it is."""
     file = file or Path(f"{name}.key")
-    with failures(), Client(server(url)) as client:
+    with failures(), HttpClient(server(url)) as client:
         with place_for(file) as put:
             key = client.post("/v1/keys", {"name": name, "role": str(Role.DEVICE), **terms})
             try:
@@ -95,7 +95,7 @@ def rotate(
     grace: Annotated[float, typer.Option(min=0, help="Seconds for which the old secret stays valid.")] = 0.0,
 ) -> None:
     """Give a device's key a new secret, and write it to a file, which is the only place where it is."""
-    with failures(), Client(server(url)) as client:
+    with failures(), HttpClient(server(url)) as client:
         key = _one(client, name)
         file = file or Path(f"{key['name']}.key")
         with place_for(file) as put:
@@ -114,17 +114,17 @@ def rotate(
 @cli.command()
 def revoke(name: Named, url: Url = None) -> None:
     """Revoke a device's key. Its usage stays in the ledger."""
-    with failures(), Client(server(url)) as client:
+    with failures(), HttpClient(server(url)) as client:
         key = _one(client, name)
         client.delete(f"/v1/keys/{key['id']}")
         print(f"{key['name']}'s key, {key['id']}, is revoked.")
 
 
-def _all(client: Client) -> list[dict[str, Any]]:
+def _all(client: HttpClient) -> list[dict[str, Any]]:
     return [key for key in client.get("/v1/keys")["data"] if key["role"] == Role.DEVICE]
 
 
-def _one(client: Client, named: str) -> dict[str, Any]:
+def _one(client: HttpClient, named: str) -> dict[str, Any]:
     """By the device's name, which may look like another one's id, or by its own id."""
     known = _all(client)
     for said in ("name", "id"):
@@ -134,7 +134,7 @@ def _one(client: Client, named: str) -> dict[str, Any]:
     raise ClientError(f"no device {named!r} has a key; `tandem keys device list` shows those that have")
 
 
-def _undo(client: Client, id: str) -> None:
+def _undo(client: HttpClient, id: str) -> None:
     """Revoke a key whose secret could not be delivered."""
     try:
         client.delete(f"/v1/keys/{id}")

@@ -13,7 +13,7 @@ from tandem.app.cli.keys import device_keys
 from tandem.app.cli.keys.terms import takes_terms, told
 from tandem.app.cli.server.target import AsJson, Url, failures, server
 from tandem.app.cli.terminal.render import show_table
-from tandem.app.client.http import Client
+from tandem.app.client.http import HttpClient
 from tandem.deployments.access.keys import Role
 
 cli = typer.Typer(
@@ -35,7 +35,7 @@ People = Literal["user", "operator"]
 @cli.command("list")
 def list_(url: Url = None, as_json: AsJson = False) -> None:
     """List the keys. Their secrets are known only to their holders."""
-    with failures(), Client(server(url)) as client:
+    with failures(), HttpClient(server(url)) as client:
         found = client.get("/v1/keys")["data"]
         if as_json:
             print(json.dumps(found))
@@ -60,7 +60,7 @@ def make(
     terms: dict[str, Any],
 ) -> None:
     """Make a key, and show its secret, this once."""
-    with failures(), Client(server(url)) as client:
+    with failures(), HttpClient(server(url)) as client:
         _show(client.post("/v1/keys", {"name": name, "role": role, **terms}), as_json)
 
 
@@ -77,7 +77,7 @@ def change(
 ) -> None:
     """Change a key's name, role or limits; omitted options stay as they are."""
     form = {"name": name, "role": role, **terms}
-    with failures(), Client(server(url)) as client:
+    with failures(), HttpClient(server(url)) as client:
         _show(client.patch(f"/v1/keys/{id}", form), as_json)
 
 
@@ -89,14 +89,14 @@ def rotate(
     as_json: AsJson = False,
 ) -> None:
     """Give a key a new secret, and show it, this once."""
-    with failures(), Client(server(url)) as client:
+    with failures(), HttpClient(server(url)) as client:
         _show(client.post(f"/v1/keys/{id}/rotate", {"grace_s": grace}), as_json)
 
 
 @cli.command()
 def revoke(id: Id, url: Url = None) -> None:
     """Revoke a key. Its usage stays in the ledger."""
-    with failures(), Client(server(url)) as client:
+    with failures(), HttpClient(server(url)) as client:
         client.delete(f"/v1/keys/{id}")
         print(f"{id} is revoked.")
 

@@ -9,13 +9,15 @@ from rich.console import Console
 from rich.text import Text
 
 from tandem.app.cli.terminal.render import show
-from tandem.app.client.http import Client, ClientError
+from tandem.app.client.http import ClientError, HttpClient
 
 
 class Conversation:
     """Keeps the messages and sends them with each question."""
 
-    def __init__(self, client: Client, request: dict[str, Any], system: str | None, console: Console) -> None:
+    def __init__(
+        self, client: HttpClient, request: dict[str, Any], system: str | None, console: Console
+    ) -> None:
         """request: the body of a chat request, without messages."""
         self._client, self._request, self._console = client, request, console
         self._beginning = [{"role": "system", "content": system}] if system else []

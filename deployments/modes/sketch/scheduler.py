@@ -30,7 +30,7 @@ from tandem.deployments.modes.sketch.settings import SketchSettings
 from tandem.deployments.request.assignment import EndpointInfo
 from tandem.deployments.request.pools import EXPANDER
 from tandem.policies.estimators.moving_average import MovingAverage
-from tandem.policies.sketch.dispatch import Job
+from tandem.policies.sketch.dispatch import SketchJob
 from tandem.policies.sketch.sketch_length import Coming, SketchDecision, SketchState, SmallModel
 
 ENDPOINTS_KEPT = 65_536
@@ -83,7 +83,7 @@ class _Waiting:
     """An expansion without a place."""
 
     wanted: PlaceRequest
-    job: Job
+    job: SketchJob
     placed: asyncio.Future[Place | None]
 
 
@@ -244,7 +244,7 @@ class Expansions(RouterPart[SketchSettings]):
             return None
         loop = asyncio.get_running_loop()
         number = wanted.id
-        job = Job(number, max(1, wanted.tokens), loop.time(), loop.time() + wanted.dry_s)
+        job = SketchJob(number, max(1, wanted.tokens), loop.time(), loop.time() + wanted.dry_s)
         if self._promised.pop(wanted.request, None) is None and len(self._queue) >= self._queue.capacity:
             return None
         self._queue.add(job)
@@ -322,7 +322,7 @@ class Expansions(RouterPart[SketchSettings]):
             waiting.placed.set_result(place)
         return True
 
-    def _any_may(self, workers: Sequence[Worker], job: Job) -> bool:
+    def _any_may(self, workers: Sequence[Worker], job: SketchJob) -> bool:
         return any(self._may(worker, self._waiting[job.key].wanted) for worker in workers)
 
     def _choose(self, workers: Sequence[Worker], wanted: PlaceRequest, full: bool, now_s: float) -> Worker:

@@ -28,7 +28,7 @@ ALTERNATIVES = 8
 """Alternatives for the last drafted token that a proposal carries."""
 
 
-class Choice(NamedTuple):
+class SplitChoice(NamedTuple):
     """The distribution that a token was drafted from: the likeliest ids and their probabilities, best first; and the
     token."""
 
@@ -65,7 +65,7 @@ class OuterSequence(CoreSequence):
         super().__init__(*args)
         self.shallow = Rows()
         self.sent = 0
-        self.choices: list[Choice] = []
+        self.choices: list[SplitChoice] = []
         self.branches: list[OuterSequence] = []
         self.stem: OuterSequence | None = None
         self.branched_s = self.stepped_s = 0.0
@@ -234,7 +234,7 @@ class OuterCore(Core):
             return
         assert outcome.q is not None
         s.tokens.append(outcome.token)
-        s.choices.append(Choice(*outcome.q, outcome.token))
+        s.choices.append(SplitChoice(*outcome.q, outcome.token))
         self.stats.tokens_drafted += 1
         if s.stem is not None and len(s.choices) == max(len(branch.choices) for branch in s.stem.branches):
             s.stem.stepped_s = self.clock()
@@ -291,7 +291,7 @@ def _standing(s: OuterSequence, task: RoundTask) -> tuple[int, bool]:
     return len(s.choices), False
 
 
-class OuterEngine(CoreEngine):
+class CoreOuterEngine(CoreEngine):
     """Sessions of the outer part of a split model.
 
     kind: type of its hidden states on the wire.
@@ -309,18 +309,20 @@ class OuterEngine(CoreEngine):
         assert info.split is not None
         super().__init__(core, driver, info, tokenizer)
         self.split, self.kind, self.codec = info.split, kind, codec
-        self._sequence, self._session = OuterSequence, OuterSession
+        self._sequence, self._session = OuterSequence, CoreOuterSession
 
-    async def open(self, prompt: Sequence[int], sampling: Sampling, log: Sequence[int] = ()) -> OuterSession:
+    async def open(
+        self, prompt: Sequence[int], sampling: Sampling, log: Sequence[int] = ()
+    ) -> CoreOuterSession:
         session = await super().open(prompt, sampling, log)
-        assert isinstance(session, OuterSession)
+        assert isinstance(session, CoreOuterSession)
         return session
 
 
-class OuterSession(CoreSession):
+class CoreOuterSession(CoreSession):
     """See `engine.split.base.OuterSession`."""
 
-    _engine: OuterEngine
+    _engine: CoreOuterEngine
     _core: OuterCore
     _sequence: OuterSequence
 

@@ -16,7 +16,7 @@ from tandem.engine.config import EngineConfig
 from tandem.engine.core.runner import Outcome, Work
 from tandem.engine.core.sequence import Sequence as Session
 from tandem.engine.core.split.middle import MiddleEngine
-from tandem.engine.core.split.outer import OuterCore, OuterEngine, OuterSequence
+from tandem.engine.core.split.outer import CoreOuterEngine, OuterCore, OuterSequence
 from tandem.engine.core.split.pipeline import Pipeline, spread
 from tandem.engine.core.step import Core
 from tandem.engine.core.tasks import RoundTask
@@ -24,7 +24,7 @@ from tandem.engine.model_folder import read_config
 from tandem.engine.split.hidden_states import Kind
 from tandem.engine.tokenizer import Tokenizer
 from tandem.engine.torch import weights
-from tandem.engine.torch.batch import Batch, Piece
+from tandem.engine.torch.batch import Batch, BatchPiece
 from tandem.engine.torch.engine import Options, apart, drive, place_of, report
 from tandem.engine.torch.model import KVPool, Model
 from tandem.engine.torch.rng import Purpose, uniforms
@@ -77,12 +77,12 @@ def _load_stages(
     )
     for each in loaded:
         report(options, info, each, config, began_s)
-    return [start_middle(Middle(each), info, config, threads) for each in loaded]
+    return [start_middle(TorchMiddle(each), info, config, threads) for each in loaded]
 
 
 def load_outer(
     folder: str | Path, config: EngineConfig, *, kind: Kind = "float32", **options: Unpack[Options]
-) -> OuterEngine:
+) -> CoreOuterEngine:
     """Load the outer part of a bundle. kind: of hidden states on the wire. Raises BadBundle, UnsupportedModel."""
     began_s, folder, threads = time.perf_counter(), Path(folder), options.get("threads")
     place, dtype = place_of(options.get("device"))
@@ -110,7 +110,7 @@ def load_outer(
 
 
 def start_middle(
-    model: Middle, info: EngineInfo, config: EngineConfig, threads: int | None = None
+    model: TorchMiddle, info: EngineInfo, config: EngineConfig, threads: int | None = None
 ) -> MiddleEngine:
     """An engine over a middle that is loaded."""
     core = apart(lambda: Core(MiddleRunner(model, config.kv_blocks, config.block_size), config), threads)
@@ -124,13 +124,15 @@ def start_outer(
     tokenizer: Tokenizer | None = None,
     threads: int | None = None,
     kind: Kind = "float32",
-) -> OuterEngine:
+) -> CoreOuterEngine:
     """An engine over an outer part that is loaded."""
-    core = apart(lambda: OuterCore(OuterRunner(model, config.kv_blocks, config.block_size), config), threads)
-    return drive(core, info, threads, partial(OuterEngine, tokenizer=tokenizer, kind=kind))
+    core = apart(
+        lambda: OuterCore(TorchOuterRunner(model, config.kv_blocks, config.block_size), config), threads
+    )
+    return drive(core, info, threads, partial(CoreOuterEngine, tokenizer=tokenizer, kind=kind))
 
 
-class Middle(Model):
+class TorchMiddle(Model):
     """Decoder layers alone: hidden states in, hidden states out."""
 
     def embed(self, ids: torch.Tensor) -> torch.Tensor:
@@ -168,7 +170,7 @@ class Outer(Model):
         return self.head(hidden), shallow.float()
 
 
-class OuterRunner(TorchRunner):
+class TorchOuterRunner(TorchRunner):
     """Steps of outer sessions."""
 
     model: Outer
@@ -180,7 +182,7 @@ class OuterRunner(TorchRunner):
     def logits(self, s: Session) -> int:
         return int(isinstance(s.task, RoundTask) and not s.task.closing)
 
-    def forward(self, work: Work, pieces: Sequence[Piece]) -> torch.Tensor:
+    def forward(self, work: Work, pieces: Sequence[BatchPiece]) -> torch.Tensor:
         logits, shallow = self.model.shallow(self.model.batch(pieces, self.kv), self.kv)
         rows, row = shallow.cpu().numpy(), 0
         for s, grant in work:

@@ -18,7 +18,7 @@ from tandem.app.cli.main import cli
 from tandem.app.cli.server.up import CONFIG
 from tandem.app.cli.terminal import render as live
 from tandem.app.cli.terminal.conversation import Conversation
-from tandem.app.client.http import Client
+from tandem.app.client.http import HttpClient
 from tandem.deployments.modes.speculative.settings import SpeculativeOptions
 from tests.app.api.null_backend import NullBackend, served
 
@@ -282,7 +282,7 @@ def terminal() -> Console:
 
 @pytest.fixture
 def client(url):
-    with Client(url) as client:
+    with HttpClient(url) as client:
         yield client
 
 

@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from tandem.app.device import bundle_selection as choice
-from tandem.app.device.bundle_selection import ALPHA, Candidate, candidates, choose
+from tandem.app.device.bundle_selection import ALPHA, BundleCandidate, candidates, choose
 from tandem.app.device.settings import DeviceProgram
 from tandem.app.device.speed import EndsSpeed
 from tandem.deployments.gateway.client import Uplink
@@ -67,7 +67,7 @@ def speed(monkeypatch: pytest.MonkeyPatch) -> Callable[[EndsSpeed], None]:
     """Makes the device so fast, by layer."""
 
     def as_fast_as(layer: EndsSpeed) -> None:
-        async def measured(candidate: Candidate, settings: DeviceProgram) -> EndsSpeed:
+        async def measured(candidate: BundleCandidate, settings: DeviceProgram) -> EndsSpeed:
             m = candidate.split.first
             return EndsSpeed(m * layer.prefill_token_s, m * layer.token_s, layer.head_s)
 

@@ -11,14 +11,14 @@ import pytest
 
 from tandem.benchmarks.robustness import chaos
 from tandem.benchmarks.robustness.chaos import Played, attempt, code_version, main, play_all
-from tandem.simulator.chaos import Fault, Outcome
+from tandem.simulator.chaos import ChaosOutcome, Fault
 from tandem.simulator.clock import VirtualLoop
 
 
-def fake(seed: int) -> Outcome:
+def fake(seed: int) -> ChaosOutcome:
     """Every seventh seed breaks a promise."""
     assert seed < 100, "this one was played before"
-    return Outcome(seed, ["somebody waited"] if seed % 7 == 3 else [], longest_gap_s=seed / 10)
+    return ChaosOutcome(seed, ["somebody waited"] if seed % 7 == 3 else [], longest_gap_s=seed / 10)
 
 
 @pytest.mark.usefixtures("cluster")
@@ -69,7 +69,7 @@ def test_changed_code_is_another_version(tmp_path: Path) -> None:
     assert code_version(tmp_path) != before
 
 
-def _run_for_ever(seed: int) -> Outcome:
+def _run_for_ever(seed: int) -> ChaosOutcome:
     async def waits_for_nothing() -> None:
         while True:  # noqa: ASYNC110
             await asyncio.sleep(0)
@@ -78,7 +78,7 @@ def _run_for_ever(seed: int) -> Outcome:
         await asyncio.get_running_loop().create_task(waits_for_nothing())
 
     VirtualLoop().run(main())
-    return Outcome(seed)
+    return ChaosOutcome(seed)
 
 
 def test_a_seed_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,19 +86,19 @@ def test_a_seed_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(chaos, "STUCK_S", 0.2)
     assert attempt(4).broken == ["still computing after 0.2 s"]
     assert not logging.root.manager.disable
-    monkeypatch.setattr(chaos, "play", Outcome)
+    monkeypatch.setattr(chaos, "play", ChaosOutcome)
     assert attempt(4).broken == []
 
 
 def test_one_seed_is_told_in_full(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(chaos, "play", lambda seed: Outcome(seed, faults=[Fault(1.5, "cut", 2, 3.25)]))
+    monkeypatch.setattr(chaos, "play", lambda seed: ChaosOutcome(seed, faults=[Fault(1.5, "cut", 2, 3.25)]))
     main(["--seed", "8"])
     said = capsys.readouterr().out
     assert "Seed 8" in said
     assert all(part in said for part in ("1.50", "cut", "3.25", "All promises were kept."))
-    monkeypatch.setattr(chaos, "play", lambda seed: Outcome(seed, broken=["tasks are left: x"]))
+    monkeypatch.setattr(chaos, "play", lambda seed: ChaosOutcome(seed, broken=["tasks are left: x"]))
     with pytest.raises(SystemExit) as ended:
         main(["--seed", "8"])
     assert ended.value.code == 1

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandem.cluster.devices.processor import Job, Processor
+from tandem.cluster.devices.processor import Processor, ProcessorJob
 from tests.virtual import now_s, run
 
 
@@ -38,7 +38,7 @@ def test_in_turn_and_only_decoding_together(jobs: list[Wanted], batch: int) -> N
     async def does(one: Wanted) -> None:
         await asyncio.sleep(one.at_s)
         came.append(one)
-        job, turn = Job(decodes=one.decodes), asyncio.Event()
+        job, turn = ProcessorJob(decodes=one.decodes), asyncio.Event()
         job.notify(turn.set)
         processor.start(job)
         try:
@@ -72,7 +72,7 @@ def test_what_is_given_up_before_its_turn_keeps_nobody_waiting() -> None:
     processor = Processor(parallel=False, batch=2)
 
     async def main() -> None:
-        first, prompt, second = Job(decodes=True), Job(), Job(decodes=True)
+        first, prompt, second = ProcessorJob(decodes=True), ProcessorJob(), ProcessorJob(decodes=True)
         for job in (first, prompt, second):
             processor.start(job)
         assert (second.start_s, first.sequences) == (None, 1)

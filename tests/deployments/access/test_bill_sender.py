@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from tandem.deployments.access.bill_sender import AGAIN_S, BillSender
-from tandem.deployments.access.store import Batch
+from tandem.deployments.access.store import BillBatch
 from tandem.deployments.outbox import DELAY_S
 from tandem.deployments.request.bill import Bill
 from tests.virtual import in_virtual_time, now_s
@@ -19,7 +19,7 @@ class Service:
         self.heard: list[tuple[int, list[int]]] = []
         self.senders: set[str] = set()
 
-    async def charge(self, batch: Batch) -> None:
+    async def charge(self, batch: BillBatch) -> None:
         self.senders.add(batch.sender)
         self.heard.append((batch.number, [bill.requests for *_, bill in batch.charges]))
         await asyncio.sleep(0.01)

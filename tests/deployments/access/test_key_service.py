@@ -13,7 +13,7 @@ from tandem.deployments.access.accounts import ANONYMOUS, Accounts, Terms
 from tandem.deployments.access.guard_note import GuardNote
 from tandem.deployments.access.key_service import KeyService, changed
 from tandem.deployments.access.keys import KeyRefused, NoSuchKey, Role, digest
-from tandem.deployments.access.store import Batch, Ledger, LedgerError
+from tandem.deployments.access.store import BillBatch, Ledger, LedgerError
 from tandem.deployments.config.settings import LedgerSettings
 from tandem.deployments.request.bill import Bill
 from tandem.policies.cost import Used
@@ -86,7 +86,7 @@ async def test_keys_terms_and_bills_survive_a_restart(path: Path) -> None:
     key, secret = await first.make("app", Role.USER, {"budget": 0.1, "concurrent": 3})
     await first.settle("device-phone", {"exchange_rate": 1e-6})
     bill = Bill(1, Used(5, 6, 0, 0), 0.5, 0.25)
-    first.charge(Batch("api", 1, [(key.id, "phone", bill)]))
+    first.charge(BillBatch("api", 1, [(key.id, "phone", bill)]))
     await first.close()
 
     second = await opened(path)
@@ -97,7 +97,7 @@ async def test_keys_terms_and_bills_survive_a_restart(path: Path) -> None:
     assert caller.at("phone") == caller, "a key pays for itself"
     assert (caller.terms.budget, caller.terms.concurrent) == (0.1, 3)
     assert second.statement("device-phone").terms.exchange_rate == 1e-6
-    second.charge(Batch("api", 1, [(key.id, "phone", bill)]))  # again, as nobody had confirmed it
+    second.charge(BillBatch("api", 1, [(key.id, "phone", bill)]))  # again, as nobody had confirmed it
     await second.written()
     statement = second.statement(key.id)
     assert statement.devices == {"phone": bill}
@@ -111,7 +111,7 @@ async def test_keys_terms_and_bills_survive_a_restart(path: Path) -> None:
 
 async def test_a_bill_is_written_though_nobody_closes(path: Path) -> None:
     treasury = await opened(path)
-    treasury.charge(Batch("api", 1, [(ANONYMOUS, "", Bill(requests=1))]))
+    treasury.charge(BillBatch("api", 1, [(ANONYMOUS, "", Bill(requests=1))]))
     await treasury.written()
     beside = Ledger(path)
     assert [bill.requests for *_, bill in beside.bills()] == [1]
@@ -123,15 +123,15 @@ async def test_what_is_being_written_when_it_closes_is_written_once(path: Path) 
     treasury = await opened(path)
     write, begun, go = treasury._ledger.charge, threading.Event(), threading.Event()
 
-    def slow(batches: Iterable[Batch]) -> int:
+    def slow(batches: Iterable[BillBatch]) -> int:
         begun.set()
         assert go.wait(10)
         return write(batches)
 
     treasury._ledger.charge = slow  # type: ignore[method-assign]
-    treasury.charge(Batch("api", 1, [(ANONYMOUS, "", Bill(requests=1))]))
+    treasury.charge(BillBatch("api", 1, [(ANONYMOUS, "", Bill(requests=1))]))
     await asyncio.to_thread(begun.wait, 10)
-    treasury.charge(Batch("api", 2, [(ANONYMOUS, "", Bill(requests=10))]))
+    treasury.charge(BillBatch("api", 2, [(ANONYMOUS, "", Bill(requests=10))]))
     closing = asyncio.create_task(treasury.close())
     await asyncio.sleep(0)
     go.set()
@@ -155,7 +155,7 @@ async def test_a_router_and_its_successor_know_the_same(path: Path, monkeypatch:
     new = await opened(path)
     key, secret = await old.make("app", Role.USER, {"budget": 0.1})
     for number, (treasury, requests) in enumerate(((old, 1), (new, 10), (old, 100), (new, 100))):
-        treasury.charge(Batch("api", min(number, 2) + 1, [(key.id, "", Bill(requests=requests))]))
+        treasury.charge(BillBatch("api", min(number, 2) + 1, [(key.id, "", Bill(requests=requests))]))
         await treasury.written()
     await new.settle("device-phone", {"budget": 0.25})
     await until(lambda: new.caller(digest(secret)) is not None)
@@ -278,7 +278,7 @@ async def test_bills_that_cannot_be_written_are_not_confirmed_and_not_lost(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     treasury = await opened(path)
-    batch = Batch("api", 1, [(ANONYMOUS, "", Bill(requests=1))])
+    batch = BillBatch("api", 1, [(ANONYMOUS, "", Bill(requests=1))])
 
     def full(*_: object) -> None:
         raise LedgerError("the disk is full")

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tandem.deployments.access.accounts import Terms
 from tandem.deployments.access.keys import Key, Role, Secret
-from tandem.deployments.access.store import Batch, Ledger, LedgerError
+from tandem.deployments.access.store import BillBatch, Ledger, LedgerError
 from tandem.deployments.request.bill import Bill
 from tandem.policies.cost import Used
 
@@ -34,7 +34,9 @@ def test_everything_is_read_as_it_was_written(tmp_path: Path) -> None:
     secrets = [Secret("d1", "key-1"), Secret("d2", "key-1", 5.0)]
     ledger.keep_key(KEY, secrets)
     ledger.keep_terms("device-phone", TERMS)
-    ledger.charge([Batch("api", 1, [("key-1", "phone", Bill(1, Used(1, 2, 3, 4), 0.5, 0.25, 6.0, 0.125))])])
+    ledger.charge(
+        [BillBatch("api", 1, [("key-1", "phone", Bill(1, Used(1, 2, 3, 4), 0.5, 0.25, 6.0, 0.125))])]
+    )
     ledger.close()
     again = Ledger(path)
     assert again.keys() == [KEY]
@@ -84,7 +86,7 @@ def test_a_ledger_from_before_devices_had_keys_takes_them(tmp_path: Path) -> Non
     ledger = Ledger(path)
     assert ledger.keys() == [KEY]
     assert ledger.secrets() == [Secret("d1", "key-1")]
-    ledger.charge([Batch("api", 1, [("key-1", "", Bill(requests=1))])])
+    ledger.charge([BillBatch("api", 1, [("key-1", "", Bill(requests=1))])])
     device = Key("key-2", "phone", Role.DEVICE, TERMS, "efgh", 2.0)
     ledger.keep_key(device, [Secret("d2", "key-2")])
     ledger.close()
@@ -99,7 +101,7 @@ def test_amounts_add_up(charges: list[tuple[str, str, Bill]]) -> None:
     expected: dict[tuple[str, str], Bill] = {}
     for number, (account, device, bill) in enumerate(charges, 1):
         for _ in range(2):  # it is booked once
-            ledger.charge([Batch("api", number, [(account, device, bill)])])
+            ledger.charge([BillBatch("api", number, [(account, device, bill)])])
         expected.setdefault((account, device), Bill()).add(bill)
     read = {(account, device): bill for account, device, bill in ledger.bills()}
     assert read.keys() == expected.keys()

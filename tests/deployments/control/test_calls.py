@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from ray.exceptions import ActorDiedError, RayTaskError
 
-from tandem.deployments.control.calls import AGAIN_S, Client, Refused, refuses
+from tandem.deployments.control.calls import AGAIN_S, HandleClient, Refused, refuses
 from tandem.deployments.request.assignment import Unavailable
 from tandem.engine.base import EngineError
 from tests.virtual import in_virtual_time, now_s
@@ -52,8 +52,8 @@ class Handle:
         return Method()
 
 
-def client(replica: Divider) -> Client:
-    return Client(Handle(replica))  # type: ignore[arg-type]
+def client(replica: Divider) -> HandleClient:
+    return HandleClient(Handle(replica))  # type: ignore[arg-type]
 
 
 async def test_a_refusal_is_returned_and_raised_at_the_caller() -> None:

@@ -12,7 +12,7 @@ import torch
 from tandem.engine.base import Sampling
 from tandem.engine.config import HostMemory
 from tandem.engine.core.host_memory import HostCopies
-from tandem.engine.torch.batch import Piece
+from tandem.engine.torch.batch import BatchPiece
 from tandem.engine.torch.kv_offload import CPUCopies
 from tandem.engine.torch.model import KVPool
 from tandem.engine.torch.rng import Purpose, uniforms
@@ -80,7 +80,7 @@ class HistoryModel:
         )
         self.device, self.dtype = torch.device("cpu"), torch.float32
 
-    def batch(self, pieces: Sequence[Piece], pool: KVPool) -> _Batch:
+    def batch(self, pieces: Sequence[BatchPiece], pool: KVPool) -> _Batch:
         return _Batch([(list(p.ids), p.start, list(p.blocks), p.logits) for p in pieces], pool.block_size)
 
     def forward(self, batch: _Batch, pool: KVPool) -> torch.Tensor:

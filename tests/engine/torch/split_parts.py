@@ -18,7 +18,7 @@ from tandem.engine.base import EngineInfo, Sampling, Tensor, TokenLogprob
 from tandem.engine.config import EngineConfig
 from tandem.engine.core.engine import CoreEngine
 from tandem.engine.core.split.middle import MiddleEngine
-from tandem.engine.core.split.outer import OuterEngine, OuterSession
+from tandem.engine.core.split.outer import CoreOuterEngine, CoreOuterSession
 from tandem.engine.split.base import check_fit
 from tandem.engine.tokenizer import Tokenizer
 from tandem.engine.torch import weights
@@ -67,7 +67,7 @@ class Parts:
     bundle: Path
     whole: CoreEngine
     middle: MiddleEngine
-    outer: OuterEngine
+    outer: CoreOuterEngine
 
     @classmethod
     def make(
@@ -188,7 +188,7 @@ class Client:
         await middle.cancel()
         return answer
 
-    async def _drafted(self, outer: OuterSession) -> None:
+    async def _drafted(self, outer: CoreOuterSession) -> None:
         """Mostly, all branches have drafted."""
         while self.chance.random() < 0.9 and any(b.task is not None for b in outer._sequence.branches):
             await handled(self.parts.outer)

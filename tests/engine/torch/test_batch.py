@@ -6,25 +6,25 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandem.engine.torch.batch import Piece, lay_out
+from tandem.engine.torch.batch import BatchPiece, lay_out
 
 BLOCK = 4
 
 
 @st.composite
-def pieces(draw: st.DrawFn) -> list[Piece]:
+def pieces(draw: st.DrawFn) -> list[BatchPiece]:
     made = []
     for start, count in draw(
         st.lists(st.tuples(st.integers(0, 60), st.sampled_from([1, 1, 1, 5, 20])), min_size=1, max_size=12)
     ):
         blocks = -(-(start + count) // BLOCK)
-        made.append(Piece([7] * count, start, list(range(5, 5 + blocks)), 1))
+        made.append(BatchPiece([7] * count, start, list(range(5, 5 + blocks)), 1))
     return sorted(made, key=lambda p: (len(p.ids), p.start))
 
 
 @given(pieces(), st.sampled_from([None, 1, 50, 200]))
 def test_groups_cover_the_pieces_in_order_and_gather_no_more_than_they_may(
-    batch: list[Piece], most: int | None
+    batch: list[BatchPiece], most: int | None
 ) -> None:
     groups = lay_out(batch, BLOCK, torch.device("cpu"), torch.float32, most).groups
     assert sum(group.count for group in groups) == len(batch)
@@ -39,6 +39,6 @@ def test_groups_cover_the_pieces_in_order_and_gather_no_more_than_they_may(
 
 
 @given(pieces())
-def test_alike_pieces_share_a_call_where_nothing_limits_it(batch: list[Piece]) -> None:
+def test_alike_pieces_share_a_call_where_nothing_limits_it(batch: list[BatchPiece]) -> None:
     groups = lay_out(batch, BLOCK, torch.device("cpu"), torch.float32).groups
     assert len(groups) == len({p.shape_class for p in batch})

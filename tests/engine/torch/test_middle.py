@@ -21,9 +21,9 @@ from tandem.engine.core.split.middle import MiddleEngine, MiddleSequence
 from tandem.engine.core.step import Core
 from tandem.engine.core.tasks import ForwardTask
 from tandem.engine.torch import weights
-from tandem.engine.torch.batch import Piece
+from tandem.engine.torch.batch import BatchPiece
 from tandem.engine.torch.model import KVPool
-from tandem.engine.torch.split.runner import Middle, MiddleRunner, start_middle
+from tandem.engine.torch.split.runner import MiddleRunner, TorchMiddle, start_middle
 from tandem.engine.torch.weights import Part
 from tests.cluster.wire.test_client import served
 from tests.engine.torch import tiny_weights
@@ -35,18 +35,18 @@ Check = Callable[[MiddleEngine, list[int]], Awaitable[None]]
 WIDTH, CONTEXT = 16, 128
 
 
-def load(folder: Path) -> Middle:
+def load(folder: Path) -> TorchMiddle:
     tiny_weights.write(folder, seed=1, context=CONTEXT)
-    return Middle(weights.load(folder, CPU, torch.float32, Part(1, ends=False)))
+    return TorchMiddle(weights.load(folder, CPU, torch.float32, Part(1, ends=False)))
 
 
 @cache
-def model() -> Middle:
+def model() -> TorchMiddle:
     with TemporaryDirectory() as folder:
         return load(Path(folder))
 
 
-def start(part: Middle | None = None, **config: object) -> MiddleEngine:
+def start(part: TorchMiddle | None = None, **config: object) -> MiddleEngine:
     """part: None for one that all tests share."""
     split = SplitInfo("0" * 64, 1, 2, WIDTH)
     info = EngineInfo("tiny", "none", 31, CONTEXT, 2, ("forward",), split)
@@ -84,7 +84,7 @@ async def test_closing(tmp_path: Path) -> None:
 def computed(rows: np.ndarray) -> np.ndarray:
     """All of them by a model with an empty cache."""
     pool = KVPool(model().config, 32, 4, CPU, torch.float32)
-    piece = Piece(rows, 0, range(-(-len(rows) // 4)), len(rows))
+    piece = BatchPiece(rows, 0, range(-(-len(rows) // 4)), len(rows))
     return model().forward(model().batch([piece], pool), pool).numpy()
 
 

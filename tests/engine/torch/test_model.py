@@ -10,7 +10,7 @@ import torch
 from tandem.engine.model_folder import UnsupportedModel
 from tandem.engine.torch import model as model_module
 from tandem.engine.torch import weights
-from tandem.engine.torch.batch import Piece
+from tandem.engine.torch.batch import BatchPiece
 from tandem.engine.torch.model import KVPool, Model
 from tests.engine.torch import tiny
 
@@ -43,7 +43,7 @@ def test_ragged_batch_equals_transformers(
     for counts in ((20, 5, 1), (1, 1, 30), (9, 0, 1), (1, 6, 3), (6, 9, 15)):
         chosen = [i for i in range(3) if counts[i]]
         pieces = [
-            Piece(
+            BatchPiece(
                 tokens[i][done[i] : done[i] + counts[i]],
                 done[i],
                 tables[i][: -(-(done[i] + counts[i]) // BLOCK)],
@@ -65,9 +65,15 @@ def test_ragged_batch_equals_transformers(
 def test_logits_only_where_wanted(tmp_path: Path) -> None:
     tiny.make("llama", tmp_path)
     model, pool = _load(tmp_path)
-    pieces = [Piece([5, 6, 7], 0, [0], 1), Piece([8, 9], 0, [1], 0), Piece([3, 4, 5, 6], 0, [2], 2)]
+    pieces = [
+        BatchPiece([5, 6, 7], 0, [0], 1),
+        BatchPiece([8, 9], 0, [1], 0),
+        BatchPiece([3, 4, 5, 6], 0, [2], 2),
+    ]
     some = model.forward(model.batch(pieces, pool), pool)
-    every = model.forward(model.batch([Piece(p.ids, 0, p.blocks, len(p.ids)) for p in pieces], pool), pool)
+    every = model.forward(
+        model.batch([BatchPiece(p.ids, 0, p.blocks, len(p.ids)) for p in pieces], pool), pool
+    )
     torch.testing.assert_close(some, every[[2, 7, 8]])
 
 

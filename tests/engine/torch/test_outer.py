@@ -20,7 +20,7 @@ from tandem.engine.core.step import Core
 from tandem.engine.core.tasks import ForwardTask, RoundTask, ShallowTask
 from tandem.engine.split.base import always
 from tandem.engine.torch import weights
-from tandem.engine.torch.split.runner import Middle, MiddleRunner, Outer, OuterRunner
+from tandem.engine.torch.split.runner import MiddleRunner, Outer, TorchMiddle, TorchOuterRunner
 from tandem.engine.torch.weights import Part
 from tests.engine.torch import tiny_weights
 from tests.engine.torch.split_parts import CPU, write_adapter
@@ -30,14 +30,14 @@ BLOCKS, MIDDLE_BLOCKS, LONGEST = 14, 12, 8
 
 
 @cache
-def models() -> tuple[TinyModel, Outer, Middle]:
+def models() -> tuple[TinyModel, Outer, TorchMiddle]:
     with TemporaryDirectory() as folder:
         path = Path(folder)
         whole = tiny_weights.make(path, seed=1)
         adapter = write_adapter(path, path / "adapter" / "model.safetensors", 0.3)
         ends = weights.load(path, CPU, torch.float32, Part(0, 1))
         middle = weights.load(path, CPU, torch.float32, Part(1, ends=False))
-        return whole, Outer(weights.with_adapter(ends, adapter)), Middle(middle)
+        return whole, Outer(weights.with_adapter(ends, adapter)), TorchMiddle(middle)
 
 
 class Pair:
@@ -65,7 +65,7 @@ class OuterMachine(RuleBasedStateMachine):
             max_sessions=6,
             host_memory=HostMemory(blocks=5),
         )
-        self.core = OuterCore(OuterRunner(outer, BLOCKS, 3), small)
+        self.core = OuterCore(TorchOuterRunner(outer, BLOCKS, 3), small)
         self.middle = Core(
             MiddleRunner(middle, MIDDLE_BLOCKS, 3), small.model_copy(update={"kv_blocks": MIDDLE_BLOCKS})
         )

@@ -42,13 +42,13 @@ def test_what_is_read(tmp_path: Path) -> None:
 
 @torch.inference_mode()
 def test_the_forward_pass_equals_the_naive_one(tmp_path: Path) -> None:
-    from tandem.engine.torch.batch import Piece
+    from tandem.engine.torch.batch import BatchPiece
     from tandem.engine.torch.model import KVPool
 
     tiny = tiny_weights.make(tmp_path, seed=3)
     pool = KVPool(tiny.model.config, 8, 4, tiny.model.device, tiny.model.dtype)
     tokens = [5, 9, 2, 30, 11, 7, 7]
-    logits = tiny.model.forward(tiny.model.batch([Piece(tokens, 0, [6, 1], 7)], pool), pool)
+    logits = tiny.model.forward(tiny.model.batch([BatchPiece(tokens, 0, [6, 1], 7)], pool), pool)
     expected = torch.stack([tiny.logits(tuple(tokens[: i + 1])) for i in range(7)])
     torch.testing.assert_close(logits, expected, atol=1e-4, rtol=1e-4)
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandem.policies.sketch.confidence import Candidate, Weights, best, confidence
+from tandem.policies.sketch.confidence import Candidate, ConfidenceWeights, best, confidence
 from tandem.policies.sketch.rouge import rouge1
 
 SKETCH = "plants take in light; make sugar"
@@ -17,25 +17,29 @@ texts = st.lists(st.sampled_from([*SKETCH.split(), "so", "and"]), max_size=12).m
 candidates = st.builds(
     Candidate, texts, st.integers(0, 2000), st.floats(-1e4, 0) | st.sampled_from([-inf, 0.0])
 )
-weights_ = st.tuples(st.floats(0, 1), st.floats(0, 1)).map(lambda w: Weights(w[0], w[1] * (1 - w[0]) * 0.999))
+weights_ = st.tuples(st.floats(0, 1), st.floats(0, 1)).map(
+    lambda w: ConfidenceWeights(w[0], w[1] * (1 - w[0]) * 0.999)
+)
 lengths = st.integers(1, 1000)
 
 
 def test_the_equation_by_hand() -> None:
     """Probabilities of ½ and ⅛: 2^{(−1 − 3)/2} = ¼. Two tokens of eight. F1 of 2 common words of 4 and 4."""
     candidate = Candidate("light and sugar come", 2, log(1 / 2) + log(1 / 8))
-    value = confidence(candidate, "light makes sugar sweet", 8, Weights(0.5, 0.2))
+    value = confidence(candidate, "light makes sugar sweet", 8, ConfidenceWeights(0.5, 0.2))
     assert value == pytest.approx(0.5 / 4 + 0.2 * 2 / 8 + 0.3 * 0.5)
 
 
 @given(candidates, texts, lengths, weights_)
-def test_between_0_and_1(candidate: Candidate, sketch: str, expected: int, weights: Weights) -> None:
+def test_between_0_and_1(
+    candidate: Candidate, sketch: str, expected: int, weights: ConfidenceWeights
+) -> None:
     assert 0 <= confidence(candidate, sketch, expected, weights) <= 1
 
 
 @given(candidates, st.floats(0, 100), st.integers(0, 500), texts, lengths, weights_)
 def test_monotone_in_its_parts(
-    candidate: Candidate, more: float, longer: int, other: str, expected: int, weights: Weights
+    candidate: Candidate, more: float, longer: int, other: str, expected: int, weights: ConfidenceWeights
 ) -> None:
     value = confidence(candidate, SKETCH, expected, weights)
     likelier = candidate._replace(log_probability=min(0.0, candidate.log_probability + more))
@@ -53,7 +57,11 @@ def test_monotone_in_its_parts(
 def test_each_part_alone() -> None:
     sure, long, close = Candidate("no", 2, 0.0), Candidate("no", 90, -900.0), Candidate(SKETCH, 2, -20.0)
     three = [sure, long, close]
-    for weights, winner in ((Weights(1, 0), 0), (Weights(0, 1), 1), (Weights(0, 0), 2)):
+    for weights, winner in (
+        (ConfidenceWeights(1, 0), 0),
+        (ConfidenceWeights(0, 1), 1),
+        (ConfidenceWeights(0, 0), 2),
+    ):
         assert best(three, SKETCH, 100, weights) == winner
         assert confidence(three[winner], SKETCH, 90, weights) == 1.0
 
@@ -73,5 +81,5 @@ def test_ties_go_to_the_first_and_nothing_has_no_confidence() -> None:
 @pytest.mark.parametrize("weights", [(-0.1, 0.5), (0.5, -0.1), (0.6, 0.5)])
 def test_weights_are_shares(weights: tuple[float, float]) -> None:
     with pytest.raises(ValueError, match="needs α1"):
-        Weights(*weights)
-    assert Weights(0.9, 0.1).closeness == 0.0
+        ConfidenceWeights(*weights)
+    assert ConfidenceWeights(0.9, 0.1).closeness == 0.0

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tandem.policies.sketch.dispatch import Job, JobQueue, MultiList, job_queue
+from tandem.policies.sketch.dispatch import JobQueue, MultiList, SketchJob, job_queue
 
 lengths = st.integers(1, 2000)
 
@@ -23,7 +23,7 @@ class Call(NamedTuple):
 
 def calls() -> st.SearchStrategy[Call]:
     """Any call; times go their own way."""
-    jobs = st.builds(Job, st.integers(), lengths, st.floats(0, 100), st.floats(0, 100) | st.just(inf))
+    jobs = st.builds(SketchJob, st.integers(), lengths, st.floats(0, 100), st.floats(0, 100) | st.just(inf))
     return st.one_of(
         st.builds(Call, st.just("add"), st.tuples(jobs)),
         st.builds(Call, st.just("remove"), st.tuples(jobs)),
@@ -41,12 +41,14 @@ class Queueing(RuleBasedStateMachine):
     def begin(self, capacity: int) -> None:
         self.queue: JobQueue = job_queue.create(self.name, capacity=capacity)
         self.capacity, self.now_s = capacity, 0.0
-        self.waiting: list[Job] = []
-        self.passed: dict[Job, int] = {}  # batches since a job became overdue, with those that are older
+        self.waiting: list[SketchJob] = []
+        self.passed: dict[
+            SketchJob, int
+        ] = {}  # batches since a job became overdue, with those that are older
 
     @rule(tokens=lengths, dry_s=st.floats(0, 50) | st.just(inf))
     def add(self, tokens: int, dry_s: float) -> None:
-        job = Job(len(self.waiting), tokens, self.now_s, self.now_s + dry_s)
+        job = SketchJob(len(self.waiting), tokens, self.now_s, self.now_s + dry_s)
         self.queue.add(job)
         self.waiting.append(job)
 
@@ -79,7 +81,7 @@ class Queueing(RuleBasedStateMachine):
                 self.passed[job] -= 1
                 assert self.passed[job] >= 0, "no more batches go before it than there are older jobs"
 
-    def check_batch(self, taken: list[Job], overdue: list[Job], batch: int) -> None:
+    def check_batch(self, taken: list[SketchJob], overdue: list[SketchJob], batch: int) -> None:
         """Check the policy's promise for each batch."""
 
     @invariant()
@@ -92,7 +94,7 @@ class Queueing(RuleBasedStateMachine):
 class MultiListQueueing(Queueing):
     name = "multi_list"
 
-    def check_batch(self, taken: list[Job], overdue: list[Job], batch: int) -> None:
+    def check_batch(self, taken: list[SketchJob], overdue: list[SketchJob], batch: int) -> None:
         if not taken:
             return
         (kind,) = {job.tokens.bit_length() for job in taken}
@@ -110,7 +112,7 @@ class MultiListQueueing(Queueing):
 class FirstInFirstOutQueueing(Queueing):
     name = "fifo"
 
-    def check_batch(self, taken: list[Job], overdue: list[Job], batch: int) -> None:
+    def check_batch(self, taken: list[SketchJob], overdue: list[SketchJob], batch: int) -> None:
         times = [job.since_s for job in (*taken, *self.waiting)]
         assert times == sorted(times)
 
@@ -119,14 +121,14 @@ TestMultiList = MultiListQueueing.TestCase
 TestFirstInFirstOut = FirstInFirstOutQueueing.TestCase
 
 
-def keys(jobs: list[Job]) -> list[object]:
+def keys(jobs: list[SketchJob]) -> list[object]:
     return [job.key for job in jobs]
 
 
 def test_the_longest_list_is_served_then_the_older() -> None:
     queue = MultiList(capacity=9)
     for key, tokens in (("a", 100), ("b", 300), ("c", 310), ("d", 120), ("e", 400)):
-        queue.add(Job(key, tokens, 0.0))
+        queue.add(SketchJob(key, tokens, 0.0))
     assert keys(queue.take(2, 1.0)) == ["b", "c"]
     assert keys(queue.take(4, 1.0)) == ["a", "d"]
     assert keys(queue.take(4, 1.0)) == ["e"]
@@ -136,9 +138,9 @@ def test_the_longest_list_is_served_then_the_older() -> None:
 def test_whose_reader_runs_dry_first_goes_first_unless_somebody_has_waited_for_too_long() -> None:
     for now_s, first in ((9.0, ["hurried", "calm"]), (10.5, ["early", "hurried"])):
         queue = MultiList(capacity=9, patience_s=10.0)
-        queue.add(Job("early", 300, 0.0))
-        queue.add(Job("calm", 300, 1.0, dry_at_s=30.0))
-        queue.add(Job("hurried", 300, 2.0, dry_at_s=12.0))
+        queue.add(SketchJob("early", 300, 0.0))
+        queue.add(SketchJob("calm", 300, 1.0, dry_at_s=30.0))
+        queue.add(SketchJob("hurried", 300, 2.0, dry_at_s=12.0))
         assert keys(queue.take(2, now_s)) == first
 
 
@@ -147,12 +149,12 @@ def test_the_papers_algorithm_starves_what_this_one_does_not() -> None:
     waited = {}
     for patience_s in (10.0, inf):
         queue = MultiList(capacity=9, patience_s=patience_s)
-        rare = Job("rare", 2000, 0.0)
+        rare = SketchJob("rare", 2000, 0.0)
         queue.add(rare)
         waited[patience_s] = inf
         for second in range(1, 200):
             for _ in range(2 if len(queue) < 8 else 1):
-                queue.add(Job("usual", 300, float(second)))
+                queue.add(SketchJob("usual", 300, float(second)))
             if rare in queue.take(1, float(second)):
                 waited[patience_s] = second
                 break
@@ -163,7 +165,7 @@ def test_the_papers_algorithm_starves_what_this_one_does_not() -> None:
 def test_a_device_takes_what_fits_it_and_leaves_the_rest_in_its_place(name: str) -> None:
     queue = job_queue.create(name, capacity=8)
     for i in range(6):
-        queue.add(Job(i, 300, float(i)))
+        queue.add(SketchJob(i, 300, float(i)))
     assert keys(queue.take(2, 6.0, lambda job: job.key % 2 == 1)) == [1, 3]
     assert queue.take(2, 6.0, lambda job: job.key > 6) == []
     assert keys(queue.take(9, 6.0)) == [0, 2, 4, 5]

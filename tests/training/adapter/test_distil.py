@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 
 from tandem.engine.tokenizer import Tokenizer
 from tandem.engine.torch import weights
-from tandem.engine.torch.batch import Piece
+from tandem.engine.torch.batch import BatchPiece
 from tandem.engine.torch.model import KVPool
 from tandem.engine.torch.split.runner import Outer
 from tandem.engine.torch.weights import Part
@@ -37,7 +37,7 @@ def test_the_engine_drafts_what_was_trained(kind: str, first: int, tmp_path: Pat
     ends = weights.load(tmp_path, torch.device("cpu"), torch.float32, Part(0, first))
     outer = Outer(weights.with_adapter(ends, tmp_path / "adapter" / "a.safetensors"))
     pool = KVPool(outer.config, 2, 16, outer.device, outer.dtype)
-    logits, _ = outer.shallow(outer.batch([Piece(ids[0].tolist(), 0, range(2), 20)], pool), pool)
+    logits, _ = outer.shallow(outer.batch([BatchPiece(ids[0].tolist(), 0, range(2), 20)], pool), pool)
     torch.testing.assert_close(logits, expected, atol=1e-4, rtol=1e-4)
 
 

@@ -22,9 +22,9 @@ from tandem.engine.config import HostMemory
 from tandem.engine.split.hidden_states import KINDS, Kind, unpack
 from tandem.engine.tokenizer import Tokenizer
 from tandem.engine.torch import weights
-from tandem.engine.torch.batch import Piece
+from tandem.engine.torch.batch import BatchPiece
 from tandem.engine.torch.model import KVPool, Model
-from tandem.engine.torch.split.runner import Middle, Outer
+from tandem.engine.torch.split.runner import Outer, TorchMiddle
 from tandem.engine.torch.weights import Part
 from tandem.training.family.prompts import heldout
 from tests.engine.torch import tiny
@@ -51,20 +51,20 @@ def test_composition_equals_the_whole(kind: str, first: int, tmp_path: Path) -> 
     adapter = write_adapter(tmp_path, tmp_path / "adapter" / "model.safetensors", RANDOM)
     model = Model(weights.load(tmp_path, CPU, torch.float32))
     ends = weights.load(tmp_path, CPU, torch.float32, Part(0, first))
-    middle = Middle(weights.load(tmp_path, CPU, torch.float32, Part(first, ends=False)))
+    middle = TorchMiddle(weights.load(tmp_path, CPU, torch.float32, Part(first, ends=False)))
     tokens = np.random.default_rng(3).integers(0, tiny.VOCAB, (2, 23)).tolist()
     whole = KVPool(model.config, 16, 4, CPU, torch.float32)
-    pieces = [Piece(ids, 0, range(8 * i, 8 * i + 6), 23) for i, ids in enumerate(tokens)]
+    pieces = [BatchPiece(ids, 0, range(8 * i, 8 * i + 6), 23) for i, ids in enumerate(tokens)]
     expected = model.forward(model.batch(pieces, whole), whole).view(2, 23, -1)
     for outer in (Outer(ends), Outer(weights.with_adapter(ends, adapter))):
         pools = [KVPool(part.config, 16, 4, CPU, torch.float32) for part in (outer, middle)]
         for start, end in ((0, 9), (9, 10), (10, 23)):
             pieces = [
-                Piece(ids[start:end], start, range(8 * i, 8 * i + 6), 0) for i, ids in enumerate(tokens)
+                BatchPiece(ids[start:end], start, range(8 * i, 8 * i + 6), 0) for i, ids in enumerate(tokens)
             ]
             _, shallow = outer.shallow(outer.batch(pieces, pools[0]), pools[0])
             rows = shallow.numpy().reshape(2, end - start, -1)
-            pieces = [Piece(rows[i], start, range(8 * i, 8 * i + 6), end - start) for i in range(2)]
+            pieces = [BatchPiece(rows[i], start, range(8 * i, 8 * i + 6), end - start) for i in range(2)]
             deep = middle.forward(middle.batch(pieces, pools[1]), pools[1])
             logits = outer.head(deep).view(2, end - start, -1)
             torch.testing.assert_close(logits, expected[:, start:end], atol=1e-4, rtol=1e-4)
@@ -78,17 +78,17 @@ def test_logits_of_the_embedded_target(first: int) -> None:
     models = [
         Model(weights.load(folder, CPU, torch.float32)),
         Outer(weights.load(folder, CPU, torch.float32, Part(0, first))),
-        Middle(weights.load(folder, CPU, torch.float32, Part(first, ends=False))),
+        TorchMiddle(weights.load(folder, CPU, torch.float32, Part(first, ends=False))),
     ]
     whole, outer, middle = models
     pools = [KVPool(model.config, 10, 16, CPU, torch.float32) for model in models]
     ids = np.random.default_rng(3).integers(3, whole.config.vocab_size, 150).tolist()
     for start, end in ((0, 96), (96, 99), (99, 100), (100, 150)):
         inputs = ids[start:end]
-        piece = Piece(inputs, start, range(10), end - start)
+        piece = BatchPiece(inputs, start, range(10), end - start)
         expected = whole.forward(whole.batch([piece], pools[0]), pools[0])
         _, shallow = outer.shallow(outer.batch([piece], pools[1]), pools[1])
-        rows = Piece(shallow.numpy(), start, range(10), end - start)
+        rows = BatchPiece(shallow.numpy(), start, range(10), end - start)
         deep = middle.forward(middle.batch([rows], pools[2]), pools[2])
         torch.testing.assert_close(outer.head(deep), expected, atol=1e-6, rtol=0)
 
@@ -297,13 +297,13 @@ def test_parts_in_bfloat16(tmp_path: Path) -> None:
     tiny.make("llama", tmp_path)
     whole = Model(weights.load(tmp_path, CPU, torch.bfloat16))
     outer = Outer(weights.load(tmp_path, CPU, torch.bfloat16, Part(0, 1)))
-    middle = Middle(weights.load(tmp_path, CPU, torch.bfloat16, Part(1, ends=False)))
+    middle = TorchMiddle(weights.load(tmp_path, CPU, torch.bfloat16, Part(1, ends=False)))
     pools = [KVPool(model.config, 4, 4, CPU, torch.bfloat16) for model in (whole, outer, middle)]
-    piece = Piece([5, 6, 7, 8], 0, [2], 4)
+    piece = BatchPiece([5, 6, 7, 8], 0, [2], 4)
     expected = whole.forward(whole.batch([piece], pools[0]), pools[0])
     _, shallow = outer.shallow(outer.batch([piece], pools[1]), pools[1])
     assert shallow.dtype == torch.float32
-    deep = middle.forward(middle.batch([Piece(shallow.numpy(), 0, [3], 4)], pools[2]), pools[2])
+    deep = middle.forward(middle.batch([BatchPiece(shallow.numpy(), 0, [3], 4)], pools[2]), pools[2])
     assert deep.dtype == torch.float32
     torch.testing.assert_close(outer.head(deep.to(torch.bfloat16)), expected)
 
