@@ -161,7 +161,7 @@ async def test_a_router_and_its_successor_know_the_same(path: Path, monkeypatch:
     await until(lambda: new.caller(digest(secret)) is not None)
     for treasury in (old, new):
         await until(lambda treasury=treasury: treasury.statement(key.id).total.requests == 111)
-    assert old.statement("device-phone").terms.budget == 0.25
+    await until(lambda: old.statement("device-phone").terms.budget == 0.25)
     await new.revoke(key.id)
     await until(lambda: old.caller(digest(secret)) is None)
     assert old.statement(key.id).total.requests == 0, "nor has it an account"

@@ -116,10 +116,10 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from tandem.deployments.request.bill import Bill
-from tandem.deployments.access.store import Batch, Ledger
+from tandem.deployments.access.store import BillBatch, Ledger
 ledger = Ledger(Path(sys.argv[1]))
 for number in range(1, 101):
-    ledger.charge([Batch("api", number, [("key-1", "", Bill(requests=1))])])
+    ledger.charge([BillBatch("api", number, [("key-1", "", Bill(requests=1))])])
 os.kill(os.getpid(), signal.SIGKILL)
 """
 

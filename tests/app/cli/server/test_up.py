@@ -23,11 +23,23 @@ from rich.console import Console
 
 from tandem.app.cli.server.local_ray import free_port
 from tandem.app.cli.server.processes import PR_SET_CHILD_SUBREAPER, Process, alive, collect
-from tandem.app.cli.server.up import CONFIG, LEDGER, RECORD, UpError, down, explain, read, running, tries, up
+from tandem.app.cli.server.up import (
+    CONFIG,
+    LEDGER,
+    RECORD,
+    UpError,
+    deploy,
+    down,
+    explain,
+    read,
+    running,
+    tries,
+    up,
+)
 from tests.app.cli.started import started
 from tests.docs.documents import ROOT, shell
 
-pytestmark = [pytest.mark.timeout(180), pytest.mark.xdist_group("ray")]
+pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("ray")]
 
 
 @pytest.fixture
@@ -175,7 +187,7 @@ def test_a_start_that_fails_says_why_and_keeps_its_logs(folder: Path, config: Pa
     deployment["applications"][0]["args"]["ledger"] = {"path": str(broken)}
     config.write_text(yaml.safe_dump(deployment))
     command = [Path(sys.executable).with_name("tandem"), "up", "--config", config]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=240)
     assert done.returncode == 1
     reason, logs = done.stderr.splitlines()[-2:]
     assert "Access: " in reason
@@ -267,3 +279,25 @@ def test_a_mistake_in_the_settings_is_told_before_anything_starts(config: Path) 
     config.write_text(config.read_text().replace("kind: 'null'", "kind: abacus"))
     with pytest.raises(UpError, match="abacus"):
         up(config=config)
+
+
+def test_serve_may_take_longer_than_its_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[dict[str, Any]] = []
+
+    class Late:
+        def __init__(self, dashboard: str) -> None: ...
+
+        def deploy_applications(self, deployment: dict[str, Any]) -> None:
+            asked.append(deployment)
+            if len(asked) < 3:
+                raise RuntimeError(
+                    "Request failed with status code 500: HTTP proxies not available after 60s."
+                )
+            if len(asked) == 4:
+                raise RuntimeError("Request failed with status code 400: no such field")
+
+    monkeypatch.setattr("ray.dashboard.modules.serve.sdk.ServeSubmissionClient", Late)
+    deploy({}, "")
+    assert len(asked) == 3
+    with pytest.raises(RuntimeError, match="no such field"):
+        deploy({}, "")
