@@ -32,15 +32,15 @@ def myself() -> Process:
     return Process(os.getpid(), _read(os.getpid())[1])
 
 
-def descendants() -> list[Process]:
-    """The living processes that descend from this one."""
+def descendants(pid: int | None = None) -> list[Process]:
+    """Return the living processes that descend from that one, by default from this one."""
     children: dict[int, list[Process]] = defaultdict(list)
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             parent, started, state = _read(int(entry.name))
             if state != "Z":
                 children[parent].append(Process(int(entry.name), started))
-    found, queue = [], [os.getpid()]
+    found, queue = [], [os.getpid() if pid is None else pid]
     while queue:
         mine = children.pop(queue.pop(), [])
         found += mine
