@@ -1,8 +1,7 @@
-"""Assigns endpoints to the requests that a device drives itself, for its owner: the cloud's, its own, or both.
+"""Router of a device's own program: assigns the cloud's endpoints, its own, or both to the requests of its owner.
 
-What both sides share in a mode that the cloud does not plan for devices is planned here, and learnt from: by times as
-they are seen from here, the link's among them. To the cloud such a request is one in the mode that goes on without the
-device, which the gateway counts.
+Modes that the cloud does not plan for devices are planned here, with times measured here, the link's included. The
+cloud takes such a request for one in the mode that continues without the device.
 """
 
 from __future__ import annotations

@@ -48,9 +48,8 @@ class KeyService:
         self._last: dict[str, int] = {}  # the latest batch by sender
         self._stale = False  # the ledger knows better than memory
         self._writing: asyncio.Task[None] | None = None
-        self._lock = (
-            asyncio.Lock()
-        )  # a change is written before the next one is made, and before anything is read
+        # A change is written before the next one is made, and before anything is read.
+        self._lock = asyncio.Lock()
 
     async def open(self) -> None:
         """Raises LedgerError, also where keys have guarded the API, none would now, and no setting allows it."""

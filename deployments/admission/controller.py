@@ -122,7 +122,7 @@ class Gate:
 
     @property
     def waiting(self) -> int:
-        """Requests."""
+        """Number of requests that wait for room."""
         return self._fair.waiting
 
     async def enter(self, replica: str, entry: Entry) -> Passage:

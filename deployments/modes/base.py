@@ -51,8 +51,8 @@ class Role:
     if_lost: str = ""
 
 
-async def _nobody(mode: str, question: object) -> Any:
-    raise NotImplementedError(f"nobody answers what mode {mode} asks")
+async def _no_router(mode: str, question: object) -> Any:
+    raise RuntimeError(f"mode {mode} asks the router, and this executor has none")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class Services:
     format: prompts and parser of sketches; None without them.
     """
 
-    ask: Callable[[str, object], Awaitable[Any]] = _nobody
+    ask: Callable[[str, object], Awaitable[Any]] = _no_router
     tell: Callable[[str, object], object] = lambda mode, said: None
     outer: OuterEngine | None = None
     format: SketchFormat | None = None
@@ -139,11 +139,11 @@ class RouterPart(Generic[S]):
 
     async def ask(self, question: Any) -> Any:
         """Answer a question of a running request."""
-        raise NotImplementedError(f"no question: {question}")
+        raise NotImplementedError(f"{type(self).__name__} answers no {type(question).__name__}")
 
     def tell(self, said: Any) -> None:
         """Take in what a running request says, without an answer."""
-        raise NotImplementedError(f"not understood: {said}")
+        raise NotImplementedError(f"{type(self).__name__} takes no {type(said).__name__}")
 
     def spent(self, account: str) -> Mapping[str, tuple[float, float]]:
         """Return, by limit of this mode, an account's tokens that count at present and those that were spent."""

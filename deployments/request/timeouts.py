@@ -37,7 +37,7 @@ class Limits:
 
 
 LEAST_S = 0.1
-"""Interval at which the connection is checked while it is away."""
+"""Shortest interval at which an expired timeout looks whether endpoints can be reached again."""
 
 
 def always() -> float:
@@ -129,8 +129,8 @@ class Deadline:
         self._timer, self._timer_at = None, float("inf")
         if self._task is None or self._expired:
             return
-        if self._limit_at <= at and (reached_s := self._reached_s()) + self._limit_s > at:
-            self._limit_at = min(reached_s, at + LEAST_S) + self._limit_s
+        if self._limit_at <= at and (since_return := self._reached_s() + self._limit_s) > at:
+            self._limit_at = min(since_return, at + max(self._limit_s, LEAST_S))
         if self._limit_at > at:
             self._set(self._limit_at)
         else:
