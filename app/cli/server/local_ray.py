@@ -21,6 +21,7 @@ from tandem.cluster.own_ray import reaped
 ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # Ray's name for: stay on the loopback interface
+    "RAY_worker_niceness": "0",  # Ray's 15 starves replicas, proxies and controller beside any other busy program
     "RAY_SERVE_LOG_TO_STDERR": "0",
     # One event loop a replica: with one more thread for user code, every token would change threads.
     "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",

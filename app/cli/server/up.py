@@ -32,7 +32,6 @@ RECORD = Path(".tandem") / "up.json"
 LOGS = RECORD.with_name("logs")
 LEDGER = RECORD.with_name("ledger.sqlite")
 """Keys and usage of a server started in this folder, if the Serve YAML names no other file."""
-PROXIES_LATE = "HTTP proxies not available"
 READY_WITHIN_S = 600.0
 """A model of many gigabytes that vLLM compiles takes minutes."""
 QUESTION = "Tell me about the town of Marworth."
@@ -187,19 +186,10 @@ def _check(host: str, port: int) -> None:
 
 
 def deploy(deployment: dict[str, Any], dashboard: str) -> None:
-    """Deploy as `serve deploy`, without another process.
-
-    Serve gives its proxies a minute to start; where the machine is too busy for that, it is asked again.
-    """
+    """Deploy as `serve deploy`, without another process."""
     from ray.dashboard.modules.serve.sdk import ServeSubmissionClient
 
-    client, deadline = ServeSubmissionClient(dashboard), time.monotonic() + READY_WITHIN_S
-    while True:
-        try:
-            return client.deploy_applications(deployment)
-        except RuntimeError as error:
-            if PROXIES_LATE not in str(error) or time.monotonic() > deadline:
-                raise
+    ServeSubmissionClient(dashboard).deploy_applications(deployment)
 
 
 def wait_until_ready(address: str, dashboard: str, tell: Callable[[str], None]) -> None:

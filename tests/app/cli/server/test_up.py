@@ -28,7 +28,6 @@ from tandem.app.cli.server.up import (
     LEDGER,
     RECORD,
     UpError,
-    deploy,
     down,
     explain,
     read,
@@ -86,6 +85,8 @@ def test_it_answers_and_ctrl_c_leaves_nothing(folder: Path, config: Path) -> Non
     with started(folder, config) as process:
         processes = recorded(folder)
         assert len(processes) > 5
+        levels = {os.getpriority(os.PRIO_PROCESS, p.pid) for p in processes if alive(p)}
+        assert levels == {os.getpriority(os.PRIO_PROCESS, 0)}, "none gives way to other programs"
         assert (address := running())
         assert httpx.get(f"{address}/readyz").status_code == 200
         with pytest.raises(UpError, match="up already"):
@@ -286,25 +287,3 @@ def test_a_mistake_in_the_settings_is_told_before_anything_starts(config: Path) 
     config.write_text(config.read_text().replace("kind: 'null'", "kind: abacus"))
     with pytest.raises(UpError, match="abacus"):
         up(config=config)
-
-
-def test_serve_may_take_longer_than_its_minute(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[dict[str, Any]] = []
-
-    class Late:
-        def __init__(self, dashboard: str) -> None: ...
-
-        def deploy_applications(self, deployment: dict[str, Any]) -> None:
-            asked.append(deployment)
-            if len(asked) < 3:
-                raise RuntimeError(
-                    "Request failed with status code 500: HTTP proxies not available after 60s."
-                )
-            if len(asked) == 4:
-                raise RuntimeError("Request failed with status code 400: no such field")
-
-    monkeypatch.setattr("ray.dashboard.modules.serve.sdk.ServeSubmissionClient", Late)
-    deploy({}, "")
-    assert len(asked) == 3
-    with pytest.raises(RuntimeError, match="no such field"):
-        deploy({}, "")
