@@ -7,7 +7,6 @@ The entries lie in a cache folder; if that is broken, or cannot be written to, t
 from __future__ import annotations
 
 import hashlib
-import os
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -15,6 +14,8 @@ from pathlib import Path
 from uuid import uuid4
 
 import msgspec
+
+from tandem.engine.cache import folder
 
 SETTLED_NS = 2_000_000_000
 """Files that were changed more recently may change once more with the same times, as coarse as those are."""
@@ -25,13 +26,6 @@ class _Remembered(msgspec.Struct):
 
     files: list[tuple[str, int, int, int, int]]
     value: str
-
-
-def folder() -> Path:
-    """Return the cache folder: $TANDEM_CACHE, or `tandem` in the user's. Raises RuntimeError if there is none."""
-    if said := os.environ.get("TANDEM_CACHE"):
-        return Path(said)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tandem"
 
 
 def remembered(what: str, files: Iterable[Path], compute: Callable[[], str]) -> str:

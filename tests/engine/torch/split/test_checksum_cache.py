@@ -122,15 +122,6 @@ def test_what_changes_meanwhile_or_has_just_is_not_kept(
     assert not cache.exists()
 
 
-def test_where_it_lies(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("TANDEM_CACHE")
-    monkeypatch.setenv("XDG_CACHE_HOME", "/caches")
-    assert remembered.folder() == Path("/caches/tandem")
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setenv("HOME", "/home/of")
-    assert remembered.folder() == Path("/home/of/.cache/tandem")
-
-
 @pytest.mark.usefixtures("cache")
 async def test_a_middle_is_read_for_its_checksum_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
