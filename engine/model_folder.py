@@ -9,6 +9,9 @@ from typing import Any
 
 ARCHITECTURES = ("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 
+GGUF_FILE = "gguf_file"
+"""Key in config.json of a folder that was made from a GGUF file: that file's path."""
+
 
 class UnsupportedModel(ValueError):
     """The folder holds no model, or a model that this engine cannot run."""
@@ -23,6 +26,10 @@ def read_config(folder: Path, architectures: Sequence[str] | None = ARCHITECTURE
         raise UnsupportedModel(f"{folder} is no model folder: it has no config.json") from None
     except json.JSONDecodeError as error:
         raise UnsupportedModel(f"config.json of {folder} is no JSON: {error}") from None
+    if GGUF_FILE in raw:
+        raise UnsupportedModel(
+            f"{raw[GGUF_FILE]} is a GGUF file, which this engine cannot run; kind llamacpp can"
+        )
     if architectures is not None:
         _check(folder, raw, architectures)
     if not any(folder.glob("*.safetensors")):

@@ -20,11 +20,14 @@ from tokenizers import Tokenizer as RustTokenizer
 from tandem.engine.base import InvalidRequest
 from tandem.engine.text import unfinished_length
 
+PADDING = re.compile(r"\[PAD\d+\]")
+"""Names that GGUF files give to ids that pad the model's matrix: `convert_hf_to_gguf.py` of llama.cpp."""
+
 
 class Tokenizer:
     """The tokenizer of one model, in the Hugging Face folder layout.
 
-    vocabulary: equal for two tokenizers if and only if they give every token the same id.
+    vocabulary: equal for two tokenizers if and only if they give every token the same id; padding is no token.
     eos: token id.
     bos: token id; None if the model has none.
     vocab_size: number of tokens, added ones included.
@@ -39,7 +42,8 @@ class Tokenizer:
         self._full.no_truncation()
         self._full.no_padding()
         self._plain = _without_added_tokens(definition)
-        vocab = self._full.get_vocab(with_added_tokens=True)
+        named = self._full.get_vocab(with_added_tokens=True)
+        vocab = {name: i for name, i in named.items() if not PADDING.fullmatch(name)}
         added = self._full.get_added_tokens_decoder()
         self.vocab_size = max(vocab.values()) + 1
         self.vocabulary = hashlib.sha256(json.dumps(sorted(vocab.items())).encode()).hexdigest()[:16]
@@ -55,7 +59,10 @@ class Tokenizer:
         self._any_added = re.compile("|".join(names) or r"(?!)")
         self._bytes = _TokenBytes(self._full, {i: token.content for i, token in added.items()})
         self._byte_ids: dict[int, int] | None = None
-        self._template = _environment().from_string(template) if template else None
+        try:
+            self._template = _environment().from_string(template) if template else None
+        except jinja2.TemplateSyntaxError as error:
+            raise ValueError(f"the chat template is broken: {error}") from None
         self._variables = {
             name: _token_text(config.get(name))
             for name in ("bos_token", "eos_token", "unk_token", "pad_token")
@@ -104,6 +111,22 @@ class Tokenizer:
         if mark not in prompt:
             return _encode(self._full, prompt)
         return self._encode_marked(prompt, mark)
+
+    def turn_end(self) -> int | None:
+        """Return the special token with which the chat template ends an answer; None if there is none."""
+        if self._template is None:
+            return None
+        chat = [{"role": "user", "content": "?"}, {"role": "assistant", "content": _ANSWER}]
+        try:
+            asked = self._template.render(messages=chat[:1], add_generation_prompt=True, **self._variables)
+            answered = self._template.render(messages=chat, **self._variables)
+        except jinja2.TemplateError:
+            return None
+        begun = self._any_added.findall(asked)[-1:]  # some templates begin the next answer in any case
+        after = self._any_added.search(answered, answered.find(_ANSWER) + 1)
+        if after is None or after[0] in begun or self._added[after[0]] not in self._special:
+            return None
+        return self._added[after[0]]
 
     def _escape(self, content: str, mark: str) -> str:
         """Break every added token in `content` with `mark`, including one that the text after it would complete."""
@@ -199,7 +222,7 @@ class _TokenBytes(dict[int, bytes]):
 
     def _read(self, token: int) -> bytes:
         piece = self._token(token)
-        if piece is None:  # an id that pads the model's matrix: no text
+        if piece is None or PADDING.fullmatch(piece):  # an id that pads the model's matrix: no text
             return b""
         if self._byte_level:
             return bytes(_BYTE_OF[c] for c in piece)
@@ -221,6 +244,7 @@ def _byte_alphabet() -> dict[str, int]:
 
 
 _BYTE_OF = _byte_alphabet()
+_ANSWER = "\uf8ff"  # of Unicode's private use area: in no template
 _WORD = re.compile(r"\s*\S+|\s+")
 _BROKEN = re.compile("([\udc80-\udcff]+)")  # bytes that are no UTF-8, as surrogateescape writes them
 

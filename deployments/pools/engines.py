@@ -14,6 +14,7 @@ from tandem.cluster.link.latency import LogNormal
 from tandem.deployments.config.settings import LatencySettings
 from tandem.engine.base import Engine
 from tandem.engine.config import EngineConfig, Strict
+from tandem.engine.gguf.folder import folder_of as gguf_folder
 from tandem.engine.vllm.config import VllmConfig
 
 logger = logging.getLogger("ray.serve")
@@ -158,11 +159,13 @@ def _log_loaded(said: dict[str, object]) -> None:
 
 
 def model_folder(model: str) -> Path:
-    """Return a model's folder: an existing folder, or a name of the embedded family. Raises FileNotFoundError for a
-    missing path, ValueError for an unknown name."""
+    """Return a model's folder: an existing folder, one made from a GGUF file, or a name of the embedded family. Raises
+    FileNotFoundError for a missing path, ValueError for an unknown name, UnsupportedModel for a GGUF file of no use."""
     folder = Path(model)
     if folder.is_dir():
         return folder
+    if folder.suffix == ".gguf":
+        return gguf_folder(folder)
     if len(folder.parts) > 1:
         raise FileNotFoundError(f"there is no folder {model}")
     from tandem.engine import family

@@ -1,4 +1,4 @@
-"""Where the cache folder is."""
+"""The place of the cache folder."""
 
 from pathlib import Path
 
