@@ -143,6 +143,11 @@ class EngineConfig(SessionLimits):
         return self.host_memory is not None
 
     @property
+    def max_cached(self) -> int | None:
+        """Most blocks that are kept without a session; None for no such limit."""
+        return None
+
+    @property
     def kv_tokens(self) -> int:
         """Tokens that the KV cache holds."""
         return self.kv_blocks * self.block_size

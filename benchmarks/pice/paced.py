@@ -43,6 +43,9 @@ class Paced:
     def copy_block(self, source: int, target: int) -> None:
         self._runner.copy_block(source, target)
 
+    def free_block(self, block: int) -> None:
+        self._runner.free_block(block)
+
     def host_copies(self, settings: HostMemory, clock: Callable[[], float]) -> HostCopies:
         return self._runner.host_copies(settings, clock)
 

@@ -36,11 +36,21 @@ class BlockPool:
     counts both.
 
     copy_block(source, target): copies a block's tensors, for a shared block that one sequence rewrites.
+    free_block: called with a block whose content is not needed any more.
+    max_cached: most cached blocks; None for no such limit.
     """
 
-    def __init__(self, num_blocks: int, block_size: int, copy_block: Callable[[int, int], None]) -> None:
+    def __init__(
+        self,
+        num_blocks: int,
+        block_size: int,
+        copy_block: Callable[[int, int], None],
+        free_block: Callable[[int], None],
+        max_cached: int | None = None,
+    ) -> None:
         self.num_blocks, self.block_size = num_blocks, block_size
-        self._copy_block = copy_block
+        self._copy_block, self._free_block = copy_block, free_block
+        self._max_cached = num_blocks if max_cached is None else max_cached
         self._untouched = 0  # first block that was never used, nor any after it
         self._free: list[int] = []  # used and released, among those before `_untouched`
         self._cached: OrderedDict[int, None] = OrderedDict()
@@ -168,8 +178,7 @@ class BlockPool:
             block = self._untouched
             self._untouched += 1
         else:
-            block, _ = self._cached.popitem(last=False)
-            self._forget(block)
+            block = self._evict()
         self._references[block] = 1
         return block
 
@@ -187,8 +196,18 @@ class BlockPool:
             del self._references[block]
             if block in self._key_of:
                 self._cached[block] = None
+                if len(self._cached) > self._max_cached:
+                    self._free.append(self._evict())
             else:
+                self._free_block(block)
                 self._free.append(block)
+
+    def _evict(self) -> int:
+        """Remove the content of the cached block that was used least recently, and return the block."""
+        block, _ = self._cached.popitem(last=False)
+        self._forget(block)
+        self._free_block(block)
+        return block
 
     def _forget(self, block: int) -> None:
         key = self._key_of.pop(block, None)

@@ -46,6 +46,10 @@ class Runner(Protocol):
         """Copy a block's keys and values within the KV cache."""
         ...
 
+    def free_block(self, block: int) -> None:
+        """Note that a block's keys and values are not needed any more."""
+        ...
+
     def host_copies(self, settings: HostMemory, clock: Callable[[], float]) -> HostCopies:
         """Return copies between the KV cache and `settings.blocks` blocks of host memory; clock: in seconds."""
         ...

@@ -56,7 +56,9 @@ class Core:
         self._batching = batching_policy or config.batching.create()
         host = config.host_memory
         tier = None if host is None else HostTier(host, runner.host_copies(host, clock))
-        pool = BlockPool(config.kv_blocks, config.block_size, runner.copy_block)
+        pool = BlockPool(
+            config.kv_blocks, config.block_size, runner.copy_block, runner.free_block, config.max_cached
+        )
         self.memory = Memory(pool, config.max_sessions, self.stats, self.step_time, tier)
         if scheduling_policy is None and config.scheduling is not None:
             scheduling_policy = config.scheduling.create()

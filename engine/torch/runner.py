@@ -28,6 +28,9 @@ class TorchRunner:
         self.kv = KVPool(model.config, num_blocks, block_size, model.device, model.dtype)
         self.copy_block = self.kv.copy_block
 
+    def free_block(self, block: int) -> None:
+        """Do nothing: a block's place stays its own."""
+
     def host_copies(self, settings: HostMemory, clock: Callable[[], float]) -> HostCopies:
         return tensor_copies(self.kv, settings, clock)
 

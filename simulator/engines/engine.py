@@ -165,6 +165,9 @@ class TimedRunner:
     def copy_block(self, source: int, target: int) -> None:
         """Do nothing: there are no keys and values."""
 
+    def free_block(self, block: int) -> None:
+        """Do nothing."""
+
     def host_copies(self, settings: HostMemory, clock: Callable[[], float]) -> HostCopies:
         return EmulatedBus(self._block_bytes, settings, clock)
 

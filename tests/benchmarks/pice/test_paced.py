@@ -34,6 +34,9 @@ class Taking:
     def copy_block(self, source: int, target: int) -> None:
         self.copied.append((source, target))
 
+    def free_block(self, block: int) -> None:
+        self.copied.append((block, -1))
+
     def host_copies(self, settings: HostMemory, clock: object) -> None:
         raise NotImplementedError
 
@@ -49,7 +52,8 @@ def test_a_step_takes_what_it_is_to_take_and_is_late_where_it_cannot(
     assert time.monotonic() - began_s >= max(takes_s, step_s)
     assert (runner.steps, runner.late) == (1, late)
     runner.copy_block(3, 5)
-    assert inner.copied == [(3, 5)]
+    runner.free_block(4)
+    assert inner.copied == [(3, 5), (4, -1)]
 
 
 async def said(engine: CoreEngine) -> list[int]:

@@ -83,7 +83,8 @@ class _Counted:
 
     def __init__(self, runner: KnownRunner) -> None:
         self._runner = runner
-        self.copy_block, self.host_copies = runner.copy_block, runner.host_copies
+        self.copy_block, self.free_block = runner.copy_block, runner.free_block
+        self.host_copies = runner.host_copies
         self.positions: list[int] = []
 
     def run(self, work: Work, complete: Sequence[Session]) -> list[Outcome]:

@@ -96,6 +96,9 @@ class PlainRunner:
     def copy_block(self, source: int, target: int) -> None:
         _copy(self._cells, source, self._cells, target, self._size)
 
+    def free_block(self, block: int) -> None:
+        self._cells[block * self._size : (block + 1) * self._size] = [(0, -1)] * self._size
+
     def host_copies(self, settings: HostMemory, clock: Callable[[], float]) -> HostCopies:
         self._copies = PlainCopies(self._cells, self._size, settings, clock)
         return self._copies

@@ -30,12 +30,15 @@ class BlockPoolMachine(RuleBasedStateMachine):
         super().__init__()
         self.contents: list[list[int | None]] = [[None] * SIZE for _ in range(BLOCKS)]
         self.copies = 0
-        self.pool = BlockPool(BLOCKS, SIZE, self.copy)
+        self.pool = BlockPool(BLOCKS, SIZE, self.copy, self.free)
         self.held: list[Held] = []
 
     def copy(self, source: int, target: int) -> None:
         self.contents[target] = list(self.contents[source])
         self.copies += 1
+
+    def free(self, block: int) -> None:
+        self.contents[block] = [None] * SIZE
 
     def write(self, s: Held, tokens: list[int]) -> None:
         for token in tokens:
@@ -187,7 +190,7 @@ TestBlockPool = BlockPoolMachine.TestCase
 
 def make(blocks: int, copied: list[tuple[int, int]] | None = None) -> BlockPool:
     record = [] if copied is None else copied
-    return BlockPool(blocks, 2, lambda source, target: record.append((source, target)))
+    return BlockPool(blocks, 2, lambda source, target: record.append((source, target)), lambda block: None)
 
 
 def computed(pool: BlockPool, tokens: list[int]) -> BlockTable:

@@ -1,0 +1,37 @@
+"""The books of rows, under every schedule of the core."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import initialize
+
+from tandem.engine.base import Sampling
+from tests.engine.core import test_step as core_tests
+from tests.engine.core.core_driver import Driver
+from tests.engine.llamacpp.row_runner import RowRunner
+
+
+class RowCoreMachine(core_tests.CoreMachine):
+    make = RowRunner
+
+    @initialize(
+        blocks=st.integers(11, 20),
+        budget=st.sampled_from([4, 24, 64]),
+        chunk=st.sampled_from([1, 5, 64]),
+        scheduler=st.sampled_from([None, *core_tests.SCHEDULERS]),
+        seed=st.integers(0, 9),
+    )
+    def begin(self, blocks: int, budget: int, chunk: int, scheduler: str | None, seed: int) -> None:
+        super().begin(blocks, budget, chunk, None, scheduler, seed)
+
+
+RowCoreMachine.TestCase.settings = settings(max_examples=200, stateful_step_count=50)
+TestRowCore = RowCoreMachine.TestCase
+
+
+def test_no_leak_in_ten_thousand_operations() -> None:
+    core_tests.test_no_leak_in_ten_thousand_operations(RowRunner, None)
