@@ -258,6 +258,8 @@ class EngineStats(msgspec.Struct):
     tokens_drafted: tokens that `draft` proposed.
     tokens_verified: drafts that `verify` checked.
     tokens_accepted: drafts that `verify` accepted.
+    tokens_looked_up: drafts that the engine looked up in sessions' own texts and checked.
+    tokens_found: accepted ones of these.
     tokens_from_prefix: tokens that admitted sessions found in the KV cache.
     emulated: whether times are those of other hardware.
     energy_j: joules that a device has spent.
@@ -288,6 +290,8 @@ class EngineStats(msgspec.Struct):
     tokens_drafted: int = 0
     tokens_verified: int = 0
     tokens_accepted: int = 0
+    tokens_looked_up: int = 0
+    tokens_found: int = 0
     tokens_from_prefix: int = 0
     emulated: bool = False
     energy_j: float = 0.0

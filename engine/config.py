@@ -128,6 +128,7 @@ class EngineConfig(SessionLimits):
     kv_blocks: number of blocks in the KV cache.
     block_size: tokens per block.
     token_budget: most positions in a step.
+    lookup: most drafts that a decoding session looks up in its own text, where that is worth the time; 0 for none.
     batching: policy that forms the batch of a step.
     host_memory: second tier of the KV cache; null for none. Other fields: see SessionLimits.
     """
@@ -135,6 +136,7 @@ class EngineConfig(SessionLimits):
     kv_blocks: int = Field(2048, ge=8)
     block_size: int = Field(16, ge=1)
     token_budget: int = Field(512, ge=1)
+    lookup: int = Field(0, ge=0, le=64)
     batching: BatchingChoice = BatchingChoice(name="chunked")
     host_memory: HostMemory | None = None
 

@@ -14,6 +14,7 @@ from tandem.engine.core.tasks import Task
 from tandem.engine.text import Detokenizer, StopStrings
 from tandem.policies.reader.quality import Reader
 from tandem.policies.scheduling.control import REFERENCE_RATE
+from tandem.policies.speculation.lookup import PromptLookup
 
 
 class SequencePlace:
@@ -58,6 +59,7 @@ class Sequence(SequencePlace):
     fresh: whether it has had no token since it was admitted.
     ends: tokens with which the output ends.
     reader: the client's reading of the output.
+    lookup: finds drafts in its own text; None if the engine looks up nothing.
     opened_s: when the request's first session was opened, on the engine's clock.
     """
 
@@ -73,6 +75,7 @@ class Sequence(SequencePlace):
         "finish",
         "fresh",
         "goal",
+        "lookup",
         "number",
         "opened_s",
         "paused",
@@ -104,6 +107,7 @@ class Sequence(SequencePlace):
         self.task: Task | None = None
         self.goal, self.window = len(self.tokens) - self.RESERVED, 0
         self.paused, self.fresh = False, True
+        self.lookup: PromptLookup | None = None
         self.opened_s = 0.0
         self.reader = Reader(sampling.reader_rate or REFERENCE_RATE)
         self.ends = frozenset(sampling.stop_tokens if sampling.ignore_eos else (*sampling.stop_tokens, eos))

@@ -21,11 +21,12 @@ from tandem.engine.core.runner import Outcome, Runner, Work
 from tandem.engine.core.sequence import Sequence
 from tandem.engine.core.tasks import Computed, DraftTask, ForwardTask, GenerateTask, Task, VerifyTask
 from tandem.engine.session import BUSY
-from tandem.policies.estimators.step_time import StepTimeModel
+from tandem.policies.estimators.step_time import SmallSteps, StepTimeModel
 from tandem.policies.scheduling.base import SchedulingPolicy
 from tandem.policies.scheduling.batching import BatchingPolicy, Demand
 from tandem.policies.scheduling.control import SchedulingControl
 from tandem.policies.scheduling.outstanding import outstanding
+from tandem.policies.speculation.lookup import LookupHistory, PromptLookup
 
 GRACE_S = 0.002
 """Seconds that the engine waits for a session's first task, which usually follows at once: one step then covers prompt
@@ -68,6 +69,12 @@ class Core:
             self._control = SchedulingControl(scheduling_policy, self.memory, self.step_time, most)
         self._arrivals = 0
         self._began_s = 0.0
+        self._history = LookupHistory()
+        self._small_steps = SmallSteps(self.step_time)
+        self._others = (
+            0,
+            0,
+        )  # sessions in the last step beside the last one that took part, and their positions
         self._batch = 0, 0.0  # positions of this step, and seconds until it was computed
         self._grace_s: float | None = None  # how much longer it waits, see GRACE_S
         self._ended_s: float | None = None  # end of the last step, if the next one follows at once
@@ -88,6 +95,8 @@ class Core:
     def open(self, s: Sequence) -> None:
         """Add a session."""
         s.opened_s = self.clock() - s.sampling.waited_s
+        if self.config.lookup:
+            s.lookup = PromptLookup(self._history)
         self.memory.add(s)
         self.stats.opened += 1
         self._changed()
@@ -120,9 +129,17 @@ class Core:
         self._changed()
 
     def _begin(self, s: Sequence, task: Task) -> None:
+        if isinstance(task, GenerateTask) and s.lookup is not None:
+            task.drafts = self._look_up(s, s.lookup)
         self._arrivals += 1
         s.begin(task, self._arrivals)
         self.memory.wake(s)
+
+    def _look_up(self, s: Sequence, lookup: PromptLookup) -> list[int]:
+        """Return drafts from the session's own text that are worth the time of verifying them."""
+        most = min(self.config.lookup, s.sampling.max_tokens - s.output_len - 1)
+        others, positions = self._others
+        return lookup.draft(s.tokens, most, others, lambda own: self._small_steps.step_s(positions + own))
 
     def extend(self, s: Sequence, position: int, tokens: list[int] | np.ndarray) -> None:
         """Set the output from `position` on; the cache keeps the common part.
@@ -227,6 +244,7 @@ class Core:
             s.computed += grant
             if complete:
                 s.fresh = False
+                self._others = len(work) - 1, positions - grant
                 self._take(s, outcomes[i], now)
                 i += 1
             if (s.table.shared + 1) * size <= s.computed:
@@ -236,6 +254,7 @@ class Core:
         stats.steps += 1
         stats.step_s += seconds
         self.step_time.note(positions, seconds)
+        self._small_steps.note(positions, seconds)
         self.memory.write_through(seconds)
 
     @property
@@ -287,13 +306,15 @@ class Core:
         stats = self.stats
         stats.tokens_generated += len(ids)
         s.end()
+        if drafts:  # keys and values beyond the accepted drafts are void
+            self.memory.roll_back(s, min(before + accepted, len(s.tokens) - 1))
         if isinstance(task, VerifyTask):
             stats.tokens_verified += len(drafts)
             stats.tokens_accepted += accepted
-            if drafts:  # keys and values beyond the accepted drafts are void
-                self.memory.roll_back(s, min(before + accepted, len(s.tokens) - 1))
             task.deliver(Verdict(accepted, ids, s.finish, scores))
         else:
+            stats.tokens_looked_up += len(drafts)
+            stats.tokens_found += accepted
             if s.finish is None:  # the next token is new work, behind work that already waits
                 self._begin(s, task)
             task.deliver(Tokens(ids, s.finish, scores))

@@ -14,11 +14,18 @@ from tandem.engine.split.base import GoOn
 
 @dataclass(slots=True, eq=False)
 class GenerateTask:
-    """Decode until the output ends, delivering each token."""
+    """Decode until the output ends, delivering each token.
+
+    drafts: tokens looked up in the session's text, to be verified with the next step.
+    """
 
     deliver: Callable[[Tokens], None]
-    window = 1
-    drafts = ()
+    drafts: list[int] = field(default_factory=list)
+
+    @property
+    def window(self) -> int:
+        """Positions whose logits are needed together."""
+        return len(self.drafts) + 1
 
 
 @dataclass(slots=True, eq=False)

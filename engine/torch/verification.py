@@ -4,7 +4,8 @@ Greedy: a draft stands while it equals the target's best token. Otherwise reject
 et al. 2023): draft d with probability q(d) stands with probability min(1, p(d)/q(d)); after the first
 rejection the target's own token is drawn from max(p − q, 0), normalised; after a full accept from p. The
 output is then distributed as the target's own, whatever drafted. Without q the draft counts as a point
-mass: accept with p(d), else draw from p without d. Drafts of a forced session all stand.
+mass: the target draws its token at every position from p, and a draft stands while it is that token, so that it stands
+with p(d) and a seed's tokens are the same whatever is drafted. Drafts of a forced session all stand.
 """
 
 from __future__ import annotations
@@ -33,6 +34,11 @@ class Window:
     q_ids: np.ndarray | None = None
     q_probs: np.ndarray | None = None
 
+    @property
+    def stated(self) -> bool:
+        """Whether the drafts come with the distributions that they were drawn from."""
+        return self.q_ids is not None and self.q_probs is not None
+
 
 def verify(logits: torch.Tensor, windows: Sequence[Window]) -> list[tuple[int, int]]:
     """(accepted, own token) for each window.
@@ -44,9 +50,24 @@ def verify(logits: torch.Tensor, windows: Sequence[Window]) -> list[tuple[int, i
         return _verify_greedy(logits, windows)
     sizes = [len(w.drafts) + 1 for w in windows]
     probs = distributions(logits, [w.sampling for w, n in zip(windows, sizes, strict=True) for _ in range(n)])
-    first_rows = np.cumsum(sizes) - sizes
+    first_rows = (np.cumsum(sizes) - sizes).tolist()
+    found: dict[int, tuple[int, int]] = {}
+    for stated, verified in ((True, _reject), (False, _draw_along)):
+        chosen = [i for i, w in enumerate(windows) if w.stated == stated]
+        if chosen:
+            verdicts = verified([windows[i] for i in chosen], [first_rows[i] for i in chosen], probs)
+            found |= zip(chosen, verdicts, strict=True)
+    return [found[i] for i in range(len(windows))]
+
+
+def _reject(
+    windows: Sequence[Window], first_rows: Sequence[int], probs: torch.Tensor
+) -> list[tuple[int, int]]:
+    """Verify windows by rejection sampling. first_rows: of each window among `probs`."""
     accepted = _accepted(probs, windows, first_rows)
-    final = probs[torch.from_numpy(first_rows + accepted).to(probs.device)].clone()
+    final = probs[
+        torch.tensor(first_rows).to(probs.device) + torch.from_numpy(accepted).to(probs.device)
+    ].clone()
     for row, window, a in zip(final, windows, accepted.tolist(), strict=True):
         if a < len(window.drafts):
             _subtract(row, window, a)
@@ -56,6 +77,28 @@ def verify(logits: torch.Tensor, windows: Sequence[Window]) -> list[tuple[int, i
         Purpose.SAMPLE,
     )
     return list(zip(accepted.tolist(), draw(final, chance).tolist(), strict=True))
+
+
+def _draw_along(
+    windows: Sequence[Window], first_rows: Sequence[int], probs: torch.Tensor
+) -> list[tuple[int, int]]:
+    """Verify point masses by the target's own tokens."""
+    places = [
+        (w, row, j) for w, row in zip(windows, first_rows, strict=True) for j in range(len(w.drafts) + 1)
+    ]
+    chance = uniforms(
+        [w.sampling.seed for w, _, _ in places], [w.position + j for w, _, j in places], Purpose.SAMPLE
+    )
+    rows = torch.tensor([row + j for _, row, j in places], device=probs.device)
+    own = iter(draw(probs[rows], chance).tolist())
+    verdicts = []
+    for window in windows:
+        tokens = [next(own) for _ in range(len(window.drafts) + 1)]
+        accepted = len(window.drafts) if window.sampling.forced else 0
+        while accepted < len(window.drafts) and window.drafts[accepted] == tokens[accepted]:
+            accepted += 1
+        verdicts.append((accepted, tokens[accepted]))
+    return verdicts
 
 
 def _verify_greedy(logits: torch.Tensor, windows: Sequence[Window]) -> list[tuple[int, int]]:
@@ -70,12 +113,10 @@ def _verify_greedy(logits: torch.Tensor, windows: Sequence[Window]) -> list[tupl
     return verdicts
 
 
-def _accepted(probs: torch.Tensor, windows: Sequence[Window], first_rows: np.ndarray) -> np.ndarray:
+def _accepted(probs: torch.Tensor, windows: Sequence[Window], first_rows: Sequence[int]) -> np.ndarray:
     """Return the number of accepted drafts of each window, [windows]."""
     accepted = np.zeros(len(windows), np.int64)
-    rows = [
-        int(first) + j for w, first in zip(windows, first_rows, strict=True) for j in range(len(w.drafts))
-    ]
+    rows = [first + j for w, first in zip(windows, first_rows, strict=True) for j in range(len(w.drafts))]
     if not rows:
         return accepted
     drafts = [d for w in windows for d in w.drafts]
@@ -102,8 +143,7 @@ def _accepted(probs: torch.Tensor, windows: Sequence[Window], first_rows: np.nda
 def _draft_mass(window: Window) -> np.ndarray:
     """q(d) of each draft. A draft outside its own stated support has q = 0 there: it then stands wherever
     p > 0, which would bias the output, so it is counted as a point mass instead."""
-    if window.q_ids is None or window.q_probs is None:
-        return np.ones(len(window.drafts))
+    assert window.q_ids is not None
     stated = np.where(window.q_ids == np.asarray(window.drafts)[:, None], window.q_probs, 0.0).sum(axis=1)
     return np.where(stated > 0.0, stated, 1.0)
 
@@ -113,12 +153,9 @@ def _subtract(row: torch.Tensor, window: Window, index: int) -> None:
     rounding) the row stays p."""
     p = row.clone()
     draft = window.drafts[index]
-    stated = (
-        window.q_ids is not None
-        and window.q_probs is not None
-        and bool(((window.q_ids[index] == draft) & (window.q_probs[index] > 0)).any())
-    )
-    if stated and window.q_ids is not None and window.q_probs is not None:
+    assert window.q_ids is not None
+    assert window.q_probs is not None
+    if bool(((window.q_ids[index] == draft) & (window.q_probs[index] > 0)).any()):
         ids = torch.from_numpy(window.q_ids[index].astype(np.int64)).to(row.device)
         row.scatter_add_(0, ids, -torch.from_numpy(window.q_probs[index].copy()).to(row.device, row.dtype))
         row.clamp_(min=0.0)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 FADE = 0.99  # decay per step: about the last hundred count
+SMALL_RATE = 0.1
+"""Weight of a new step among those of its size."""
 _LEAST_S = 1e-6
 
 
@@ -24,6 +26,37 @@ class StepTimes(NamedTuple):
     s: float
     tt: float
     ts: float
+
+
+class SmallSteps:
+    """Measured times of steps of few positions, which are on no line: a kernel takes some numbers of rows better than
+    others."""
+
+    MOST = 64
+
+    def __init__(self, line: StepTimeModel) -> None:
+        """line: model of all steps, by which sizes that were not seen are reckoned from those that were."""
+        self._line = line
+        self._seen: dict[int, float] = {}
+
+    def note(self, tokens: int, seconds: float) -> None:
+        """Record a step of `tokens` positions that took `seconds`."""
+        if tokens <= self.MOST:
+            before = self._seen.get(tokens, seconds)
+            self._seen[tokens] = before + SMALL_RATE * (seconds - before)
+
+    def step_s(self, tokens: int) -> float:
+        """Return the expected seconds of a step of `tokens` positions."""
+        if (known := self._seen.get(tokens)) is not None:
+            return known
+        below = max((seen for seen in self._seen if seen < tokens), default=None)
+        above = min((seen for seen in self._seen if seen > tokens), default=None)
+        if below is None:
+            return self._line.step_s(tokens)
+        if above is None:
+            return self._seen[below] + (tokens - below) * self._line.token_s
+        share = (tokens - below) / (above - below)
+        return self._seen[below] + share * (self._seen[above] - self._seen[below])
 
 
 class StepTimeModel:

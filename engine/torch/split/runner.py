@@ -27,8 +27,9 @@ from tandem.engine.torch import weights
 from tandem.engine.torch.batch import Batch, BatchPiece
 from tandem.engine.torch.engine import Options, apart, drive, place_of, report
 from tandem.engine.torch.model import KVPool, Model
+from tandem.engine.torch.outcomes import decide
 from tandem.engine.torch.rng import Purpose, uniforms
-from tandem.engine.torch.runner import TorchRunner, decide
+from tandem.engine.torch.runner import TorchRunner
 from tandem.engine.torch.sampling import DRAFT_SUPPORT, distributions, draw, penalise
 from tandem.engine.torch.split import bundle
 from tandem.engine.torch.weights import Part, Weights, shape

@@ -105,6 +105,7 @@ class Driver:
         scheduling: SchedulingPolicy | None = None,
         max_running: int | None = None,
         host: HostMemory | None = None,
+        lookup: int = 0,
     ) -> None:
         self.runner, self.now = make(blocks, block_size), 0.0
         counted = _Counted(self.runner)
@@ -115,6 +116,7 @@ class Driver:
             token_budget=budget,
             max_running=max_running,
             host_memory=host,
+            lookup=lookup,
         )
         self.core = Core(
             counted,

@@ -131,6 +131,7 @@ class CoreMachine(RuleBasedStateMachine):
         host=st.sampled_from([None, *HOSTS]),
         scheduler=st.sampled_from([None, *SCHEDULERS]),
         seed=st.integers(0, 9),
+        lookup=st.sampled_from([0, 4]),
     )
     def begin(
         self,
@@ -140,9 +141,10 @@ class CoreMachine(RuleBasedStateMachine):
         host: HostMemory | None,
         scheduler: str | None,
         seed: int,
+        lookup: int,
     ) -> None:
         policy = None if scheduler is None else SCHEDULERS[scheduler](seed)
-        self.driver = Driver(self.make, blocks, BLOCK, budget, ChunkedPrefill(chunk), policy, 3, host)
+        self.driver = Driver(self.make, blocks, BLOCK, budget, ChunkedPrefill(chunk), policy, 3, host, lookup)
 
     @precondition(lambda self: len(self.driver.clients) < 7)
     @rule(data=st.data(), prompt=st.sampled_from(PROMPTS), sampling=st.sampled_from(SAMPLINGS))
@@ -236,7 +238,13 @@ def test_no_leak_in_ten_thousand_operations(make: MakeRunner, host: HostMemory |
     """Random operations, with more sessions than the cache holds; afterwards every block is free."""
     rng = np.random.default_rng(11)
     driver = Driver(
-        make, blocks=16, budget=24, scheduling=None if host is None else Whim(), max_running=3, host=host
+        make,
+        blocks=16,
+        budget=24,
+        scheduling=None if host is None else Whim(),
+        max_running=3,
+        host=host,
+        lookup=3,
     )
     for turn in range(10_000):
         kind = rng.choice(["open", "generate", "verify", "draft", "extend", "cancel", "step", "step", "step"])
@@ -267,7 +275,8 @@ def test_no_leak_in_ten_thousand_operations(make: MakeRunner, host: HostMemory |
     assert stats.tokens_from_prefix > 500, "no prefix was ever shared"
     if host is not None:
         assert stats.blocks_written > 100, "nothing went to host memory"
-        assert stats.tokens_loaded + stats.tokens_recomputed > 100, "nothing came back"
+        assert stats.tokens_loaded + stats.tokens_recomputed > 50, "nothing came back"
+    assert stats.tokens_found > 50, "no token of a session was found in its own text"
     assert min(driver.done[k] for k in ("generate", "verify", "draft")) > 100
     for client in list(driver.clients):
         driver.cancel(client)

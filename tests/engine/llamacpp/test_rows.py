@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from functools import partial
-
-import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize
 
-from tandem.engine.base import Sampling
 from tests.engine.core import test_step as core_tests
-from tests.engine.core.core_driver import Driver
 from tests.engine.llamacpp.row_runner import RowRunner
 
 
@@ -24,9 +19,12 @@ class RowCoreMachine(core_tests.CoreMachine):
         chunk=st.sampled_from([1, 5, 64]),
         scheduler=st.sampled_from([None, *core_tests.SCHEDULERS]),
         seed=st.integers(0, 9),
+        lookup=st.sampled_from([0, 4]),
     )
-    def begin(self, blocks: int, budget: int, chunk: int, scheduler: str | None, seed: int) -> None:
-        super().begin(blocks, budget, chunk, None, scheduler, seed)
+    def begin(
+        self, blocks: int, budget: int, chunk: int, scheduler: str | None, seed: int, lookup: int
+    ) -> None:
+        super().begin(blocks, budget, chunk, None, scheduler, seed, lookup)
 
 
 RowCoreMachine.TestCase.settings = settings(max_examples=200, stateful_step_count=50)
