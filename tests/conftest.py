@@ -6,6 +6,7 @@ import logging
 import os
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from inspect import iscoroutinefunction
 from typing import Any
 
@@ -49,6 +50,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(
                 pytest.mark.skipif(installed() is None, reason="vLLM is not installed: make vllm")
             )
+        if item.get_closest_marker("llamacpp"):
+            item.add_marker("slow")
+            missing = find_spec("llama_cpp") is None or find_spec("gguf") is None
+            item.add_marker(pytest.mark.skipif(missing, reason="llama.cpp is not installed: make llamacpp"))
 
 
 @pytest.hookimpl(wrapper=True, trylast=True)

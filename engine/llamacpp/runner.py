@@ -30,7 +30,10 @@ class LlamaRunner:
         ordered = sorted(work, key=lambda item: drafts_by_chance(item[0]))
         batch = [
             BatchRow(
-                self._rows.place(s, grant), s.computed, s.upcoming(grant), s.window if s in windows else 0
+                self._rows.place(s, grant),
+                s.computed,
+                list(s.upcoming(grant)),
+                s.window if s in windows else 0,
             )
             for s, grant in ordered
         ]

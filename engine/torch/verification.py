@@ -144,6 +144,7 @@ def _draft_mass(window: Window) -> np.ndarray:
     """q(d) of each draft. A draft outside its own stated support has q = 0 there: it then stands wherever
     p > 0, which would bias the output, so it is counted as a point mass instead."""
     assert window.q_ids is not None
+    assert window.q_probs is not None
     stated = np.where(window.q_ids == np.asarray(window.drafts)[:, None], window.q_probs, 0.0).sum(axis=1)
     return np.where(stated > 0.0, stated, 1.0)
 

@@ -42,6 +42,7 @@ class SmallSteps:
     def note(self, tokens: int, seconds: float) -> None:
         """Record a step of `tokens` positions that took `seconds`."""
         if tokens <= self.MOST:
+            seconds = max(seconds, _LEAST_S)
             before = self._seen.get(tokens, seconds)
             self._seen[tokens] = before + SMALL_RATE * (seconds - before)
 

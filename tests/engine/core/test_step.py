@@ -276,7 +276,8 @@ def test_no_leak_in_ten_thousand_operations(make: MakeRunner, host: HostMemory |
     if host is not None:
         assert stats.blocks_written > 100, "nothing went to host memory"
         assert stats.tokens_loaded + stats.tokens_recomputed > 50, "nothing came back"
-    assert stats.tokens_found > 50, "no token of a session was found in its own text"
+    assert stats.tokens_looked_up > 50, "no session looked anything up"
+    assert stats.tokens_found > 0, "no token was found"
     assert min(driver.done[k] for k in ("generate", "verify", "draft")) > 100
     for client in list(driver.clients):
         driver.cancel(client)

@@ -314,3 +314,14 @@ def test_a_verdict_does_not_depend_on_its_batch():
         rows.append(torch.from_numpy(rng.normal(0, 2, (gamma + 1, VOCAB))).float())
     together = verify(torch.cat(rows), windows)
     assert together == [verify(r, [w])[0] for r, w in zip(rows, windows, strict=True)]
+
+
+@pytest.mark.parametrize("drafts", [[1], [3, 0], [2, 2, 4, 1]])
+def test_point_masses_leave_a_seeds_tokens_as_they_are(drafts: list[int]) -> None:
+    """What is drafted decides how many tokens a step gives, not which."""
+    logits = torch.from_numpy(np.log(chain(3, 1.0))).float()[[0, *drafts]]
+    for seed in range(200):
+        sampling = Sampling(temperature=1.0, seed=seed)
+        ((accepted, own),) = verify(logits, [Window(drafts, 5, sampling)])
+        alone = [verify(logits[j : j + 1], [Window([], 5 + j, sampling)])[0][1] for j in range(accepted + 1)]
+        assert [*drafts[:accepted], own] == alone

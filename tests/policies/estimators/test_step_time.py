@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandem.policies.estimators.step_time import StepTimeModel, StepTimes
+from tandem.policies.estimators.step_time import SmallSteps, StepTimeModel, StepTimes
 
 
 @given(
@@ -58,3 +58,20 @@ def test_whoever_adopts_a_snapshot_goes_on_alike(steps: list[tuple[int, float]],
     assert other.snapshot() == one.snapshot()
     other.adopt(snapshot)
     assert other.snapshot() == one.snapshot(), "what has seen no more is not adopted"
+
+
+def test_small_steps_are_as_they_were_measured_and_between() -> None:
+    line = StepTimeModel(base_s=0.01, token_s=0.012)
+    small = SmallSteps(line)
+    assert small.step_s(3) == pytest.approx(line.step_s(3))
+    small.note(1, 0.027)
+    assert small.step_s(1) == 0.027
+    assert small.step_s(3) == pytest.approx(0.027 + 2 * 0.012)
+    small.note(5, 0.097)
+    assert small.step_s(3) == pytest.approx((0.027 + 0.097) / 2)
+    small.note(5, 0.197)
+    assert small.step_s(5) == pytest.approx(0.107)
+    small.note(SmallSteps.MOST + 1, 9.0)
+    assert small.step_s(9) == pytest.approx(0.107 + 4 * 0.012)
+    small.note(1, 0.0)
+    assert small.step_s(1) > 0
