@@ -25,7 +25,7 @@ class Cells(Protocol):
 
 
 class Rows:
-    """Which row sees which blocks.
+    """Rows, and the blocks that each of them sees.
 
     There is always a row for a session, and a place for a block that must be kept, if there are as many rows as twice
     the sessions that hold blocks at once, and one for each block that is kept without a session.

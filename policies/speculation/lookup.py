@@ -24,7 +24,7 @@ FADE = 0.99
 
 
 class NgramIndex:
-    """Where in a growing text each n-gram occurred last."""
+    """Last places of each n-gram in a growing text."""
 
     def __init__(self) -> None:
         self._after: dict[tuple[int, ...], int] = {}  # n-gram → position of the token that followed

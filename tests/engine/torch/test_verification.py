@@ -318,7 +318,7 @@ def test_a_verdict_does_not_depend_on_its_batch():
 
 @pytest.mark.parametrize("drafts", [[1], [3, 0], [2, 2, 4, 1]])
 def test_point_masses_leave_a_seeds_tokens_as_they_are(drafts: list[int]) -> None:
-    """What is drafted decides how many tokens a step gives, not which."""
+    """Drafts decide how many tokens a step gives, not which."""
     logits = torch.from_numpy(np.log(chain(3, 1.0))).float()[[0, *drafts]]
     for seed in range(200):
         sampling = Sampling(temperature=1.0, seed=seed)
