@@ -79,7 +79,9 @@ class Ingress:
         )
         self._vocabularies = await asyncio.to_thread(Vocabularies, settings)
         vocabulary = self._vocabularies.target.vocabulary
-        self._card = ModelCard(settings.model, context_of(settings.verifier.engine), vocabulary)
+        self._card = ModelCard(
+            id=settings.model, context=context_of(settings.verifier.engine), vocabulary=vocabulary
+        )
         endpoint = settings.endpoint
         self._peers = Peers(token=endpoint.token, tls=endpoint.dialling(), settings=settings.limits.wire())
         self._entrance = Entrance(self._router, lambda: self._executor.closing())

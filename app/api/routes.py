@@ -18,16 +18,16 @@ from starlette.middleware.cors import CORSMiddleware
 
 from tandem.app.api.admin.account import AccountChange, AccountView, add_terms
 from tandem.app.api.admin.keys import KeyChange, KeyForm, Rotation, add_keys
-from tandem.app.api.completions.admission import admit
+from tandem.app.api.completions.admission import admit, model_card
 from tandem.app.api.completions.answer import StreamedAnswer, WholeAnswer
 from tandem.app.api.completions.gather import ChunkCoalescer
 from tandem.app.api.completions.request_log import REQUEST_ID, Record
-from tandem.app.api.completions.responses import ChatCompletion, Completion, Model, ModelList
+from tandem.app.api.completions.responses import ChatCompletion, Completion, ModelList
 from tandem.app.api.completions.schema import ChatRequest, CompletionRequest, DeviceName
 from tandem.app.api.http.auth import authenticate, operator
-from tandem.app.api.http.backend import AdminBackend, ServingBackend
+from tandem.app.api.http.backend import AdminBackend, ModelCard, ServingBackend
 from tandem.app.api.http.bodies import REFERENCE, body_of, described
-from tandem.app.api.http.errors import FAILURES, ApiError, ErrorReply, NotReady, api_error, model_not_found
+from tandem.app.api.http.errors import FAILURES, ApiError, ErrorReply, NotReady, api_error
 from tandem.app.api.http.front_page import front_page
 from tandem.deployments.access.keys import KeyRefused
 from tandem.deployments.access.store import LedgerError
@@ -121,15 +121,12 @@ def _add_openai_endpoints(api: FastAPI, backend: ServingBackend, coalescer: Chun
     @api.get("/v1/models")
     async def models(request: Request) -> ModelList:
         await authenticate(request, backend)
-        return ModelList(data=_models(backend))
+        return ModelList(data=list(backend.models()))
 
     @api.get("/v1/models/{model:path}")
-    async def model(request: Request, model: str) -> Model:
+    async def model(request: Request, model: str) -> ModelCard:
         await authenticate(request, backend)
-        known = {card.id: card for card in _models(backend)}
-        if model not in known:
-            raise model_not_found(model, list(known))
-        return known[model]
+        return model_card(model, backend)
 
 
 def _add_own_endpoints(api: FastAPI, backend: ServingBackend) -> None:
@@ -217,10 +214,6 @@ def _documentation(generated: Callable[[], dict[str, Any]]) -> dict[str, Any]:
                 "422", None
             )  # FastAPI's form of an invalid request, which is a 400 here
     return documentation
-
-
-def _models(backend: ServingBackend) -> list[Model]:
-    return [Model(id=card.id, context=card.context, vocabulary=card.vocabulary) for card in backend.models()]
 
 
 async def _answer_error(request: Request, error: Exception) -> JSONResponse:

@@ -68,7 +68,7 @@ class DeviceBackend:
         if speaks.vocabulary != tokenizer.vocabulary:
             self._own = Translated(device, tokenizer, speaks)
         contexts = [device.info.context] if outer is None else [device.info.context, outer.info.context]
-        self._card = ModelCard(settings.model, min(contexts), tokenizer.vocabulary)
+        self._card = ModelCard(id=settings.model, context=min(contexts), vocabulary=tokenizer.vocabulary)
         self._metrics = Metrics(settings.model, lambda: Snapshot(devices={"": self._record()}), lambda: 0)
         self._executor = Executor(
             self._router.assign,

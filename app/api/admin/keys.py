@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from fastapi import FastAPI, Request, Response
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from tandem.app.api.completions.schema import DeviceName, Strict
+from tandem.app.api.completions.schema import DeviceName, StrictForm
 from tandem.app.api.http.auth import operator
 from tandem.app.api.http.backend import AdminBackend, ServingBackend
 from tandem.app.api.http.bodies import body_of, described
@@ -25,7 +25,7 @@ def _known_modes(names: tuple[str, ...] | None) -> tuple[str, ...] | None:
     return names
 
 
-class TermsForm(Strict):
+class TermsForm(StrictForm):
     """Terms of an account; 0 or an empty list lifts a limit, and what is left out stays, at first as in the settings.
 
     budget: share of prompt tokens that the constrained endpoint of races may take in; a request cannot raise it.
@@ -71,7 +71,7 @@ class KeyChange(TermsForm):
     role: Role | None = Field(None, strict=False)
 
 
-class Rotation(Strict):
+class Rotation(StrictForm):
     """A key's new secret.
 
     grace_s: seconds for which the old secret stays valid.

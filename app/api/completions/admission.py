@@ -70,7 +70,7 @@ async def admit(
     if wishes.mode is not None:
         backend.check(wishes.mode)
     rate = _reader_rate(request, backend)
-    card = _card(request.model, backend)
+    card = model_card(request.model, backend)
     tokenizer = backend.tokenizer(card.id)
     jobs, choices = [], []
     prompts = await _prompts(request, tokenizer, backend.api.sessions)
@@ -155,7 +155,8 @@ def _reader_rate(request: ChatRequest | CompletionRequest, backend: ServingBacke
     return rate
 
 
-def _card(model: str, backend: ServingBackend) -> ModelCard:
+def model_card(model: str, backend: ServingBackend) -> ModelCard:
+    """Return the model under that name. Raises ApiError if there is none."""
     cards = {card.id: card for card in backend.models()}
     if model not in cards:
         raise model_not_found(model, list(cards))

@@ -13,7 +13,7 @@ from fastapi import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from tandem.app.api.completions.admission import Admitted
-from tandem.app.api.completions.choice import Piece, Run, ScoredToken
+from tandem.app.api.completions.choice import ChoicePiece, Run, ScoredToken
 from tandem.app.api.completions.gather import ChunkCoalescer, Gather
 from tandem.app.api.completions.logprobs import chat_logprobs, completion_logprobs
 from tandem.app.api.completions.request_log import Record
@@ -45,7 +45,7 @@ PIECE = 2**16
 """Bytes of a write, of which a client that reads slowly takes in some within STUCK_S."""
 
 
-class Answer(Response):
+class AnswerResponse(Response):
     """A response that runs the jobs while it is being sent; when it ends, for whatever reason, all jobs end.
 
     The request's place at the gate is free when no job generates any more, whether or not the client has read it all.
@@ -128,7 +128,7 @@ class Answer(Response):
         return self.request.wanted_logprobs() >= 0
 
     @abstractmethod
-    async def take(self, batch: list[tuple[int, Piece]], send: Send) -> None:
+    async def take(self, batch: list[tuple[int, ChoicePiece]], send: Send) -> None:
         """Take the next (choice, piece) pairs."""
 
     @abstractmethod
@@ -139,7 +139,7 @@ class Answer(Response):
         await error.response()(scope, receive, send)
 
 
-class StreamedAnswer(Answer):
+class StreamedAnswer(AnswerResponse):
     """Server-sent events. The status waits for the first text, so that a refusal still gets its own status."""
 
     def __init__(
@@ -160,7 +160,7 @@ class StreamedAnswer(Answer):
         )
         self._begun = False
 
-    async def take(self, batch: list[tuple[int, Piece]], send: Send) -> None:
+    async def take(self, batch: list[tuple[int, ChoicePiece]], send: Send) -> None:
         if not self._begun:
             self._begun = True
             headers = [*EVENT_STREAM, *self.limits]
@@ -180,7 +180,7 @@ class StreamedAnswer(Answer):
         return await send({"type": "http.response.body", "body": error_event(error), "more_body": False})
 
 
-class WholeAnswer(Answer):
+class WholeAnswer(AnswerResponse):
     """One JSON object, sent when all choices are finished."""
 
     def __init__(
@@ -192,9 +192,9 @@ class WholeAnswer(Answer):
         record: Record,
     ) -> None:
         super().__init__(request, admitted, backend, coalescer, record)
-        self._pieces: list[list[Piece]] = [[] for _ in admitted.choices]
+        self._pieces: list[list[ChoicePiece]] = [[] for _ in admitted.choices]
 
-    async def take(self, batch: list[tuple[int, Piece]], send: Send) -> None:
+    async def take(self, batch: list[tuple[int, ChoicePiece]], send: Send) -> None:
         for index, piece in batch:
             self._pieces[index].append(piece)
 

@@ -33,7 +33,7 @@ class ScoredToken:
 
 
 @dataclass(slots=True)
-class Piece:
+class ChoicePiece:
     """New text of a choice, with its tokens.
 
     runs: (origin, characters) pairs in order, which add up to the length of `text`.
@@ -135,13 +135,13 @@ class Choice:
         if self.finish and not delta.finish:
             self._stats = self._cut_short()
 
-    def take(self) -> Piece | None:
+    def take(self) -> ChoicePiece | None:
         """Return what is new since the last call; None if nothing is."""
         if not self._text and not self._scored and (self.finish is None or self._reported):
             return None
         self._reported = self.finish is not None
         text = "".join(self._text)
-        piece = Piece(text, self._runs, self._scored, self.finish, None, None)
+        piece = ChoicePiece(text, self._runs, self._scored, self.finish, None, None)
         if self.finish:
             self.reading = self.arrivals.reading(self.tokens)
             piece.stats, piece.reading = self._stats, self.reading

@@ -8,7 +8,7 @@ from contextlib import aclosing
 from functools import partial
 from types import TracebackType
 
-from tandem.app.api.completions.choice import Choice, Piece
+from tandem.app.api.completions.choice import Choice, ChoicePiece
 from tandem.app.api.completions.pacing import paced
 from tandem.deployments.request.job import Delta, Job
 from tandem.engine.base import EngineStopped
@@ -77,7 +77,7 @@ class Gather:
             if choice.finish is None:  # the pumps of finished choices close their job already
                 pump.cancel()
 
-    async def batches(self) -> AsyncIterator[list[tuple[int, Piece]]]:
+    async def batches(self) -> AsyncIterator[list[tuple[int, ChoicePiece]]]:
         """Yield (choice, piece) pairs: the first at once, later ones collected for an interval.
 
         Raises a job's error, after the pieces before it.

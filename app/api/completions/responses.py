@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict
 from tandem.app.api.completions.choice import Run
 from tandem.app.api.completions.reader_metrics import Reading
 from tandem.app.api.completions.stats import Stats, stats
+from tandem.app.api.http.backend import ModelCard
 from tandem.deployments.docstrings import describe
 from tandem.deployments.request.job import JobStats
 
@@ -75,26 +76,9 @@ class Completion(BaseModel):
     tandem: Tandem
 
 
-class Model(BaseModel):
-    """A model.
-
-    context: the most tokens of prompt and output together.
-    vocabulary: id of the vocabulary, equal for models whose token ids mean the same.
-    """
-
-    model_config = ConfigDict(json_schema_extra=describe)
-
-    id: str
-    object: Literal["model"] = "model"
-    created: int = 0
-    owned_by: str = "tandem"
-    context: int
-    vocabulary: str
-
-
 class ModelList(BaseModel):
     object: Literal["list"] = "list"
-    data: list[Model]
+    data: list[ModelCard]
 
 
 def usage(prompt_tokens: int, completion_tokens: int) -> Usage:

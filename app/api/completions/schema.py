@@ -46,7 +46,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
 }
 
 
-class Strict(BaseModel):
+class StrictForm(BaseModel):
     """A form in which null means "not given" and unknown fields are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, json_schema_extra=describe)
@@ -81,18 +81,18 @@ def _is_ids(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and all(type(i) is int and i >= 0 for i in value)
 
 
-class FunctionCall(Strict):
+class FunctionCall(StrictForm):
     name: str
     arguments: str
 
 
-class ToolCall(Strict):
+class ToolCall(StrictForm):
     id: str
     type: Literal["function"] = "function"
     function: FunctionCall
 
 
-class Message(Strict):
+class Message(StrictForm):
     """A message of a chat.
 
     content: text, or a list of text parts.
@@ -153,7 +153,7 @@ def _object(arguments: str) -> Any:
     return read if isinstance(read, dict) else arguments
 
 
-class StreamOptions(Strict):
+class StreamOptions(StrictForm):
     """Options of a stream.
 
     include_usage: send the usage in a last chunk.
@@ -170,7 +170,7 @@ DeviceName = Annotated[str, Field(min_length=1, max_length=128)]
 
 
 @with_options(MODES.values())
-class TandemOptions(Strict):
+class TandemOptions(StrictForm):
     """Options for sharing the work between edge and cloud; the server's policies decide what is left out. The modes add
     theirs.
 
@@ -198,7 +198,7 @@ class TandemOptions(Strict):
         return self.device[0] if self.device is not None and len(self.device) == 1 else self.device
 
 
-class Generation(Strict):
+class Generation(StrictForm):
     """Fields of both endpoints. Penalties and top_k are as in vLLM; top_k of -1 or 0 is off."""
 
     model: str

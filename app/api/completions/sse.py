@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import msgspec
 
-from tandem.app.api.completions.choice import Piece
+from tandem.app.api.completions.choice import ChoicePiece
 from tandem.app.api.completions.logprobs import chat_logprobs, completion_logprobs
 from tandem.app.api.completions.responses import Usage
 from tandem.app.api.completions.schema import StreamOptions
@@ -54,7 +54,7 @@ class EventWriter:
         self._chat, self._tokenizer, self._scored = chat, tokenizer, scored
         self._begun: set[int] = set()
 
-    def chunk(self, index: int, piece: Piece, used: Usage | None = None) -> bytes:
+    def chunk(self, index: int, piece: ChoicePiece, used: Usage | None = None) -> bytes:
         """Write a piece of choice `index`; a chat's first carries the role as well.
 
         used: tokens so far, if `counted`.
@@ -82,7 +82,7 @@ class EventWriter:
         self._begun.add(index)
         return b'"delta":{' + role + b'"content":' + _encode(text) + b"}"
 
-    def _logprobs(self, piece: Piece) -> bytes:
+    def _logprobs(self, piece: ChoicePiece) -> bytes:
         if not self._scored:
             return b"null"
         form = chat_logprobs if self._chat else completion_logprobs

@@ -32,7 +32,7 @@ class Timing(_Part):
     stages_s: dict[str, float]
 
 
-class Tokens(_Part):
+class TokenCounts(_Part):
     """Numbers of tokens.
 
     output: tokens of the output.
@@ -79,7 +79,7 @@ class Stats(_Part):
     device: str | None
     replans: int
     timing: Timing
-    tokens: Tokens
+    tokens: TokenCounts
     reader: Reading | None
     cost: Cost
     modes: FiguresByMode
@@ -103,7 +103,7 @@ def stats(jobs: Sequence[JobStats], readings: Sequence[Reading] = ()) -> Stats:
             total_s=round(max(job.total_s for job in jobs), 6),
             stages_s={stage: round(seconds, 6) for stage, seconds in stages_s.items()},
         ),
-        tokens=Tokens(
+        tokens=TokenCounts(
             output=sum(job.tokens for job in jobs),
             by_origin=dict(by_origin),
             server_in=sum(job.used.server_in for job in jobs),

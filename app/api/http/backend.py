@@ -3,27 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
+
+from pydantic import BaseModel, ConfigDict
 
 from tandem.app.api.http.settings import ApiSettings
 from tandem.deployments.access.accounts import Statement
 from tandem.deployments.access.keys import Caller, Key, Role
 from tandem.deployments.admission.controller import Entry, Passage
 from tandem.deployments.control.metrics import Observation
+from tandem.deployments.docstrings import describe
 from tandem.deployments.request.job import Delta, Job
 from tandem.engine.tokenizer import Tokenizer
 
 
-@dataclass(frozen=True, slots=True)
-class ModelCard:
+class ModelCard(BaseModel):
     """A model under the name that clients use.
 
     context: the most tokens of prompt and output together.
-    vocabulary: id of the vocabulary.
+    vocabulary: id of the vocabulary, equal for models whose token ids mean the same.
     """
 
+    model_config = ConfigDict(frozen=True, json_schema_extra=describe)
+
     id: str
+    object: Literal["model"] = "model"
+    created: int = 0
+    owned_by: str = "tandem"
     context: int
     vocabulary: str
 

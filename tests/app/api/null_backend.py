@@ -134,7 +134,7 @@ class NullBackend:
         self.left: list[tuple[int, bool]] = []
 
     def models(self) -> list[ModelCard]:
-        return [ModelCard("null", self.engine.info.context, TOKENIZER.vocabulary)]
+        return [ModelCard(id="null", context=self.engine.info.context, vocabulary=TOKENIZER.vocabulary)]
 
     def tokenizer(self, model: str) -> Tokenizer:
         return TOKENIZER

@@ -14,7 +14,7 @@ import pytest
 
 from tandem.app.api.completions import answer
 from tandem.app.api.completions.admission import admit
-from tandem.app.api.completions.answer import PIECE, STUCK_S, Answer, StreamedAnswer, WholeAnswer
+from tandem.app.api.completions.answer import PIECE, STUCK_S, AnswerResponse, StreamedAnswer, WholeAnswer
 from tandem.app.api.completions.gather import ChunkCoalescer
 from tandem.app.api.completions.request_log import Record
 from tandem.app.api.completions.schema import CompletionRequest
@@ -94,7 +94,7 @@ async def test_a_client_that_does_not_read_is_let_go(
     assert (await backend.engine.stats()).sessions == 0
 
 
-async def answering(backend: NullBackend, **asked: Any) -> Answer:
+async def answering(backend: NullBackend, **asked: Any) -> AnswerResponse:
     """An answer that is to be sent."""
     request = CompletionRequest.model_validate(LONG | asked)
     caller = Caller("bob", Role.USER, Terms(0.5, 1e-7), keyed=False)
