@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from tandem.benchmarks.paths import DATA
 from tandem.policies.speculation.window import WindowPolicy
 from tandem.simulator.config.config import Config, parse
-from tandem.simulator.results.answer import Answer
+from tandem.simulator.results.answer import SimulatedAnswer
 from tandem.simulator.runs.run import simulate
 from tandem.simulator.world.devices import TimedSpeed
 
@@ -215,7 +215,7 @@ def measure(
     )
 
 
-def _first_s(answer: Answer, reading: Reading) -> float:
+def _first_s(answer: SimulatedAnswer, reading: Reading) -> float:
     if not reading.first_draft:
         return answer.first_s
     assert answer.history is not None

@@ -36,7 +36,7 @@ from tandem.benchmarks.paths import DATA
 from tandem.deployments.modes.split import Splitting
 from tandem.engine.base import Engine
 from tandem.simulator.config.config import Config, parse
-from tandem.simulator.results.answer import Answer
+from tandem.simulator.results.answer import SimulatedAnswer
 from tandem.simulator.runs.run import simulate
 from tandem.simulator.workload import Request
 from tandem.simulator.world.world import as_it_is
@@ -318,7 +318,7 @@ def measure(
     )
 
 
-def _in_time(answer: Answer) -> bool:
+def _in_time(answer: SimulatedAnswer) -> bool:
     return answer.ttft_s <= SLA_S * -(-answer.prompt_tokens // SLA_TOKENS)
 
 

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 Register = Callable[[list[DeviceRecord]], Awaitable[object]]
 
 
-class DeviceSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class HostedDevice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One device.
 
     profile: a name of `cluster/configs`.
@@ -58,7 +58,7 @@ class Host:
     def __init__(
         self,
         models: Sequence[MakeEngine],
-        devices: Sequence[DeviceSettings],
+        devices: Sequence[HostedDevice],
         register: Register,
         *,
         host: str = "127.0.0.1",
@@ -142,7 +142,7 @@ class DeviceHost:
     def __init__(
         self,
         models: Sequence[MakeEngine],
-        devices: Sequence[DeviceSettings],
+        devices: Sequence[HostedDevice],
         register: Register,
         make_tls: Callable[[], ssl.SSLContext | None] = lambda: None,
         **options: Any,

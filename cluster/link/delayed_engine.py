@@ -23,7 +23,7 @@ from tandem.engine.base import (
     Session,
     Tokens,
 )
-from tandem.engine.core.stream import Stream
+from tandem.engine.core.token_queue import TokenQueue
 from tandem.engine.session import BaseSession
 
 
@@ -60,11 +60,11 @@ class DelayedSession(BaseSession):
     def __init__(self, inner: Session, info: EngineInfo, not_before_s: float) -> None:
         super().__init__(info)
         self._inner, self._not_before_s = inner, not_before_s
-        self._stream: Stream | None = None  # of the running generate
+        self._stream: TokenQueue | None = None  # of the running generate
 
     async def generate(self) -> AsyncGenerator[Tokens, None]:
         self._begin("generate")
-        stream = self._stream = Stream()
+        stream = self._stream = TokenQueue()
         pump = asyncio.get_running_loop().create_task(self._pump(stream))
         try:
             async for tokens in stream:
@@ -75,7 +75,7 @@ class DelayedSession(BaseSession):
             self._stream = None
             self._finish()
 
-    async def _pump(self, stream: Stream) -> None:
+    async def _pump(self, stream: TokenQueue) -> None:
         """Pass the engine's tokens on, all as much later as the first has to be."""
         timer, late_s = precise_timer(), None
         try:

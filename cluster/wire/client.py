@@ -15,7 +15,7 @@ from tandem.cluster.wire.frames import (
     AnyFrame,
     Error,
     ProtocolError,
-    Request,
+    RequestFrame,
     UnknownEngine,
     pack_bits,
     unpack_ids,
@@ -40,7 +40,7 @@ F = TypeVar("F", bound=frames.Frame)
 class Handler(Protocol):
     """Serves the requests that come in on one connection."""
 
-    def handle(self, request: Request, size_bytes: int) -> None: ...
+    def handle(self, request: RequestFrame, size_bytes: int) -> None: ...
 
     async def stop(self) -> None: ...
 
@@ -133,9 +133,9 @@ class Connection(Wire):
 
     async def ask(self, method: str, body: bytes) -> bytes:
         """Something that is about no engine. Raises the EngineError that came in place of an answer."""
-        return (await self.call(frames.Ask(0, 0, "", method, body), frames.Answer)).body
+        return (await self.call(frames.Ask(0, 0, "", method, body), frames.AskReply)).body
 
-    def start(self, request: Request, link: Link | None = None) -> Call:
+    def start(self, request: RequestFrame, link: Link | None = None) -> Call:
         """Send a request. Raises EngineStopped if the connection is lost. The caller must `end` it."""
         if self.closed.done():
             raise EngineStopped(self.reason)
@@ -144,19 +144,19 @@ class Connection(Wire):
         call = self._calls[request.seq] = Call(link.up if link else None)
         return call
 
-    def end(self, request: Request, link: Link | None = None) -> None:
+    def end(self, request: RequestFrame, link: Link | None = None) -> None:
         """Forget a call; if it is still running on the other side, stop it there (a Cancel goes on)."""
         call = self._calls.pop(request.seq)
         if not call.done and not self.closed.done():
             self._pass(frames.Abandon(request.session, request.seq, request.engine), link)
 
-    def tell(self, request: Request, link: Link | None = None) -> None:
+    def tell(self, request: RequestFrame, link: Link | None = None) -> None:
         """Send a request without waiting for its reply; nothing, if the connection is lost."""
         if not self.closed.done():
             request.seq = next(self._sequence)
             self._pass(request, link)
 
-    async def call(self, request: Request, expected: type[F], link: Link | None = None) -> F:
+    async def call(self, request: RequestFrame, expected: type[F], link: Link | None = None) -> F:
         """Send a request and wait for its one reply; raises the EngineError that came in its place."""
         call = self.start(request, link)
         try:
@@ -165,7 +165,7 @@ class Connection(Wire):
             self.end(request, link)
         return expect(call.replies[0], expected)  # the connection's end may follow it
 
-    def _pass(self, frame: Request, link: Link | None) -> None:
+    def _pass(self, frame: RequestFrame, link: Link | None) -> None:
         data = frames.encode(frame)
         if link is None:
             self.send(data)
@@ -173,7 +173,7 @@ class Connection(Wire):
             link.down.carry(len(data), lambda: self.send(data), self.rtt_s / 2)
 
     def received(self, frame: AnyFrame, size_bytes: int) -> None:
-        if isinstance(frame, Request):
+        if isinstance(frame, RequestFrame):
             if self._handler is not None:
                 self._handler.handle(frame, size_bytes)
             else:
@@ -262,7 +262,7 @@ class RemoteEngine:
         return RemoteSession(self.info, self.name, session, self._connection, self._link)
 
     async def stats(self) -> EngineStats:
-        reply = await self._connection.call(frames.GetStats(0, 0, self.name), frames.Stats, self._link)
+        reply = await self._connection.call(frames.GetStats(0, 0, self.name), frames.StatsReply, self._link)
         return reply.stats
 
     async def close(self) -> None:

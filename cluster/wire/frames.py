@@ -75,41 +75,41 @@ class Frame(msgspec.Struct, array_like=True, tag_field="type"):
     seq: Id
 
 
-class Request(Frame):
+class RequestFrame(Frame):
     engine: str
 
 
-class Open(Request, tag=1):
+class Open(RequestFrame, tag=1):
     prompt: bytes
     sampling: Sampling
     log: bytes
 
 
-class Generate(Request, tag=2):
+class Generate(RequestFrame, tag=2):
     pass
 
 
-class Verify(Request, tag=3):
+class Verify(RequestFrame, tag=3):
     ids: bytes
     probs: DraftProbs | None = None
 
 
-class Draft(Request, tag=4):
+class Draft(RequestFrame, tag=4):
     position: Count
     ids: bytes
     window: Count
 
 
-class Extend(Request, tag=5):
+class Extend(RequestFrame, tag=5):
     position: Count
     ids: bytes
 
 
-class Cancel(Request, tag=6):
+class Cancel(RequestFrame, tag=6):
     pass
 
 
-class Forward(Request, tag=7):
+class Forward(RequestFrame, tag=7):
     """Hidden states of prompt and output positions from `position` on, to be run through a part of a model; the last
     `wanted` of them come back."""
 
@@ -118,11 +118,11 @@ class Forward(Request, tag=7):
     wanted: Count
 
 
-class GetStats(Request, tag=8):
+class GetStats(RequestFrame, tag=8):
     pass
 
 
-class Abandon(Request, tag=9):
+class Abandon(RequestFrame, tag=9):
     """The caller no longer waits for the operation `seq`: stop it. Has no reply."""
 
 
@@ -132,7 +132,7 @@ class Ping(Frame, tag=10):
     received: Id = 0
 
 
-class Hello(Request, tag=11):
+class Hello(RequestFrame, tag=11):
     """First frame of a connection, from the side that dialled: who it is and what it serves itself.
 
     resume_s: how long it would wait for the other side, should the connection break.
@@ -160,11 +160,11 @@ class Bye(Frame, tag=13):
     """Announces that the connection is closed on purpose and will not be resumed."""
 
 
-class GetInfo(Request, tag=14):
+class GetInfo(RequestFrame, tag=14):
     """Request of an engine's info, for engines that came after hello."""
 
 
-class Ask(Request, tag=15):
+class Ask(RequestFrame, tag=15):
     """Request that concerns no engine: a method by name, and its argument, as both sides have agreed."""
 
     method: str
@@ -212,7 +212,7 @@ class Hidden(Frame, tag=37):
     forwarded: Forwarded
 
 
-class Stats(Frame, tag=38):
+class StatsReply(Frame, tag=38):
     stats: EngineStats
 
 
@@ -226,7 +226,7 @@ class Info(Frame, tag=41):
     info: EngineInfo
 
 
-class Answer(Frame, tag=42):
+class AskReply(Frame, tag=42):
     """Result of an Ask's method."""
 
     body: bytes
@@ -270,10 +270,10 @@ _ERRORS: dict[str, type[EngineError]] = {
 
 AnyFrame = (
     Open | Generate | Verify | Draft | Extend | Cancel | Forward | GetStats | GetInfo | Ask | Abandon | Ping | Hello
-    | Ack | Bye | Welcome | Done | Tokens | Drafts | Verdict | Hidden | Stats | Info | Answer | Pong | Error
+    | Ack | Bye | Welcome | Done | Tokens | Drafts | Verdict | Hidden | StatsReply | Info | AskReply | Pong | Error
 )  # fmt: skip
 
-REQUESTS: dict[type[base.Operation[Any]], tuple[Callable[[Any, int, str], Request], type[Frame]]] = {
+REQUESTS: dict[type[base.Operation[Any]], tuple[Callable[[Any, int, str], RequestFrame], type[Frame]]] = {
     base.Verify: (lambda o, session, engine: Verify(session, 0, engine, pack_ids(o.ids), o.probs), Verdict),
     base.Draft: (lambda o, s, engine: Draft(s, 0, engine, o.position, pack_ids(o.ids), o.window), Drafts),
     base.Extend: (lambda o, session, engine: Extend(session, 0, engine, o.position, pack_ids(o.ids)), Done),

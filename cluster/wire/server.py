@@ -13,7 +13,7 @@ from typing import Any
 from tandem.cluster.link.link import Link
 from tandem.cluster.wire import frames
 from tandem.cluster.wire.client import Connection
-from tandem.cluster.wire.frames import ProtocolError, Request, UnknownEngine, pack_ids, unpack_ids
+from tandem.cluster.wire.frames import ProtocolError, RequestFrame, UnknownEngine, pack_ids, unpack_ids
 from tandem.engine.base import Engine, EngineError, InvalidRequest, Session, SessionCancelled, UnknownSession
 
 log = logging.getLogger(__name__)
@@ -76,14 +76,14 @@ class EngineHandler:
         self._cancels: set[int] = set()  # of the tasks, those that nothing stops
         self._loop = asyncio.get_running_loop()
 
-    def handle(self, request: Request, size_bytes: int) -> None:
+    def handle(self, request: RequestFrame, size_bytes: int) -> None:
         """Start a request; the reply is sent when it is done."""
         if (link := self._links.get(request.engine)) is None:
             self._start(request)
         else:
             link.down.carry(size_bytes, lambda: self._start(request), self._connection.rtt_s / 2)
 
-    def _start(self, request: Request) -> None:
+    def _start(self, request: RequestFrame) -> None:
         if self._connection.closed.done():
             return  # it was on an emulated link when the connection was lost
         seq = request.seq
@@ -110,18 +110,18 @@ class EngineHandler:
         if self._tasks.get(seq) is task:
             del self._tasks[seq]
 
-    async def _run(self, request: Request, opened: _Opened | None) -> None:
+    async def _run(self, request: RequestFrame, opened: _Opened | None) -> None:
         try:
             reply: frames.Frame | None
             if type(request) is frames.Cancel:
                 await self._cancel(request, opened)
                 reply = frames.Done(request.session, request.seq)
             elif type(request) is frames.GetStats:
-                reply = frames.Stats(0, request.seq, await self._engine(request).stats())
+                reply = frames.StatsReply(0, request.seq, await self._engine(request).stats())
             elif type(request) is frames.GetInfo:
                 reply = frames.Info(0, request.seq, (await self.find(request.engine)).info)
             elif type(request) is frames.Ask:
-                reply = frames.Answer(0, request.seq, await self.answer(request.method, request.body))
+                reply = frames.AskReply(0, request.seq, await self.answer(request.method, request.body))
             elif opened is not None:
                 came_s = self._loop.time()
                 if opened.busy:
@@ -150,7 +150,7 @@ class EngineHandler:
         if reply is not None:
             self._send(reply, request.engine)
 
-    async def _operate(self, request: Request, opened: _Opened) -> frames.Frame | None:
+    async def _operate(self, request: RequestFrame, opened: _Opened) -> frames.Frame | None:
         if type(request) is frames.Open:
             if opened.opening is not asyncio.current_task():
                 raise InvalidRequest(f"session {request.session} is already open")
@@ -182,7 +182,7 @@ class EngineHandler:
                 await self._connection.writable()
         return frames.Done(request.session, request.seq)
 
-    async def _cancel(self, request: Request, opened: _Opened | None) -> None:
+    async def _cancel(self, request: RequestFrame, opened: _Opened | None) -> None:
         if opened is None or not self._forget(request, opened):
             return
         if opened.session is None and opened.opening is not None:
@@ -191,7 +191,7 @@ class EngineHandler:
         if opened.session is not None:
             await opened.session.cancel()
 
-    def _forget(self, request: Request, opened: _Opened) -> bool:
+    def _forget(self, request: RequestFrame, opened: _Opened) -> bool:
         """Take the session off the books; whether it was on them."""
         if opened.over:
             return False
@@ -232,7 +232,7 @@ class EngineHandler:
         """Answer a request of the other side that concerns no engine. Raises EngineError."""
         raise ProtocolError(f"nobody here answers {method!r}")
 
-    def _engine(self, request: Request) -> Engine:
+    def _engine(self, request: RequestFrame) -> Engine:
         return self._named(request.engine)
 
     def _named(self, name: str) -> Engine:

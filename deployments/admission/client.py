@@ -16,8 +16,8 @@ CLOSING_S = 1.0
 """A session that takes longer to close is at an endpoint that is gone, and its place with it."""
 
 
-class Router(Protocol):
-    """Handle of the router, which holds the admission controller."""
+class RemoteGate(Protocol):
+    """The admission controller, which the router holds."""
 
     async def enter(self, replica: str, entry: Entry, left: Sequence[int]) -> Passage: ...
 
@@ -31,14 +31,14 @@ class Entrance:
 
     def __init__(
         self,
-        router: Router,
+        gate: RemoteGate,
         closing: Callable[[], Collection[asyncio.Task[Any]]] = tuple,
     ) -> None:
-        self._router, self._closing = router, closing
+        self._gate, self._closing = gate, closing
         self._leaving: dict[asyncio.Task[None], int] = {}
         self._name = secrets.token_hex(8)
         self._entries: dict[int, Entry] = {}
-        self._left = Outbox[int](lambda requests: self._router.left(self._name, requests))
+        self._left = Outbox[int](lambda requests: self._gate.left(self._name, requests))
         self._telling: asyncio.Task[None] | None = None
 
     async def enter(self, entry: Entry) -> Passage:
@@ -48,7 +48,7 @@ class Entrance:
         """
         left = self._left.take()
         try:
-            passage = await self._router.enter(self._name, entry, left)
+            passage = await self._gate.enter(self._name, entry, left)
         except BaseException:  # it may have been waiting when it gave up, or never have come there
             for request in (*left, entry.request):
                 self._left.add(request)
@@ -89,7 +89,7 @@ class Entrance:
             await asyncio.sleep(SIGN_S)
             if not self._entries:
                 return
-            self._router.under_way(self._name, list(self._entries.values()))
+            self._gate.under_way(self._name, list(self._entries.values()))
 
 
 async def _ended(tasks: Collection[asyncio.Task[Any]]) -> None:

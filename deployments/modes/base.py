@@ -28,7 +28,7 @@ SCORED_AT_ONCE = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Role:
+class EndpointRole:
     """An endpoint's part in a mode.
 
     name: of the role.
@@ -199,7 +199,7 @@ class Mode(ABC):
     """
 
     name: ClassVar[str]
-    roles: ClassVar[tuple[Role, ...]]
+    roles: ClassVar[tuple[EndpointRole, ...]]
     settings: ClassVar[type[Strict]] = Strict
     options: ClassVar[type[Strict]] = Strict
     section: ClassVar[str] = ""
@@ -221,7 +221,7 @@ class Mode(ABC):
         """Once for each request that comes to be served in this mode."""
 
     @classmethod
-    def device_role(cls) -> Role | None:
+    def device_role(cls) -> EndpointRole | None:
         """The part that a device has, if any."""
         return next((role for role in cls.roles if role.pool == DEVICE), None)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-from tandem.deployments.modes.base import Mode, ModeRun, Role, decode, score
+from tandem.deployments.modes.base import EndpointRole, Mode, ModeRun, decode, score
 from tandem.deployments.request.job import Delta, Job
 from tandem.deployments.request.pools import VERIFIER
 from tandem.deployments.request.session import EndpointSession, EndpointSessions
@@ -16,7 +16,7 @@ class CloudMode(Mode):
     """The target decodes token by token."""
 
     name = "cloud"
-    roles = (Role("target", VERIFIER),)
+    roles = (EndpointRole("target", VERIFIER),)
 
     def start(self, job: Job) -> ModeRun:
         return _CloudRun(job)

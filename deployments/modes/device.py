@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 
-from tandem.deployments.modes.base import Mode, ModeRun, Role, decode
+from tandem.deployments.modes.base import EndpointRole, Mode, ModeRun, decode
 from tandem.deployments.request.job import Delta, Job
 from tandem.deployments.request.pools import DEVICE
 from tandem.deployments.request.session import EndpointSessions
@@ -15,7 +15,7 @@ class DeviceMode(Mode):
     """The device's model decodes token by token; the cloud's is asked only if the device fails."""
 
     name = "device"
-    roles = (Role("device", DEVICE, translated=True, if_lost="cloud"),)
+    roles = (EndpointRole("device", DEVICE, translated=True, if_lost="cloud"),)
     local = True
 
     def start(self, job: Job) -> ModeRun:

@@ -15,7 +15,7 @@ from collections.abc import AsyncGenerator, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
 
-from tandem.deployments.modes.base import Mode, ModeRun, Role, Services, judged
+from tandem.deployments.modes.base import EndpointRole, Mode, ModeRun, Services, judged
 from tandem.deployments.request.job import Delta, Figures, Job
 from tandem.deployments.request.pools import MIDDLE
 from tandem.deployments.request.session import EndpointSession, EndpointSessions, Trip
@@ -106,13 +106,13 @@ class SplitMode(Mode):
     """Send hidden states up, judge what comes down."""
 
     name = "split"
-    roles = (Role("middle", MIDDLE),)
+    roles = (EndpointRole("middle", MIDDLE),)
     section, settings = "split", SplitSettings
     figures = Splitting
     local = private = True
 
     def __init__(self, settings: SplitSettings, services: Services) -> None:
-        self._device = None if services.outer is None else Device(services.outer, settings)
+        self._device = None if services.outer is None else DeviceState(services.outer, settings)
 
     def check(self) -> None:
         self._here()
@@ -120,7 +120,7 @@ class SplitMode(Mode):
     def start(self, job: Job) -> ModeRun:
         return SplitRun(job, self._here())
 
-    def _here(self) -> Device:
+    def _here(self) -> DeviceState:
         if self._device is None:
             raise PromptLeft(
                 "mode split runs at the device itself: a prompt that came here has left it already"
@@ -128,7 +128,7 @@ class SplitMode(Mode):
         return self._device
 
 
-class Device:
+class DeviceState:
     """State shared by the requests at one device: the outer part, its policies, and the monitors of cloud, device and
     link."""
 
@@ -159,7 +159,7 @@ class Device:
 class SplitRun(ModeRun):
     """One session of the outer part, and one middle's after the other."""
 
-    def __init__(self, job: Job, device: Device) -> None:
+    def __init__(self, job: Job, device: DeviceState) -> None:
         self.figures: Splitting = Splitting()
         self._job, self._device = job, device
         self._outer: OuterSession | None = None
@@ -254,7 +254,7 @@ class _Middle:
     before_s: when the answer before the last one arrived.
     """
 
-    def __init__(self, session: EndpointSession, figures: Splitting, device: Device) -> None:
+    def __init__(self, session: EndpointSession, figures: Splitting, device: DeviceState) -> None:
         self.session, self._figures = session, figures
         self._link, self._lane = device.link, device.lane
         self._sent = deque[Sent]()

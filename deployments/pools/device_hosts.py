@@ -60,10 +60,10 @@ class DeviceSettings(Strict):
             load_profile(profile)
         return profiles
 
-    def hosted(self) -> hosting.DeviceSettings:
+    def hosted(self) -> hosting.HostedDevice:
         """Return the settings for its host. Each link's jitter has its own seed, the same after a restart."""
         link = self.link.profile(zlib.crc32(self.name.encode()))
-        return hosting.DeviceSettings(self.name, self.profile, link, self.profiles)
+        return hosting.HostedDevice(self.name, self.profile, link, self.profiles)
 
 
 class HostSettings(Strict):

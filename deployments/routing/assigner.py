@@ -8,7 +8,7 @@ from typing import NoReturn
 
 from tandem.cluster.devices.record import DeviceRecord
 from tandem.deployments.modes import MODES
-from tandem.deployments.modes.base import Mode, Role
+from tandem.deployments.modes.base import EndpointRole, Mode
 from tandem.deployments.request.assignment import (
     Assignment,
     EndpointInfo,
@@ -209,7 +209,7 @@ class Assigner:
         """Whether it was there and is not now: answers under way do without it."""
         return device is not None and device not in self._devices.records
 
-    def _device(self, role: Role, name: str | None) -> EndpointInfo:
+    def _device(self, role: EndpointRole, name: str | None) -> EndpointInfo:
         device = self._devices.records.get(name or "")
         if device is None:
             self._refuse(name or ANY_DEVICE)
@@ -219,7 +219,7 @@ class Assigner:
         return EndpointInfo.of(device)
 
     def _replica(
-        self, role: Role, wanted: RoutingRequest, retry_lost: bool, now_s: float
+        self, role: EndpointRole, wanted: RoutingRequest, retry_lost: bool, now_s: float
     ) -> EndpointInfo | None:
         """One of those that are up and have not failed the request; None if there is none."""
         up = self._fitting(role.pool, wanted)
@@ -259,7 +259,7 @@ class Assigner:
             raise NoCapacity("room is reserved for answers already under way", min(kept.values()) - now_s)
         return free
 
-    def _spare(self, role: Role, cast: Endpoints, wanted: RoutingRequest) -> bool:
+    def _spare(self, role: EndpointRole, cast: Endpoints, wanted: RoutingRequest) -> bool:
         """Whether the answer could go on without those who have this role now."""
         if role.if_absent or not role.needed or role.unless in cast:
             return True
@@ -292,7 +292,7 @@ def _lost_device(wanted: RoutingRequest) -> bool:
     return any(key.partition("@")[0] not in POOLS for key in wanted.lost)
 
 
-def _has_lost(role: Role, wanted: RoutingRequest) -> bool:
+def _has_lost(role: EndpointRole, wanted: RoutingRequest) -> bool:
     """Whether somebody with this role may have failed the request."""
     if role.pool == DEVICE:
         return _lost_device(wanted)

@@ -29,8 +29,8 @@ from tandem.engine.base import (
 )
 from tandem.engine.core.sequence import Sequence as CoreSequence
 from tandem.engine.core.step import Core
-from tandem.engine.core.stream import Stream
 from tandem.engine.core.tasks import DraftTask, GenerateTask, VerifyTask
+from tandem.engine.core.token_queue import TokenQueue
 from tandem.engine.session import BaseSession
 from tandem.engine.text import Spelling, watch
 from tandem.engine.validation import check_ids, check_request, check_window, checked_probs
@@ -157,11 +157,11 @@ class CoreSession(BaseSession):
     def __init__(self, engine: CoreEngine, core: Core, driver: Driver, sequence: CoreSequence) -> None:
         super().__init__(engine.info)
         self._engine, self._core, self._driver, self._sequence = engine, core, driver, sequence
-        self._pending: asyncio.Future[Any] | Stream | None = None
+        self._pending: asyncio.Future[Any] | TokenQueue | None = None
 
     async def generate(self) -> AsyncGenerator[Tokens, None]:
         self._begin("generate")
-        stream, last = Stream(), None
+        stream, last = TokenQueue(), None
         task = GenerateTask(partial(self._driver.deliver, stream.put))
         try:
             self._submit(stream, partial(self._core.assign, self._sequence, task))
@@ -226,7 +226,7 @@ class CoreSession(BaseSession):
             self._leave(future)
             del future, receive  # an exception holds this frame, and it must not hold the exception
 
-    def _submit(self, pending: asyncio.Future[Any] | Stream, run: Command) -> None:
+    def _submit(self, pending: asyncio.Future[Any] | TokenQueue, run: Command) -> None:
         """Hand the next operation over; its outcome or error is put into `pending`."""
         self._engine._check_running()
         self._check()
@@ -240,9 +240,9 @@ class CoreSession(BaseSession):
 
         self._driver.submit(command)
 
-    def _resolve(self, pending: asyncio.Future[Any] | Stream | None, outcome: Any) -> None:
+    def _resolve(self, pending: asyncio.Future[Any] | TokenQueue | None, outcome: Any) -> None:
         """Put the outcome or error of an operation into `pending`, on the event loop."""
-        if isinstance(pending, Stream):
+        if isinstance(pending, TokenQueue):
             pending.put(outcome)
         elif pending is not None and not pending.done():
             if isinstance(outcome, Exception):
@@ -252,7 +252,7 @@ class CoreSession(BaseSession):
         if self._pending is pending:
             self._pending = None
 
-    def _leave(self, pending: asyncio.Future[Any] | Stream) -> None:
+    def _leave(self, pending: asyncio.Future[Any] | TokenQueue) -> None:
         """Stop the operation of `pending` if it still runs: its caller has left."""
         if self._pending is pending:
             self._pending = None

@@ -13,8 +13,8 @@ FUSED_WINDOW = 4
 """γ of the cloud's own drafter in fused rounds."""
 
 
-class Drafter(StrEnum):
-    """Drafter of a round."""
+class DraftSource(StrEnum):
+    """Place of the drafter of a round."""
 
     NOBODY = "nobody"
     DEVICE = "device"
@@ -24,7 +24,7 @@ class Drafter(StrEnum):
 class RoundPlan(NamedTuple):
     """A round to come. gamma: tokens to draft."""
 
-    drafter: Drafter
+    drafter: DraftSource
     gamma: int
 
 
@@ -132,15 +132,15 @@ class Rounds:
         """Return the round that follows an answer of `sent` tokens."""
         chosen = self._pair.choose() if self._window is None else self._window
         self._chosen = chosen
-        drafter, gamma = Drafter.DEVICE if self._distributed else Drafter.CLOUD, chosen
+        drafter, gamma = DraftSource.DEVICE if self._distributed else DraftSource.CLOUD, chosen
         if self._adaptive:
             fused = chosen <= 1
             self._counts.switches += self._begun and fused != self._fused
             self._fused = fused
             if fused:
-                drafter, gamma = Drafter.CLOUD if self._helper else Drafter.NOBODY, self._fused_window
+                drafter, gamma = DraftSource.CLOUD if self._helper else DraftSource.NOBODY, self._fused_window
         gamma = min(gamma, self._max_tokens - sent - 1)  # the target adds one token of its own
-        return RoundPlan(drafter, gamma) if gamma > 0 else RoundPlan(Drafter.NOBODY, 0)
+        return RoundPlan(drafter, gamma) if gamma > 0 else RoundPlan(DraftSource.NOBODY, 0)
 
     def done(self, drafted: int, accepted: int, tokens: int, draft_s: float, verify_s: float) -> None:
         """Record a round that added `tokens` to the answer. draft_s, verify_s: without the time on links."""

@@ -10,7 +10,7 @@ from typing import Any
 from tandem.deployments.request.timeouts import Limits
 from tandem.simulator.chaos.saboteur import FragileWorld
 from tandem.simulator.chaos.scenario import DEAR_JOULE, DEVICE_FAULTS, FATAL_FAULTS, Fault
-from tandem.simulator.results.answer import Answer
+from tandem.simulator.results.answer import SimulatedAnswer
 from tandem.simulator.runs.run import Unreachable
 from tandem.simulator.world.world import World
 
@@ -32,7 +32,7 @@ class ChaosOutcome:
     seed: int
     broken: list[str] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
-    answers: list[Answer] = field(default_factory=list)
+    answers: list[SimulatedAnswer] = field(default_factory=list)
     refused: int = 0
     longest_gap_s: float = 0.0
 
@@ -86,7 +86,7 @@ def check(outcome: ChaosOutcome, world: FragileWorld) -> None:
     broken += _overspent(outcome, world) + _not_resumed(outcome)
 
 
-def _reader_is_cut_off(answer: Answer, outcome: ChaosOutcome, world: World) -> bool:
+def _reader_is_cut_off(answer: SimulatedAnswer, outcome: ChaosOutcome, world: World) -> bool:
     """Return whether an answer broke off because its reader's device or link was down. (An answer that a device gives
     to its own reader, once begun, waits for the link before it goes on elsewhere.)"""
     hit = {
@@ -104,7 +104,7 @@ def _reader_is_cut_off(answer: Answer, outcome: ChaosOutcome, world: World) -> b
     )
 
 
-def _longest_gap_s(answer: Answer) -> float:
+def _longest_gap_s(answer: SimulatedAnswer) -> float:
     """Return the longest gap between deliveries; the end counts, as it may come without a token."""
     return max(b - a for a, b in pairwise([answer.arrival_s, *(answer.times_s or ()), answer.ended_s]))
 
@@ -134,7 +134,7 @@ def _not_resumed(outcome: ChaosOutcome) -> list[str]:
     return broken
 
 
-def _during(fault: Fault, answer: Answer) -> bool:
+def _during(fault: Fault, answer: SimulatedAnswer) -> bool:
     return answer.arrival_s <= fault.at_s + fault.seconds and fault.at_s <= answer.ended_s
 
 

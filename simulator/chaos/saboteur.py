@@ -13,7 +13,7 @@ from tandem.deployments.request.assignment import Assignment, EndpointInfo, Rout
 from tandem.deployments.routing.routing import Routing
 from tandem.simulator.chaos.scenario import Fault
 from tandem.simulator.config.config import Config
-from tandem.simulator.world.server import Server
+from tandem.simulator.world.server import SimulatedServer
 from tandem.simulator.world.world import World
 
 T = TypeVar("T")
@@ -179,7 +179,7 @@ class Saboteur:
         for each in leaving:
             await each.kill()
 
-    def _victim(self, fault: Fault, among: Sequence[Server] | None = None) -> Server | None:
+    def _victim(self, fault: Fault, among: Sequence[SimulatedServer] | None = None) -> SimulatedServer | None:
         """Return one of the running replicas (all verifiers); None, and the fault does not happen, if there is none."""
         if up := [s for s in (self._world.servers if among is None else among) if s.up]:
             return up[fault.target % len(up)]

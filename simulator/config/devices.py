@@ -10,7 +10,7 @@ from tandem.cluster.devices.profile import load_profile
 from tandem.deployments.config.settings import LinkSettings
 from tandem.engine.config import Strict
 from tandem.simulator import hardware
-from tandem.simulator.hardware import Drafter, Ends, MeasuredEnds, MeasuredTimer, RateTimer, StepTimer
+from tandem.simulator.hardware import DrafterKind, Ends, MeasuredEnds, MeasuredTimer, RateTimer, StepTimer
 
 
 class DeviceModel(Strict):
@@ -79,7 +79,7 @@ class DeviceGroup(DeviceModel):
     link: LinkSettings = LinkSettings()
     power_w: float | None = Field(None, ge=0)
 
-    def split_ends(self, first: int, drafter: Drafter, data: Path | None) -> Ends | None:
+    def split_ends(self, first: int, drafter: DrafterKind, data: Path | None) -> Ends | None:
         """Step times of the two ends of a model split after `first` layers; None if the device has no ends."""
         if self.ends is not None:
             return self.ends.ends(drafter)

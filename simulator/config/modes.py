@@ -11,7 +11,7 @@ from tandem.deployments.modes.sketch.settings import ExpandingModel, SketchSetti
 from tandem.deployments.modes.split import SplitSettings
 from tandem.engine.config import EngineConfig, Strict
 from tandem.simulator.engines.sketch import SketchShape
-from tandem.simulator.hardware import Drafter
+from tandem.simulator.hardware import DrafterKind
 
 
 class SplitConfig(SplitSettings):
@@ -24,7 +24,7 @@ class SplitConfig(SplitSettings):
     engine: memory and limits of a device's part.
     """
 
-    drafter: Drafter = "adapter"
+    drafter: DrafterKind = "adapter"
     sureness: float | None = Field(None, gt=0)
     hidden: int | None = Field(None, ge=1)
     engine: EngineConfig = EngineConfig()

@@ -5,12 +5,12 @@ from __future__ import annotations
 from tandem.simulator.hardware.batching import Batching, derive_batching
 from tandem.simulator.hardware.catalog import check, kv_bytes, kv_tokens, shape_of, timer
 from tandem.simulator.hardware.profiles import UnknownHardware, data_folder
-from tandem.simulator.hardware.split import Drafter, Ends, MeasuredEnds, ends, middle_timer
+from tandem.simulator.hardware.split import DrafterKind, Ends, MeasuredEnds, ends, middle_timer
 from tandem.simulator.hardware.timer import MeasuredTimer, OperatorTimer, RateTimer, StepTimer
 
 __all__ = [
     "Batching",
-    "Drafter",
+    "DrafterKind",
     "Ends",
     "MeasuredEnds",
     "MeasuredTimer",

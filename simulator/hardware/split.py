@@ -12,9 +12,9 @@ from tandem.simulator.hardware import roofline
 from tandem.simulator.hardware.catalog import Operators, operators
 from tandem.simulator.hardware.timer import MeasuredTimer, OperatorTimer, StepTimer
 
-Drafter = Literal["adapter", "heads", "none"]
-"""Drafter of a split model. adapter: HAT's self-attention block, a token per pass. heads: Medusa's, a whole draft in
-one pass."""
+DrafterKind = Literal["adapter", "heads", "none"]
+"""Kind of a split model's drafter. adapter: HAT's self-attention block, a token per pass. heads: Medusa's, a whole
+draft in one pass."""
 HEADS = 4
 """Number of Medusa heads, each a square matrix and a head: 591 million parameters for a model of 7 billion."""
 
@@ -42,7 +42,7 @@ class MeasuredEnds(MeasuredTimer):
 
     head_s: float = 0.0
 
-    def ends(self, drafter: Drafter) -> Ends:
+    def ends(self, drafter: DrafterKind) -> Ends:
         """Return the ends with these measured steps, for any drafter."""
         return Ends(self, lambda _: self.head_s, self.head_s if drafter == "heads" else None)
 
@@ -54,7 +54,7 @@ def middle_timer(hardware: str, model: str, layers: int, data: Path | None = Non
 
 
 @lru_cache(maxsize=64)
-def ends(hardware: str, model: str, first: int, drafter: Drafter, data: Path | None = None) -> Ends:
+def ends(hardware: str, model: str, first: int, drafter: DrafterKind, data: Path | None = None) -> Ends:
     """Return the times of the model's first layers, head and drafter. Raises UnknownHardware."""
     of = operators(hardware, model, data)
     shape = of.shape

@@ -15,7 +15,7 @@ from tandem.deployments.modes.figures import FIGURES
 from tandem.deployments.request.job import figures_by_mode
 from tandem.policies.reader.quality import ReaderStream, assess, effective_tokens, stall_s
 from tandem.simulator.config.config import Config
-from tandem.simulator.results.answer import Answer
+from tandem.simulator.results.answer import SimulatedAnswer
 from tandem.simulator.world.world import ReplicaLoad
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class Result:
     """
 
     config: Config
-    answers: Sequence[Answer]
+    answers: Sequence[SimulatedAnswer]
     servers: Sequence[Service]
     loads: Mapping[str, Sequence[ReplicaLoad]]
     budgets: Mapping[str, tuple[float, float]]
@@ -150,7 +150,7 @@ class Result:
         Path(path).write_bytes(self.json())
 
 
-def row(answer: Answer) -> dict[str, Any]:
+def row(answer: SimulatedAnswer) -> dict[str, Any]:
     """Return a request's figures. Times in seconds; None if a figure does not apply.
 
     modes: figures of each mode that served it.

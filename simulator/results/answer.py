@@ -26,7 +26,7 @@ class Delivery(NamedTuple):
     distributed: bool
 
 
-class Answer:
+class SimulatedAnswer:
     """One answer. Times in virtual seconds; those of tokens are the reader's.
 
     arrival_s: when the request arrived.

@@ -17,11 +17,11 @@ from tandem.simulator.config.config import Config
 from tandem.simulator.config.devices import DeviceModel
 from tandem.simulator.config.servers import TargetGroup
 from tandem.simulator.results.analysis import Result, Service
-from tandem.simulator.results.answer import Answer
+from tandem.simulator.results.answer import SimulatedAnswer
 from tandem.simulator.workload import Request, build
 from tandem.simulator.world.devices import MakeSpeed, SimulatedDevice, TimedSpeed
 from tandem.simulator.world.network import frame_bytes
-from tandem.simulator.world.server import Server
+from tandem.simulator.world.server import SimulatedServer
 from tandem.simulator.world.world import MakeService, World, as_it_is
 
 logger = logging.getLogger(__name__)
@@ -83,7 +83,7 @@ def _simulate(
     )
 
 
-def _service(server: Server) -> Service:
+def _service(server: SimulatedServer) -> Service:
     counters = server.core.gauges()
     return Service(server.hardware.busy_s, counters.steps, counters.preempted, server.open_sessions)
 
@@ -103,7 +103,7 @@ class Clients:
     def __init__(self, world: World, progress: Progress) -> None:
         self._world, self._progress = world, progress
         self._running: dict[asyncio.Task[None], None] = {}  # for its order
-        self.answers: list[Answer] = []
+        self.answers: list[SimulatedAnswer] = []
 
     async def run(self, requests: Sequence[Request]) -> None:
         """Send all requests; return when all have ended and no session is left."""
@@ -142,7 +142,7 @@ class Clients:
     async def _ask(self, request: Request, device: int) -> None:
         world = self._world
         config, loop = world.config, world.loop
-        answer = Answer(request, loop.time(), device, config.history)
+        answer = SimulatedAnswer(request, loop.time(), device, config.history)
         self.answers.append(answer)
         mode = request.mode or config.mode
         here = world.devices[device] if device >= 0 and world.forwarded(mode) else None

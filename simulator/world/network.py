@@ -28,7 +28,7 @@ from tandem.engine.base import (
     Tensor,
     Tokens,
 )
-from tandem.engine.core.stream import Stream
+from tandem.engine.core.token_queue import TokenQueue
 
 HEADER_BYTES = 24  # of a frame: length, session, sequence number, tag
 TOKEN_BYTES = 3  # a token id as the wire packs it
@@ -64,7 +64,7 @@ class Path:
         self._loop, self._there, self._back = loop, there, back
         # dicts, for their order
         self._waiting: dict[asyncio.Future[None], None] = {}
-        self._streams: dict[Stream, None] = {}
+        self._streams: dict[TokenQueue, None] = {}
         self._sessions: dict[Session, None] = {}
         self._cut, self.reached_s = False, -inf
         self._stalled: list[tuple[Pipe, int, Callable[[], None]]] | None = None
@@ -143,11 +143,11 @@ class Path:
         """Remove a session."""
         self._sessions.pop(session, None)
 
-    def listen(self, stream: Stream) -> None:
+    def listen(self, stream: TokenQueue) -> None:
         """Register a stream of replies."""
         self._streams[stream] = None
 
-    def leave(self, stream: Stream) -> None:
+    def leave(self, stream: TokenQueue) -> None:
         """Remove a stream of replies."""
         self._streams.pop(stream, None)
 
@@ -222,7 +222,7 @@ class LinkedSession(Session):
         self._stopping: asyncio.Task[None] | None = None
 
     async def generate(self) -> AsyncGenerator[Tokens, None]:
-        stream, path = Stream(), self._path
+        stream, path = TokenQueue(), self._path
         await self._there()
         pump = asyncio.get_running_loop().create_task(self._pump(stream))
         path.listen(stream)
@@ -245,7 +245,7 @@ class LinkedSession(Session):
             await asyncio.wait((self._stopping,))
             self._stopping = None
 
-    async def _pump(self, stream: Stream) -> None:
+    async def _pump(self, stream: TokenQueue) -> None:
         """At the engine's end, send its tokens as they come."""
         path = self._path
         try:
@@ -282,7 +282,7 @@ def _leave(session: Session, path: Path) -> None:
     _spawn(_end(session, path))
 
 
-def _put(stream: Stream, item: Tokens | Exception) -> Callable[[], None]:
+def _put(stream: TokenQueue, item: Tokens | Exception) -> Callable[[], None]:
     return lambda: stream.put(item)
 
 

@@ -9,7 +9,7 @@ from tandem.deployments.pools.autoscaling import EVERY_S, replica_state
 from tandem.policies.autoscaling import PoolState
 from tandem.simulator.clock import Handle, VirtualLoop
 from tandem.simulator.config.servers import TargetGroup
-from tandem.simulator.world.server import Server
+from tandem.simulator.world.server import SimulatedServer
 
 
 class SimulatedCloud(Protocol):
@@ -18,13 +18,13 @@ class SimulatedCloud(Protocol):
     loop: VirtualLoop
 
     @property
-    def servers(self) -> Sequence[Server]: ...
+    def servers(self) -> Sequence[SimulatedServer]: ...
 
-    def add_server(self, g: int) -> Server:
+    def add_server(self, g: int) -> SimulatedServer:
         """Add a server of a group, which is up at once."""
         ...
 
-    async def end(self, server: Server) -> None:
+    async def end(self, server: SimulatedServer) -> None:
         """End a server."""
         ...
 
@@ -52,13 +52,13 @@ class ServerPool:
         self._least = group.autoscaling.min_replicas
         self.target = group.initial_count
         self._starting: list[tuple[float, Handle]] = []  # since when, oldest first
-        self._draining: dict[Server, float] = {}  # until when at most
-        self._since_s: dict[Server, float] = {server: 0.0 for server in self.up}
+        self._draining: dict[SimulatedServer, float] = {}  # until when at most
+        self._since_s: dict[SimulatedServer, float] = {server: 0.0 for server in self.up}
         self._spent_s = 0.0  # by ended ones
         self._deciding: Handle | None = None
 
     @property
-    def up(self) -> list[Server]:
+    def up(self) -> list[SimulatedServer]:
         """Servers that take requests, oldest first."""
         return [server for server in self._cloud.servers if server.group == self._g and server.up]
 
@@ -105,7 +105,7 @@ class ServerPool:
         self._since_s[self._cloud.add_server(self._g)] = since_s
         self._cloud.refresh()
 
-    def _drain(self, server: Server) -> None:
+    def _drain(self, server: SimulatedServer) -> None:
         server.up = False
         self._draining[server] = self._cloud.loop.time() + self._group.drain_s
         self._cloud.refresh()
@@ -121,6 +121,6 @@ class ServerPool:
         for server in [server for server in self._since_s if not server.alive]:
             self._forget(server)
 
-    def _forget(self, server: Server) -> None:
+    def _forget(self, server: SimulatedServer) -> None:
         if (since_s := self._since_s.pop(server, None)) is not None:
             self._spent_s += self._cloud.loop.time() - since_s

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True, eq=False)
-class Server:
+class SimulatedServer:
     """A replica of a pool.
 
     group: index of the configuration's target.

@@ -46,7 +46,7 @@ from tandem.simulator.hardware import StepTimer
 from tandem.simulator.world.devices import Devices, MakeSpeed, SimulatedDevice, TimedSpeed
 from tandem.simulator.world.network import LinkedEngine, Path
 from tandem.simulator.world.pool import ServerPool
-from tandem.simulator.world.server import Server
+from tandem.simulator.world.server import SimulatedServer
 
 if TYPE_CHECKING:
     from tandem.simulator.engines.vllm import TimedVllm
@@ -98,9 +98,9 @@ class World:
         self._data = config.data_folder
         self.targets, groups = config.topology()
         self.engines = [group.complete_engine(self._data) for group in self.targets]
-        self.servers: list[Server] = []
-        self.drafters: list[Server] = []
-        self._replicas: dict[str, Server] = {}
+        self.servers: list[SimulatedServer] = []
+        self.drafters: list[SimulatedServer] = []
+        self._replicas: dict[str, SimulatedServer] = {}
         self._numbers: dict[str, int] = {}
         for g, group in enumerate(self.targets):
             for _ in range(group.initial_count):
@@ -195,7 +195,7 @@ class World:
         """Tell a mode's part at the router, see Routing.tell."""
         self.routing.tell(mode, said)
 
-    async def end(self, server: Server) -> None:
+    async def end(self, server: SimulatedServer) -> None:
         """End a server and the drafter beside it."""
         await server.kill()
         for drafter in self.drafters:
@@ -241,7 +241,7 @@ class World:
     def _sample(self) -> bool:
         """Record the open sessions; return whether there are any."""
         now_s, busy = self.loop.time(), False
-        pools: dict[str, Collection[Server | SimulatedDevice]] = {
+        pools: dict[str, Collection[SimulatedServer | SimulatedDevice]] = {
             **self._members(),
             DEVICE: self.devices.busy,
         }
@@ -252,9 +252,9 @@ class World:
                 busy = busy or sessions > 0
         return busy
 
-    def _members(self) -> dict[str, Sequence[Server]]:
+    def _members(self) -> dict[str, Sequence[SimulatedServer]]:
         """Servers by pool."""
-        pools = {VERIFIER: list[Server](), MIDDLE: list[Server]()}
+        pools = {VERIFIER: list[SimulatedServer](), MIDDLE: list[SimulatedServer]()}
         for server in self.servers:
             pools[self.targets[server.group].pool].append(server)
         return {**pools, DRAFTER: self.drafters}
@@ -283,7 +283,7 @@ class World:
             return self.devices.engine(endpoint)
         return LinkedEngine(self._replica(endpoint).engine, self.devices[device].uplink)
 
-    def _replica(self, endpoint: EndpointInfo) -> Server:
+    def _replica(self, endpoint: EndpointInfo) -> SimulatedServer:
         server = self._replicas[endpoint.address]
         if not server.alive:
             raise EngineStopped(f"nobody answers at {endpoint.address}")
@@ -291,7 +291,7 @@ class World:
 
     # -- servers -----------------------------------------------------------------------------------
 
-    def add_server(self, g: int) -> Server:
+    def add_server(self, g: int) -> SimulatedServer:
         """Add a server of that group, with a drafter beside it if the group has one."""
         group, config, hardware = self.targets[g], self.engines[g], Hardware(self.loop)
         number = len(self.servers)
@@ -310,7 +310,7 @@ class World:
             engine = LinkedEngine(engine, path)
         endpoint = _endpoint(group.pool, number, core.info)
         self._numbers[endpoint.key] = number
-        server = Server(g, endpoint, core, engine, hardware, path)
+        server = SimulatedServer(g, endpoint, core, engine, hardware, path)
         self._add(self.servers, server)
         self.add_drafter(g, hardware)
         return server
@@ -325,7 +325,7 @@ class World:
         config = config.model_copy(update=dict.fromkeys(alone))
         core = self._timed(group, config, group.draft_model or "drafter", timer, hardware, drafts=True)
         endpoint = _endpoint(DRAFTER, len(self.drafters), core.info)
-        self._add(self.drafters, Server(g, endpoint, core, core, hardware))
+        self._add(self.drafters, SimulatedServer(g, endpoint, core, core, hardware))
 
     def _timed(
         self,
@@ -385,7 +385,7 @@ class World:
         ]
         return stages[0] if len(stages) == 1 else Pipeline(stages)
 
-    def _add(self, pool: list[Server], server: Server) -> None:
+    def _add(self, pool: list[SimulatedServer], server: SimulatedServer) -> None:
         pool.append(server)
         self._replicas[server.endpoint.address] = server
 
@@ -402,5 +402,5 @@ def _endpoint(pool: str, number: int, info: EngineInfo) -> EndpointInfo:
     )
 
 
-def _with_load(server: Server) -> EndpointInfo:
+def _with_load(server: SimulatedServer) -> EndpointInfo:
     return replace(server.endpoint, sessions=server.open_sessions)

@@ -14,7 +14,7 @@ from tandem.deployments.request.assignment import Assignment, RoutingRequest
 from tandem.policies.race.budget import Budget
 from tandem.policies.race.dispatch import Side
 from tandem.simulator.config.config import Config
-from tandem.simulator.results.answer import Answer
+from tandem.simulator.results.answer import SimulatedAnswer
 from tandem.simulator.runs.run import Clients
 from tandem.simulator.workload import Request
 from tandem.simulator.world.world import World
@@ -65,7 +65,7 @@ class Watched(World):
 
 def at_once(
     budget: float, side: Side, dispatch: str, many: int = 50, rounds: int = 6
-) -> tuple[Watched, list[Answer]]:
+) -> tuple[Watched, list[SimulatedAnswer]]:
     """Simulate `many` requests at once, repeatedly: each as soon as the last ones are over."""
     random = Random(7)
     world = Watched(

@@ -23,7 +23,7 @@ from tandem.policies.race.race import Race
 from tandem.simulator.chaos import ChaosOutcome, Fault, play, promises
 from tandem.simulator.chaos.promises import promised_s
 from tandem.simulator.chaos.saboteur import FragileWorld, Saboteur
-from tandem.simulator.results.answer import Answer
+from tandem.simulator.results.answer import SimulatedAnswer
 from tandem.simulator.runs.run import Clients
 from tandem.simulator.workload import Request
 from tandem.simulator.world.network import RESUME_S, LinkedSession, Path
@@ -113,7 +113,7 @@ def test_a_fault_without_effect_has_not_happened() -> None:
     assert [fault.kind for fault in saboteur.done] == ["router", "cut", "silence"]
 
 
-def away(seconds: float, at_s: float = 1.0) -> tuple[Answer, ChaosOutcome, FragileWorld]:
+def away(seconds: float, at_s: float = 1.0) -> tuple[SimulatedAnswer, ChaosOutcome, FragileWorld]:
     """An answer in mode split, whose device is away for so long in the middle of it."""
     world = FragileWorld(config(**split(), history=True))
     clients, saboteur = Clients(world, lambda _: None), Saboteur(world)
@@ -157,7 +157,7 @@ def test_nobody_leaves_in_the_middle_of_nothing() -> None:
 
 
 def test_the_end_is_waited_for_as_well() -> None:
-    answer = Answer(Request(1.0, 5, 5), 1.0, -1, keep_history=True)
+    answer = SimulatedAnswer(Request(1.0, 5, 5), 1.0, -1, keep_history=True)
     answer.ended_s = 8.0
     assert promises._longest_gap_s(answer) == 7.0
     answer.times_s = array("d", [2.0, 2.5])

@@ -20,7 +20,7 @@ from tandem.policies.split.chunking import chunking
 from tandem.policies.split.drafting import drafting
 from tandem.policies.split.parallel_drafting import parallel_drafting
 from tandem.simulator.config.config import Config
-from tandem.simulator.results.answer import Answer
+from tandem.simulator.results.answer import SimulatedAnswer
 from tandem.simulator.runs.run import Clients
 from tandem.simulator.workload import Request
 from tandem.simulator.world.world import World
@@ -131,7 +131,7 @@ def worlds(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
-def run(config: Config, asked: Sequence[Request], windows: Any = None) -> tuple[World, list[Answer]]:
+def run(config: Config, asked: Sequence[Request], windows: Any = None) -> tuple[World, list[SimulatedAnswer]]:
     """The world after all was answered, and until nothing was left to happen in it."""
     world = World(config, windows)
     ended: list[int] = []

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tandem.deployments.modes.base import Mode, ModeRun, Role, Services
+from tandem.deployments.modes.base import EndpointRole, Mode, ModeRun, Services
 from tandem.deployments.modes.race.latencies import Rivals
 from tandem.deployments.modes.race.router import Event, RaceBriefing, RaceRouter, Taught
 from tandem.deployments.modes.race.settings import RaceSettings
@@ -71,8 +71,8 @@ class RaceMode(Mode):
 
     name = "race"
     roles = (
-        Role("server", VERIFIER, if_absent="device"),
-        Role("device", DEVICE, expendable=True, translated=True, if_lost="cloud"),
+        EndpointRole("server", VERIFIER, if_absent="device"),
+        EndpointRole("device", DEVICE, expendable=True, translated=True, if_lost="cloud"),
     )
     section, settings = "racing", RaceSettings
     router = RaceRouter

@@ -17,7 +17,7 @@ from typing import ClassVar
 
 import msgspec
 
-from tandem.deployments.modes.base import Mode, ModeRun, Role, Services
+from tandem.deployments.modes.base import EndpointRole, Mode, ModeRun, Services
 from tandem.deployments.modes.sketch.expansion import UNSEEN_RATE, Expansion, expanding_devices
 from tandem.deployments.modes.sketch.questions import NAME, Expanders, PlanRequest, SketchPlan
 from tandem.deployments.modes.sketch.scheduler import Expansions
@@ -87,7 +87,7 @@ class SketchMode(Mode):
     """One sketch, many hands."""
 
     name = NAME
-    roles = (Role("target", VERIFIER),)
+    roles = (EndpointRole("target", VERIFIER),)
     section, settings, options = NAME, SketchSettings, SketchOptions
     router = Expansions
     figures = Sketched

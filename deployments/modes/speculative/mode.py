@@ -16,7 +16,15 @@ import msgspec
 from pydantic import computed_field
 
 from tandem.deployments.learning.report import Report
-from tandem.deployments.modes.base import Mode, ModeRun, Role, RouterPart, Services, Surroundings, judged
+from tandem.deployments.modes.base import (
+    EndpointRole,
+    Mode,
+    ModeRun,
+    RouterPart,
+    Services,
+    Surroundings,
+    judged,
+)
 from tandem.deployments.modes.speculative.observer import Observer
 from tandem.deployments.modes.speculative.pairs import Pairs, pair_name
 from tandem.deployments.modes.speculative.settings import SpeculativeOptions, SpeculativeSettings
@@ -27,7 +35,7 @@ from tandem.deployments.request.session import EndpointSession, EndpointSessions
 from tandem.deployments.request.tokenlog import TokenLog
 from tandem.engine.base import Drafts, Sampling
 from tandem.policies.speculation.history import PairSnapshot
-from tandem.policies.speculation.rounds import Drafter, FusedRound, PairRound, Rounds, teach
+from tandem.policies.speculation.rounds import DraftSource, FusedRound, PairRound, Rounds, teach
 from tandem.policies.speculation.window import StaticWindow
 
 DRAFT_SEED = 0x5DEECE66D  # see drafting()
@@ -133,9 +141,9 @@ class SpeculativeMode(Mode):
 
     name = "speculative"
     roles = (
-        Role("target", VERIFIER),
-        Role("device", DEVICE, needed=False, expendable=True, if_lost="cloud"),
-        Role("drafter", DRAFTER, unless="device", expendable=True, if_lost="cloud"),
+        EndpointRole("target", VERIFIER),
+        EndpointRole("device", DEVICE, needed=False, expendable=True, if_lost="cloud"),
+        EndpointRole("drafter", DRAFTER, unless="device", expendable=True, if_lost="cloud"),
     )
     settings, options = SpeculativeSettings, SpeculativeOptions
     router = SpeculativeRouter
@@ -182,7 +190,7 @@ class SpeculativeRun(ModeRun):
             counts=self.figures,
         )
         self._taught.append(_Taught(pair_name(first.session.endpoint, target.endpoint), rounds.learnt))
-        drafters = {Drafter.DEVICE: device, Drafter.CLOUD: cloud}
+        drafters = {DraftSource.DEVICE: device, DraftSource.CLOUD: cloud}
         observer = Observer(pair, target, first.session, first.ready, briefing.batch_limit)
         try:
             await target.connect()

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 import ray
 
-from tandem.cluster.devices.host import DeviceHost, DeviceSettings, Host
+from tandem.cluster.devices.host import DeviceHost, Host, HostedDevice
 from tandem.cluster.devices.model_cache import SharedModel
 from tandem.cluster.devices.profile import UnknownProfile
 from tandem.cluster.devices.record import DeviceRecord
@@ -17,8 +17,8 @@ from tandem.engine.base import EngineStopped, Sampling
 from tandem.engine.null_engine import NullEngine
 
 DEVICES = [
-    DeviceSettings("laptop"),
-    DeviceSettings("phone", "xiaomi14-qwen05b", LinkProfile(rtt_s=0.002)),
+    HostedDevice("laptop"),
+    HostedDevice("phone", "xiaomi14-qwen05b", LinkProfile(rtt_s=0.002)),
 ]
 
 
@@ -79,7 +79,7 @@ async def test_registers_until_it_succeeds(caplog: pytest.LogCaptureFixture) -> 
 
 def test_unknown_profile() -> None:
     with pytest.raises(UnknownProfile):
-        Host([NullEngine], [DeviceSettings("x", "y")], register=None)  # type: ignore[arg-type]
+        Host([NullEngine], [HostedDevice("x", "y")], register=None)  # type: ignore[arg-type]
 
 
 @ray.remote(num_cpus=0)
@@ -126,7 +126,7 @@ def named(name: str) -> NullEngine:
 async def test_several_models_are_measured_and_each_device_has_its_own_loaded() -> None:
     registered: asyncio.Queue[list[DeviceRecord]] = asyncio.Queue()
     slow = {"large": "xiaomi14-qwen05b"}
-    devices = [DeviceSettings("a"), DeviceSettings("b", link=LinkProfile(rtt_s=0.002), profiles=slow)]
+    devices = [HostedDevice("a"), HostedDevice("b", link=LinkProfile(rtt_s=0.002), profiles=slow)]
     makes = [partial(named, "little"), partial(named, "large")]
     running = asyncio.create_task(Host(makes, devices, registered.put, heartbeat_s=0.01).run())
     a, b = await registered.get()

@@ -82,7 +82,7 @@ ANY = st.one_of(
     st.builds(frames.Drafts, **header, ids=packed, probs=probs),
     st.builds(frames.Verdict, **header, accepted=count, ids=packed, finish=finish, logprobs=logprobs),
     st.builds(frames.Hidden, **header, forwarded=st.just(Forwarded(TENSOR, 40, 0.02, 0.5))),
-    st.builds(frames.Stats, **header, stats=st.just(EngineStats(steps=3, energy_j=0.5))),
+    st.builds(frames.StatsReply, **header, stats=st.just(EngineStats(steps=3, energy_j=0.5))),
     st.builds(frames.Error, **header, code=st.text(max_size=9), message=st.text(max_size=9)),
 )
 

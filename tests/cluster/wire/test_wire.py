@@ -152,7 +152,7 @@ async def test_what_is_abandoned_before_it_begins_is_forgotten(address: str) -> 
     async with raw(address) as peer:
         peer.send(OPEN, frames.Abandon(1, 1, "null"))
         peer.send(frames.GetStats(0, 2, "null"))
-        assert isinstance(await peer.receive(), frames.Stats)
+        assert isinstance(await peer.receive(), frames.StatsReply)
         peer.send(frames.Cancel(1, 1, "null"))
         assert await peer.receive() == frames.Done(1, 1)
         peer.send(OPEN)
@@ -189,7 +189,7 @@ requests = st.lists(
 )
 
 
-def numbered(said: list[frames.Request]) -> bytes:
+def numbered(said: list[frames.RequestFrame]) -> bytes:
     for seq, request in enumerate(said, 1):
         if not isinstance(request, frames.Abandon):
             request.seq = seq

@@ -15,7 +15,7 @@ from tandem.app.api.completions.stats import stats as shown
 from tandem.deployments.control.metrics import Metrics, Observation
 from tandem.deployments.learning.report import Report
 from tandem.deployments.modes import MODES
-from tandem.deployments.modes.base import Mode, ModeRun, Role, RouterPart
+from tandem.deployments.modes.base import EndpointRole, Mode, ModeRun, RouterPart
 from tandem.deployments.modes.sections import of_modes, options_of, with_options, with_sections
 from tandem.deployments.request.assignment import Endpoints, Prices, RoutingRequest
 from tandem.deployments.request.job import Delta, Figures, Job
@@ -72,7 +72,7 @@ class TurnsRouter(RouterPart[TurnsSettings]):
 
 class TurnsMode(Mode):
     name = "turns"
-    roles = (Role("first", VERIFIER), Role("second", VERIFIER))
+    roles = (EndpointRole("first", VERIFIER), EndpointRole("second", VERIFIER))
     section, settings, options = "turns", TurnsSettings, TurnsOptions
     router = TurnsRouter
     figures = Turns

@@ -113,7 +113,7 @@ async def test_no_frame_has_a_token_or_a_word(tmp_path: Path) -> None:
         said = ids_of(deltas)
         kinds = {type(frame).__name__ for _, frame in tap.seen}
         assert {"Open", "Forward", "Hidden"} <= kinds
-        assert kinds <= {"Hello", "Welcome", "Open", "Done", "Forward", "Hidden", "Cancel", "GetStats", "Stats",
+        assert kinds <= {"Hello", "Welcome", "Open", "Done", "Forward", "Hidden", "Cancel", "GetStats", "StatsReply",
                          "Ping", "Pong"}  # fmt: skip
         sent = Sampling(max_tokens=len(prompt) + 20, reader_rate=5.0)
         for _, frame in tap.seen:

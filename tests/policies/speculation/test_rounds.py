@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tandem.policies.speculation.history import PairHistory
 from tandem.policies.speculation.rounds import (
     FUSED_WINDOW,
-    Drafter,
+    DraftSource,
     FusedRound,
     PairRound,
     RoundPlan,
@@ -50,12 +50,12 @@ def rounds(windows: list[int], tokens: int = 100, **options: object) -> tuple[Ro
 @pytest.mark.parametrize(
     ("options", "chosen", "plan"),
     [
-        ({}, 5, RoundPlan(Drafter.DEVICE, 5)),
-        ({}, 1, RoundPlan(Drafter.CLOUD, FUSED_WINDOW)),
-        ({"helper": False}, 1, RoundPlan(Drafter.NOBODY, FUSED_WINDOW)),
-        ({"window": 1}, 7, RoundPlan(Drafter.DEVICE, 1)),
-        ({"distributed": False}, 5, RoundPlan(Drafter.CLOUD, 5)),
-        ({"distributed": False}, 1, RoundPlan(Drafter.CLOUD, 1)),
+        ({}, 5, RoundPlan(DraftSource.DEVICE, 5)),
+        ({}, 1, RoundPlan(DraftSource.CLOUD, FUSED_WINDOW)),
+        ({"helper": False}, 1, RoundPlan(DraftSource.NOBODY, FUSED_WINDOW)),
+        ({"window": 1}, 7, RoundPlan(DraftSource.DEVICE, 1)),
+        ({"distributed": False}, 5, RoundPlan(DraftSource.CLOUD, 5)),
+        ({"distributed": False}, 1, RoundPlan(DraftSource.CLOUD, 1)),
     ],
 )
 def test_who_drafts(options: dict[str, object], chosen: int, plan: RoundPlan) -> None:
@@ -85,7 +85,7 @@ def test_an_answer_of_any_length_is_never_overshot(
     sent = number = 1
     while sent < tokens:
         drafter, gamma = made.next(sent)
-        drafted = 0 if drafter is Drafter.NOBODY else gamma
+        drafted = 0 if drafter is DraftSource.NOBODY else gamma
         assert 0 <= drafted < tokens - sent, "the target adds a token of its own"
         accepted = min(drafted, accept[number % len(accept)])
         made.done(drafted, accepted, accepted + 1, 0.01, 0.02)
@@ -108,7 +108,7 @@ def test_switches_are_counted_from_the_second_round_on() -> None:
 
 def test_a_round_that_the_outputs_end_has_cut_says_so() -> None:
     made, _, _ = rounds([1], tokens=4)
-    assert made.next(1) == RoundPlan(Drafter.CLOUD, 2)
+    assert made.next(1) == RoundPlan(DraftSource.CLOUD, 2)
     made.done(2, 2, 3, 0.01, 0.02)
     assert made.learnt == [FusedRound(2, 3, pytest.approx(0.03), True)]
 
@@ -117,7 +117,7 @@ def test_another_process_learns_the_same() -> None:
     made, _, pair = rounds([3, 1, 5, 2])
     for n in range(40):
         drafter, gamma = made.next(1)
-        drafted = gamma if drafter is not Drafter.NOBODY else 0
+        drafted = gamma if drafter is not DraftSource.NOBODY else 0
         made.done(drafted, n % (drafted + 1), n % (drafted + 1) + 1, 0.01 * n, 0.02 * n)
     assert {type(round_) for round_ in made.learnt} == {PairRound, FusedRound}
     other = PairHistory(StaticWindow())

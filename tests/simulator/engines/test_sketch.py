@@ -9,7 +9,7 @@ import pytest
 from tandem.deployments.modes.sketch.mode import Sketched
 from tandem.simulator.config.errors import ConfigError
 from tandem.simulator.engines.script import EOS, TOKEN
-from tandem.simulator.results.answer import Answer
+from tandem.simulator.results.answer import SimulatedAnswer
 from tandem.simulator.workload import Request
 from tandem.simulator.world.world import World
 from tests.simulator.configurations import TARGET, config
@@ -20,7 +20,7 @@ QUICK, GOOD = ({"prefill_tokens_per_s": 4000, "decode_tokens_per_s": rate} for r
 ALWAYS = {"name": "always"}
 
 
-def world(load_s: float, requests: int = 1, **least_share: float) -> tuple[World, list[Answer]]:
+def world(load_s: float, requests: int = 1, **least_share: float) -> tuple[World, list[SimulatedAnswer]]:
     """One device that begins with a quick model and holds a good one, after all was answered."""
     known = {"capability": 0.7, **least_share}
     said: dict[str, Any] = {

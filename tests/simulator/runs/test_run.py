@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tandem.simulator.results.answer import Answer
+from tandem.simulator.results.answer import SimulatedAnswer
 from tandem.simulator.runs.run import Clients, simulate
 from tandem.simulator.workload import Request
 from tandem.simulator.world.world import World
@@ -72,7 +72,7 @@ def test_the_router_knows_how_fast_devices_are() -> None:
     assert record.decode_token_s == pytest.approx(1 / 80)
 
 
-def disturbed(fault: str, seconds: float) -> Answer:
+def disturbed(fault: str, seconds: float) -> SimulatedAnswer:
     """An answer of the cloud to a reader at a device, whose link breaks in the middle."""
     devices = [{**DEVICE, "link": {"rtt_ms": 20}}]
     world = World(config(mode="cloud", targets=[TARGET], devices=devices, history=True))

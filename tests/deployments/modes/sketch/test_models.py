@@ -10,7 +10,7 @@ from functools import partial
 import msgspec
 import pytest
 
-from tandem.cluster.devices.host import DeviceSettings, Host
+from tandem.cluster.devices.host import Host, HostedDevice
 from tandem.cluster.devices.record import DeviceRecord
 from tandem.cluster.wire.peers import Peers
 from tandem.deployments.modes.base import Services
@@ -96,7 +96,7 @@ async def laptop(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Laptop]:
     makes = [
         partial(load, family.path(name), EngineConfig(), threads=1) for name in ("tiny", "small", "medium")
     ]
-    host = Host(makes, [DeviceSettings("laptop")], world.register, heartbeat_s=0.05)
+    host = Host(makes, [HostedDevice("laptop")], world.register, heartbeat_s=0.05)
     running = asyncio.create_task(host.run())
     yield world
     await peers.close()

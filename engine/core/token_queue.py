@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator
 from tandem.engine.base import Tokens
 
 
-class Stream:
+class TokenQueue:
     """A queue with one consumer. It is cheaper than asyncio.Queue, which matters for 32 consumers between two steps."""
 
     __slots__ = ("_errors", "_items", "_loop", "_waiter")
