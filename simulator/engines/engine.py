@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
 from typing import Any
@@ -29,11 +30,11 @@ class Hardware:
     busy_s: seconds in which it computed.
     """
 
-    __slots__ = ("_loop", "_since_s", "_steps", "_timer", "busy_s")
+    __slots__ = ("_since_s", "_steps", "_timer", "busy_s", "loop")
 
     def __init__(self, loop: VirtualLoop) -> None:
         self.busy_s = 0.0
-        self._loop = loop
+        self.loop = loop
         self._steps: list[_Step] = []  # running
         self._since_s = 0.0  # when their rest was last computed
         self._timer: Handle | None = None  # of the step that ends first
@@ -46,7 +47,7 @@ class Hardware:
 
     def _reckon(self) -> None:
         """Subtract the work done since the last call."""
-        now, steps = self._loop.time(), self._steps
+        now, steps = self.loop.time(), self._steps
         if steps:
             seconds = now - self._since_s
             self.busy_s += seconds
@@ -59,7 +60,7 @@ class Hardware:
             self._timer.cancel()
         steps = self._steps
         first = min(steps, key=_left_s)
-        self._timer = self._loop.call_at(self._since_s + first.left_s * len(steps), self._end, first)
+        self._timer = self.loop.call_at(self._since_s + first.left_s * len(steps), self._end, first)
 
     def _end(self, step: _Step) -> None:
         self._timer = None
@@ -145,6 +146,24 @@ def work_s(timer: StepTimer, work: Work, padded: bool = False) -> float:
     return step_s(timer, [(grant, s.computed, grant == s.window) for s, grant in work], padded)
 
 
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """An engine's use of hardware.
+
+    hardware: may be shared with other engines.
+    timer: gives the seconds of a step.
+    padded: see `step_s`.
+    """
+
+    hardware: Hardware
+    timer: StepTimer
+    padded: bool = False
+
+    def work_s(self, work: Work) -> float:
+        """Return the seconds of a core's step."""
+        return work_s(self.timer, work, self.padded)
+
+
 class TimedRunner:
     """Runner with scripted tokens. block_bytes: of KV cache."""
 
@@ -178,13 +197,13 @@ class TimedDriver:
     def __init__(
         self,
         core: Core,
-        loop: VirtualLoop,
-        seconds: Callable[[Work], float],
         hardware: Hardware,
+        seconds: Callable[[Work], float],
     ) -> None:
         """seconds: duration of a step."""
         self.running = True
-        self._core, self._loop, self._seconds, self._hardware = core, loop, seconds, hardware
+        self._core, self._hardware, self._seconds = core, hardware, seconds
+        self._loop = loop = hardware.loop
         self._commands: deque[Command] = deque()
         self._computing = False  # whether a step is running
         self._alarm = Alarm(loop, self._turn)
@@ -227,26 +246,21 @@ class TimedDriver:
 
 
 def timed_engine(
-    loop: VirtualLoop,
     model: str,
     config: EngineConfig,
-    timer: StepTimer,
+    compute: Compute,
     script: Script,
     *,
-    hardware: Hardware | None = None,
     context: int,
     token_bytes: float = 0.0,
-    padded: bool = False,
 ) -> CoreEngine:
     """Return an engine in virtual time.
 
-    hardware: shared with others; None for its own.
     context: most tokens of prompt and output.
     token_bytes: KV cache per token.
-    padded: see `step_s`.
     """
     runner = TimedRunner(script, token_bytes * config.block_size)
-    core = Core(runner, config, loop.time)
-    driver = TimedDriver(core, loop, partial(work_s, timer, padded=padded), hardware or Hardware(loop))
+    core = Core(runner, config, compute.hardware.loop.time)
+    driver = TimedDriver(core, compute.hardware, compute.work_s)
     info = EngineInfo(model, VOCABULARY, VOCAB_SIZE, context, EOS)
     return CoreEngine(core, driver, info)

@@ -17,11 +17,11 @@ from tandem.engine.core.tasks import RoundTask
 from tandem.engine.split.base import Judgement
 from tandem.engine.split.hidden_states import Kind
 from tandem.simulator.clock import VirtualLoop
-from tandem.simulator.engines.engine import Hardware, TimedDriver, TimedRunner, work_s
+from tandem.simulator.engines.engine import Compute, Hardware, TimedDriver, TimedRunner, work_s
 from tandem.simulator.engines.guesses import Guesses
 from tandem.simulator.engines.hidden_states import codec, rows
 from tandem.simulator.engines.script import EOS, VOCAB_SIZE, VOCABULARY, Script
-from tandem.simulator.hardware import Ends, StepTimer
+from tandem.simulator.hardware import Ends
 
 SOON_S = 1e-6  # for results that are there already
 
@@ -38,19 +38,17 @@ class TimedMiddleRunner(TimedRunner):
 
 
 def timed_middle(
-    loop: VirtualLoop,
     model: str,
     config: EngineConfig,
-    timer: StepTimer,
+    compute: Compute,
     split: SplitInfo,
     *,
-    hardware: Hardware,
     token_bytes: float = 0.0,
-    padded: bool = False,
 ) -> MiddleEngine:
     """Return a middle in virtual time; see `simulator.engines.engine.timed_engine`."""
-    core = Core(TimedMiddleRunner(Script(), token_bytes * config.block_size), config, loop.time)
-    driver = TimedDriver(core, loop, partial(work_s, timer, padded=padded), hardware)
+    runner = TimedMiddleRunner(Script(), token_bytes * config.block_size)
+    core = Core(runner, config, compute.hardware.loop.time)
+    driver = TimedDriver(core, compute.hardware, compute.work_s)
     info = _info(model, config.kv_tokens, split, "forward")
     return MiddleEngine(core, driver, info, codec(split.hidden))
 
@@ -123,7 +121,7 @@ class TimedOuterEngine(CoreOuterEngine):
     ) -> None:
         self._loop, self._hardware, self._ends = loop, Hardware(loop), ends
         core = OuterCore(runner, config, loop.time)
-        driver = TimedDriver(core, loop, runner.seconds, self._hardware)
+        driver = TimedDriver(core, self._hardware, runner.seconds)
         info = _info(model, config.kv_tokens, split)
         super().__init__(core, driver, info, kind=kind, codec=codec(split.hidden))
         self._session = TimedOuterSession

@@ -34,10 +34,8 @@ from tandem.engine.vllm.config import VllmConfig, arguments
 from tandem.engine.vllm.engine import VllmEngine
 from tandem.engine.vllm.scheduler import TandemScheduler
 from tandem.engine.vllm.views import Ask
-from tandem.simulator.clock import VirtualLoop
-from tandem.simulator.engines.engine import SHORTEST_WAIT_S, Alarm, Chunk, Hardware, step_s
+from tandem.simulator.engines.engine import SHORTEST_WAIT_S, Alarm, Chunk, Compute, step_s
 from tandem.simulator.engines.script import EOS, VOCAB_SIZE, VOCABULARY, Script
-from tandem.simulator.hardware import StepTimer
 
 NO_MODEL = {
     "architectures": ["LlamaForCausalLM"],
@@ -59,17 +57,14 @@ class TimedCore:
 
     def __init__(
         self,
-        loop: VirtualLoop,
         config: VllmConfig,
-        timer: StepTimer,
+        compute: Compute,
         script: Script,
-        hardware: Hardware,
         *,
         drafts: bool,
-        padded: bool,
     ) -> None:
-        """drafts: whether it is a drafter, with the tokens of devices' models; padded: see
-        `simulator.engines.engine.step_s`."""
+        """drafts: whether it is a drafter, with the tokens of devices' models."""
+        loop = compute.hardware.loop
         settings = vllm_settings(config)
         cache = settings.cache_config
         layers = FullAttentionSpec(
@@ -85,8 +80,7 @@ class TimedCore:
             init_none_hash(hashing)
             self._hash_blocks = get_request_block_hasher(cache.block_size, hashing)
         self._outputs = OutputProcessor(None, log_stats=False)
-        self._loop, self._timer, self._hardware, self._script = loop, timer, hardware, script
-        self._drafts, self._padded = drafts, padded
+        self._loop, self._compute, self._script, self._drafts = loop, compute, script, drafts
         self._requests = count()
         self._commands: deque[Command] = deque()
         self._aborts: list[str] = []  # to be reported at the end of the running step
@@ -158,8 +152,8 @@ class TimedCore:
                 self._alarm.ring_at(self._loop.time() + max(idle_s, SHORTEST_WAIT_S))
             return
         self._computing = True
-        seconds = step_s(self._timer, self._chunks(work), self._padded)
-        self._hardware.compute(seconds, partial(self._end, work, self._say(work)))
+        seconds = step_s(self._compute.timer, self._chunks(work), self._compute.padded)
+        self._compute.hardware.compute(seconds, partial(self._end, work, self._say(work)))
 
     def _end(self, work: SchedulerOutput, said: ModelRunnerOutput) -> None:
         self._computing = False
@@ -228,23 +222,14 @@ def vllm_settings(config: VllmConfig) -> Any:
 
 
 def timed_vllm(
-    loop: VirtualLoop,
-    model: str,
-    config: VllmConfig,
-    timer: StepTimer,
-    script: Script,
-    *,
-    hardware: Hardware | None = None,
-    drafts: bool = False,
-    padded: bool = False,
+    model: str, config: VllmConfig, compute: Compute, script: Script, *, drafts: bool = False
 ) -> TimedVllm:
     """Return an engine in virtual time.
 
     config: with kv_blocks.
-    hardware: shared with others; None for its own.
-    drafts, padded: see TimedCore.
+    drafts: see TimedCore.
     """
-    core = TimedCore(loop, config, timer, script, hardware or Hardware(loop), drafts=drafts, padded=padded)
+    core = TimedCore(config, compute, script, drafts=drafts)
     assert config.kv_tokens is not None
     context = min(core.scheduler.max_model_len, config.kv_tokens)
     return TimedVllm(core, EngineInfo(model, VOCABULARY, VOCAB_SIZE, context, EOS, draft_probs=False), config)

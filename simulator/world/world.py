@@ -38,11 +38,10 @@ from tandem.simulator.clock import Handle, VirtualLoop
 from tandem.simulator.config.config import Config
 from tandem.simulator.config.modes import SketchConfig, SplitConfig, settings_of_modes
 from tandem.simulator.config.servers import ServerEngine, TargetGroup, TimedVllmConfig
-from tandem.simulator.engines.engine import Hardware, timed_engine
+from tandem.simulator.engines.engine import Compute, Hardware, timed_engine
 from tandem.simulator.engines.script import Script
 from tandem.simulator.engines.sketch import ScriptedFormat
 from tandem.simulator.engines.split import timed_middle
-from tandem.simulator.hardware import StepTimer
 from tandem.simulator.world.devices import Devices, MakeSpeed, SimulatedDevice, TimedSpeed
 from tandem.simulator.world.network import LinkedEngine, Path
 from tandem.simulator.world.pool import ServerPool
@@ -297,7 +296,8 @@ class World:
         number = len(self.servers)
         core: CoreEngine | Pipeline | TimedVllm
         if group.first is None:
-            core = self._timed(group, config, group.model, group.timer(self._data), hardware)
+            compute = Compute(hardware, group.timer(self._data), group.padded)
+            core = self._timed(group, config, group.model, compute)
         else:
             core = self._middle(group, config, hardware)
         engine = self._service(core)
@@ -323,7 +323,8 @@ class World:
             return
         alone = {"scheduling", "host_memory"} & set(type(config).model_fields)
         config = config.model_copy(update=dict.fromkeys(alone))
-        core = self._timed(group, config, group.draft_model or "drafter", timer, hardware, drafts=True)
+        compute = Compute(hardware, timer, group.padded)
+        core = self._timed(group, config, group.draft_model or "drafter", compute, drafts=True)
         endpoint = _endpoint(DRAFTER, len(self.drafters), core.info)
         self._add(self.drafters, SimulatedServer(g, endpoint, core, core, hardware))
 
@@ -332,8 +333,7 @@ class World:
         group: TargetGroup,
         config: ServerEngine,
         model: str,
-        timer: StepTimer,
-        hardware: Hardware,
+        compute: Compute,
         drafts: bool = False,
     ) -> CoreEngine | TimedVllm:
         """Return an engine of the configured kind. drafts: whether it is a drafter."""
@@ -341,27 +341,10 @@ class World:
             vllm.set_environment()
             from tandem.simulator.engines.vllm import timed_vllm  # imports vLLM: only where it is simulated
 
-            return timed_vllm(
-                self.loop,
-                model,
-                config,
-                timer,
-                self.script,
-                hardware=hardware,
-                drafts=drafts,
-                padded=group.padded,
-            )
+            return timed_vllm(model, config, compute, self.script, drafts=drafts)
         token_bytes = float(group.kv_token_bytes or 0)
         return timed_engine(
-            self.loop,
-            model,
-            config,
-            timer,
-            self.script,
-            hardware=hardware,
-            context=config.kv_tokens,
-            token_bytes=token_bytes,
-            padded=group.padded,
+            model, config, compute, self.script, context=config.kv_tokens, token_bytes=token_bytes
         )
 
     def _middle(self, group: TargetGroup, config: ServerEngine, hardware: Hardware) -> CoreEngine | Pipeline:
@@ -372,14 +355,11 @@ class World:
         timers = group.stage_timers(self._data)
         stages = [
             timed_middle(
-                self.loop,
                 group.model,
                 config,
-                timer,
+                Compute(Hardware(self.loop) if number else hardware, timer, group.padded),
                 split,
-                hardware=Hardware(self.loop) if number else hardware,
                 token_bytes=float(group.kv_token_bytes or 0) / len(timers),
-                padded=group.padded,
             )
             for number, timer in enumerate(timers)
         ]

@@ -13,7 +13,7 @@ from tandem.engine.base import Engine, NoCapacity, Sampling
 from tandem.engine.config import EngineConfig, HostMemory, SchedulingChoice
 from tandem.engine.core.engine import CoreEngine
 from tandem.simulator.clock import VirtualLoop
-from tandem.simulator.engines.engine import Hardware, timed_engine
+from tandem.simulator.engines.engine import Compute, Hardware, timed_engine
 from tandem.simulator.engines.script import EOS, TOKEN, Script
 from tandem.simulator.workload import Request
 from tests.engine_contract import CHECKS, close_ends_it
@@ -31,16 +31,8 @@ class World:
     def engine(
         self, config: EngineConfig = CONFIG, hardware: Hardware | None = None, **timer: float
     ) -> CoreEngine:
-        return timed_engine(
-            self.loop,
-            "timed",
-            config,
-            Linear(**timer),
-            self.script,
-            hardware=hardware,
-            context=256,
-            token_bytes=1000.0,
-        )
+        compute = Compute(hardware or Hardware(self.loop), Linear(**timer))
+        return timed_engine("timed", config, compute, self.script, context=256, token_bytes=1000.0)
 
     def prompt(self, tokens: int = 8, output: int = 1000, acceptance: bytes | None = None) -> list[int]:
         return list(self.script.add(Request(0.0, tokens, output, acceptance)))

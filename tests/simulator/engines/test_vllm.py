@@ -26,7 +26,7 @@ from tandem.engine.vllm.config import VllmConfig
 from tandem.simulator.clock import VirtualLoop
 from tandem.simulator.config.config import Config, parse
 from tandem.simulator.config.errors import ConfigError
-from tandem.simulator.engines.engine import Hardware
+from tandem.simulator.engines.engine import Compute, Hardware
 from tandem.simulator.engines.script import EOS, TOKEN, Script
 from tandem.simulator.results.analysis import Result
 from tandem.simulator.runs.run import simulate
@@ -72,9 +72,8 @@ class Alone:
         from tandem.simulator.engines.vllm import timed_vllm
 
         self.timer = Linear(**timer)
-        return timed_vllm(
-            self.loop, "timed", config, self.timer, self.script, hardware=hardware, drafts=drafts
-        )
+        compute = Compute(hardware or Hardware(self.loop), self.timer)
+        return timed_vllm("timed", config, compute, self.script, drafts=drafts)
 
     def prompt(self, tokens: int = 8, output: int = 1000, acceptance: bytes | None = None) -> list[int]:
         return list(self.script.add(Request(0.0, tokens, output, acceptance)))
