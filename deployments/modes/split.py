@@ -25,7 +25,7 @@ from tandem.engine.base import EngineError, EngineInfo, Sampling, Tensor
 from tandem.engine.config import PolicyChoice, Strict
 from tandem.engine.split.base import Judgement, OuterEngine, OuterSession, SplitMismatch, check_fit
 from tandem.engine.split.hidden_states import Kind, row_bytes
-from tandem.policies.split import CloudMonitor, DeviceMonitor, Split
+from tandem.policies.split import CloudMonitor, DeviceMonitor, Split, SplitPolicies
 from tandem.policies.split.chunking import ChunkingPolicy, chunking
 from tandem.policies.split.drafting import DraftingPolicy, drafting
 from tandem.policies.split.parallel_drafting import ParallelDraftingPolicy, parallel_drafting
@@ -138,8 +138,9 @@ class DeviceState:
         self._token_bytes = row_bytes(outer.info.split.hidden, outer.kind)
         self._cloud, self.link = CloudMonitor(), DeviceMonitor()
         self.lane = Lane(self.link)
-        self._chunking, self._drafting = settings.chunking.create(), settings.drafting.create()
-        self._parallel_drafting = settings.parallel_drafting.create()
+        self._policies = SplitPolicies(
+            settings.chunking.create(), settings.drafting.create(), settings.parallel_drafting.create()
+        )
 
     def split(self, known: int, max_tokens: int, stages: int) -> Split:
         """Return the decisions for a request with `known` tokens, and a middle in `stages` stages."""
@@ -149,9 +150,7 @@ class DeviceState:
             self._token_bytes,
             cloud=self._cloud,
             device=self.link,
-            chunking=self._chunking,
-            drafting=self._drafting,
-            parallel_drafting=self._parallel_drafting,
+            policies=self._policies,
             pipeline=stages,
         )
 

@@ -7,7 +7,7 @@ them; the cloud holds the layers between. `Split` takes the decisions of a reque
 
 from tandem.policies.split.monitor import CloudMonitor, DeviceMonitor, Line, MovingDelay
 from tandem.policies.split.point import Refusal, SplitDevice, SplitPoint, Workload, choose_split_point
-from tandem.policies.split.request import Split
+from tandem.policies.split.request import Split, SplitPolicies
 
 __all__ = [
     "CloudMonitor",
@@ -18,6 +18,7 @@ __all__ = [
     "Split",
     "SplitDevice",
     "SplitPoint",
+    "SplitPolicies",
     "Workload",
     "choose_split_point",
 ]

@@ -25,10 +25,20 @@ with the token after it, too, what follows that.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from tandem.policies.split.chunking import ChunkingPolicy, ChunkState
 from tandem.policies.split.drafting import DraftingPolicy, DraftRound, DraftState
 from tandem.policies.split.monitor import CloudMonitor, DeviceMonitor
 from tandem.policies.split.parallel_drafting import NOTHING, Ahead, ParallelDraftingPolicy, WaitState
+
+
+class SplitPolicies(NamedTuple):
+    """Policies of a device. The drafting policy is the device's own and learns from each round."""
+
+    chunking: ChunkingPolicy
+    drafting: DraftingPolicy
+    parallel_drafting: ParallelDraftingPolicy
 
 
 class Split:
@@ -37,22 +47,18 @@ class Split:
     token_bytes: A, size of a token's hidden state.
     prompt_left: prompt tokens in no chunk yet.
     cloud, device: monitors, which record all measurements.
-    chunking, drafting, parallel_drafting: the policies; the drafting policy is the device's own and learns from each
-        round.
     pipeline: P, stages of the cloud's pipeline.
     overlap: whether a chunk is sent before the previous one is answered.
     """
 
     __slots__ = (
-        "_chunking",
         "_cloud",
         "_confidences",
         "_device",
         "_draft_s",
-        "_drafting",
         "_max_tokens",
-        "_parallel_drafting",
         "_pipeline",
+        "_policies",
         "_sent",
         "_token_bytes",
         "overlap",
@@ -67,16 +73,12 @@ class Split:
         *,
         cloud: CloudMonitor,
         device: DeviceMonitor,
-        chunking: ChunkingPolicy,
-        drafting: DraftingPolicy,
-        parallel_drafting: ParallelDraftingPolicy,
+        policies: SplitPolicies,
         pipeline: int = 1,
     ) -> None:
         self.prompt_left, self._max_tokens, self._token_bytes = prompt_tokens, max_tokens, token_bytes
-        self._cloud, self._device, self._pipeline = cloud, device, pipeline
-        self._chunking, self._drafting = chunking, drafting
-        self._parallel_drafting = parallel_drafting
-        self.overlap = chunking.overlap
+        self._cloud, self._device, self._policies, self._pipeline = cloud, device, policies, pipeline
+        self.overlap = policies.chunking.overlap
         self._confidences: list[float] = []
         self._draft_s = 0.0
         self._sent = 0
@@ -87,7 +89,7 @@ class Split:
         """Return the prompt tokens to send now; 0 if all have been sent."""
         if not self.prompt_left:
             return 0
-        size = self._chunking.choose(
+        size = self._policies.chunking.choose(
             ChunkState(
                 left=self.prompt_left,
                 token_bytes=self._token_bytes,
@@ -108,7 +110,7 @@ class Split:
     def draft_on(self, ready: bool = False) -> bool:
         """Return whether to add one more token to the draft. ready: it was drafted ahead already."""
         left = self._left
-        return left > 0 and self._drafting.go_on(
+        return left > 0 and self._policies.drafting.go_on(
             DraftState(
                 confidences=tuple(self._confidences),
                 left=left,
@@ -126,7 +128,7 @@ class Split:
         left = self._left
         if not self._confidences or left < 1:
             return NOTHING
-        return self._parallel_drafting.choose(
+        return self._policies.parallel_drafting.choose(
             WaitState(
                 tokens=len(self._confidences) + 1,
                 left=left,
@@ -180,7 +182,7 @@ class Split:
         """Record the verdict: the number of accepted tokens of the draft. wait_s: since the draft was sent."""
         tokens = len(self._confidences) + 1
         self._cloud.note_overhead(wait_s - self._verification_s(tokens))
-        self._drafting.learn(
+        self._policies.drafting.learn(
             DraftRound(tuple(self._confidences), accepted, self._draft_s, self._draft_s + wait_s)
         )
 

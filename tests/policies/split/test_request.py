@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandem.policies.split import CloudMonitor, DeviceMonitor, Split
+from tandem.policies.split import CloudMonitor, DeviceMonitor, Split, SplitPolicies
 from tandem.policies.split.chunking import chunking
 from tandem.policies.split.drafting import DraftRound, DraftState, drafting
 from tandem.policies.split.parallel_drafting import NOTHING, Ahead, parallel_drafting
@@ -30,16 +31,18 @@ class Watching:
         self.told.append(done)
 
 
-def split(prompt: int = 100, most: int = 20, **options: object) -> Split:
-    given_ = {
-        "cloud": CloudMonitor(),
-        "device": DeviceMonitor(8.192e6, 16.384e6, 0.01),  # a token: 1 ms up, 0.5 ms down
-        "chunking": chunking.create("hat"),
-        "drafting": Watching(),
-        "parallel_drafting": parallel_drafting.create("hat", k=2),
-        **options,
-    }
-    return Split(prompt, most, A_BYTES, **given_)  # type: ignore[arg-type]
+def split(
+    prompt: int = 100,
+    most: int = 20,
+    *,
+    cloud: CloudMonitor | None = None,
+    device: DeviceMonitor | None = None,
+    **policies: Any,
+) -> Split:
+    cloud = cloud or CloudMonitor()
+    device = device or DeviceMonitor(8.192e6, 16.384e6, 0.01)  # a token: 1 ms up, 0.5 ms down
+    hat = SplitPolicies(chunking.create("hat"), Watching(), parallel_drafting.create("hat", k=2))
+    return Split(prompt, most, A_BYTES, cloud=cloud, device=device, policies=hat._replace(**policies))
 
 
 def test_chunks_follow_what_was_reported_since_the_last_one() -> None:
