@@ -10,7 +10,7 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 PIP := $(RUN) -m pip --disable-pip-version-check --no-input
 
-.PHONY: up down test test-all test-nightly mutants lint vllm clean
+.PHONY: up down test test-all test-nightly mutants lint vllm llamacpp clean
 
 up: $(VENV)/installed
 	@$(VENV)/bin/tandem up --port $(PORT)
@@ -47,6 +47,9 @@ mutants: $(VENV)/installed-dev
 # vLLM on a machine without a GPU; with one: .venv/bin/pip install ".[vllm]"
 vllm: $(VENV)/installed-vllm
 
+# llama.cpp, built on this machine: some minutes, once.
+llamacpp: $(VENV)/installed-llamacpp
+
 lint: $(VENV)/installed-dev
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
@@ -65,6 +68,10 @@ $(VENV)/installed: requirements.lock pyproject.toml
 
 $(VENV)/installed-vllm: requirements-vllm.lock $(VENV)/installed
 	$(PIP) install --no-deps -r requirements-vllm.lock
+	touch $@
+
+$(VENV)/installed-llamacpp: requirements-llamacpp.lock $(VENV)/installed
+	$(PIP) install --no-deps -r requirements-llamacpp.lock
 	touch $@
 
 $(VENV)/installed-dev: requirements-dev.lock $(VENV)/installed

@@ -16,13 +16,15 @@ from tandem.app.vocabularies import Vocabularies
 from tandem.deployments.config.explain import explain, no_such
 from tandem.deployments.pools.engines import (
     EngineSettings,
+    LlamacppSettings,
     MiddleSettings,
     ModelSettings,
     VllmSettings,
+    model_file,
     model_folder,
 )
 from tandem.deployments.request.pools import POOLS
-from tandem.engine import vllm
+from tandem.engine import llamacpp, vllm
 from tandem.engine.model_folder import ARCHITECTURES, read_config
 from tandem.engine.vllm.config import check_options
 
@@ -82,7 +84,13 @@ def check(settings: Settings) -> None:
     for where, engine in _engines(settings):
         if isinstance(engine, VllmSettings):
             _check_vllm(where, engine)
-        if isinstance(engine, ModelSettings | MiddleSettings):
+        if isinstance(engine, LlamacppSettings):
+            try:
+                llamacpp.require()
+                model_folder(str(model_file(engine.model)))
+            except (ValueError, OSError) as error:
+                raise ValueError(f"{where}.engine: {error}") from None
+        elif isinstance(engine, ModelSettings | MiddleSettings):
             architectures = None if isinstance(engine, VllmSettings) else ARCHITECTURES
             try:
                 config = read_config(model_folder(engine.model), architectures)

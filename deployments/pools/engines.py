@@ -12,9 +12,12 @@ from pydantic import Field, model_validator
 from tandem.cluster.link.delayed_engine import Delayed
 from tandem.cluster.link.latency import LogNormal
 from tandem.deployments.config.settings import LatencySettings
+from tandem.engine import llamacpp
 from tandem.engine.base import Engine
 from tandem.engine.config import EngineConfig, Strict
 from tandem.engine.gguf.folder import folder_of as gguf_folder
+from tandem.engine.llamacpp.config import LlamacppConfig
+from tandem.engine.tokenizer import Tokenizer
 from tandem.engine.vllm.config import VllmConfig
 
 logger = logging.getLogger("ray.serve")
@@ -77,6 +80,22 @@ class VllmSettings(VllmConfig):
     threads: int | None = Field(1, ge=1)
 
 
+class LlamacppSettings(LlamacppConfig):
+    """llama.cpp, for GGUF models on clouds without a GPU and on devices.
+
+    kind: kind of engine.
+    model: a GGUF file.
+    threads: threads of a step; null for one on each CPU that the process may use.
+    latency: emulated latency of every session's first token.
+    The rest: see `engine.llamacpp.config.LlamacppConfig`.
+    """
+
+    kind: Literal["llamacpp"]
+    model: str
+    threads: int | None = Field(None, ge=1)
+    latency: LatencySettings | None = None
+
+
 class NullSettings(Strict):
     """The engine without a model, for tests and benchmarks of everything around an engine.
 
@@ -105,7 +124,7 @@ class NullSettings(Strict):
         return self.capacity
 
 
-ModelSettings = TorchSettings | VllmSettings
+ModelSettings = TorchSettings | VllmSettings | LlamacppSettings
 """Settings of engines that have a model in a folder."""
 AnySettings = ModelSettings | NullSettings
 EngineSettings = Annotated[AnySettings, Field(discriminator="kind")]
@@ -137,10 +156,17 @@ def build_engine(settings: AnySettings | MiddleSettings) -> Engine:
             folder, settings.first, settings.stages, settings, threads=threads, report=_log_loaded
         )
 
+    engine = _load_llamacpp(settings) if isinstance(settings, LlamacppSettings) else _load_torch(settings)
+    if (latency := settings.latency) is not None:
+        engine = Delayed(engine, LogNormal(median_s=latency.median_s, sigma=latency.sigma), latency.seed)
+    return engine
+
+
+def _load_torch(settings: TorchSettings) -> Engine:
     from tandem.engine.torch.engine import load  # imports torch: only where a model runs
     from tandem.engine.torch.linear import choices
 
-    engine: Engine = load(
+    engine = load(
         model_folder(settings.model),
         settings,
         grow=settings.grow,
@@ -149,9 +175,15 @@ def build_engine(settings: AnySettings | MiddleSettings) -> Engine:
     )
     for choice in choices:
         logger.info("%s", choice)
-    if (latency := settings.latency) is not None:
-        engine = Delayed(engine, LogNormal(median_s=latency.median_s, sigma=latency.sigma), latency.seed)
     return engine
+
+
+def _load_llamacpp(settings: LlamacppSettings) -> Engine:
+    llamacpp.require()
+    from tandem.engine.llamacpp.engine import load
+
+    tokenizer = Tokenizer.load(model_folder(settings.model))
+    return load(model_file(settings.model), tokenizer, settings, threads=settings.threads, report=_log_loaded)
 
 
 def _log_loaded(said: dict[str, object]) -> None:
@@ -173,12 +205,22 @@ def model_folder(model: str) -> Path:
     return family.path(model)
 
 
+def model_file(model: str) -> Path:
+    """Return a model's GGUF file. Raises ValueError for one that is none, FileNotFoundError for a missing one."""
+    file = Path(model)
+    if file.suffix != ".gguf":
+        raise ValueError(f"engine kind llamacpp runs GGUF files, and {model} is none")
+    if not file.is_file():
+        raise FileNotFoundError(f"there is no file {model}")
+    return file
+
+
 def context_of(settings: AnySettings) -> int:
     """Tokens of prompt and output that model and KV cache can hold, without loading the model."""
     if isinstance(settings, NullSettings):
         return settings.context
     config = json.loads((model_folder(settings.model) / "config.json").read_text(encoding="utf-8"))
     most = int(config["max_position_embeddings"])
-    if isinstance(settings, TorchSettings):
+    if not isinstance(settings, VllmSettings):
         return min(most, settings.kv_tokens)
     return min(limit for limit in (most, settings.longest, settings.kv_tokens) if limit is not None)
