@@ -15,14 +15,14 @@ from tandem.cluster.wire.client import Connection
 from tandem.cluster.wire.frames import AlreadyConnected, Hello, Unauthorized
 from tandem.deployments.access.caller_cache import Callers
 from tandem.deployments.access.keys import digest
-from tandem.deployments.gateway.device_session import ANSWER_S, Badge, Cloud, Guest
+from tandem.deployments.gateway.device_session import ANSWER_S, Cloud, ConnectedDevice, DeviceIdentity
 from tandem.deployments.gateway.messages import ENGINE
 from tandem.engine.base import Engine, EngineError, EngineStopped
 
 logger = logging.getLogger("ray.serve")
 
 
-class Guests:
+class ConnectedDevices:
     """Connected devices.
 
     engines: of devices that serve one, by name.
@@ -34,67 +34,67 @@ class Guests:
     ) -> None:
         self.engines: dict[str, Engine] = {}
         self._callers, self._cloud, self._told_gone, self._answer_s = callers, cloud, gone, answer_s
-        self._greeted: dict[Connection, Guest] = {}
-        self._here: dict[str, Guest] = {}
+        self._greeted: dict[Connection, ConnectedDevice] = {}
+        self._here: dict[str, ConnectedDevice] = {}
 
-    async def admit(self, hello: Hello) -> Badge:
+    async def admit(self, hello: Hello) -> DeviceIdentity:
         """Return the identity of a key's holder. Raises Unauthorized; AlreadyConnected if another program with that
         key is connected."""
         hashed = digest(hello.token)
-        badge = Badge.of(await self._callers.of(hashed), hashed, hello.instance)
-        here = self._here.get(badge.name)
-        if here is not None and here.badge != badge:
+        identity = DeviceIdentity.of(await self._callers.of(hashed), hashed, hello.instance)
+        here = self._here.get(identity.name)
+        if here is not None and here.identity != identity:
             if await here.answers(self._answer_s):
-                raise _taken(badge.name)
+                raise _taken(identity.name)
             here.leave(AlreadyConnected("it did not answer, and another program with its key has dialled in"))
             self._forget(here)
-        return badge
+        return identity
 
-    def greet(self, connection: Connection) -> Guest:
+    def greet(self, connection: Connection) -> ConnectedDevice:
         """Return the session that serves a new connection."""
-        guest = self._greeted[connection] = Guest(connection, self._callers, self._cloud)
+        device = self._greeted[connection] = ConnectedDevice(connection, self._callers, self._cloud)
         connection.closed.add_done_callback(lambda _: self._greeted.pop(connection))
-        return guest
+        return device
 
     def arrived(self, connection: Connection) -> None:
         """Hello is over."""
         if connection.closed.done():
             return
-        guest = self._greeted[connection]
-        if (before := self._here.get(guest.name)) is not None:
-            if before.badge != guest.badge:  # the two were admitted at the same time
-                guest.leave(_taken(guest.name))
+        device = self._greeted[connection]
+        if (before := self._here.get(device.name)) is not None:
+            if before.identity != device.identity:  # the two were admitted at the same time
+                device.leave(_taken(device.name))
                 return
             before.leave(EngineStopped("the device has dialled in anew"))
-        self._here[guest.name] = guest
+        self._here[device.name] = device
         if ENGINE in connection.peer_engines:
-            self.engines[guest.name] = connection.engine(ENGINE)
-        connection.closed.add_done_callback(lambda _: self._forget(guest))
-        logger.info("device %s has dialled in", guest.name)
+            self.engines[device.name] = connection.engine(ENGINE)
+        connection.closed.add_done_callback(lambda _: self._forget(device))
+        logger.info("device %s has dialled in", device.name)
 
-    def _forget(self, guest: Guest) -> None:
-        if self._here.get(guest.name) is guest:
-            del self._here[guest.name]
-            self.engines.pop(guest.name, None)
-            self._told_gone(guest.name)
-            logger.info("device %s is gone", guest.name)
+    def _forget(self, device: ConnectedDevice) -> None:
+        if self._here.get(device.name) is device:
+            del self._here[device.name]
+            self.engines.pop(device.name, None)
+            self._told_gone(device.name)
+            logger.info("device %s is gone", device.name)
 
     def records(self, address: str) -> list[DeviceRecord]:
         """The devices whose engines others reach at this address."""
-        guests = [guest for guest in self._here.values() if guest.name in self.engines]
-        return [record for guest in guests if (record := guest.present(address)) is not None]
+        devices = [device for device in self._here.values() if device.name in self.engines]
+        return [record for device in devices if (record := device.present(address)) is not None]
 
     async def check(self) -> None:
         """Send devices away whose key was revoked, and end sessions that were left behind."""
         await asyncio.gather(*map(_check, self._here.values()))
 
 
-async def _check(guest: Guest) -> None:
+async def _check(device: ConnectedDevice) -> None:
     try:
-        await guest.tidy()
-        await guest.caller()
+        await device.tidy()
+        await device.caller()
     except Unauthorized as error:
-        guest.leave(error)
+        device.leave(error)
     except EngineError:
         pass  # the router does not answer
 

@@ -28,7 +28,7 @@ from tandem.deployments.config.settings import GateSettings, LimitSettings, Stri
 from tandem.deployments.control.access_client import AccessClient
 from tandem.deployments.control.router_client import RouterClient
 from tandem.deployments.control.scheduler_client import SchedulerClient
-from tandem.deployments.gateway.connected_devices import Guests
+from tandem.deployments.gateway.connected_devices import ConnectedDevices
 from tandem.deployments.gateway.device_session import Cloud
 from tandem.deployments.gateway.messages import SILENCE_S
 from tandem.deployments.learning.report import Report
@@ -100,7 +100,7 @@ class Gateway:
             dial=self._dial,
             entrance=Entrance(self._router),
         )
-        self._guests = Guests(self._access.callers, cloud, self._gone)
+        self._devices = ConnectedDevices(self._access.callers, cloud, self._gone)
         self._exit = AsyncExitStack()
         inside = await self._exit.enter_async_context(
             serve_engines(
@@ -108,7 +108,7 @@ class Gateway:
                 endpoint.host,
                 token=endpoint.token,
                 tls=endpoint.listening(),
-                handler=partial(EngineHandler, self._guests.engines, {}),
+                handler=partial(EngineHandler, self._devices.engines, {}),
             )
         )
         self._inside = reachable(inside.address)
@@ -117,11 +117,11 @@ class Gateway:
                 {},
                 settings.host,
                 settings.port,
-                admit=self._guests.admit,
+                admit=self._devices.admit,
                 tls=None if settings.tls is None else settings.tls.context(),
                 settings=limits.wire(SILENCE_S, settings.resume_s),
-                handler=self._guests.greet,
-                on_connect=self._guests.arrived,
+                handler=self._devices.greet,
+                on_connect=self._devices.arrived,
             )
         )
         self._outside = outside.address
@@ -149,13 +149,13 @@ class Gateway:
 
     async def _register_all(self) -> None:
         while True:
-            if records := self._guests.records(self._inside):
+            if records := self._devices.records(self._inside):
                 self._scheduler.register_soon(records)
             await asyncio.sleep(SIGN_S)
 
     async def _check(self) -> None:
         while True:
-            await self._guests.check()
+            await self._devices.check()
             await asyncio.sleep(SIGN_S)
 
     async def _register(self, record: DeviceRecord) -> None:

@@ -61,7 +61,7 @@ ANSWER_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Badge:
+class DeviceIdentity:
     """Identity of a peer, for as long as the connection lives.
 
     name: of the device; account: its key's.
@@ -75,7 +75,7 @@ class Badge:
     digest: str = field(compare=False)
 
     @classmethod
-    def of(cls, caller: Caller | None, digest: str, instance: bytes = b"") -> Badge:
+    def of(cls, caller: Caller | None, digest: str, instance: bytes = b"") -> DeviceIdentity:
         """Raises Unauthorized."""
         if caller is None or not caller.keyed or caller.role is not Role.DEVICE:
             raise Unauthorized("that is no device's key; see `tandem keys device make`")
@@ -103,7 +103,7 @@ class Cloud:
     entrance: Entrance
 
 
-class Guest(EngineHandler):
+class ConnectedDevice(EngineHandler):
     """Serves the connection of one device.
 
     record: what the device has last said of itself, under its key's name; None until it has.
@@ -127,21 +127,21 @@ class Guest(EngineHandler):
         self._known = False  # to the router
 
     @property
-    def badge(self) -> Badge:
+    def identity(self) -> DeviceIdentity:
         """Identity of the peer, after the handshake."""
-        badge = self._connection.peer
-        assert isinstance(badge, Badge)
-        return badge
+        identity = self._connection.peer
+        assert isinstance(identity, DeviceIdentity)
+        return identity
 
     @property
     def name(self) -> str:
         """Name of the device."""
-        return self.badge.name
+        return self.identity.name
 
     async def caller(self) -> Caller:
         """Return the caller with its present limits. Raises Unauthorized if the key was revoked."""
-        caller = await self._callers.of(self.badge.digest)
-        Badge.of(caller, self.badge.digest)
+        caller = await self._callers.of(self.identity.digest)
+        DeviceIdentity.of(caller, self.identity.digest)
         assert caller is not None
         self._budget = caller.terms.budget
         return caller
@@ -180,7 +180,7 @@ class Guest(EngineHandler):
             await self._over(unpack(body, Over))
             return pack(None)
         if method == ACCOUNT:
-            return pack(await self._cloud.account(self.badge.account))
+            return pack(await self._cloud.account(self.identity.account))
         if method == MIDDLES:
             return pack(await self._cloud.middles())
         if method == ECHO:
@@ -216,7 +216,7 @@ class Guest(EngineHandler):
             rtt_s = round(self._connection.rtt_s, 4)
             await self._cloud.register(msgspec.structs.replace(record, rtt_s=rtt_s))
             self._known = True
-        return Registered(self.name, self.badge.account, self._budget)
+        return Registered(self.name, self.identity.account, self._budget)
 
     async def _assign(self, wanted: RoutingRequest) -> Assignment:
         """Endpoints for a request, which passes the gate before. Raises as the router, LimitReached, UnknownMode."""
@@ -300,4 +300,4 @@ class Guest(EngineHandler):
         self._report(bill, given_out + unannounced)
 
     def _report(self, bill: Bill, tokens: int) -> None:
-        self._cloud.report(Report(self.badge.account, self.name, tokens, whole=False, bill=bill))
+        self._cloud.report(Report(self.identity.account, self.name, tokens, whole=False, bill=bill))

@@ -69,7 +69,7 @@ async def laptop(cloud: Office, own: Engine, **settings: object) -> AsyncIterato
     """Connected, and told the key's budget."""
     async with gateway(cloud) as there, program(there.address) as (uplink, dialling):
         await until(lambda: uplink.registered is not None)
-        await there.guests.check()
+        await there.devices.check()
         await until(lambda: uplink.registered is not None and uplink.registered.budget is not None)
         router = LocalRouter({"race": RaceSettings(**settings)}, uplink, lambda: HERE)
 

@@ -17,7 +17,7 @@ from tandem.cluster.wire.listener import dial_in, serve_engines
 from tandem.cluster.wire.wire import WireSettings
 from tandem.deployments.access.caller_cache import Callers
 from tandem.deployments.gateway.client import Uplink
-from tandem.deployments.gateway.connected_devices import Guests
+from tandem.deployments.gateway.connected_devices import ConnectedDevices
 from tandem.deployments.gateway.messages import ENGINE
 from tandem.engine.base import Engine, EngineStopped, Sampling
 from tandem.engine.null_engine import NullEngine
@@ -34,7 +34,7 @@ FOREVER = Sampling(max_tokens=2**31, ignore_eos=True)
 class Gateway:
     """address: where devices dial in. gone: who is. callers: whose keys there are."""
 
-    guests: Guests
+    devices: ConnectedDevices
     gone: list[str]
     callers: Callers
     address: str = ""
@@ -43,22 +43,22 @@ class Gateway:
     @property
     def engine(self) -> Engine:
         """The one that the cloud reaches as the device's."""
-        return self.guests.engines["laptop"]
+        return self.devices.engines["laptop"]
 
     def arrived(self, connection: Connection) -> None:
         self.arrivals.append(connection)
-        self.guests.arrived(connection)
+        self.devices.arrived(connection)
 
 
 @asynccontextmanager
 async def gateway(office: Office | None = None) -> AsyncIterator[Gateway]:
     office = office or Office()
     cloud, gone, callers = office.cloud(), list[str](), Callers(office.find)
-    here = Gateway(Guests(callers, cloud, gone.append, ANSWER_S), gone, callers)
+    here = Gateway(ConnectedDevices(callers, cloud, gone.append, ANSWER_S), gone, callers)
     async with serve_engines(
         {},
-        admit=here.guests.admit,
-        handler=here.guests.greet,
+        admit=here.devices.admit,
+        handler=here.devices.greet,
         on_connect=here.arrived,
         settings=SETTINGS,
     ) as endpoint:
@@ -114,7 +114,7 @@ async def test_it_is_told_its_name_when_the_router_knows_it() -> None:
         office.router_knows.set()
         await asyncio.wait_for(uplink.connected(), 20)
         assert uplink.up
-        await until(lambda: there.guests.engines != {})
+        await until(lambda: there.devices.engines != {})
         (record,) = office.registered
         assert (record.name, record.dialled_in) == ("laptop", True)
 
@@ -129,7 +129,7 @@ async def test_of_two_that_come_at_once_one_is_let_in() -> None:
         (ended,) = [task for task in (one, other) if task.done()]
         with pytest.raises(AlreadyConnected):
             ended.result()
-        await until(lambda: "laptop" in there.guests.engines)
+        await until(lambda: "laptop" in there.devices.engines)
         await there.engine.stats()
 
 
@@ -186,7 +186,7 @@ async def test_the_same_program_takes_its_place_anew_at_once() -> None:
     """Though the connection that it has given up still answers, as far as the gateway can see."""
     async with gateway() as there:
         before = await dialled(there.address, b"instance")
-        await until(lambda: "laptop" in there.guests.engines)
+        await until(lambda: "laptop" in there.devices.engines)
         session = await there.engine.open([20], FOREVER)
         anew = await dialled(there.address, b"instance")
         await until(lambda: len(there.arrivals) == 2)
@@ -209,14 +209,14 @@ async def test_a_device_stays_listed_while_nobody_says_whether_its_key_holds() -
         await until(lambda: uplink.up)
         office.answers.clear()
         there.callers.forget()
-        checking = asyncio.create_task(there.guests.check())
+        checking = asyncio.create_task(there.devices.check())
         await asyncio.sleep(0.05)
         assert not checking.done()
-        assert [record.name for record in there.guests.records("10.0.0.1:1")] == ["laptop"]
+        assert [record.name for record in there.devices.records("10.0.0.1:1")] == ["laptop"]
         office.caller = None
         office.answers.set()
         await checking
         await asyncio.wait((running,), timeout=20)
         with pytest.raises(Unauthorized):
             running.result()
-        assert not there.guests.records("10.0.0.1:1")
+        assert not there.devices.records("10.0.0.1:1")

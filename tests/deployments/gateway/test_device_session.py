@@ -21,7 +21,14 @@ from tandem.deployments.access.caller_cache import Callers
 from tandem.deployments.access.keys import Caller, Role, digest
 from tandem.deployments.admission.client import Entrance
 from tandem.deployments.admission.controller import Entry, LimitReached, Passage
-from tandem.deployments.gateway.device_session import PATIENCE, SESSIONS, UNDER_WAY, Badge, Cloud, Guest
+from tandem.deployments.gateway.device_session import (
+    PATIENCE,
+    SESSIONS,
+    UNDER_WAY,
+    Cloud,
+    ConnectedDevice,
+    DeviceIdentity,
+)
 from tandem.deployments.gateway.messages import (
     ACCOUNT,
     ASSIGN,
@@ -121,23 +128,23 @@ class Office:
 
 
 @asynccontextmanager
-async def dialled(office: Office) -> AsyncIterator[tuple[Connection, Guest]]:
+async def dialled(office: Office) -> AsyncIterator[tuple[Connection, ConnectedDevice]]:
     """A device's connection to a gateway, and the gateway's side of it."""
     callers = Callers(office.find, clock=lambda: next(ticks))
     ticks = iter(range(0, 10**9, 10))  # nothing is known for long
-    guests: list[Guest] = []
+    devices: list[ConnectedDevice] = []
     cloud = office.cloud()
 
-    async def admit(hello: Hello) -> Badge:
-        return Badge.of(await callers.of(digest(hello.token)), digest(hello.token))
+    async def admit(hello: Hello) -> DeviceIdentity:
+        return DeviceIdentity.of(await callers.of(digest(hello.token)), digest(hello.token))
 
-    def greet(connection: Connection) -> Guest:
-        guests.append(Guest(connection, callers, cloud))
-        return guests[-1]
+    def greet(connection: Connection) -> ConnectedDevice:
+        devices.append(ConnectedDevice(connection, callers, cloud))
+        return devices[-1]
 
     async with serve_engines({}, admit=admit, handler=greet) as endpoint:
         connection = await connect(endpoint.address, token=KEY)
-        yield connection, guests[0]
+        yield connection, devices[0]
         await connection.close()
     cloud.entrance.close()
 
@@ -148,10 +155,10 @@ async def assigned(connection: Connection, wanted: RoutingRequest = WANTED) -> T
 
 async def test_its_key_says_who_it_is_and_who_pays() -> None:
     office = Office()
-    async with dialled(office) as (connection, guest):
+    async with dialled(office) as (connection, device):
         said = unpack(await connection.ask(REGISTER, pack(RECORD)), Registered)
         assert said == Registered("laptop", "key-1")
-        present = guest.present("10.0.0.5:2")
+        present = device.present("10.0.0.5:2")
         assert present is not None
         assert (present.name, present.address, present.dialled_in) == ("laptop", "10.0.0.5:2", True)
         told = await assigned(connection)
@@ -187,13 +194,13 @@ async def test_nobody_else_is_let_in(caller: Caller | None) -> None:
 
 async def test_a_revoked_key_is_good_for_nothing_more() -> None:
     office = Office()
-    async with dialled(office) as (connection, guest):
+    async with dialled(office) as (connection, device):
         await assigned(connection)
         office.caller = None
         with pytest.raises(Unauthorized):
             await assigned(connection)
         with pytest.raises(Unauthorized):
-            await guest.caller()
+            await device.caller()
 
 
 @pytest.mark.parametrize("mode", [None, "race", "no such mode"])
@@ -248,7 +255,7 @@ async def test_what_it_was_given_is_counted_where_it_passes() -> None:
 
 async def test_sessions_are_for_requests_that_have_passed_the_gate() -> None:
     office = Office()
-    async with dialled(office) as (connection, guest):
+    async with dialled(office) as (connection, device):
         await assigned(connection)
         engine = await connection.find(TARGET.key)
         for _ in range(SESSIONS):
@@ -262,10 +269,10 @@ async def test_sessions_are_for_requests_that_have_passed_the_gate() -> None:
         with pytest.raises(NoCapacity, match="0 requests"):
             await engine.open([1, 2, 3], Sampling(max_tokens=10))
         for _ in range(PATIENCE):
-            await guest.tidy()
-        assert guest.sessions == SESSIONS + 1, "they may be on their way"
-        await guest.tidy()
-        assert guest.sessions == 0
+            await device.tidy()
+        assert device.sessions == SESSIONS + 1, "they may be on their way"
+        await device.tidy()
+        assert device.sessions == 0
         with pytest.raises(EngineError):
             await kept.verify([])
         stats = await office.engine.stats()
@@ -287,12 +294,12 @@ async def test_tokens_that_were_not_announced_count_at_the_gate() -> None:
 
 async def test_a_session_that_it_abandons_is_counted_too() -> None:
     office = Office()
-    async with dialled(office) as (connection, guest):
+    async with dialled(office) as (connection, device):
         await assigned(connection)
         engine = await connection.find(TARGET.key)
         session = await engine.open([1, 2, 3], Sampling(max_tokens=10))
         await session.verify([])
-    await guest._connection.finished
+    await device._connection.finished
     (report,) = office.reports
     assert report.bill.used == Used(server_in=3, server_out=1)
     assert office.gone == [office.entered[0].request], "and its place is free"
@@ -333,10 +340,10 @@ async def test_where_there_is_no_room_it_cannot_say_by_itself() -> None:
     [{"profile": "x" * 201}, {"prefill_token_s": math.nan}, {"decode_token_s": -1.0}, {"capacity": -1}],
 )
 async def test_what_it_says_of_itself_is_of_the_kind_that_others_can_bear(wrong: dict[str, Any]) -> None:
-    async with dialled(Office()) as (connection, guest):
+    async with dialled(Office()) as (connection, device):
         with pytest.raises(InvalidRequest):
             await connection.ask(REGISTER, pack(msgspec.structs.replace(RECORD, **wrong)))
-        assert guest.record is None
+        assert device.record is None
 
 
 async def test_a_request_passes_the_gate_once() -> None:
