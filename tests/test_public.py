@@ -18,11 +18,27 @@ def test_every_public_name_is_there() -> None:
 
 
 def test_neither_ray_nor_torch_comes_with_it() -> None:
-    code = "import sys, tandem; tandem.simulate; print({'ray', 'torch'} & sys.modules.keys())"
+    asked = "; ".join(
+        f"tandem.{name}" for name in tandem.__all__ if name not in {"start", "Server", "UpError"}
+    )
+    code = f"import sys, tandem; {asked}; print({{'ray', 'torch'}} & sys.modules.keys())"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=100
     )
     assert done.stdout.strip() == "set()"
+
+
+def test_a_mode_is_decided_with_public_names_alone() -> None:
+    race = tandem.race
+    known, ttft = race.Lengths([20, 40, 80]), race.Latencies([0.3, 0.5])
+    state = race.DispatchState(20, known, ttft, 0.5, race.Side.SERVER, 0.5)
+    assert isinstance(tandem.policy("dispatch", "disco").choose(state), race.Start)
+
+
+def test_every_name_of_a_public_module_is_there() -> None:
+    modules = [tandem.hardware, tandem.race, tandem.reader, tandem.sketch, tandem.split]
+    assert [(m.__name__, n) for m in modules for n in m.__all__ if not hasattr(m, n)] == []
+    assert tandem.models.path("target").is_dir()
 
 
 def test_policies_by_name() -> None:

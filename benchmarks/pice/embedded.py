@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from tandem.benchmarks.executor import local_executor, new_job
@@ -11,7 +11,7 @@ from tandem.cluster.devices.device import Device
 from tandem.cluster.devices.profile import load_profile
 from tandem.deployments.modes.executor import Executor
 from tandem.deployments.modes.sketch.mode import Sketched, SketchMode
-from tandem.deployments.modes.sketch.settings import SketchSettings
+from tandem.deployments.modes.sketch.settings import SketchOptions, SketchSettings
 from tandem.deployments.request.assignment import EndpointInfo
 from tandem.deployments.request.job import Delta, Job
 from tandem.deployments.request.pools import VERIFIER
@@ -24,6 +24,7 @@ from tandem.engine.sketch.base import Question
 from tandem.engine.tokenizer import Tokenizer
 from tandem.engine.torch.engine import load
 from tandem.engine.translate import Translated
+from tandem.policies.sketch.confidence import Candidate
 from tandem.policies.speculation.window import StaticWindow
 from tandem.training.family.items import Item
 from tandem.training.family.prompts import answer_prompt
@@ -58,12 +59,15 @@ class Answer:
         return cls(TEXT.decode(ids), len(ids), stats.used.server_out, sketched)
 
 
-def ask(item: Item, mode: str, device: str | None = None) -> Job:
-    """The item's question, as greedy a request as there is."""
-    prompt = TEXT.encode(answer_prompt(item.question))
-    return new_job(
-        prompt, Sampling(max_tokens=MAX_TOKENS), mode, device, Question(prompt, text=item.question)
-    )
+def ask(item: Item, mode: str, device: str | None = None, show_sketch: bool = False) -> Job:
+    """Return the item's question as a greedy request. show_sketch: whether the answer begins with its sketch."""
+    question = _question(item)
+    job = new_job(question.prompt, Sampling(max_tokens=MAX_TOKENS), mode, device, question)
+    return replace(job, options=(SketchOptions(show_sketch=show_sketch),))
+
+
+def _question(item: Item) -> Question:
+    return Question(TEXT.encode(answer_prompt(item.question)), text=item.question)
 
 
 def sketching(settings: SketchSettings) -> dict[str, Any]:
@@ -83,7 +87,7 @@ class Models:
         }
         self._native = load_profile("native")
 
-    def executor(self, devices: Sequence[str], settings: SketchSettings) -> Executor:
+    def executor(self, devices: Sequence[str], settings: SketchSettings | Mapping[str, Any]) -> Executor:
         """Return an executor with a device for each of these models, named "0" and so on."""
         there = {str(n): Device(self._engines[name], self._native) for n, name in enumerate(devices)}
         engines: dict[str, Engine] = {VERIFIER: self._engines[TARGET]}
@@ -96,9 +100,34 @@ class Models:
             dial,
             StaticWindow,
             devices=[device.record(name) for name, device in there.items()],
-            **sketching(settings),
+            **sketching(SketchSettings.model_validate(settings)),
             vocabulary=TEXT.vocabulary,
         )
+
+    async def sentences(self, item: Item) -> AsyncIterator[tuple[str, int, dict[str, Candidate]]]:
+        """Yield each note of the target's sketch: its text, its share of the expected tokens, and the sentence that
+        each of the other models writes from it."""
+        question, form = _question(item), sketch_format(TEXT)
+        asked = form.sketch(question)
+        assert asked is not None
+        ids, _ = await self._write(TARGET, asked)
+        sketch = form.read(ids, ended=True)
+        for i, note in enumerate(sketch.notes):
+            found = {}
+            for name in [name for name in self._engines if name != TARGET]:
+                ids, log_p = await self._write(name, form.expand(question, sketch, i))
+                found[name] = Candidate(form.text(ids), len(ids), log_p)
+            yield form.text(note), (sketch.expected or 150) // len(sketch.notes), found
+
+    async def _write(self, name: str, prompt: Sequence[int]) -> tuple[list[int], float]:
+        """Return a model's tokens, and the logarithm of the probability that it gave them."""
+        session = await self._engines[name].open(prompt, Sampling(max_tokens=MAX_TOKENS, logprobs=0))
+        ids, log_p = list[int](), 0.0
+        async for tokens in session.generate():
+            ids += tokens.ids
+            log_p += sum(each.logprob for each in tokens.logprobs or ())
+        await session.cancel()
+        return ids, log_p
 
     async def close(self) -> None:
         for engine in self._engines.values():

@@ -9,7 +9,7 @@ from tandem.policies.sketch.confidence import Candidate, ConfidenceWeights, best
 from tandem.policies.sketch.dispatch import JobQueue, SketchJob, job_queue
 from tandem.policies.sketch.merging import Groups, merge, merge_for_reader
 from tandem.policies.sketch.objectives import Metric, Objective, Outlook, preferred, ranked
-from tandem.policies.sketch.order import Schedule, list_schedule, reading_order
+from tandem.policies.sketch.order import Schedule, list_schedule, reading_order, token_times, wait_s
 from tandem.policies.sketch.rouge import rouge1
 from tandem.policies.sketch.selection import ModelSelection
 from tandem.policies.sketch.sketch_length import (
@@ -52,4 +52,6 @@ __all__ = [
     "rouge1",
     "sketchable",
     "sketching",
+    "token_times",
+    "wait_s",
 ]

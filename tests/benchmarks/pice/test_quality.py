@@ -57,6 +57,19 @@ def test_what_wording_speaks_against_is_the_clouds() -> None:
     assert {answer.sketched for answer in found} == {True, False}
 
 
+async def test_every_model_writes_a_sentence_for_each_note() -> None:
+    models = Models(("tiny", "small"), sessions=2)
+    (item,) = heldout(1, ["overview"], seed=3)
+    rows = [row async for row in models.sentences(item)]
+    await models.close()
+    assert len(rows) > 1
+    for note, expected, found in rows:
+        assert list(found) == ["tiny", "small"]
+        assert note
+        assert expected > 0
+        assert all(one.text and one.tokens > 0 and one.log_probability < 0 for one in found.values())
+
+
 def test_shares_of_tokens() -> None:
     mixed = [*SKETCHED[:10], *BY_CLOUD[10:]]
     assert token_share(mixed, BY_CLOUD, only_sketched=True) == pytest.approx(0.3)
