@@ -20,6 +20,7 @@ PRIOR_ROUNDS = 4.0  # weight of the expected length of fused rounds
 LEAST_OF = 256  # rounds of a target, one of which is assumed to find it idle
 MOST_PAIRS = 32  # whose latest rounds make up a target's regime
 PRESENT = RECENT_ROUNDS * MOST_PAIRS  # rounds of a target after which a pair without a part in them has left
+ALONE_TOKENS = 64.0  # tokens of the target alone, over which their time is averaged
 LEAST_WEIGHT = 0.05  # of a round in the other regime
 
 
@@ -108,6 +109,7 @@ class TargetSnapshot(NamedTuple):
     fused_s: float
     fused_least_s: float
     window: float
+    alone_s: float
 
 
 class TargetHistory:
@@ -123,6 +125,7 @@ class TargetHistory:
     fused_s: seconds per output token of fused rounds, in which no device takes part; 0 before the first.
     fused_least_s: lower bound of fused_s, as seen with the least load.
     window: mean window of the other rounds; 0 before the first.
+    alone_s: seconds per output token while it decodes alone; 0 if unknown.
     queue: its open sessions relative to its batch limit, as last observed.
     queue_asked_s: when that was last observed, on the observers' clock.
     """
@@ -137,6 +140,7 @@ class TargetHistory:
         "_present",
         "_rounds",
         "_tokens",
+        "alone_s",
         "alpha",
         "fused",
         "fused_least_s",
@@ -155,6 +159,7 @@ class TargetHistory:
         self._joined = self.seen = 0
         self._latest = 1  # rounds over which the pairs' present behaviour is averaged
         self.fused_s = self.fused_least_s = self.alpha = self.fused = self.window = self.queue = 0.0
+        self.alone_s = 0.0
         self.queue_asked_s = -inf
 
     @property
@@ -211,6 +216,12 @@ class TargetHistory:
         self.fused_s = round_s * rounds_per_token
         self.fused_least_s = self._least_fused.value * rounds_per_token
 
+    def note_alone(self, tokens: int, seconds: float) -> None:
+        """Record tokens that the target decoded alone."""
+        self.seen += 1
+        weight = min(1.0, tokens / ALONE_TOKENS) if self.alone_s else 1.0
+        self.alone_s += weight * (seconds / tokens - self.alone_s)
+
     def note(self, accepted: int, judged: int, verify_s: float) -> float:
         """Record a round with a device, and return its weight."""
         self._turn(0.0)
@@ -242,6 +253,7 @@ class TargetHistory:
             fused_s=self.fused_s,
             fused_least_s=self.fused_least_s,
             window=self.window,
+            alone_s=self.alone_s,
         )
 
     def adopt(self, other: TargetSnapshot) -> None:
@@ -254,7 +266,7 @@ class TargetHistory:
         self._count, self._tokens, self._judged = other.fused_rounds, other.fused_tokens, other.judged
         self._least_fused.state, self._least_verify.state = other.least_fused, other.least_verify
         self.alpha, self.fused, self.window = other.alpha, other.fused, other.window
-        self.fused_s, self.fused_least_s = other.fused_s, other.fused_least_s
+        self.fused_s, self.fused_least_s, self.alone_s = other.fused_s, other.fused_least_s, other.alone_s
 
     def _turn(self, fused: float) -> None:
         self.seen += 1
@@ -341,6 +353,18 @@ class PairHistory:
         self.seen += 1
         self.target.note_fused(drafted, tokens, seconds, cut)
 
+    def note_alone(self, tokens: int, seconds: float) -> None:
+        """Record output of the target without drafts; the device's statistics stay."""
+        self.target.take_part(self._number)
+        self.seen += 1
+        self._previous = 0
+        self.target.note_alone(tokens, seconds)
+
+    @property
+    def rests(self) -> bool:
+        """Whether the target decoded alone last."""
+        return self._previous == 0 and self.target.alone_s > 0
+
     def note_window(self, window: int) -> None:
         """Record a choice of the pair's policy in another process, whose rounds are recorded here."""
         if window > 0:
@@ -371,6 +395,8 @@ class PairHistory:
             fused_least_s=target.fused_least_s,
             fused_share=target.fused if shared else 0.5,
             mean_window=target.window if shared else 0.0,
+            alone_s=target.alone_s,
+            drafted=drafted / len(self._rounds) if self._rounds else 0.0,
         )
 
     def choose(self) -> int:

@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from enum import StrEnum
 from typing import NamedTuple, Protocol
 
+BURST = 32
+"""Tokens that the target decodes alone before the window policy is asked again."""
 FUSED_WINDOW = 4
 """γ of the cloud's own drafter in fused rounds."""
 
@@ -22,10 +24,15 @@ class DraftSource(StrEnum):
 
 
 class RoundPlan(NamedTuple):
-    """A round to come. gamma: tokens to draft."""
+    """A round to come.
+
+    gamma: tokens to draft.
+    alone: tokens that the target decodes alone in place of a round; 0 for a round.
+    """
 
     drafter: DraftSource
     gamma: int
+    alone: int = 0
 
 
 class PairRound(NamedTuple):
@@ -56,9 +63,19 @@ class FusedRound(NamedTuple):
     cut: bool
 
 
+class AloneRound(NamedTuple):
+    """Tokens that the target decoded alone, in place of rounds."""
+
+    tokens: int
+    seconds: float
+
+
+Learnt = PairRound | FusedRound | AloneRound
+
+
 class RoundCounts(Protocol):
     """Counters of rounds, their drafted and accepted tokens, the fused ones among these, rounds of the target's token
-    alone, and switches between fused rounds and the others."""
+    alone at the output's end, switches between fused rounds and the others, and tokens in place of rounds."""
 
     rounds: int
     drafted: int
@@ -67,6 +84,7 @@ class RoundCounts(Protocol):
     fused_drafted: int
     single_rounds: int
     switches: int
+    alone: int
 
 
 class PairMemory(Protocol):
@@ -76,6 +94,7 @@ class PairMemory(Protocol):
     def note_window(self, window: int) -> None: ...
     def note(self, drafted: int, accepted: int, tokens: int, verify_s: float, draft_s: float) -> None: ...
     def note_fused(self, drafted: int, tokens: int, seconds: float, cut: bool = False) -> None: ...
+    def note_alone(self, tokens: int, seconds: float) -> None: ...
 
 
 class Rounds:
@@ -121,7 +140,7 @@ class Rounds:
         self._adaptive, self._fused_window = distributed and window is None, fused_window
         self._begun = self._fused = False
         self._chosen = 0
-        self.learnt: list[PairRound | FusedRound] = []
+        self.learnt: list[Learnt] = []
 
     @property
     def adaptive(self) -> bool:
@@ -132,6 +151,8 @@ class Rounds:
         """Return the round that follows an answer of `sent` tokens."""
         chosen = self._pair.choose() if self._window is None else self._window
         self._chosen = chosen
+        if chosen == 0:
+            return RoundPlan(DraftSource.NOBODY, 0, BURST)
         drafter, gamma = DraftSource.DEVICE if self._distributed else DraftSource.CLOUD, chosen
         if self._adaptive:
             fused = chosen <= 1
@@ -141,6 +162,14 @@ class Rounds:
                 drafter, gamma = DraftSource.CLOUD if self._helper else DraftSource.NOBODY, self._fused_window
         gamma = min(gamma, self._max_tokens - sent - 1)  # the target adds one token of its own
         return RoundPlan(drafter, gamma) if gamma > 0 else RoundPlan(DraftSource.NOBODY, 0)
+
+    def decoded(self, tokens: int, seconds: float) -> None:
+        """Record that the target decoded alone, in place of rounds."""
+        self._begun = True
+        self._counts.alone += tokens
+        alone = AloneRound(tokens, seconds)
+        self._pair.note_alone(*alone)
+        self.learnt.append(alone)
 
     def done(self, drafted: int, accepted: int, tokens: int, draft_s: float, verify_s: float) -> None:
         """Record a round that added `tokens` to the answer. draft_s, verify_s: without the time on links."""
@@ -163,11 +192,13 @@ class Rounds:
             counts.single_rounds += 1
 
 
-def teach(pair: PairMemory, learnt: Iterable[PairRound | FusedRound]) -> None:
+def teach(pair: PairMemory, learnt: Iterable[Learnt]) -> None:
     """Record another process's rounds in the statistics of the same pair here."""
     for done in learnt:
         if isinstance(done, FusedRound):
             pair.note_fused(*done)
+        elif isinstance(done, AloneRound):
+            pair.note_alone(*done)
         else:
             pair.note_window(done.window)
             pair.note(*done[:5])

@@ -30,6 +30,8 @@ class WindowState:
     fused_least_s: lower bound of fused_s, likewise.
     fused_share: present share of fused rounds among the target's, over all of its pairs; 0.5 without other pairs.
     mean_window: mean window of its other rounds; 0 without other pairs.
+    alone_s: seconds per output token while the target decodes alone; 0 if unknown.
+    drafted: mean drafts of the pair's recent rounds; 0 without any.
     """
 
     acceptance: float
@@ -47,13 +49,16 @@ class WindowState:
     fused_least_s: float = 0.0
     fused_share: float = 0.5
     mean_window: float = 0.0
+    alone_s: float = 0.0
+    drafted: float = 0.0
 
 
 class WindowPolicy(Protocol):
     """Window policy of one draft–target pair, called before each of its rounds."""
 
     def choose(self, state: WindowState) -> int:
-        """Return γ ≥ 1, tokens to draft. γ = 1 is fused: the round stays in the cloud, without the device."""
+        """Return γ, tokens to draft. γ = 1 is fused: the round stays in the cloud, without the device; 0: the target
+        decodes alone for a while."""
         ...
 
 

@@ -74,7 +74,7 @@ def _migration_is_valid(state: MigrationState, decision: tuple[bool, bool]) -> N
 
 def _window_is_valid(state: WindowState, gamma: int) -> None:
     assert isinstance(gamma, int)
-    assert gamma >= 1
+    assert gamma >= 0
 
 
 def _replica_is_valid(depths: list[int], index: int) -> None:
@@ -258,6 +258,8 @@ FAMILIES = {
             fused_least_s=st.floats(0, 10),
             fused_share=shares,
             mean_window=st.one_of(st.just(0.0), st.floats(2, 12)),
+            alone_s=st.floats(0, 10),
+            drafted=st.one_of(st.just(0.0), st.floats(1, 12)),
         ),
         lambda policy, state: policy.choose(state),
         _window_is_valid,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from dataclasses import dataclass, field
 
 import msgspec
@@ -32,10 +33,10 @@ from tandem.deployments.request.assignment import Endpoints, Prices, RoutingRequ
 from tandem.deployments.request.job import Delta, Figures, Job
 from tandem.deployments.request.pools import DEVICE, DRAFTER, VERIFIER
 from tandem.deployments.request.session import EndpointSession, EndpointSessions
-from tandem.deployments.request.tokenlog import TokenLog
+from tandem.deployments.request.tokenlog import Origin, TokenLog
 from tandem.engine.base import Drafts, Sampling
 from tandem.policies.speculation.history import PairSnapshot
-from tandem.policies.speculation.rounds import DraftSource, FusedRound, PairRound, Rounds, teach
+from tandem.policies.speculation.rounds import DraftSource, Learnt, Rounds, teach
 from tandem.policies.speculation.window import StaticWindow
 
 DRAFT_SEED = 0x5DEECE66D  # see drafting()
@@ -53,6 +54,7 @@ class Speculation(Figures):
     fused_drafted: tokens drafted in fused rounds.
     single_rounds: rounds of the target's token alone, as the answer could have no more.
     switches: changes between fused rounds and others.
+    alone: tokens that the target decoded without drafts, as drafting would not have paid.
     """
 
     mode = "speculative"
@@ -64,6 +66,7 @@ class Speculation(Figures):
     fused_drafted: int = 0
     single_rounds: int = 0
     switches: int = 0
+    alone: int = 0
 
     @property
     def distributed_rounds(self) -> int:
@@ -115,7 +118,7 @@ class _Taught:
     """learnt: the rounds of one pair, which is called `pair`."""
 
     pair: tuple[str, str]
-    learnt: list[PairRound | FusedRound] = field(default_factory=list)
+    learnt: list[Learnt] = field(default_factory=list)
 
 
 class SpeculativeRouter(RouterPart[SpeculativeSettings]):
@@ -194,14 +197,22 @@ class SpeculativeRun(ModeRun):
         observer = Observer(pair, target, first.session, first.ready, briefing.batch_limit)
         try:
             await target.connect()
-            first.begin()  # it reads the prompt while the target does
+            if not pair.rests:
+                first.begin()  # it reads the prompt while the target does
             await target.open(job.prompt, job.sampling, log.ids)
             verdict = await target.verify([])
             yield judged(len(log), 0, verdict)
-            while verdict.finish is None:
-                if rounds.adaptive:
+            finish = verdict.finish
+            while finish is None:
+                if rounds.adaptive and first.begun:
                     observer.look()
-                who, gamma = rounds.next(len(log))
+                who, gamma, alone = rounds.next(len(log))
+                if alone:
+                    async with aclosing(_decode_alone(target, log, alone, rounds)) as deltas:
+                        async for delta in deltas:
+                            finish = delta.finish
+                            yield delta
+                    continue
                 drafter, draft, draft_s = drafters.get(who), NOTHING, 0.0
                 if drafter is not None:
                     draft = await drafter.draft(gamma)
@@ -212,6 +223,7 @@ class SpeculativeRun(ModeRun):
                 verdict = await target.verify(draft.ids, draft.probs)
                 verify_s = max(0.0, target.took_s - observer.target_s)
                 rounds.done(len(draft.ids), verdict.accepted, len(verdict.ids), draft_s, verify_s)
+                finish = verdict.finish
                 yield judged(len(log), len(draft.ids), verdict)
         finally:
             observer.stop()
@@ -223,6 +235,25 @@ class SpeculativeRun(ModeRun):
         return [taught for taught in self._taught if taught.learnt]
 
 
+async def _decode_alone(
+    target: EndpointSession, log: TokenLog, count: int, rounds: Rounds
+) -> AsyncGenerator[Delta, None]:
+    """Have the target decode `count` tokens or a few more, up to the output's end."""
+    seconds, tokens, finish = 0.0, 0, None
+    async with aclosing(target.generate()) as stream:
+        async for new in stream:
+            seconds, tokens, finish = seconds + target.took_s, tokens + len(new.ids), new.finish
+            yield Delta(
+                new.ids, [Origin.CLOUD] * len(new.ids), finish, logprobs=new.logprobs, position=len(log)
+            )
+            if tokens >= count or finish is not None:
+                break
+    if tokens:
+        rounds.decoded(tokens, seconds)
+    if finish is None:
+        await target.extend(len(log), [])  # it may have gone on meanwhile
+
+
 class _DraftSession:
     """A drafter's session: opened in the background, and kept up with the log. `target` is connected before that."""
 
@@ -231,6 +262,11 @@ class _DraftSession:
         self._known = 0  # output tokens that it has got
         self._opening: asyncio.Task[None] | None = None
         self._open = False
+
+    @property
+    def begun(self) -> bool:
+        """Whether the session is open or being opened."""
+        return self._opening is not None
 
     def begin(self) -> None:
         """Open the session at what the log says now."""

@@ -206,7 +206,7 @@ async def test_the_window_policy_sees_what_the_pair_has_done() -> None:
 
 @settings(max_examples=60)
 @given(
-    windows=st.lists(st.integers(1, 12), min_size=1, max_size=8),
+    windows=st.lists(st.integers(0, 12), min_size=1, max_size=8),
     script=st.lists(st.booleans(), min_size=1, max_size=40),
     max_tokens=st.integers(1, 60),
     helped=st.booleans(),

@@ -209,6 +209,8 @@ def play(pairs: list[PairHistory], turns: list[tuple[int, int, float, float]]) -
         if gamma > 1:
             accepted = min(accepted, gamma)
             pair.note(gamma, accepted, accepted + 1, verify_s, draft_s)
+        elif gamma == 0:
+            pair.note_alone(32 + accepted, verify_s)
         else:
             pair.note_fused(4, 1 + min(accepted, 4), verify_s, cut=accepted == 12)
     return chosen

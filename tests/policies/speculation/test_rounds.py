@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 
 from tandem.policies.speculation.history import PairHistory
 from tandem.policies.speculation.rounds import (
+    BURST,
     FUSED_WINDOW,
+    AloneRound,
     DraftSource,
     FusedRound,
     PairRound,
@@ -28,6 +30,7 @@ class Counted:
     fused_drafted: int = 0
     single_rounds: int = 0
     switches: int = 0
+    alone: int = 0
 
 
 class Script:
@@ -56,6 +59,8 @@ def rounds(windows: list[int], tokens: int = 100, **options: object) -> tuple[Ro
         ({"window": 1}, 7, RoundPlan(DraftSource.DEVICE, 1)),
         ({"distributed": False}, 5, RoundPlan(DraftSource.CLOUD, 5)),
         ({"distributed": False}, 1, RoundPlan(DraftSource.CLOUD, 1)),
+        ({}, 0, RoundPlan(DraftSource.NOBODY, 0, BURST)),
+        ({"distributed": False}, 0, RoundPlan(DraftSource.NOBODY, 0, BURST)),
     ],
 )
 def test_who_drafts(options: dict[str, object], chosen: int, plan: RoundPlan) -> None:
@@ -84,7 +89,7 @@ def test_an_answer_of_any_length_is_never_overshot(
     )
     sent = number = 1
     while sent < tokens:
-        drafter, gamma = made.next(sent)
+        drafter, gamma, _ = made.next(sent)
         drafted = 0 if drafter is DraftSource.NOBODY else gamma
         assert 0 <= drafted < tokens - sent, "the target adds a token of its own"
         accepted = min(drafted, accept[number % len(accept)])
@@ -114,14 +119,18 @@ def test_a_round_that_the_outputs_end_has_cut_says_so() -> None:
 
 
 def test_another_process_learns_the_same() -> None:
-    made, _, pair = rounds([3, 1, 5, 2])
+    made, counted, pair = rounds([3, 1, 5, 0, 2])
     for n in range(40):
-        drafter, gamma = made.next(1)
+        drafter, gamma, alone = made.next(1)
+        if alone:
+            made.decoded(alone + 1, 0.03 * n)
+            continue
         drafted = gamma if drafter is not DraftSource.NOBODY else 0
         made.done(drafted, n % (drafted + 1), n % (drafted + 1) + 1, 0.01 * n, 0.02 * n)
-    assert {type(round_) for round_ in made.learnt} == {PairRound, FusedRound}
+    assert {type(round_) for round_ in made.learnt} == {PairRound, FusedRound, AloneRound}
+    assert counted.alone == 8 * (BURST + 1)
     other = PairHistory(StaticWindow())
     teach(other, made.learnt)
     ours, theirs = pair.state(), other.state()
-    for field in ("acceptance", "verify_s", "draft_s", "fused_s", "alpha", "judged", "prior"):
+    for field in ("acceptance", "verify_s", "draft_s", "fused_s", "alpha", "judged", "prior", "alone_s"):
         assert getattr(theirs, field) == pytest.approx(getattr(ours, field)), field

@@ -1,0 +1,87 @@
+"""Windows by expected gain, in worlds whose times and acceptance are known."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+
+from tandem.policies.speculation.gain import GainWindow
+from tandem.policies.speculation.history import PairHistory
+from tandem.policies.speculation.rounds import BURST
+from tandem.policies.speculation.window import WindowState
+
+
+@dataclass(frozen=True)
+class World:
+    """Seconds of a drafted token, of the link's round trip, and of a step with so many positions."""
+
+    draft_s: float
+    step_s: Callable[[int], float]
+    rtt_s: float = 0.005
+
+
+FEW = (0.0, 0.027, 0.043, 0.059, 0.078, 0.097)
+TWO_CORES = World(0.015, lambda n: FEW[n] if n < len(FEW) else FEW[-1] + 0.0108 * (n - 5))
+"""A 1.5B model in Q4 and a 0.5B one that drafts, on two cores."""
+GPU = World(0.004, lambda n: 0.03 + 1e-4 * n)
+
+
+def played(world: World, alpha: Callable[[int], float], tokens: int, seed: int) -> tuple[float, list[int]]:
+    """Return the seconds of an output over those of the target alone, and the windows. alpha: by position."""
+    chance, pair = random.Random(seed), PairHistory(GainWindow(), world.rtt_s)
+    seconds, done, windows = 0.0, 0, list[int]()
+    while done < tokens:
+        gamma = pair.choose()
+        windows.append(gamma)
+        if gamma == 0:
+            alone_s = BURST * world.step_s(1)
+            pair.note_alone(BURST, alone_s)
+            done, seconds = done + BURST, seconds + alone_s
+            continue
+        accepted = 0
+        while accepted < gamma and chance.random() < alpha(done + accepted):
+            accepted += 1
+        draft_s, verify_s = gamma * world.draft_s, world.step_s(gamma + 1)
+        pair.note(gamma, accepted, accepted + 1, verify_s, draft_s)
+        done, seconds = done + accepted + 1, seconds + world.rtt_s + draft_s + verify_s
+    return seconds / (done * world.step_s(1)), windows
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.3, 0.6, 0.9, 1.0])
+def test_it_is_never_slower_than_the_target_alone(alpha: float) -> None:
+    for world in (TWO_CORES, GPU):
+        ratios = sorted(played(world, lambda _: alpha, 4000, seed)[0] for seed in range(5))
+        assert ratios[-1] < 1.03
+
+
+def test_it_takes_long_windows_where_they_pay() -> None:
+    ratio, windows = played(GPU, lambda _: 0.95, 2000, 1)
+    assert ratio < 0.35
+    assert windows[-1] >= 8
+    assert played(GPU, lambda _: 0.6, 2000, 1)[0] < 0.75
+
+
+def test_it_rests_where_drafts_cost_too_much() -> None:
+    ratio, windows = played(TWO_CORES, lambda _: 0.8, 4000, 1)
+    assert ratio < 1.02
+    assert windows.count(0) > len(windows) / 2
+
+
+def test_it_comes_back_when_drafts_are_right_again() -> None:
+    """A text that cannot be drafted, and then one that can."""
+    _, windows = played(GPU, lambda position: 0.0 if position < 3000 else 0.95, 12_000, 3)
+    half = len(windows) // 2
+    assert 0 in windows[:half]
+    assert windows[-1] >= 8
+
+
+def test_what_it_does_not_know_it_tries() -> None:
+    policy = GainWindow(start=5)
+    assert policy.choose(WindowState(0, 0.01, 0, 0, 0)) == 5
+    drafted = WindowState(0.5, 0.01, 0, 0, 5, verify_s=0.03, draft_s=0.001, alpha=0.5, judged=9)
+    assert policy.choose(drafted) == 0, "the target's own time"
+    with pytest.raises(ValueError, match="start"):
+        GainWindow(start=1)
