@@ -8,6 +8,7 @@ import os
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -20,6 +21,7 @@ from tandem.cluster.devices.record import DeviceRecord
 from tandem.cluster.link.link import Link, LinkProfile
 from tandem.cluster.wire.address import reachable
 from tandem.cluster.wire.listener import serve_engines
+from tandem.cluster.wire.server import EngineHandler
 from tandem.engine.base import Engine
 
 log = logging.getLogger(__name__)
@@ -94,8 +96,9 @@ class Host:
             engines |= (its := device.engines(name))
             if not (link := self._settings[name].link).idle:
                 links |= dict.fromkeys(its, Link(link))
+        handler = partial(EngineHandler, engines, links=links)
         async with serve_engines(
-            engines, self._host, token=self._token, tls=self._tls, links=links
+            engines, self._host, auth=self._token, tls=self._tls, handler=handler
         ) as endpoint:
             address = reachable(endpoint.address)
             self.ready.set()

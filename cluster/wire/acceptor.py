@@ -46,6 +46,7 @@ Admit = Callable[[Hello], Awaitable[object]]
 class Desk:
     """Shared state of all receptions of an endpoint.
 
+    auth: the shared token, or a function that returns who has the token that came.
     connections: living ones.
     receptions: running ones, oldest first.
     """
@@ -53,16 +54,15 @@ class Desk:
     def __init__(
         self,
         infos: Mapping[str, EngineInfo],
-        token: str | None,
-        admit: Admit | None,
+        auth: str | Admit,
         settings: WireSettings,
         serve: Callable[[Connection], Handler],
         on_connect: Callable[[Connection], None] | None,
     ) -> None:
-        self.settings, self.admit = settings, admit
+        self.settings, self.auth = settings, auth
         self.connections: set[Connection] = set()
         self.receptions: dict[Reception, None] = {}
-        self._infos, self._token = dict(infos), token or ""
+        self._infos = dict(infos)
         self._serve, self._on_connect = serve, on_connect
         # By the digest of the name: how long a look-up takes says nothing about a name.
         self._resumable: dict[bytes, tuple[Connection, Book]] = {}
@@ -86,11 +86,6 @@ class Desk:
                 waiting.drop()
             self.receptions[Reception(self, dialled, tls)] = None
             await asyncio.sleep(0)  # yield to admitted peers, however many more dial
-
-    def check(self, token: str) -> None:
-        """Raises Unauthorized if it is not the shared one."""
-        if not hmac.compare_digest(token.encode(), self._token.encode()):
-            raise Unauthorized("the shared token is not the right one")
 
     def enter(self, hello: Hello, who: object, transport: asyncio.Transport) -> None:
         """Let an admitted peer in, on a new connection or back on the broken one.
@@ -179,12 +174,11 @@ class Reception(Greeting):
     def came(self, frame: AnyFrame) -> None:
         if not isinstance(frame, Hello):
             self._refuse(ProtocolError(f"a {type(frame).__name__} frame came before hello"))
-        elif self._desk.admit is not None:
-            admitting = self._admit(self._desk.admit, frame)
-            self._admitting = asyncio.get_running_loop().create_task(admitting)
+        elif callable(auth := self._desk.auth):
+            self._admitting = asyncio.get_running_loop().create_task(self._admit(auth, frame))
         else:
             try:
-                self._desk.check(frame.token)
+                _check(frame.token, auth)
                 self._enter(frame, None)
             except EngineError as error:
                 self._refuse(error)
@@ -257,3 +251,9 @@ class Reception(Greeting):
             self._admitting.cancel()
             running.append(self._admitting)
         await asyncio.wait(running)
+
+
+def _check(token: str, shared: str) -> None:
+    """Raises Unauthorized if it is not the shared token."""
+    if not hmac.compare_digest(token.encode(), shared.encode()):
+        raise Unauthorized("the shared token is not the right one")

@@ -8,8 +8,8 @@ import ssl
 from collections.abc import AsyncIterator, Callable, Mapping, Set
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 
-from tandem.cluster.link.link import Link
 from tandem.cluster.wire.acceptor import Admit, Desk
 from tandem.cluster.wire.address import is_loopback
 from tandem.cluster.wire.client import Connection, Handler, connect
@@ -32,29 +32,28 @@ async def serve_engines(
     host: str = "127.0.0.1",
     port: int = 0,
     *,
-    token: str | None = None,
-    admit: Admit | None = None,
+    auth: str | Admit | None = None,
     tls: ssl.SSLContext | None = None,
-    links: Mapping[str, Link] | None = None,
     settings: WireSettings = DEFAULTS,
     on_connect: Callable[[Connection], None] | None = None,
     handler: Callable[[Connection], Handler] | None = None,
 ) -> AsyncIterator[Endpoint]:
     """Serve `engines` by name until the context is left; port 0 takes a free one.
 
-    A lost connection cancels the sessions it opened. `links`: emulated links in front of engines, by name.
-    `on_connect` is called with each connection after hello; whoever dialled in may serve engines over it
-    (`connection.peer_engines`, `connection.engine(name)`). In place of a shared `token`, `admit` says who has the one
-    that came (`connection.peer`), or raises the EngineError that keeps them out; it is asked again when a connection is
-    resumed, within `hello_s`. `handler`: serves a connection in place of an EngineHandler with these engines.
+    A lost connection cancels the sessions it opened.
 
-    Raises ValueError for both, and for a host beyond this machine without either.
+    auth: the shared token, or a function that returns who has the token that came (`connection.peer`) or raises the
+        EngineError that keeps them out; it is asked again when a connection is resumed, within `hello_s`.
+    on_connect: called with each connection after hello; its peer may serve engines over it
+        (`connection.peer_engines`, `connection.engine(name)`).
+    handler: serves a connection in place of an EngineHandler with these engines.
+
+    Raises ValueError for a host beyond this machine without `auth`.
     """
-    if token is not None and admit is not None:
-        raise ValueError("either a token or admit, not both")
-    if token is None and admit is None and not is_loopback(host):
+    if not auth and not is_loopback(host):
         raise ValueError(f"listening on {host}, beyond this machine, needs a token")
-    desk = Desk(_infos(engines), token, admit, settings, handler or _serve(engines, links), on_connect)
+    serve = handler or partial(EngineHandler, engines)
+    desk = Desk(_infos(engines), auth or "", settings, serve, on_connect)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.create_server((host, port), family=family, backlog=1024)
     listening.setblocking(False)
@@ -75,7 +74,6 @@ async def dial_in(
     *,
     token: str | None = None,
     tls: ssl.SSLContext | None = None,
-    links: Mapping[str, Link] | None = None,
     settings: WireSettings = DEFAULTS,
     instance: bytes = b"",
 ) -> Connection:
@@ -89,16 +87,10 @@ async def dial_in(
         tls=tls,
         settings=settings,
         infos=_infos(engines),
-        serve=_serve(engines, links),
+        serve=partial(EngineHandler, engines),
         instance=instance,
     )
 
 
 def _infos(engines: Mapping[str, Engine]) -> dict[str, EngineInfo]:
     return {name: engine.info for name, engine in engines.items()}
-
-
-def _serve(
-    engines: Mapping[str, Engine], links: Mapping[str, Link] | None
-) -> Callable[[Connection], EngineHandler]:
-    return lambda connection: EngineHandler(engines, links or {}, connection)

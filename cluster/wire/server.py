@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Mapping
 from contextlib import aclosing
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 from tandem.cluster.link.link import Link
@@ -65,12 +66,16 @@ class EngineHandler:
     """Runs the requests of one connection on the engines of this side. No connection knows another's sessions.
 
     engines: by name; they may come and go.
+    links: emulated links in front of engines, by name.
     """
 
     def __init__(
-        self, engines: Mapping[str, Engine], links: Mapping[str, Link], connection: Connection
+        self,
+        engines: Mapping[str, Engine],
+        connection: Connection,
+        links: Mapping[str, Link] = MappingProxyType({}),
     ) -> None:
-        self._engines, self._links, self._connection = engines, links, connection
+        self._engines, self._connection, self._links = engines, connection, links
         self._sessions: dict[Key, _Opened] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._cancels: set[int] = set()  # of the tasks, those that nothing stops

@@ -106,9 +106,9 @@ class Gateway:
             serve_engines(
                 {},
                 endpoint.host,
-                token=endpoint.token,
+                auth=endpoint.token,
                 tls=endpoint.listening(),
-                handler=partial(EngineHandler, self._devices.engines, {}),
+                handler=partial(EngineHandler, self._devices.engines),
             )
         )
         self._inside = reachable(inside.address)
@@ -117,7 +117,7 @@ class Gateway:
                 {},
                 settings.host,
                 settings.port,
-                admit=self._devices.admit,
+                auth=self._devices.admit,
                 tls=None if settings.tls is None else settings.tls.context(),
                 settings=limits.wire(SILENCE_S, settings.resume_s),
                 handler=self._devices.greet,

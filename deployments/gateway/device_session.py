@@ -115,7 +115,7 @@ class ConnectedDevice(EngineHandler):
         self._full: Kept[str, None] = Kept(
             REACHED
         )  # those that had no room for it: others have to wait there
-        super().__init__(self._dialled, {}, connection)
+        super().__init__(self._dialled, connection)
         self.record: DeviceRecord | None = None
         self._callers, self._cloud = callers, cloud
         self._requests: dict[int, int] = {}  # that have passed the gate, and their numbers there

@@ -74,7 +74,7 @@ class EngineEndpoint:
         self._engine = await asyncio.to_thread(build_engine, engine)
         self._exit.push_async_callback(self._engine.close)
         server = await self._exit.enter_async_context(
-            serve_engines({pool: self._engine}, settings.host, token=settings.token, tls=settings.listening())
+            serve_engines({pool: self._engine}, settings.host, auth=settings.token, tls=settings.listening())
         )
         self._address = reachable(server.address)
         self._draining, self._waiting, self._places = False, 0.0, engine.batch_limit

@@ -69,7 +69,8 @@ async def engine(request: pytest.FixtureRequest) -> AsyncIterator[Engine]:
         return
     served = Device(null(), FAST) if request.param == "remote device" else null()
     links = {"engine": Link(QUICK)} if request.param == "remote, link there" else {}
-    async with serve_engines({"engine": served}, links=links) as endpoint:
+    engines = {"engine": served}
+    async with serve_engines(engines, handler=partial(EngineHandler, engines, links=links)) as endpoint:
         connection = await connect(endpoint.address)
         yield connection.engine("engine", Link(QUICK) if request.param == "remote over a link" else None)
         await connection.close()
@@ -86,7 +87,7 @@ async def dialled_in(device: Device) -> AsyncIterator[Engine]:
             settings=settings,
             on_connect=lambda connection: there.update(laptop=connection.engine("device")),
         ) as outside,
-        serve_engines({}, handler=partial(EngineHandler, there, {})) as inside,
+        serve_engines({}, handler=partial(EngineHandler, there)) as inside,
     ):
         uplink = await dial_in(outside.address, {"device": device}, settings=settings)
         peers = Peers()

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tandem.cluster.link.link import Link, LinkModel, LinkProfile, Pipe, Trace, down_model, up_model
 from tandem.cluster.wire.client import connect
 from tandem.cluster.wire.listener import serve_engines
+from tandem.cluster.wire.server import EngineHandler
 from tandem.engine.base import Sampling
 from tandem.engine.null_engine import NullEngine
 from tests.virtual import in_virtual_time, now_s
@@ -216,8 +217,9 @@ def test_a_pipe_made_outside_a_loop_begins_when_it_is_first_used() -> None:
 
 async def test_links_of_one_connection_are_apart() -> None:
     """A slow device does not hold up another of the same host."""
-    slow = Link(LinkProfile(rtt_s=2.0))
-    async with serve_engines({"a": NullEngine(), "b": NullEngine()}, links={"a": slow}) as endpoint:
+    engines, slow = {"a": NullEngine(), "b": NullEngine()}, Link(LinkProfile(rtt_s=2.0))
+    handler = partial(EngineHandler, engines, links={"a": slow})
+    async with serve_engines(engines, handler=handler) as endpoint:
         connection = await connect(endpoint.address)
         a, b = connection.engine("a"), connection.engine("b")
         start_s = time.monotonic()

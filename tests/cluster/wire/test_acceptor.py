@@ -48,7 +48,7 @@ async def test_who_dials_is_looked_up() -> None:
     register = Register(a="anna", b="ben")
     joined: asyncio.Queue[Connection] = asyncio.Queue()
     async with serve_engines(
-        {"null": NullEngine()}, "0.0.0.0", admit=register.admit, on_connect=joined.put_nowait
+        {"null": NullEngine()}, "0.0.0.0", auth=register.admit, on_connect=joined.put_nowait
     ) as endpoint:
         for token, name in register.people.items():
             connection = await connect(endpoint.address, token=token)
@@ -60,9 +60,6 @@ async def test_who_dials_is_looked_up() -> None:
                 await connect(endpoint.address, token=token)
         assert register.asked == ["a", "b", "c", ""]
         assert joined.empty()
-    with pytest.raises(ValueError, match="not both"):
-        async with serve_engines({}, token="t", admit=register.admit):
-            pass
 
 
 async def test_nothing_is_done_before() -> None:
@@ -70,7 +67,7 @@ async def test_nothing_is_done_before() -> None:
     register, engine = Register(t="tom"), NullEngine()
     register.go.clear()
     async with (
-        serve_engines({"null": engine}, admit=register.admit) as endpoint,
+        serve_engines({"null": engine}, auth=register.admit) as endpoint,
         raw(endpoint.address, None) as peer,
     ):
         opening = frames.Open(1, 1, "null", frames.pack_ids([20]), Sampling(), frames.pack_ids([]))
@@ -90,7 +87,7 @@ async def test_looking_up_has_a_limit() -> None:
     register = Register(t="tom")
     register.go.clear()
     impatient, before = WireSettings(hello_s=0.2), asyncio.all_tasks()
-    async with serve_engines({}, admit=register.admit, settings=impatient) as endpoint:
+    async with serve_engines({}, auth=register.admit, settings=impatient) as endpoint:
         with pytest.raises(EngineStopped, match="nobody could say within 0.2 s"):
             await connect(endpoint.address, token="t")
         assert register.asked == ["t"]
@@ -100,7 +97,7 @@ async def test_looking_up_has_a_limit() -> None:
 async def test_an_endpoint_ends_while_somebody_is_looked_up() -> None:
     register, before = Register(t="tom"), asyncio.all_tasks()
     register.go.clear()
-    async with serve_engines({}, admit=register.admit) as endpoint:
+    async with serve_engines({}, auth=register.admit) as endpoint:
         connecting = asyncio.create_task(connect(endpoint.address, token="t"))
         await until(lambda: register.asked)
     with pytest.raises(EngineError, match="before hello"):
@@ -112,7 +109,7 @@ async def test_a_bug_there_stays_there(caplog: pytest.LogCaptureFixture) -> None
     async def admit(hello: frames.Hello) -> object:
         raise ZeroDivisionError("secret details")
 
-    async with serve_engines({}, admit=admit) as endpoint:
+    async with serve_engines({}, auth=admit) as endpoint:
         with pytest.raises(EngineStopped, match="nobody can say who dials"):
             await connect(endpoint.address, token="t")
     assert "secret details" in caplog.text
@@ -127,7 +124,7 @@ async def test_it_is_looked_up_again_at_each_return(now: dict[str, str], reason:
     register, engine = Register(t="tom"), NullEngine()
     async with (
         asyncio.timeout(20),
-        serve_engines({"null": engine}, admit=register.admit, settings=PATIENT) as endpoint,
+        serve_engines({"null": engine}, auth=register.admit, settings=PATIENT) as endpoint,
         proxy_to(endpoint.address) as proxy,
     ):
         connection = await connect(proxy.address, token="t", settings=PATIENT)
@@ -152,7 +149,7 @@ async def test_a_return_waits_for_the_look_up() -> None:
     register, settings = Register(t="tom"), replace(PATIENT, hello_s=0.3)
     async with (
         asyncio.timeout(20),
-        serve_engines({"null": NullEngine()}, admit=register.admit, settings=settings) as endpoint,
+        serve_engines({"null": NullEngine()}, auth=register.admit, settings=settings) as endpoint,
         proxy_to(endpoint.address) as proxy,
     ):
         connection = await connect(proxy.address, token="t", settings=settings)
@@ -168,7 +165,7 @@ async def test_a_return_waits_for_the_look_up() -> None:
 async def test_the_shared_token_is_checked_at_each_return() -> None:
     async with (
         asyncio.timeout(20),
-        serve_engines({"null": NullEngine()}, token="t", settings=PATIENT) as endpoint,
+        serve_engines({"null": NullEngine()}, auth="t", settings=PATIENT) as endpoint,
         proxy_to(endpoint.address) as proxy,
     ):
         connection = await connect(proxy.address, token="t", settings=PATIENT)
@@ -233,7 +230,7 @@ async def test_what_is_announced_before_hello_costs_no_memory(announced: int) ->
     """And of many silent peers the oldest make room."""
     header, part = HEADER.pack(announced, VERSION), bytes(100)
     patient = WireSettings(hello_s=60.0)
-    async with asyncio.timeout(60), serve_engines({}, token="t", settings=patient) as endpoint:
+    async with asyncio.timeout(60), serve_engines({}, auth="t", settings=patient) as endpoint:
         with ExitStack() as stack:
             tracemalloc.start()
             stack.callback(tracemalloc.stop)
@@ -255,7 +252,7 @@ async def test_handshakes_that_never_end_make_room_too(tmp_path: Path) -> None:
     certificate, key = make_certificate(tmp_path)
     here, there = contexts(certificate, key, certificate)
     patient = WireSettings(hello_s=60.0)
-    async with asyncio.timeout(60), serve_engines({}, token="t", tls=here, settings=patient) as endpoint:
+    async with asyncio.timeout(60), serve_engines({}, auth="t", tls=here, settings=patient) as endpoint:
         with ExitStack() as stack:
             peers = [stack.enter_context(dialled(endpoint.address)) for _ in range(UNPROVEN + MORE)]
             await until(lambda: sum(map(shut, peers)) >= MORE)
@@ -270,7 +267,7 @@ async def test_those_that_are_looked_up_do_not_make_room() -> None:
     register.go.clear()
     patient = WireSettings(hello_s=60.0)
     hello = bytes(frames.encode(frames.Hello(0, 0, "", "t", {})))
-    async with asyncio.timeout(60), serve_engines({}, admit=register.admit, settings=patient) as endpoint:
+    async with asyncio.timeout(60), serve_engines({}, auth=register.admit, settings=patient) as endpoint:
         with ExitStack() as stack:
             peers = [stack.enter_context(dialled(endpoint.address, hello)) for _ in range(UNPROVEN)]
             await until(lambda: len(register.asked) == UNPROVEN)

@@ -307,7 +307,7 @@ async def test_a_device_behind_nat_dials_in() -> None:
     """Both sides drive each other's engines over the one connection."""
     cloud, phone = NullEngine(), NullEngine()
     joined = asyncio.get_running_loop().create_future()
-    async with serve_engines({"cloud": cloud}, token="t", on_connect=joined.set_result) as endpoint:
+    async with serve_engines({"cloud": cloud}, auth="t", on_connect=joined.set_result) as endpoint:
         outward = await dial_in(endpoint.address, {"phone": phone}, token="t")
         inward: Connection = await joined
         drafter, verifier = inward.engine("phone"), outward.engine("cloud")

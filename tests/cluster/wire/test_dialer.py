@@ -159,7 +159,7 @@ async def test_calls_in_both_directions_survive_cuts() -> None:
     joined: asyncio.Future[Connection] = asyncio.get_running_loop().create_future()
     async with (
         asyncio.timeout(60),
-        serve_engines({"cloud": cloud}, token="t", settings=ALERT, on_connect=joined.set_result) as endpoint,
+        serve_engines({"cloud": cloud}, auth="t", settings=ALERT, on_connect=joined.set_result) as endpoint,
         proxy_to(endpoint.address, [Cut(2**60), *plan(5, 40, 3000, "end", "reset")]) as proxy,
     ):
         outward = await dial_in(proxy.address, {"phone": phone}, token="t", settings=ALERT)

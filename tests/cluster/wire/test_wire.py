@@ -251,7 +251,7 @@ def check_that_others_are_unharmed(
 
 
 async def test_the_token_is_asked_for() -> None:
-    async with serve_engines({"null": NullEngine()}, token="s3cret") as endpoint:
+    async with serve_engines({"null": NullEngine()}, auth="s3cret") as endpoint:
         connection = await connect(endpoint.address, token="s3cret")
         await connection.engine("null").stats()
         await connection.close()
@@ -266,7 +266,7 @@ async def test_the_token_is_asked_for() -> None:
 
 async def test_the_token_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("DEBUG")
-    async with serve_engines({"null": NullEngine()}, token="s3cret") as endpoint:
+    async with serve_engines({"null": NullEngine()}, auth="s3cret") as endpoint:
         with pytest.raises(Unauthorized):
             await connect(endpoint.address, token="0ther")
     assert "s3cret" not in caplog.text
@@ -277,7 +277,7 @@ async def test_beyond_this_machine_a_token_is_needed() -> None:
     with pytest.raises(ValueError, match="token"):
         async with serve_engines({}, "0.0.0.0"):
             pass
-    async with serve_engines({}, "0.0.0.0", token="t") as endpoint:
+    async with serve_engines({}, "0.0.0.0", auth="t") as endpoint:
         assert endpoint.address.startswith("0.0.0.0:")
 
 
@@ -333,7 +333,7 @@ async def test_a_server_that_says_no_hello() -> None:
 async def test_tls(tmp_path: Path) -> None:
     certificate, key = make_certificate(tmp_path)
     server_tls, client_tls = contexts(certificate, key, certificate)
-    async with serve_engines({"null": NullEngine()}, token="t", tls=server_tls) as endpoint:
+    async with serve_engines({"null": NullEngine()}, auth="t", tls=server_tls) as endpoint:
         connection = await connect(endpoint.address, token="t", tls=client_tls)
         engine = connection.engine("null")
         session = await engine.open([20], Sampling(max_tokens=100))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import ClassVar
 
 import pytest
@@ -88,9 +89,9 @@ async def gateway(
     async with serve_engines(
         {},
         port=port,
-        token=token,
+        auth=token,
         settings=WireSettings(resume_s=0.5),
-        handler=lambda connection: Registry(served, {}, connection),
+        handler=partial(Registry, served),
         on_connect=on_connect,
     ) as endpoint:
         yield endpoint

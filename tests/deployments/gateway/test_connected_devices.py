@@ -57,7 +57,7 @@ async def gateway(office: Office | None = None) -> AsyncIterator[Gateway]:
     here = Gateway(ConnectedDevices(callers, cloud, gone.append, ANSWER_S), gone, callers)
     async with serve_engines(
         {},
-        admit=here.devices.admit,
+        auth=here.devices.admit,
         handler=here.devices.greet,
         on_connect=here.arrived,
         settings=SETTINGS,

@@ -142,7 +142,7 @@ async def dialled(office: Office) -> AsyncIterator[tuple[Connection, ConnectedDe
         devices.append(ConnectedDevice(connection, callers, cloud))
         return devices[-1]
 
-    async with serve_engines({}, admit=admit, handler=greet) as endpoint:
+    async with serve_engines({}, auth=admit, handler=greet) as endpoint:
         connection = await connect(endpoint.address, token=KEY)
         yield connection, devices[0]
         await connection.close()
