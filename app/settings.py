@@ -83,7 +83,7 @@ class Settings(Strict):
     """Arguments of `tandem.app.main:build`, the settings of the modes among them.
 
     model: name of the model for clients.
-    tokenizer: family model or folder with the target's tokenizer; null: the verifier's.
+    tokenizer: model with the target's tokenizer, by name, folder or GGUF file; null: the verifier's.
     ingress_replicas: number of replicas of the API.
     default_reader_rate: tokens/s that a chat's reader consumes if the client does not say (0: no reader).
     verifier, drafter, expander: the pools.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ ARCHITECTURES = ("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 
 GGUF_FILE = "gguf_file"
 """Key in config.json of a folder that was made from a GGUF file: that file's path."""
+GGUF_PART = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf")
+"""Name of one of several GGUF files that are one model: llama.cpp's `llama_split_path`."""
 
 
 class UnsupportedModel(ValueError):
@@ -35,6 +38,14 @@ def read_config(folder: Path, architectures: Sequence[str] | None = ARCHITECTURE
     if not any(folder.glob("*.safetensors")):
         raise UnsupportedModel(f"{folder} holds no *.safetensors file")
     return raw
+
+
+def gguf_parts(file: str) -> list[str]:
+    """Return the files of the model that begins with this one; only this one if its name is no first part's."""
+    match = GGUF_PART.fullmatch(file)
+    if match is None or int(match[2]) != 1:
+        return [file]
+    return [f"{match[1]}-{number:05}-of-{match[3]}.gguf" for number in range(1, int(match[3]) + 1)]
 
 
 def _check(folder: Path, raw: dict[str, Any], architectures: Sequence[str]) -> None:

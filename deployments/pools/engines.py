@@ -16,6 +16,7 @@ from tandem.engine import llamacpp
 from tandem.engine.base import Engine
 from tandem.engine.config import EngineConfig, Strict
 from tandem.engine.gguf.folder import folder_of as gguf_folder
+from tandem.engine.hub import HubModel, locate
 from tandem.engine.llamacpp.config import LlamacppConfig
 from tandem.engine.tokenizer import Tokenizer
 from tandem.engine.vllm.config import VllmConfig
@@ -27,7 +28,7 @@ class TorchSettings(EngineConfig):
     """The batched torch engine.
 
     kind: kind of engine.
-    model: a model of the embedded family ("target", "small" ...) or a local Hugging Face folder.
+    model: a model of the embedded family ("target", "small" ...), a Hugging Face folder, or a hub's model.
     grow: repeat the network's depth this many times without changing its outputs (for experiments).
     threads: torch's threads; null for torch's own choice.
     latency: emulated latency of every session's first token.
@@ -70,7 +71,7 @@ class VllmSettings(VllmConfig):
     """vLLM, for models of one's own and for GPUs.
 
     kind: kind of engine.
-    model: a local Hugging Face folder, or a model of the embedded family.
+    model: a Hugging Face folder, a hub's model, or one of the embedded family.
     threads: torch's threads on a CPU; null for torch's own choice.
     The rest: see `engine.vllm.config.VllmConfig`.
     """
@@ -84,7 +85,7 @@ class LlamacppSettings(LlamacppConfig):
     """llama.cpp, for GGUF models on clouds without a GPU and on devices.
 
     kind: kind of engine.
-    model: a GGUF file.
+    model: a GGUF file, here or on a hub.
     threads: threads of a step; null for one on each CPU that the process may use.
     latency: emulated latency of every session's first token.
     The rest: see `engine.llamacpp.config.LlamacppConfig`.
@@ -191,27 +192,33 @@ def _log_loaded(said: dict[str, object]) -> None:
 
 
 def model_folder(model: str) -> Path:
-    """Return a model's folder: an existing folder, one made from a GGUF file, or a name of the embedded family. Raises
-    FileNotFoundError for a missing path, ValueError for an unknown name, UnsupportedModel for a GGUF file of no use."""
-    folder = Path(model)
-    if folder.is_dir():
-        return folder
-    if folder.suffix == ".gguf":
-        return gguf_folder(folder)
-    if len(folder.parts) > 1:
-        raise FileNotFoundError(f"there is no folder {model}")
+    """Return the folder with a model's tokenizer and configuration, made for a GGUF file. Raises as `model_path`."""
+    path = model_path(model)
+    return gguf_folder(path) if path.suffix == ".gguf" else path
+
+
+def model_path(model: str) -> Path:
+    """Return a model's folder or GGUF file: a local one, one of the embedded family, or a hub's, fetched if need be.
+
+    Raises FileNotFoundError for a missing path, HubError (an OSError) for what a hub does not give, ValueError for an
+    unknown name and for a model of no use.
+    """
+    path = Path(model).expanduser()
+    if path.is_dir() or (path.suffix == ".gguf" and path.is_file()):
+        return path
+    if (named := HubModel.parse(model)) is not None:
+        return locate(named)
+    if len(path.parts) > 1 or path.suffix == ".gguf":
+        raise FileNotFoundError(f"there is no folder or GGUF file {model}")
     from tandem.engine import family
 
     return family.path(model)
 
 
 def model_file(model: str) -> Path:
-    """Return a model's GGUF file. Raises ValueError for one that is none, FileNotFoundError for a missing one."""
-    file = Path(model)
-    if file.suffix != ".gguf":
+    """Return a model's GGUF file. Raises ValueError for a model that is none, and as `model_path`."""
+    if (file := model_path(model)).suffix != ".gguf":
         raise ValueError(f"engine kind llamacpp runs GGUF files, and {model} is none")
-    if not file.is_file():
-        raise FileNotFoundError(f"there is no file {model}")
     return file
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 import shutil
 from collections.abc import Mapping
 from contextlib import suppress
@@ -14,7 +13,7 @@ from uuid import uuid4
 
 from tandem.engine import cache
 from tandem.engine.gguf.header import Header, read_header
-from tandem.engine.model_folder import GGUF_FILE, UnsupportedModel
+from tandem.engine.model_folder import GGUF_FILE, UnsupportedModel, gguf_parts
 from tandem.engine.tokenizer import PADDING, Tokenizer
 
 VERSION = 1
@@ -32,9 +31,6 @@ SHAPE = {
     "attention.sliding_window": "sliding_window",
 }
 """Names in config.json by the metadata's, which begin with the architecture."""
-
-SPLIT_PART = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf")
-"""Name of one of several files that are one model: llama.cpp's `llama_split_path`."""
 
 # The rest of this table is transformers' GGUF_PRE_TOKENIZER_SPLITS; all of it is `llm_tokenizer_bpe` and
 # `llama_vocab::impl::load` of llama.cpp's src/llama-vocab.cpp.
@@ -61,7 +57,7 @@ def folder_of(file: Path) -> Path:
     folder = cache.folder() / "gguf" / f"{file.stem}-{hashlib.sha256(parts.encode()).hexdigest()[:12]}"
     if folder.is_dir():
         return folder
-    files = _files(file.resolve(), _read_whole(file))
+    files = _files(file.absolute(), _read_whole(file))
     made = folder.with_name(f"{folder.name}.{uuid4().hex}")
     try:
         made.mkdir(parents=True)
@@ -78,17 +74,14 @@ def _read_whole(file: Path) -> Header:
     """Read the file's header, and check all parts of the model that it begins."""
     header = read_header(file)
     if (count := header.metadata.get("split.count", 1)) > 1:
-        match = SPLIT_PART.fullmatch(file.name)
-        if match is None or int(match[2]) != 1:
+        parts = gguf_parts(file.name)
+        if len(parts) != count:
             raise UnsupportedModel(
                 f"{file} is one of {count} parts of a model: name the first, …-00001-of-{count:05}.gguf"
             )
-        for number in range(2, count + 1):
-            part = file.with_name(f"{match[1]}-{number:05}-of-{match[3]}.gguf")
+        for part in map(file.with_name, parts[1:]):
             if not part.exists():
-                raise UnsupportedModel(
-                    f"{file} is one of {count} parts of a model, and {part.name} is not beside it"
-                )
+                raise UnsupportedModel(f"{file} is a part of a model, and {part.name} is not beside it")
             read_header(part)
     return header
 
