@@ -54,7 +54,7 @@ class Host:
         several, all are loaded and measured before.
     register: called with a record of every device; what it raises is logged and tried again. Each call is
         also the sign of life, so that a restarted scheduler learns of the devices by itself.
-    host, token, tls: of the endpoint, as in `serve_engines`.
+    host, token, tls: of the endpoint; the token is shared, see `serve_engines`.
     """
 
     def __init__(
