@@ -70,7 +70,7 @@ class Device:
 
     @property
     def battery(self) -> float | None:
-        """The share of it that is left; None on mains."""
+        """Share of the battery that is left; None on mains."""
         if self.speed.battery_wh is None:
             return None
         return max(0.0, 1.0 - self.energy_j / (3600.0 * self.speed.battery_wh))
@@ -86,7 +86,7 @@ class Device:
         return await self.begin(self.admit(prompt, log), prompt, sampling, log)
 
     def admit(self, prompt: Sequence[int], log: Sequence[int]) -> DeviceSession:
-        """A session has a place. Raises EngineStopped, NoCapacity."""
+        """Give a new session a place and return it. Raises EngineStopped, NoCapacity."""
         self.check()
         if len(self._sessions) >= self.speed.sessions:
             raise NoCapacity(f"the device works on {self.speed.sessions} sessions at most")
@@ -107,7 +107,7 @@ class Device:
         return session
 
     def remove(self, session: DeviceSession) -> None:
-        """A session has ended."""
+        """Free the place of a session that has ended, and count it."""
         if self.forget(session):
             self.counters.cancelled += not session.finished
             self.counters.finished += session.finished
@@ -178,7 +178,7 @@ class DeviceSession(BaseSession):
         self._prefill: ProcessorJob | None = None
 
     async def admit(self, inner: Session) -> None:
-        """The engine has opened its session: the prefill comes next."""
+        """Take over the engine's session and begin the prefill."""
         self._inner = inner
         if self._ended is not None:  # the device was closed meanwhile
             await inner.cancel()
@@ -317,12 +317,12 @@ class DeviceSession(BaseSession):
         self._output[position:] = tokens
 
     def _take_pending(self) -> int:
-        """The tokens to compute, which thereby are."""
+        """Return the number of tokens to compute, and count them as computed."""
         pending, self._pending = self._pending, 0
         return pending
 
     def _decode_s(self, tokens: int, sequences: int) -> float:
-        """Decoding takes the last pending token in with its first step; those before it are prefill."""
+        """Return the seconds of decoding. Its first step takes in the last pending token, a prefill those before."""
         before = self._take_pending() - 1
         decode_s = self._speed.decode_s(tokens, len(self.prompt) + len(self._output), sequences)
         if before <= 0:
@@ -331,7 +331,7 @@ class DeviceSession(BaseSession):
         return decode_s + self._speed.prefill_s(before)
 
     def _pass_s(self, positions: int) -> float:
-        """A forward pass over several positions is a short prefill, but no shorter than decoding a token."""
+        """Return the seconds of a pass over several positions: a short prefill, but at least a decoding step."""
         step_s = self._speed.decode_s(1, len(self.prompt) + len(self._output))
         return max(step_s, self._speed.prefill_s(positions))
 

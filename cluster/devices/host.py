@@ -114,7 +114,7 @@ class Host:
                 await asyncio.sleep(self._heartbeat_s)
 
     async def _load(self) -> None:
-        """The models, and the devices with the first one."""
+        """Load the models, and make the devices with the first one."""
         alone = len(self._make) == 1
         self._models = [await (SharedModel.loaded if alone else SharedModel.measured)(m) for m in self._make]
         for name, settings in self._settings.items():
@@ -126,7 +126,7 @@ class Host:
 
 
 def _die(serving: asyncio.Task[None]) -> None:
-    """A host that no longer serves is better dead: then Ray starts it anew."""
+    """End the process of a host that no longer serves, so that Ray starts it anew."""
     log.critical(
         "the device host no longer serves", exc_info=None if serving.cancelled() else serving.exception()
     )
@@ -156,7 +156,7 @@ class DeviceHost:
         self._running.add_done_callback(_die)
 
     async def ping(self) -> None:
-        """Returns when the engines are there."""
+        """Return when the engines are there."""
         await self._host.ready.wait()
 
     async def drain(self, within_s: float) -> None:

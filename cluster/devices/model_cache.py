@@ -58,7 +58,7 @@ class SharedModel:
 
     @property
     def engine(self) -> Engine | None:
-        """The one in memory."""
+        """Engine in memory; None if the model is not loaded."""
         return self._engine
 
     async def take(self) -> Engine:
@@ -72,7 +72,7 @@ class SharedModel:
             return self._engine
 
     async def give_back(self) -> None:
-        """One device less."""
+        """Release the engine for one device; the last one closes it."""
         async with self._changing:
             self._users -= 1
             if not self._users and self._engine is not None:
@@ -81,7 +81,7 @@ class SharedModel:
 
 
 class HeldModel:
-    """A shared model on one device, as `cluster.devices.multi_model.Loadable`. speed: the device's with it."""
+    """Shared model on one device, a `cluster.devices.multi_model.Loadable`. speed: speed of the device with it."""
 
     def __init__(self, shared: SharedModel, speed: DeviceSpeed) -> None:
         self.speed = speed

@@ -90,7 +90,7 @@ class SwitchingDevice(Device):
     async def open_with(
         self, model: Loadable | None, prompt: Sequence[int], sampling: Sampling, log: Sequence[int]
     ) -> DeviceSession:
-        """A session with that model; None: with the one that is loaded."""
+        """Open a session with that model; None: with the one that is loaded."""
         self._asked += 1
         try:
             async with self._turn:
@@ -167,7 +167,7 @@ class SwitchingDevice(Device):
 
 @dataclass(frozen=True)
 class _With:
-    """The device's engine with one of its models."""
+    """Engine of the device with one of its models."""
 
     device: SwitchingDevice
     model: Loadable

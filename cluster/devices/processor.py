@@ -46,7 +46,7 @@ class Processor:
 
     @property
     def timer(self) -> Timer:
-        """The timer of the event loop that it is used on."""
+        """Timer of the running event loop."""
         if self._timer is None:
             self._timer = precise_timer()
         return self._timer
@@ -69,7 +69,7 @@ class Processor:
         return self._decoding and job.decodes and self._running < self._batch
 
     def finish(self, job: ProcessorJob) -> None:
-        """A job is done or given up, begun or not; a second time does nothing."""
+        """End a job that is done or given up, begun or not; a second call does nothing."""
         if job.over:
             return
         job.over, job.on_start = True, None

@@ -28,10 +28,10 @@ class _Opened:
     one before is abandoned and takes a while to end.
 
     session: None until the engine has accepted it.
-    opening: what asks it to.
-    over: it was cancelled, or not accepted.
-    busy: an operation runs.
-    waiting: the turns of those behind it.
+    opening: task that opens it.
+    over: whether it was cancelled, or not accepted.
+    busy: whether an operation runs.
+    waiting: turns of the operations behind it.
     """
 
     __slots__ = ("busy", "opening", "over", "session", "waiting")
@@ -54,7 +54,7 @@ class _Opened:
             raise
 
     def leave(self) -> None:
-        """An operation has ended: the next one's turn."""
+        """Pass the turn to the next operation."""
         while self.waiting:
             if not (turn := self.waiting.popleft()).done():
                 turn.set_result(None)

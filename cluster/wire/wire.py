@@ -103,15 +103,15 @@ class Wire(asyncio.BufferedProtocol, ABC):
 
     @abstractmethod
     def received(self, frame: AnyFrame, size_bytes: int) -> None:
-        """A frame came in; size with its header. May raise ProtocolError."""
+        """Handle a frame; size_bytes: with its header. Raises ProtocolError."""
 
     @abstractmethod
     def parted(self) -> None:
-        """The connection went away."""
+        """Handle a break after which the connection may be resumed."""
 
     @abstractmethod
     def lost(self) -> None:
-        """The connection is gone."""
+        """Handle the end of the connection."""
 
     @abstractmethod
     def check(self, now_s: float) -> None:
@@ -269,7 +269,7 @@ class Wire(asyncio.BufferedProtocol, ABC):
         self._ping()
 
     def _ping(self) -> None:
-        """A sign of life; one at a time is also timed, however long its pong takes."""
+        """Send a sign of life; one at a time is also timed, however long its pong takes."""
         if self._pinged_s is None:
             self._pings += 1
             self._pinged_s = precise_timer().time()  # the loop's own may count in milliseconds
@@ -319,7 +319,7 @@ class Wire(asyncio.BufferedProtocol, ABC):
         self.check(now_s)
 
     def _break(self, why: str) -> None:
-        """The TCP connection is of no use any more."""
+        """Give up the TCP connection: fail, or be away if the connection may be resumed."""
         if self._book is None:
             self.fail(ProtocolError(why))
         else:
@@ -359,7 +359,7 @@ class Wire(asyncio.BufferedProtocol, ABC):
             self._loop.call_soon(callback)
 
     def give_up(self, why: str) -> None:
-        """The connection, which is away, is lost."""
+        """End the connection, which is away, as lost."""
         self.reason = f"the connection is lost: {self.reason}, and {why}"
         self._lose()
 
@@ -374,7 +374,7 @@ class Wire(asyncio.BufferedProtocol, ABC):
             self._shut(Error.of(error))
 
     def _abandon(self, reason: str) -> None:
-        """The other side has said its last word."""
+        """Close the transport after the other side's last frame."""
         assert self._transport is not None
         if not self._final:
             self.reason, self._final = reason, True

@@ -96,7 +96,7 @@ class Accounts:
         self.terms = Terms(settings.budget, settings.exchange_rate)
 
     def of(self, key: str) -> Account:
-        """The account of that key, opened where there is none."""
+        """Return the account of that key; open one if there is none."""
         account = self._accounts.get(key)
         if account is None:
             account = self._accounts[key] = Account(self.terms)

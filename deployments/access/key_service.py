@@ -141,11 +141,11 @@ class KeyService:
     # -- keys -------------------------------------------------------------------------------------------
 
     def keys(self) -> list[Key]:
-        """All of them, the oldest first."""
+        """Return all keys, the oldest first."""
         return sorted(self._ring.keys.values(), key=lambda key: key.made_s)
 
     async def make(self, name: str, role: Role, changes: Mapping[str, Any]) -> tuple[Key, str]:
-        """A new one and its secret. Raises KeyRefused, LedgerError."""
+        """Make a key; return it and its secret. Raises KeyRefused, LedgerError."""
         if self._path is None:
             raise KeyRefused("keys must outlive this process: set ledger.path to a file")
         async with self._lock:
@@ -253,7 +253,7 @@ class KeyService:
             self._stale |= booked < len(batches)  # another service had them before
 
     async def _aside(self, call: Callable[..., T], *args: object) -> T:
-        """In the ledger's thread."""
+        """Run the call in the ledger's thread."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, partial(call, *args))
 
 

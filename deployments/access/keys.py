@@ -1,4 +1,4 @@
-"""API keys: who may ask, as what, and on which terms. What a key says is known to its holder alone; kept is a hash."""
+"""API keys: who may ask, in which role and on which terms. Only a hash of a key's secret is stored."""
 
 from __future__ import annotations
 
@@ -102,11 +102,11 @@ class Keyring:
 
     @property
     def keys(self) -> Mapping[str, Key]:
-        """By id."""
+        """Keys by id."""
         return self._keys
 
     def of_device(self, name: str) -> Key | None:
-        """The key of the device of that name; None if it has none."""
+        """Return the key of the device of that name; None if it has none."""
         keys = self._keys.values()
         return next((key for key in keys if key.role is Role.DEVICE and key.name == name), None)
 
@@ -117,11 +117,11 @@ class Keyring:
         return bool(self._openers())
 
     def copy(self) -> Keyring:
-        """One that may be changed before the change is known to last."""
+        """Return a copy, to be changed before the change is stored."""
         return Keyring(self._keys.values(), self._secrets.values())
 
     def key(self, id: str) -> Key:
-        """Raises KeyRefused."""
+        """Return the key of that id. Raises NoSuchKey."""
         if id not in self._keys:
             raise NoSuchKey(f"there is no key {id!r}")
         return self._keys[id]
@@ -154,7 +154,7 @@ class Keyring:
         return key, self._opens(key, said), said
 
     def rotate(self, id: str, now_s: float, grace_s: float = 0.0) -> tuple[Key, list[Secret], str]:
-        """A new secret for a key; the old ones hold for `grace_s` seconds more. Raises KeyRefused."""
+        """Make a new secret for a key; the old ones stay valid for `grace_s` seconds. Raises KeyRefused."""
         key = self.key(id)
         said = PREFIX + secrets.token_urlsafe(SECRET_BYTES)
         until_s = now_s + grace_s
@@ -210,7 +210,7 @@ class Keyring:
             raise KeyRefused(f"the device {name!r} has a key, {key.id}: rotate it, or revoke it first")
 
     def _rulers(self) -> list[str]:
-        """Operators that will still be there tomorrow."""
+        """Return the operators' keys that do not expire."""
         return [key.id for key in self._keys.values() if _rules(key.role, key.terms)]
 
     def _not_last(self, id: str) -> None:
@@ -219,12 +219,12 @@ class Keyring:
 
 
 def _rules(role: Role, terms: Terms) -> bool:
-    """Whether it is enough to stay in charge."""
+    """Return whether a key of this role and terms is an operator's that does not expire."""
     return role is Role.OPERATOR and terms.expires_s is None
 
 
 def _of_device(name: str, terms: Terms) -> Terms:
-    """A device computes for itself alone: others are not its own to use."""
+    """Return the terms of a device's key, which is for that device alone. Raises KeyRefused."""
     if terms.devices not in (None, (name,)):
         raise KeyRefused(f"the key of the device {name!r} is for that device alone")
     return replace(terms, devices=(name,))

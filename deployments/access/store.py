@@ -103,7 +103,7 @@ class Ledger:
             raise LedgerError(f"{path}: {error}") from None
 
     def read(self) -> Books:
-        """All of it."""
+        """Return all that the ledger holds, in one transaction."""
         with self._commit():
             self._file.execute("BEGIN")
             last = dict(self._file.execute("SELECT sender, last FROM batches"))
@@ -136,7 +136,7 @@ class Ledger:
         ]
 
     def keep_key(self, key: Key, opens: Iterable[Secret] = ()) -> None:
-        """A key that is new or has changed, and the secrets of it that have."""
+        """Store a key that is new or has changed, and those of its secrets that have."""
         row = key.id, key.name, str(key.role), key.hint, key.made_s, msgspec.msgpack.encode(key.terms)
         with self._commit() as file:
             file.execute("INSERT OR REPLACE INTO keys VALUES (?, ?, ?, ?, ?, ?)", row)

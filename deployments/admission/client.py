@@ -11,9 +11,9 @@ from tandem.deployments.admission.controller import SILENT_S, Entry, Passage
 from tandem.deployments.outbox import Outbox
 
 SIGN_S = SILENT_S / 3
-"""Between two signs of life."""
+"""Seconds between two signs of life."""
 CLOSING_S = 1.0
-"""A session that takes longer to close is at an endpoint that is gone, and its place with it."""
+"""Seconds within which sessions close; one that takes longer is at an endpoint that is gone, and its place with it."""
 
 
 class RemoteGate(Protocol):
@@ -27,7 +27,10 @@ class RemoteGate(Protocol):
 
 
 class Entrance:
-    """closing: sessions of given-up requests that are being closed: until they are, their places are taken."""
+    """Client of the gate for one replica.
+
+    closing: sessions of given-up requests that are being closed; they keep the requests' places until then.
+    """
 
     def __init__(
         self,
@@ -59,7 +62,7 @@ class Entrance:
         return passage
 
     def leave(self, request: int, finished: bool = False) -> None:
-        """A request is over. finished: its sessions have come to their end, so that none is being closed."""
+        """Leave the gate with a request. finished: whether its sessions have ended, so that none is being closed."""
         if not finished and (closing := self._closing()):
             task = asyncio.get_running_loop().create_task(_ended(closing))
             self._leaving[task] = request

@@ -17,7 +17,7 @@ SECRET = "token"
 
 
 def explain(error: ValidationError, model: type[BaseModel]) -> str:
-    """The first complaint about raw data that is no `model`."""
+    """Return the first error of raw data that is no `model`, with the key and what it allows."""
     first = error.errors()[0]
     keys = [str(key) for key in first["loc"]]
     path = ".".join(_walk(model, keys)[0])
@@ -37,15 +37,15 @@ def explain(error: ValidationError, model: type[BaseModel]) -> str:
 
 
 def no_such(what: str, path: str, allowed: Sequence[str]) -> str:
-    """The complaint about the last name in a path that is none of those allowed, with the nearest one."""
+    """Return the error of a path whose last name is not allowed, with the nearest allowed name."""
     near = get_close_matches(path.rpartition(".")[2], allowed, 1)
     meant = f", did you mean {near[0]}?" if near else ""
     return f"{path}: no such {what}{meant} (allowed: {', '.join(allowed)})"
 
 
 def _walk(model: Any, keys: Sequence[str]) -> tuple[list[str], Any]:
-    """The keys as they are written, and the type of what lies below them. Where there are several kinds, pydantic names
-    the one that it took."""
+    """Return the keys as they are written, and the type of their value. Of several kinds, pydantic's keys name the one
+    that it took."""
     path: list[str] = []
     named = False  # whether the key before chose the kind
     for key, kind in zip_longest(keys, keys[1:]):

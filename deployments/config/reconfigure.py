@@ -27,8 +27,11 @@ L = TypeVar("L", bound=Live)
 
 
 def in_place(started: L, config: Mapping[str, Any]) -> L | None:
-    """The settings that a deployment was started with, but for what `config` says. None, and an error in the log, where
-    that makes no sense: what held then still holds. (Serve would end a replica that raises, and its successors.)"""
+    """Return the settings that a deployment was started with, changed as `config` says.
+
+    None, and an error in the log, if `config` is invalid: the settings stay. (Serve would end a replica that raises,
+    and its successors.)
+    """
     try:
         said = type(started).model_validate(config)
     except ValidationError as error:

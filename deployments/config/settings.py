@@ -105,7 +105,7 @@ class LimitSettings(Strict):
         return Limits(self.replans, self.assign_s, timeouts)
 
     def wire(self, silence_s: float = WIRE.silence_s, resume_s: float = WIRE.resume_s) -> WireSettings:
-        """A wire that gives up a second after the executor, whose limits are the ones that hold."""
+        """Return settings of a wire that gives up a second after the executor, so that the executor's limits hold."""
         longest_s = max(self.open_s, self.first_s, self.step_s, self.assign_s)
         return WireSettings(
             timeout_s=longest_s + 1.0, hello_s=self.connect_s + 1.0, silence_s=silence_s, resume_s=resume_s

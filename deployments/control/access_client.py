@@ -22,7 +22,7 @@ from tandem.deployments.request.job import NoSuchDevice
 
 
 class AccessClient(HandleClient):
-    """An `app.api.http.backend.AdminBackend`. Unavailable: no answer within a limit of these settings.
+    """Client of the key service, an `app.api.http.backend.AdminBackend`. Raises Unavailable without an answer in time.
 
     callers: who has which key.
     """

@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A refusal on its way to the caller."""
+    """Result of a call that was refused; the caller raises `error`."""
 
     error: Exception
 

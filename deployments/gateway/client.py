@@ -155,17 +155,17 @@ class Uplink:
         )
 
     async def dial(self, endpoint: EndpointInfo) -> Engine:
-        """The engine of an endpoint of the cloud's. Raises EngineError."""
+        """Return the engine of a cloud endpoint. Raises EngineError."""
         return await self._connected().find(endpoint.key)
 
     def over(self, said: Over) -> None:
-        """A request is over, which the cloud may have had a part in."""
+        """Report the end of a request to the cloud, if that had a part in it."""
         if said.request in self._passed:
             self._passed.discard(said.request)
             self._say_over(said)
 
     def _say_over(self, said: Over) -> None:
-        """If that is possible; otherwise the gateway sees it by itself when the connection is lost."""
+        """Report the end in the background; if that fails, the gateway notices the lost connection."""
         task = asyncio.get_running_loop().create_task(self._tell(said))
         self._over.add(task)
         task.add_done_callback(self._over.discard)

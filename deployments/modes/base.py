@@ -81,13 +81,13 @@ class Fleet(Protocol):
 
     @property
     def devices(self) -> Mapping[str, DeviceRecord]:
-        """By name."""
+        """Devices that are up, by name."""
         ...
 
     def replicas(self, pool: str) -> Sequence[EndpointInfo]: ...
 
     def queue(self, target: EndpointInfo) -> float:
-        """The sessions of a verifier, beside the one that is just assigned, in relation to `batch_limit`."""
+        """Return a verifier's sessions, without the one just assigned, as a multiple of `batch_limit`."""
         ...
 
 
@@ -218,18 +218,18 @@ class Mode(ABC):
 
     @abstractmethod
     def start(self, job: Job) -> ModeRun:
-        """Once for each request that comes to be served in this mode."""
+        """Return a new run; called once for each request in this mode."""
 
     @classmethod
     def device_role(cls) -> EndpointRole | None:
-        """The part that a device has, if any."""
+        """Return the role of a device; None if there is none."""
         return next((role for role in cls.roles if role.pool == DEVICE), None)
 
 
 async def score(
     session: EndpointSession, prompt: Sequence[int], known: int, alternatives: int
 ) -> AsyncGenerator[Delta, None]:
-    """Log-probabilities of the prompt's tokens after its first `known`, some at a time. alternatives: to each."""
+    """Yield log-probabilities of the prompt's tokens after its first `known`, some at a time. alternatives: to each."""
     room = len(prompt) - known + 1  # for the rest, and a token of the target's own
     forced = Sampling(max_tokens=room, ignore_eos=True, logprobs=alternatives, forced=True)
     await session.open(prompt[:known], forced)
@@ -251,7 +251,7 @@ async def decode(
 
 
 def judged(position: int, drafted: int, verdict: Verdict) -> Delta:
-    """A verdict's tokens with their origins: accepted drafts first, then the target's own."""
+    """Return a verdict's tokens with their origins: accepted drafts first, then the target's own."""
     accepted = min(verdict.accepted, len(verdict.ids))
     own = Origin.CORRECTED if accepted < drafted else Origin.BONUS if drafted else Origin.CLOUD
     origins = [Origin.DRAFT] * accepted + [own] * (len(verdict.ids) - accepted)

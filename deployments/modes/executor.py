@@ -62,7 +62,7 @@ class Executor:
         self._leaving: set[asyncio.Task[None]] = set()
 
     async def run(self, job: Job) -> AsyncGenerator[Delta, None]:
-        """The answer as it grows; the last delta has `finish`, and all have `stats`.
+        """Yield the answer as it grows; the last delta has `finish`, and all have `stats`.
 
         However this ends (last token, error, or the caller closing it), the sessions at all endpoints are
         cancelled in the background. Raises EngineError: what the router or an engine refuses, or
@@ -113,7 +113,7 @@ class Executor:
             self.mode(mode).check()
 
     def mode(self, name: str) -> Mode:
-        """The one object of that mode here."""
+        """Return this executor's object of that mode."""
         kind = MODES[name]
         mode = self._modes.get(kind)
         if mode is None:
@@ -137,7 +137,7 @@ class Executor:
 
 
 class _Request:
-    """One job on its way. losses: endpoints that it went on without; lost, full: as in RoutingRequest."""
+    """A running job. losses: endpoints that it went on without; lost, full: as in RoutingRequest."""
 
     def __init__(self, executor: Executor, job: Job) -> None:
         self._executor, self._job = executor, job
@@ -161,7 +161,7 @@ class _Request:
         self._retry_s = 0.0
 
     async def start(self) -> AsyncGenerator[Delta, None]:
-        """The answer's next part, with an assignment of its own."""
+        """Return the deltas of the answer's next part, under a new assignment."""
         self._leave()
         self._assignment = assignment = await self._assigned()
         if any(e.key in self._full for e in assignment.endpoints.values()):

@@ -55,7 +55,7 @@ def _with_fields(
 
 
 def of_modes(said: Strict) -> dict[str, Strict]:
-    """Each mode's settings, by its name, among an application's; modes whose settings are not there are left out."""
+    """Return the settings of each mode, by its name, from an application's; modes without any are left out."""
     found: dict[str, Strict] = {}
     for name, mode in MODES.items():
         if mode.section:
@@ -80,5 +80,5 @@ def _of(kind: type[Strict], said: BaseModel) -> Strict:
 
 
 def section(said: Strict, kind: type[S]) -> S:
-    """The section of that kind among an application's settings."""
+    """Return the section of that kind from an application's settings."""
     return next(value for _, value in said if isinstance(value, kind))

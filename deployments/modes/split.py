@@ -191,8 +191,10 @@ class SplitRun(ModeRun):
                     return
 
     async def _prefill(self, split: Split, outer: OuterSession, middle: _Middle) -> bool:
-        """The middle is to see all of prompt and log but the last token; the last chunk goes with that token, and so in
-        one step, which the first draft would only delay. Whether the first round may draft: there was no chunk."""
+        """Send all of prompt and log but the last token to the middle, and return whether the first round may draft.
+
+        The last chunk goes with that token in one step, which a first draft would only delay.
+        """
         others = CHUNKS_UNDER_WAY - 1 if split.overlap else 0
         while size := split.next_chunk():
             if not split.prompt_left:
@@ -248,7 +250,7 @@ class SplitRun(ModeRun):
 
 
 class _Middle:
-    """The cloud's part: its traffic, and what that tells about link and cloud.
+    """Session at the middle: its traffic, and what that tells about link and cloud.
 
     before_s: when the answer before the last one arrived.
     """

@@ -53,7 +53,7 @@ class AutoscalingSettings(Strict):
         return self
 
     def autoscaler(self) -> Autoscaler:
-        """A new one, for one pool."""
+        """Return a new autoscaler, for one pool."""
         bounds = Bounds(
             self.min_replicas,
             self.max_replicas,

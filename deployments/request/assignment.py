@@ -80,7 +80,7 @@ class EndpointInfo:
 
     @classmethod
     def of(cls, device: DeviceRecord) -> EndpointInfo:
-        """The endpoint of a registered device, with the model that it has loaded."""
+        """Return the endpoint of a registered device, with the model that it has loaded."""
         return cls(
             name=device.name,
             address=device.address,
@@ -95,7 +95,7 @@ class EndpointInfo:
         )
 
     def having(self, model: ModelRecord, load_s: float) -> EndpointInfo:
-        """A device's with another one of its models."""
+        """Return the endpoint of the same device with another of its models."""
         return replace(
             self,
             engine=engine_name(self.name, model.name),

@@ -194,7 +194,7 @@ class EndpointSession(Session):
         self._unbilled += rows
 
     async def receive(self) -> Trip:
-        """The next answer; of states of which none were wanted back it may take as long as a first one."""
+        """Return the next answer. After states of which none were wanted back it may take as long as a first one."""
         task, rows, wanted = self._trips.popleft()
         self._answered = self._answered and wanted
         trip = await self._call("forward", self._limit_s(), task)
@@ -216,7 +216,7 @@ class EndpointSession(Session):
         return Trip(forwarded, hidden.shape[0], sent_s, self._now())
 
     async def stats(self) -> EngineStats:
-        """The engine's, without a time limit. The session must be open, or have been."""
+        """Return the engine's statistics, without a time limit. The session must be open, or have been."""
         if self._engine is None:
             raise UnknownSession("this session is not open")
         return await self._engine.stats()
@@ -388,7 +388,7 @@ class EndpointSessions:
         return self._by_role.get(role)
 
     def at(self, endpoint: EndpointInfo) -> EndpointSession:
-        """A session at an endpoint that came later, and that the request can do without."""
+        """Add a session at an endpoint that came later, and that the request can do without."""
         session = EndpointSession(endpoint, self._context, expendable=True, replaceable=True)
         self.all.append(session)
         return session

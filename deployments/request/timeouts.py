@@ -95,7 +95,7 @@ class Deadline:
         return self._task is not None
 
     def start(self, now_s: float, limit_s: float) -> None:
-        """The current task waits for no longer than that; now_s: on the loop's clock."""
+        """Begin a wait of the current task of at most `limit_s` seconds. now_s: on the loop's clock."""
         assert self._task is None, "one wait at a time"
         task = asyncio.current_task(self._loop)
         assert task is not None

@@ -46,7 +46,7 @@ class Lane:
 
     @contextmanager
     def rounds(self) -> Iterator[None]:
-        """A request is in its rounds."""
+        """Mark a request as in its rounds, within the context."""
         self._in_rounds += 1
         try:
             yield

@@ -75,7 +75,7 @@ class Assigner:
 
     @property
     def snapshot(self) -> Snapshot:
-        """All endpoints that are up."""
+        """Snapshot of all endpoints that are up."""
         return Snapshot(self._version, dict(self._pools), dict(self._devices.records), awaited=self._awaited)
 
     @property
@@ -221,7 +221,7 @@ class Assigner:
     def _replica(
         self, role: EndpointRole, wanted: RoutingRequest, retry_lost: bool, now_s: float
     ) -> EndpointInfo | None:
-        """One of those that are up and have not failed the request; None if there is none."""
+        """Return a replica that is up and has not failed the request; None if there is none."""
         up = self._fitting(role.pool, wanted)
         if wanted.lost and (role.expendable or not retry_lost):
             up = [e for e in up if e.key not in wanted.lost]

@@ -28,7 +28,7 @@ class DeviceIndex:
 
     @property
     def records(self) -> Mapping[str, DeviceRecord]:
-        """By name."""
+        """Records by name."""
         return self._records
 
     def replace(self, records: Mapping[str, DeviceRecord]) -> None:
@@ -53,7 +53,7 @@ class DeviceIndex:
             self._place(name)
 
     def assigned(self, name: str, now_s: float) -> None:
-        """The device is about to work on one more session."""
+        """Count one more session, which the device is about to work on."""
         if name in self._records:
             self._assigned.setdefault(name, deque()).append(now_s)
             self._assignments.append((now_s, name))
@@ -73,7 +73,7 @@ class DeviceIndex:
         return self._records[name].sessions + len(self._assigned.get(name, ()))
 
     def best(self, among: Sequence[str] | None = None) -> DeviceView | None:
-        """The best of those named, or of all; None where none of them is there."""
+        """Return the best of the named devices, or of all; None if none of them is there."""
         if among is not None:
             there = [name for name in among if name in self._keys]
             return self._view(min(there, key=self._keys.__getitem__)) if there else None

@@ -138,7 +138,7 @@ class Directory:
         self._note(name)
 
     def _note(self, name: str) -> None:
-        """The device has changed with the version that the next update begins."""
+        """Note that the device has changed, with the version that the next update begins."""
         self._news = True
         self._changed[name] = self.version + 1
         self._changed.move_to_end(name)

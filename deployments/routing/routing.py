@@ -162,7 +162,7 @@ class Routing:
         return {what: by for part in self.modes.values() for what, by in part.spent(account).items()}
 
     def take_waiting(self) -> Counter[str]:
-        """By pool that is empty, requests that wait for its first replica, and those that have gone on without it since
-        this was asked last."""
+        """Return, by empty pool, the requests that wait for its first replica, and those that have gone on without it
+        since the last call."""
         missed, self.assigner.missed = self.assigner.missed, Counter()
         return self._waiting + missed

@@ -57,7 +57,7 @@ class Racing(Figures):
 
 
 class _AsTold:
-    """A dispatch policy: the plan was made by the router."""
+    """Dispatch policy that returns the plan made by the router."""
 
     def __init__(self, start: Start) -> None:
         self._start = start
@@ -88,7 +88,7 @@ class RaceMode(Mode):
 
 
 class _Contest:
-    """A race as the router told it, and what happens in it."""
+    """A race as planned by the router, and its events, which are reported back."""
 
     def __init__(self, job: Job, race: Race) -> None:
         self._job, self.race = job, race
@@ -161,7 +161,7 @@ class RaceRun(ModeRun):
         return Taught([] if self._contest is None else self._contest.events)
 
     def _begun(self, sessions: EndpointSessions, briefing: RaceBriefing) -> _Contest:
-        """The request's race; it is the same with every assignment."""
+        """Return the request's race, the same under every assignment."""
         if self._contest is None:
             job = self._job
             history = self._rivals.of(sessions["server"].endpoint, sessions["device"].endpoint)
@@ -244,7 +244,7 @@ def _no_room(loss: Exception) -> NoCapacity:
 
 
 class _Runner:
-    """One endpoint's part in a race. fit: it may still be asked."""
+    """One endpoint's part in a race. fit: whether it may still be asked."""
 
     def __init__(
         self, session: EndpointSession, side: Side, job: Job, log: TokenLog, contest: _Contest
@@ -337,7 +337,7 @@ class _Runner:
         return tokens
 
     def delta(self, tokens: Tokens) -> Delta:
-        """The tokens as the log's next."""
+        """Return the tokens as the delta that follows the log."""
         ids = tokens.ids
         origins = [ORIGINS[self.side]] * len(ids)
         return Delta(ids, origins, tokens.finish, logprobs=tokens.logprobs, position=len(self._log))

@@ -104,7 +104,7 @@ class RaceRouter(RouterPart[RaceSettings]):
         race.over({Side.SERVER: used.server_in, Side.DEVICE: used.device_in})
 
     def spent(self, account: str) -> Mapping[str, tuple[float, float]]:
-        """By the constrained side: the prompt tokens of the latest races, and those of them that it took in."""
+        """Return, by constrained side, the latest races' prompt tokens and those of them that the side took in."""
         known = self.accounts.get(account) or self._new_account()
         return {str(side): (budget.tokens, budget.spent) for side, budget in known.budgets.items()}
 

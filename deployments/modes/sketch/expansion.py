@@ -45,11 +45,11 @@ class Counts(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A sentence as somebody wrote it.
+    """A sentence that a model wrote.
 
-    ids: in the target's tokens.
-    text: the same for people.
-    log_probability: that the model gave its tokens, their sum; None: not known.
+    ids: its tokens, in the target's vocabulary.
+    text: its text.
+    log_probability: sum of its tokens' log-probabilities by that model; None: not known.
     """
 
     ids: list[int]
@@ -58,7 +58,7 @@ class Written:
 
 
 class _Sentence:
-    """One of the answer's. note: of the sketch, as text; written: by candidate; None: it was no good."""
+    """Sentence of the answer. note: its note in the sketch, as text; written: candidates by number, None: unusable."""
 
     __slots__ = ("note", "written")
 
@@ -248,12 +248,12 @@ class Expansion:
         await session.close()
 
     async def _rewritten(self, i: int) -> Written | None:
-        """By the target."""
+        """Have the target write the sentence; None if that is unusable."""
         written, _ = await self._written(self._sessions["target"], i, 0)
         return written
 
     async def _written(self, session: EndpointSession, i: int, number: int) -> tuple[Written | None, int]:
-        """A sentence, None where it is no good; and the tokens that were computed."""
+        """Return a sentence, None if it is unusable, and the number of tokens that were computed."""
         prompt = self._format.expand(self._question, self._sketch, i)
         await session.cancel()
         await session.open(prompt, self._sampling(i, number, session.endpoint))

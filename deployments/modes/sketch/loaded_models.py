@@ -45,8 +45,8 @@ class DeviceModels:
     def choose(
         self, able: Collection[str], remaining_s: Mapping[str, float], budget_s: float, full: bool
     ) -> str:
-        """The model for the next job, which it then has loaded. As in ModelSelection; where a time is not known (0), it
-        is the one that is loaded, if it is able."""
+        """Return the model for the next job, which counts as loaded from then on. See ModelSelection; while a time is
+        unknown (0), the loaded one is kept if it is able."""
         known = budget_s > 0 and all(remaining_s[name] > 0 for name in self.names)
         if known or self.loaded not in able:
             index = {name: n for n, name in enumerate(self.names)}

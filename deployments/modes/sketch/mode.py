@@ -84,7 +84,7 @@ class Sketched(Figures):
 
 
 class SketchMode(Mode):
-    """One sketch, many hands."""
+    """The target writes a sketch, small models expand it in parallel."""
 
     name = NAME
     roles = (EndpointRole("target", VERIFIER),)
@@ -273,7 +273,7 @@ class SketchRun(ModeRun):
                 yield delta
 
     async def _decode(self, target: EndpointSession, log: TokenLog) -> AsyncGenerator[Delta, None]:
-        """The target goes on by itself; a sketch that was shown is no part of the answer to it."""
+        """Let the target continue by itself. A sketch that was shown is not part of its answer."""
         job, shown = self._job, self._shown
         room = msgspec.structs.replace(
             job.sampling,

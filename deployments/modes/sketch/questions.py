@@ -56,11 +56,11 @@ class SketchPlan:
 
 @dataclass(frozen=True, slots=True)
 class PlaceRequest:
-    """An expansion that is to be computed.
+    """Request for a place that computes an expansion.
 
-    id: tells it from all others.
+    id: unique id of the expansion.
     request: the job's id.
-    tokens: that it is expected to have.
+    tokens: expected tokens of the expansion.
     dry_s: seconds until the reader has read all that there is.
     wait_s: that it waits for a place, if not the settings' are more.
     lost: keys of the endpoints that have failed it.
@@ -100,7 +100,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class PlaceReport:
-    """An expansion is over, or no longer wanted.
+    """Report of an expansion that is over, or no longer wanted.
 
     id: its own.
     tokens: that were computed there.
@@ -128,7 +128,7 @@ class Expanders:
         return plan
 
     async def place(self, wanted: PlaceRequest) -> Place | None:
-        """A place, once there is one; None where none will come."""
+        """Return a place, once there is one; None if none will come."""
         try:
             place: Place | None = await self._services.ask(NAME, wanted)
         except asyncio.CancelledError:  # of which a remote router does not hear

@@ -47,7 +47,7 @@ FORGOTTEN_S = 120.0
 class Worker:
     """An endpoint that can expand, with one of its models.
 
-    sequences: at once.
+    sequences: number of sequences that it decodes at once.
     token_s: seconds that each of them takes for a token; 0: not known.
     answer_token_s: seconds that an answer takes for each of its tokens, some of them at once; 0: not known.
     loaded: the model is there already.
@@ -89,7 +89,7 @@ class _Waiting:
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """A place in use."""
+    """Place in use."""
 
     worker: Worker
     tokens: int
@@ -207,7 +207,7 @@ class Expansions(RouterPart[SketchSettings]):
         self._promised[wanted.request] = _Promised(wanted.expected, now_s + due_s, now_s + until_s)
 
     def _coming(self, now_s: float) -> tuple[Coming, ...]:
-        """All expansions that have no place yet."""
+        """Return the expansions that have no place yet."""
         late = [request for request, promised in self._promised.items() if promised.until_s < now_s]
         for request in late:
             del self._promised[request]
@@ -340,7 +340,7 @@ class Expansions(RouterPart[SketchSettings]):
         return not self._models[endpoint.key].busy_otherwise(now_s)
 
     def busy(self) -> set[str]:
-        """The keys of those who expand now."""
+        """Return the keys of the endpoints that expand now."""
         forgotten_s = asyncio.get_running_loop().time() - FORGOTTEN_S
         for number in [n for n, held in self._held.items() if held.since_s < forgotten_s]:
             del self._held[number]
@@ -370,7 +370,7 @@ class Expansions(RouterPart[SketchSettings]):
         return Worker(endpoint, sequences, said_s or earlier, earlier, loaded)
 
     def _with_each(self, record: DeviceRecord) -> Iterator[Worker]:
-        """A device with each of its models that expand, the smallest first."""
+        """Yield a device with each of its models that expand, the smallest first."""
         known = self.settings.models
         models = sorted(
             (model for model in record.models if model.name in known),

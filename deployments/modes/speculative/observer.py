@@ -55,7 +55,7 @@ class Observer:
         self._asking: dict[Callable[[], Awaitable[None]], asyncio.Task[None]] = {}
 
     def drafted(self, draft: Drafts) -> None:
-        """The device's draft has come."""
+        """Take in the time of a device's draft."""
         if draft.took_s:
             self._know_device(max(0.0, self._device.took_s - draft.took_s))
 

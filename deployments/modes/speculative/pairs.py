@@ -22,11 +22,11 @@ class Pairs:
         self._targets: Kept[str, TargetHistory] = Kept(KEPT)
 
     def of(self, drafter: EndpointInfo, target: EndpointInfo) -> PairHistory:
-        """The pair of the two. A device keeps its pairs wherever it is reached."""
+        """Return the history of that pair. A device keeps its pairs when its address changes."""
         return self.named(pair_name(drafter, target), drafter.rtt_s + target.rtt_s)
 
     def named(self, name: tuple[str, str], rtt_s: float = 0.0) -> PairHistory:
-        """The pair of that name (see pair_name). rtt_s: of the links between its endpoints, where it is new."""
+        """Return the history of the pair of that name (see pair_name). rtt_s: of its links, for a new pair."""
         target = self._targets.of(name[1], TargetHistory)
         return self._pairs.of(name, lambda: PairHistory(self._window(), rtt_s, target=target))
 
