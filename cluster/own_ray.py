@@ -1,4 +1,4 @@
-"""The end of a Ray that this process has started."""
+"""End of a Ray that this process has started."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ REAP_S = 10.0
 
 @contextmanager
 def reaped() -> Iterator[None]:
-    """Wait for Ray's processes to end; enter it before Ray is shut down, leave it after. Ray itself waits at most a
-    second for each, and on a busy machine leaves slower ones behind."""
+    """Wait on exit for Ray's processes to end; enter before Ray is shut down, leave after.
+
+    Ray itself waits at most a second for each, and on a busy machine leaves slower ones behind.
+    """
     from ray._private.worker import _global_node
 
     started: list[Any] = [] if _global_node is None else list(_global_node.all_processes.values())

@@ -11,7 +11,7 @@ V = TypeVar("V")
 
 
 class Kept(OrderedDict[K, V]):
-    """limit: the most items; beyond it those go first that were neither set nor asked for by `of` for longest."""
+    """Table of at most `limit` items, which drops those that were neither set nor asked for by `of` for longest."""
 
     def __init__(self, limit: int) -> None:
         super().__init__()
@@ -24,7 +24,7 @@ class Kept(OrderedDict[K, V]):
             self.popitem(last=False)
 
     def of(self, key: K, new: Callable[[], V]) -> V:
-        """Return a key's value, `new()` at first."""
+        """Return a key's value; set it to `new()` if there is none."""
         found = self.get(key)
         if found is None:
             found = self[key] = new()

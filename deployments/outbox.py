@@ -16,7 +16,7 @@ DELAY_S = 0.1
 
 
 class Outbox(Generic[T]):
-    """Items that were not sent yet. send: sends them."""
+    """Items that were not sent yet. send: function that sends them."""
 
     def __init__(self, send: Callable[[Sequence[T]], object]) -> None:
         self._send = send
@@ -24,13 +24,13 @@ class Outbox(Generic[T]):
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, item: T) -> None:
-        """Send it soon."""
+        """Add an item, to be sent soon."""
         self._kept.append(item)
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(DELAY_S, self.flush)
 
     def take(self) -> Sequence[T]:
-        """Take all of them out, for a call that goes there anyhow."""
+        """Remove and return all items, for a call that goes to the same process anyway."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -38,6 +38,6 @@ class Outbox(Generic[T]):
         return kept
 
     def flush(self) -> None:
-        """Send all of them now."""
+        """Send all items now."""
         if kept := self.take():
             self._send(kept)

@@ -22,8 +22,8 @@ from tandem.engine.base import Engine, EngineInfo, EngineStats, EngineStopped, S
 class Loadable(Protocol):
     """A model that a device holds.
 
-    speed: the device's with it.
-    load_s: seconds that loading it takes, as it was last measured.
+    speed: speed of the device with it.
+    load_s: seconds that loading takes, as last measured.
     token_s: seconds a token, decoded one by one; 0: not known.
     """
 
@@ -37,7 +37,7 @@ class Loadable(Protocol):
     def token_s(self) -> float: ...
 
     async def load(self) -> Engine:
-        """Have it in memory, for this device."""
+        """Load the model for this device; return its engine."""
         ...
 
     async def unload(self) -> None:
@@ -46,9 +46,9 @@ class Loadable(Protocol):
 
 
 class SwitchingDevice(Device):
-    """A Device whose first model, `engine` runs it, is loaded at the start.
+    """A device with several models, of which the first, run by `engine`, is loaded at the start.
 
-    A switch takes at least the profile's `load_s`. `open` is of the model that is loaded, `engines` has one for each.
+    A switch takes at least the profile's `load_s`. `open` uses the loaded model; `engines` has an engine for each.
     """
 
     def __init__(self, engine: Engine, models: Sequence[Loadable]) -> None:
@@ -107,7 +107,7 @@ class SwitchingDevice(Device):
         return had
 
     async def _see_to(self, model: Loadable) -> None:
-        """Have it loaded, in its turn."""
+        """Return when the model is loaded; called in the session's turn. Raises EngineStopped."""
         if self._switching is not None:  # the session that asked for that switch may have ended
             await asyncio.wait((self._switching,))
             self._switching.exception()  # it was theirs

@@ -9,10 +9,13 @@ from tandem.cluster.link.timer import Timer, precise_timer
 
 
 class ProcessorJob:
-    """on_start: called when the processor begins with it.
-    decodes: others that do may run beside it.
+    """A job of the processor.
+
+    on_start: called when the processor begins with it.
+    decodes: whether it decodes, beside other jobs that do.
     start_s: when the processor began with it; None before.
-    sequences: that were decoded then, its own included.
+    sequences: number of sequences decoded then, its own included.
+    over: whether it is done or given up.
     """
 
     __slots__ = ("decodes", "on_start", "over", "sequences", "start_s")
@@ -24,7 +27,7 @@ class ProcessorJob:
         self.over = False
 
     def notify(self, on_start: Callable[[], None]) -> None:
-        """Have `on_start` called when the processor begins with the job, which it has not yet."""
+        """Call `on_start` when the processor begins with the job, which must not have begun."""
         self.on_start = on_start
 
 
@@ -41,7 +44,7 @@ class Processor:
         self._timer: Timer | None = None
 
     def follow(self, parallel: bool, batch: int) -> None:
-        """Other limits, from the next job on."""
+        """Take over other limits, from the next job on."""
         self._parallel, self._batch = parallel, batch
 
     @property
@@ -53,11 +56,11 @@ class Processor:
 
     @property
     def busy_s(self) -> float:
-        """Time in which at least one job ran, up to the last one's end."""
+        """Seconds in which at least one job ran, up to the end of the last."""
         return self._busy_s
 
     def start(self, job: ProcessorJob) -> None:
-        """Do a job: now, or when its turn comes."""
+        """Start a job now, or when its turn comes."""
         if self._waiting or not self._has_room(job):
             self._waiting.append(job)
         else:

@@ -30,18 +30,18 @@ class DeviceRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     name: of the device, and of its engine at its endpoint, unless it has one for each of its models (`engine_name`).
     address: of the endpoint, "host:port".
-    model, vocabulary: of what is loaded, as are the figures.
-    models: those that it can load, the one that is loaded included; none: it has that alone.
+    model, vocabulary: of the loaded model, as are the figures.
+    models: all models that it can load; empty if it has one alone.
     rtt_s: round-trip time of its link, seconds.
-    sessions: that it works on now.
-    opened: sessions so far; one that came and went since the last record is news, too.
-    capacity: sessions that it works on at most.
+    sessions: number of sessions that it works on now.
+    opened: number of sessions so far, which also tells of one that came and went since the last record.
+    capacity: most sessions that it works on at once.
     battery: share left, None on mains.
-    emulated: it is slowed to other hardware's speed.
+    emulated: whether it is slowed to other hardware's speed.
     prefill_token_s, decode_token_s: seconds to take in a token and to give one out, 0 where not known.
     prefill_j, decode_j: joules that a token costs.
     energy_j: joules spent so far.
-    dialled_in: it is a program of its own, reached through a gateway: others at that address may be well without it.
+    dialled_in: whether it is a program of its own behind a gateway, whose address it shares with others.
     """
 
     name: str

@@ -74,8 +74,8 @@ class LinkProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class LinkModel:
     """One direction of a link: a FIFO queue before a pipe of given rate, then a delay. Never reorders.
 
-    sent_bytes: handed over so far. waited_s: what frames lost to bandwidth and to each other, beyond the link's own
-    delay.
+    sent_bytes: bytes handed over so far.
+    waited_s: seconds that frames lost to bandwidth and to each other, beyond the link's own delay.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
 """Timers of an event loop that are exact to some ten microseconds.
 
-asyncio's own round up to a millisecond, and uvloop's clock counts in them: a tenth of a short link's round trip.
-Linux's timerfd wakes the loop like any other descriptor; elsewhere the loop's own timers have to do. Waking takes a
-while too, longer on a busy machine: the timer learns how long, and sets itself early by the median of it.
+asyncio's own timers round up to a millisecond, and uvloop's clock counts in milliseconds: a tenth of a short link's
+round trip. Linux's timerfd wakes the loop like any other descriptor; elsewhere the loop's own timers are used. Waking
+takes time, too, and longer on a busy machine: the timer learns the median of it, and fires earlier by that.
 """
 
 from __future__ import annotations
@@ -22,15 +22,14 @@ _CLOCK_MONOTONIC, _ABSOLUTE, _NONBLOCK_CLOEXEC = 1, 1, 0o2004000
 
 
 class Timer(Protocol):
-    """Clock and timers of emulated times. An event loop whose own times are exact, because they are virtual, is
-    one."""
+    """Clock and timers of emulated times. A loop in virtual time is one, as its times are exact."""
 
     def time(self) -> float:
-        """Seconds, of the event loop's clock."""
+        """Return the seconds of the event loop's clock."""
         ...
 
     def call_at(self, when_s: float, callback: Callable[[], None], /) -> object:
-        """Run `callback` at `when_s`; equal times in order of asking."""
+        """Run `callback` at `when_s`; callbacks of equal times run in order of the calls."""
         ...
 
 
@@ -98,7 +97,7 @@ _timers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, PreciseTimer] = we
 
 
 def precise_timer() -> Timer:
-    """The running loop's timer; a loop in virtual time brings its own, as an attribute `timer`."""
+    """Return the running loop's timer; a loop in virtual time has its own, as an attribute `timer`."""
     loop = asyncio.get_running_loop()
     if (own := getattr(loop, "timer", None)) is not None:
         timer: Timer = own

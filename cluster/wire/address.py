@@ -1,4 +1,4 @@
-"""Addresses: which are this machine's alone, and under which others reach what listens here."""
+"""Addresses: loopback hosts, and the address to publish for a listening socket."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def is_loopback(host: str) -> bool:
 
 
 def reachable(address: str) -> str:
-    """The address to publish for one that listens: a wildcard host is no address to dial, the Ray node's is."""
+    """Return the address to publish for a listening one: the Ray node's host in place of a wildcard."""
     import ray  # not on devices
 
     host, _, port = address.rpartition(":")

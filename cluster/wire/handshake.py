@@ -1,4 +1,4 @@
-"""The first frame of a connection, on either side, from a transport that is then handed on."""
+"""Reading the first frame of a connection, on either side, before its transport is handed on."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class Greeting(asyncio.BufferedProtocol, ABC):
 
     @abstractmethod
     def came(self, frame: AnyFrame) -> None:
-        """Called with the frame."""
+        """Handle the frame."""
 
     @abstractmethod
     def failed(self, error: ProtocolError) -> None:
-        """Called where no frame will come, or one that is malformed."""
+        """Handle a malformed frame, or that none will come."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)

@@ -1,4 +1,4 @@
-"""The processes that this one drives: one connection to each, however many engines and sessions use it."""
+"""Connections to the processes that this one drives: one to each, shared by all engines and sessions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Peers:
         self._dialling: dict[str, asyncio.Task[Connection]] = {}
 
     async def connection(self, address: str) -> Connection:
-        """The connection to "host:port"; raises what `connect` raises."""
+        """Return the connection to "host:port". Raises as `connect`."""
         if (dialling := self._dialling.get(address)) is None:
             dial = connect(address, token=self._token, tls=self._tls, settings=self._settings)
             dialling = self._dialling[address] = asyncio.get_running_loop().create_task(dial)
@@ -42,7 +42,7 @@ class Peers:
             del self._dialling[address]
 
     async def engine(self, address: str, name: str, link: Link | None = None) -> RemoteEngine:
-        """The engine called `name` at an address; raises what `connect` raises, and UnknownEngine."""
+        """Return the engine called `name` at an address. Raises as `connect`, and UnknownEngine."""
         return await (await self.connection(address)).find(name, link)
 
     async def close(self) -> None:

@@ -15,12 +15,12 @@ _FRAME_BYTES = 64  # that a kept frame takes beside its data
 
 
 class Book:
-    """One side's book.
+    """Buffer of one side.
 
-    name: the secret that both sides know the connection by.
-    resume_s: how long they wait for each other.
-    sent, received: frames.
-    kept_bytes: of the frames that the other side has not acknowledged; never more than `limit_bytes`.
+    name: secret by which both sides know the connection.
+    resume_s: seconds that they wait for each other.
+    sent, received: numbers of frames.
+    kept_bytes: size of the frames that the other side has not acknowledged; never more than `limit_bytes`.
     """
 
     def __init__(self, name: bytes, resume_s: float, limit_bytes: int) -> None:
@@ -46,7 +46,7 @@ class Book:
             raise ProtocolError(f"{received} frames cannot have been received of {self.sent}")
 
     def acknowledged(self, received: int) -> None:
-        """Let go of what the other side has received; raises ProtocolError if it cannot have."""
+        """Drop the frames that the other side has received. Raises ProtocolError if it cannot have received so many."""
         self.check(received)
         while self.sent - len(self._kept) < received:
             self.kept_bytes -= len(self._kept.popleft()) + _FRAME_BYTES
@@ -56,7 +56,7 @@ class Book:
         return b"".join(self._kept)
 
     def take(self, size_bytes: int) -> bool:
-        """Count a frame that was received; whether it is time to tell the other side."""
+        """Count a received frame; return whether it is time to tell the other side."""
         self.received += 1
         self._untold_bytes += size_bytes + _FRAME_BYTES
         return self._untold_bytes >= ACK_BYTES

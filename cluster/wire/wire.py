@@ -43,10 +43,10 @@ class WireSettings:
     timeout_s: longest wait for a reply (of a stream: for its next part), and for a reader that stalls.
     hello_s: longest time to connect and say hello, and to close.
     silence_s: a connection on which nothing arrives for so long is lost; both sides ping every second.
-    resume_s: a connection that broke waits so long for the other side to come back, if that wants it too (the shorter
-    time holds); 0: not at all.
-    max_kept: bytes of what is kept for the other side until that says that it has received it, at the
-        latest every 64 KiB; only with resume_s.
+    resume_s: how long a broken connection waits for the other side to come back, at most the other side's; 0: not at
+        all.
+    max_kept: most bytes kept for the other side until it acknowledges them, which it does at least every 64 KiB; only
+        with resume_s.
     """
 
     max_frame: int = 64 * 1024 * 1024
@@ -115,13 +115,13 @@ class Wire(asyncio.BufferedProtocol, ABC):
 
     @abstractmethod
     def check(self, now_s: float) -> None:
-        """Called about every second, to find what waits too long."""
+        """End waits that take too long; called about every second."""
 
     # Sending
 
     def send(self, data: bytearray) -> None:
-        """Queue an encoded frame; what one round of the event loop queues leaves in one write. While the connection
-        is away, it is kept."""
+        """Queue an encoded frame. All frames of one round of the event loop leave in one write; while the connection
+        is away, they are kept."""
         if self._book is not None:
             self._keep(self._book, data)
         if not self._out:

@@ -13,7 +13,7 @@ _DEVICE = "device-"
 
 
 def account_of(device: str) -> str:
-    """The account of a device's requests, where there are no keys."""
+    """Return the account of a device's requests while there are no keys."""
     return _DEVICE + device
 
 
@@ -26,11 +26,12 @@ def device_of(account: str) -> str | None:
 class Terms:
     """Limits of an account's next request; None for no limit.
 
-    budget: the share of prompt tokens that the constrained endpoint of races may take in.
-    exchange_rate: what a joule of the account's devices is worth, dollars.
-    requests_per_minute, tokens_per_minute: taken in and given out.
-    concurrent: answers under way at once.
-    modes, devices: that it may ask for, by name.
+    budget: share of prompt tokens that the constrained endpoint of races may take in.
+    exchange_rate: worth of a joule of the account's devices, dollars.
+    requests_per_minute: most requests in a minute.
+    tokens_per_minute: most tokens in a minute, taken in and given out.
+    concurrent: most answers under way at once.
+    modes, devices: names that it may ask for.
     expires_s: when its key expires, seconds since the epoch.
     """
 
@@ -48,9 +49,9 @@ class Terms:
 class Statement:
     """An account as its owner sees it.
 
-    total: of all its requests.
-    devices: of those with a device, by its name.
-    spent: by what a mode limits, the tokens that count lately and those that were spent.
+    total: bill of all its requests.
+    devices: bills of requests with a device, by its name.
+    spent: for each limit of a mode, the tokens that count lately and those that were spent.
     """
 
     terms: Terms
@@ -61,15 +62,17 @@ class Statement:
 
 @dataclass(slots=True)
 class Account:
-    """terms: what holds for its next request.
-    bills: by device, "" for requests without one.
+    """An account.
+
+    terms: terms of its next request.
+    bills: bills by device, "" for requests without one.
     """
 
     terms: Terms
     bills: dict[str, Bill] = field(default_factory=dict)
 
     def charge(self, device: str, bill: Bill) -> None:
-        """More that was done for it, with that device or with none ("")."""
+        """Add a bill of requests with that device, or without one ("")."""
         self.bills.setdefault(device, Bill()).add(bill)
 
     def statement(self) -> Statement:

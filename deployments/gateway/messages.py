@@ -29,9 +29,9 @@ T = TypeVar("T")
 class Registered(msgspec.Struct, frozen=True):
     """Confirmation of a registration.
 
-    name: of the device, by its key.
-    account: its key's, which pays for its usage.
-    budget: of the key's limits, for races; None if unknown.
+    name: name of the device, from its key.
+    account: account of its key, which pays for its usage.
+    budget: budget of the key for races; None if unknown.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Over(msgspec.Struct, frozen=True):
 
 
 class Told(msgspec.Struct, frozen=True):
-    """An Assignment. briefing: as the mode has it, packed."""
+    """Message of an Assignment. briefing: the mode's briefing, packed."""
 
     mode: str
     endpoints: dict[str, EndpointInfo]
@@ -73,7 +73,7 @@ class Told(msgspec.Struct, frozen=True):
 
 
 def pack(said: object) -> bytes:
-    """The body of a call, or of its answer."""
+    """Encode the body of a call, or of its answer."""
     return msgspec.msgpack.encode(said)
 
 

@@ -12,13 +12,13 @@ from tandem.deployments.request.bill import Bill
 class Report:
     """Report of an answer to the router, once it is over, however it ended: its usage, and what can be learned.
 
-    account: who pays.
-    device: that took part; "" if none did.
-    tokens: of the answer.
-    whole: whether it is complete.
-    bill: its usage, complete or not.
-    taught: by mode, what its `ModeRun.report` says.
-    request: the job's id.
+    account: account that pays.
+    device: device that took part; "" if none did.
+    tokens: tokens of the answer.
+    whole: whether the answer is complete.
+    bill: usage, complete or not.
+    taught: by mode, the result of its `ModeRun.report`.
+    request: id of the job.
     """
 
     account: str

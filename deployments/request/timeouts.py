@@ -1,4 +1,4 @@
-"""Time limits without a timer for each wait: one that is set again when it finds that it came too early."""
+"""Time limits without a timer for each wait: one timer, which is set again if it fires too early."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ class Timeouts:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """replans: most times that a request may continue elsewhere, after it has lost an endpoint, without a token in
-        between.
+    """Limits of a request.
+
+    replans: most times that it may continue elsewhere, after it has lost an endpoint, without a token in between.
     assign_s: timeout of an assignment; for a begun answer, of finding room or a new endpoint.
     timeouts: timeouts at an endpoint.
     """
@@ -41,12 +42,12 @@ LEAST_S = 0.1
 
 
 def always() -> float:
-    """Return the time since which endpoints can be reached that are never away."""
+    """Return the time since which endpoints that are never away can be reached: minus infinity."""
     return float("-inf")
 
 
 class Deadline:
-    """Ends one wait after another, each of which may have a limit of its own.
+    """Time limit of one wait after another, each with a limit of its own.
 
         deadline.start(loop.time(), limit_s)
         try:

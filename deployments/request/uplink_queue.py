@@ -16,7 +16,7 @@ from typing import NamedTuple
 from tandem.policies.split import DeviceMonitor
 
 SOON_S, LOOK_S = 1e-4, 0.05
-"""A wait that is not worth it, and between two looks whether it is over sooner."""
+"""Seconds: a wait too short to be worth it, and the time between two looks whether a wait is over sooner."""
 
 
 class Sent(NamedTuple):

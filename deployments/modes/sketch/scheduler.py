@@ -50,7 +50,7 @@ class Worker:
     sequences: number of sequences that it decodes at once.
     token_s: seconds that each of them takes for a token; 0: not known.
     answer_token_s: seconds that an answer takes for each of its tokens, some of them at once; 0: not known.
-    loaded: the model is there already.
+    loaded: whether the model is loaded.
     """
 
     endpoint: EndpointInfo
@@ -96,7 +96,7 @@ class _Held:
     since_s: float
 
     def left_s(self, now_s: float) -> float:
-        """Seconds until its work is done, as far as is known."""
+        """Return the seconds until its work is done, as far as is known."""
         takes_s = self.worker.endpoint.load_s + self.worker.takes_s(self.tokens)
         return max(0.0, self.since_s + takes_s - now_s)
 
@@ -172,7 +172,7 @@ class Expansions(RouterPart[SketchSettings]):
         self.free(said)
 
     async def plan(self, wanted: PlanRequest) -> SketchPlan:
-        """Whether that answer is sketched."""
+        """Return whether that answer is sketched, and how."""
         self._target_token_s = wanted.target_token_s or self._target_token_s
         wanted = replace(wanted, target_token_s=self._target_token_s)
         workers = [worker for worker in self._workers() if self._may(worker, wanted)]
@@ -389,7 +389,7 @@ class Expansions(RouterPart[SketchSettings]):
             yield self._worker(there, record.capacity, model.decode_token_s, loaded)
 
     def _may(self, worker: Worker, wanted: PlanRequest | PlaceRequest) -> bool:
-        """Whether it is good enough, allowed, and has not failed that expansion."""
+        """Return whether a worker is good enough, allowed, and has not failed that expansion."""
         endpoint = worker.endpoint
         model = self.settings.models[endpoint.model]
         if model.capability < wanted.min_quality:
