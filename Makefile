@@ -5,6 +5,9 @@ PYTHON ?= $(firstword $(foreach python,python3.11 python3.12 python3,$(shell com
 #   make up TORCH="torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu"
 TORCH ?= torch==2.13.0
 PORT ?= 8000
+# Models of your own in place of the embedded ones: make up MODEL=FILE.gguf DRAFTER=SMALLER.gguf
+MODEL ?=
+DRAFTER ?=
 
 VENV := .venv
 RUN := $(VENV)/bin/python
@@ -13,7 +16,7 @@ PIP := $(RUN) -m pip --disable-pip-version-check --no-input
 .PHONY: up down test test-all test-nightly mutants lint vllm llamacpp clean
 
 up: $(VENV)/installed
-	@$(VENV)/bin/tandem up --port $(PORT)
+	@$(VENV)/bin/tandem up --port $(PORT) $(if $(MODEL),--model $(MODEL)) $(if $(DRAFTER),--drafter $(DRAFTER))
 
 down:
 	@test ! -x $(VENV)/bin/tandem || $(VENV)/bin/tandem down

@@ -49,6 +49,7 @@ BENCHMARKS = {
     "redeploy": Benchmark("robustness.redeploy", 4),
     "engine": Benchmark("speed.engine", 2),
     "gateway": Benchmark("speed.gateway", 8),
+    "llamacpp": Benchmark("speed.llamacpp", 25),
     "policies": Benchmark("speed.policies", 0.5),
     "simulator": Benchmark("speed.simulator", 12),
     "versus_vllm": Benchmark("speed.versus_vllm", 8),

@@ -42,6 +42,12 @@ Budget = Annotated[
     float | None,
     typer.Option(min=0, max=1, help="In races, share of prompt tokens for the constrained endpoint."),
 ]
+ChosenModel = Annotated[
+    str | None, typer.Option(help="A GGUF file or model folder, in place of a YAML; the rest is chosen.")
+]
+PrintConfig = Annotated[
+    bool, typer.Option("--print-config", help="Only print the Serve YAML that --model stands for.")
+]
 ExchangeRate = Annotated[float | None, typer.Option(min=0, help="Price of a joule of the devices, dollars.")]
 Model = Annotated[str | None, typer.Option(help="A model that the server lists; by default its first.")]
 
@@ -275,15 +281,45 @@ def config(
 def up(
     port: Annotated[int | None, typer.Option(min=1, max=65535, help="Instead of the configured one.")] = None,
     config: Annotated[Path | None, typer.Option(exists=True, dir_okay=False, help="A Serve YAML.")] = None,
+    model: ChosenModel = None,
+    drafter: Annotated[
+        str | None, typer.Option(help="With --model: a small model that drafts for it.")
+    ] = None,
+    device_model: Annotated[str | None, typer.Option(help="With --model: a device's model.")] = None,
+    engine: Annotated[str | None, typer.Option(help="With --model: torch, vllm or llamacpp.")] = None,
+    print_config: PrintConfig = False,
 ) -> None:
     """Start the application on this machine, and stay until Ctrl-C."""
     with failures():
         from tandem.app.cli.server import up as local
 
         try:
-            local.up(port, config or local.CONFIG)
+            if model is None:
+                if drafter or device_model or engine or print_config:
+                    raise ClientError(
+                        "--drafter, --device-model, --engine and --print-config belong to --model"
+                    )
+                local.up(port, config or local.CONFIG)
+                return
+            if config is not None:
+                raise ClientError("--config has the model; leave out one of --config and --model")
+            deployment = local.chosen(_choose(model, drafter, device_model, engine))
+            print(local.as_yaml(deployment))
+            if not print_config:
+                local.up(port, deployment)
         except local.UpError as error:
             raise ClientError(str(error)) from None
+
+
+def _choose(model: str, drafter: str | None, device_model: str | None, engine: str | None) -> dict[str, Any]:
+    from tandem.app.cli.server.choose import ENGINES, choose
+
+    if engine is not None and engine not in ENGINES:
+        raise ClientError(f"--engine: there are {', '.join(ENGINES)}, and no {engine!r}")
+    try:
+        return choose(model, drafter, device_model, engine)
+    except (ValueError, OSError) as error:
+        raise ClientError(str(error)) from None
 
 
 @cli.command()

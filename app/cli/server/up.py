@@ -9,7 +9,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -22,6 +22,7 @@ from rich.console import Console
 from tandem.app.cli.server.local_ray import ENVIRONMENT, LocalRay, StillRunning, local_ray, logs_of, token_of
 from tandem.app.cli.server.processes import Process, alive, descendants, end, myself
 from tandem.app.client.http import DEFAULT_URL
+from tandem.engine import family
 
 LOOPBACK = {"host": "127.0.0.1", "port": 8000}
 """Default address if the Serve YAML has none: Serve's own default is every interface."""
@@ -35,6 +36,8 @@ LEDGER = RECORD.with_name("ledger.sqlite")
 READY_WITHIN_S = 600.0
 """A model of many gigabytes that vLLM compiles takes minutes."""
 QUESTION = "Tell me about the town of Marworth."
+"""Question that the embedded family can answer."""
+ANY_QUESTION = "Explain binary search, with an example in Python."
 
 
 class UpError(Exception):
@@ -47,10 +50,14 @@ class Plan:
 
     deployment: contents of the Serve YAML.
     model: its name for clients.
+    question: one that the model can answer.
+    mode: the mode to try beside the default.
     """
 
     deployment: dict[str, Any]
     model: str
+    question: str = QUESTION
+    mode: str = "speculative"
 
     @property
     def host(self) -> str:
@@ -66,10 +73,13 @@ class Plan:
         return f"http://{EVERYWHERE.get(self.host, self.host)}:{self.port}"
 
 
-def up(port: int | None = None, config: Path = CONFIG) -> None:
+def up(port: int | None = None, config: Path | Mapping[str, Any] = CONFIG) -> None:
     """Start everything, say how to use it, and stay until Ctrl-C, SIGTERM or `down`; then stop everything.
 
-    port: of the API instead of the one in the Serve YAML `config`. Raises UpError.
+    config: a Serve YAML, or its content.
+    port: of the API instead of the configured one.
+
+    Raises UpError.
     """
     console = Console()
     began = time.monotonic()
@@ -155,15 +165,27 @@ def running() -> str | None:
     return record["address"] if alive(Process(*record["processes"][0])) else None
 
 
-def read(config: Path, port: int | None = None) -> Plan:
+def chosen(args: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the checked-in Serve YAML with these settings."""
+    deployment: dict[str, Any] = yaml.safe_load(CONFIG.read_text())
+    deployment["applications"][0]["args"] = dict(args)
+    return deployment
+
+
+def as_yaml(deployment: Mapping[str, Any]) -> str:
+    """Return a Serve YAML of this content."""
+    return yaml.safe_dump(dict(deployment), sort_keys=False)
+
+
+def read(config: Path | Mapping[str, Any], port: int | None = None) -> Plan:
     """Check the Serve YAML and the settings in it here, where the message is readable. Raises UpError."""
     from tandem.app.preflight import IMPORT_PATH, check_serve_yaml
 
     try:
-        deployment = yaml.safe_load(config.read_text())
+        deployment = yaml.safe_load(config.read_text()) if isinstance(config, Path) else dict(config)
         settings, *_ = check_serve_yaml(deployment)
     except (yaml.YAMLError, ValueError) as error:
-        raise UpError(f"{config}: {error}") from None
+        raise UpError(f"{config}: {error}" if isinstance(config, Path) else str(error)) from None
     deployment["http_options"] = LOOPBACK | deployment.get("http_options", {})
     if port is not None:
         deployment["http_options"]["port"] = port
@@ -171,7 +193,9 @@ def read(config: Path, port: int | None = None) -> Plan:
         if each["import_path"] == IMPORT_PATH:
             arguments = each["args"]
             arguments["ledger"] = {"path": str(LEDGER.absolute())} | arguments.get("ledger", {})
-    return Plan(deployment, settings.model)
+    drafted = settings.drafter.exists or bool(settings.hosts)
+    question = QUESTION if settings.text_model in family.NAMES else ANY_QUESTION
+    return Plan(deployment, settings.model, question, "speculative" if drafted else "cloud")
 
 
 def _check(host: str, port: int) -> None:
@@ -275,12 +299,12 @@ def tries(plan: Plan) -> list[str]:
     command = Path(sys.executable).with_name("tandem")
     command = command.relative_to(Path.cwd()) if command.is_relative_to(Path.cwd()) else command
     there = "" if plan.address == DEFAULT_URL else f" --url {plan.address}"
-    messages = [{"role": "user", "content": QUESTION}]
+    messages = [{"role": "user", "content": plan.question}]
     body = json.dumps({"model": plan.model, "temperature": 0, "messages": messages})
     return [
         f"curl {plan.address}/v1/chat/completions -H 'Content-Type: application/json' \\",
         f"  -d '{body}'",
-        f'{command} chat "{QUESTION}" --mode speculative{there}',
+        f'{command} chat "{plan.question}" --mode {plan.mode}{there}',
     ]
 
 

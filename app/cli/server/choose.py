@@ -1,0 +1,176 @@
+"""A deployment of models of one's own without a YAML: engines, threads and KV caches by the files and the machine."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tandem.deployments.pools.engines import model_folder
+from tandem.engine import llamacpp, vllm
+from tandem.engine.model_folder import ARCHITECTURES, GGUF_FILE, UnsupportedModel
+
+GB = 1e9
+BESIDE_BYTES = 1.5 * GB
+"""Memory of Ray, Serve and the replicas around the engines."""
+MOST_KV_TOKENS, LEAST_KV_TOKENS = 32_768, 2_048
+BLOCK = 32
+"""Tokens of a block, for all engines."""
+SESSIONS = 8
+ELEMENT_BYTES = {"llamacpp": 2, "vllm": 2, "torch": 4}
+"""Bytes of a number of the KV cache on a CPU, by engine."""
+ENGINES = tuple(ELEMENT_BYTES)
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What there is to run on. free_bytes: of memory."""
+
+    cores: int
+    free_bytes: float
+    gpus: int = 0
+
+    @classmethod
+    def here(cls) -> Machine:
+        """Return this machine's."""
+        with open("/proc/meminfo") as file:
+            available = next(line for line in file if line.startswith("MemAvailable"))
+        return cls(len(os.sched_getaffinity(0)), 1024.0 * int(available.split()[1]), _gpus())
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """What is known of a model before it is loaded.
+
+    engine: kind of the engine that runs it.
+    weight_bytes: memory of its weights in that engine.
+    kv_token_bytes: bytes of a token's keys and values there.
+    context: tokens that it was trained for.
+    """
+
+    model: str
+    engine: str
+    weight_bytes: float
+    kv_token_bytes: int
+    context: int
+
+
+def inspect(model: str, machine: Machine, engine: str | None = None) -> ModelFacts:
+    """Return a model's facts. engine: kind to run it; None: the one that suits it.
+
+    Raises ValueError or OSError saying why it cannot be run.
+    """
+    model = str(Path(model).resolve()) if Path(model).exists() else model  # replicas have another folder
+    folder = model_folder(model)
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    kind = engine or _engine(model, config, machine)
+    if (kind == "llamacpp") != (GGUF_FILE in config):
+        raise UnsupportedModel(f"engine {kind} cannot run {model}: llamacpp runs GGUF files, and only these")
+    if kind == "llamacpp":
+        llamacpp.require()
+        weight_bytes = float(Path(config[GGUF_FILE]).stat().st_size)
+    else:
+        weight_bytes = float(sum(file.stat().st_size for file in folder.glob("*.safetensors")))
+        if kind == "vllm":
+            vllm.require()
+        elif "float16" in str(config.get("dtype") or config.get("torch_dtype")):
+            weight_bytes *= 2  # float32 in memory
+    heads = config["num_attention_heads"]
+    head_dim = config.get("head_dim") or config["hidden_size"] // heads
+    kv_heads = config.get("num_key_value_heads") or heads
+    kv_token_bytes = 2 * config["num_hidden_layers"] * kv_heads * head_dim * ELEMENT_BYTES[kind]
+    return ModelFacts(model, kind, weight_bytes, kv_token_bytes, config["max_position_embeddings"])
+
+
+def _engine(model: str, config: Mapping[str, Any], machine: Machine) -> str:
+    if GGUF_FILE in config:
+        return "llamacpp"
+    if machine.gpus and vllm.installed() is not None:
+        return "vllm"
+    architecture = (config.get("architectures") or ["?"])[0]
+    if architecture in ARCHITECTURES:
+        return "torch"
+    if vllm.installed() is not None:
+        return "vllm"
+    raise UnsupportedModel(
+        f"{model} is a {architecture}, which the torch engine does not run; vLLM may (make vllm), and so may "
+        "llama.cpp, from a GGUF file of it (make llamacpp)"
+    )
+
+
+def kv_tokens(models: list[ModelFacts], machine: Machine) -> int:
+    """Return the tokens that each model's KV cache holds. Raises ValueError with the arithmetic if there is too little
+    memory."""
+    weights = sum(each.weight_bytes for each in models)
+    token_bytes = sum(each.kv_token_bytes for each in models)
+    left = machine.free_bytes - BESIDE_BYTES - weights
+    tokens = min(MOST_KV_TOKENS, int(left // token_bytes) if left > 0 else 0) // BLOCK * BLOCK
+    if tokens < LEAST_KV_TOKENS:
+        needed = BESIDE_BYTES + weights + LEAST_KV_TOKENS * token_bytes
+        parts = " + ".join(f"{each.weight_bytes / GB:.1f} GB of {each.model}" for each in models)
+        raise ValueError(
+            f"{machine.free_bytes / GB:.1f} GB of memory are free, and {needed / GB:.1f} GB are needed: "
+            f"{BESIDE_BYTES / GB:.1f} GB of Ray and Serve + {parts} + {LEAST_KV_TOKENS} tokens of KV cache of "
+            f"{token_bytes / 1e3:.0f} kB each"
+        )
+    return tokens
+
+
+def choose(
+    model: str,
+    drafter: str | None = None,
+    device_model: str | None = None,
+    engine: str | None = None,
+    machine: Machine | None = None,
+) -> dict[str, Any]:
+    """Return `args` of the Serve YAML for these models: a verifier, a drafter in the cloud, a device.
+
+    engine: kind that runs the verifier's model; None: the one that suits it.
+
+    Raises ValueError or OSError saying why it cannot be.
+    """
+    machine = machine or Machine.here()
+    target = inspect(model, machine, engine)
+    others = [None if name is None else inspect(name, machine) for name in (drafter, device_model)]
+    drafts, device = others
+    tokens = kv_tokens([target, *(each for each in others if each is not None)], machine)
+    args: dict[str, Any] = {
+        "model": _name(model),
+        "verifier": {"replicas": 1, "engine": _settings(target, tokens, machine)},
+        "drafter": {"replicas": 0},
+        "window": {"name": "gain"},
+    }
+    if target.engine == "vllm" and machine.gpus:
+        args["verifier"]["gpus"] = 1
+    if drafts is not None:
+        args["drafter"] = {"replicas": 1, "engine": _settings(drafts, tokens, machine)}
+    if device is not None:
+        laptop = {"name": "laptop", "profile": "native", "link": {"rtt_ms": 5}}
+        args["hosts"] = [{"name": "edge", "engine": _settings(device, tokens, machine), "devices": [laptop]}]
+    return args
+
+
+def _settings(facts: ModelFacts, tokens: int, machine: Machine) -> dict[str, Any]:
+    """Settings of the engine of a model."""
+    return {
+        "kind": facts.engine,
+        "model": facts.model,
+        "threads": machine.cores,
+        "kv_blocks": max(8, tokens // BLOCK),
+        "block_size": BLOCK,
+        "max_sessions": SESSIONS,
+    }
+
+
+def _name(model: str) -> str:
+    """Name of the model for clients."""
+    return Path(model).name.removesuffix(".gguf")
+
+
+def _gpus() -> int:
+    if not Path("/dev/nvidia0").exists():
+        return 0
+    return len(list(Path("/dev").glob("nvidia[0-9]*")))

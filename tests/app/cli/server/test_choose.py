@@ -1,0 +1,85 @@
+"""Deployments chosen from the models' files and the machine."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tandem.app.cli.server import choose as choosing
+from tandem.app.cli.server.choose import BLOCK, Machine, choose, inspect, kv_tokens
+from tandem.app.cli.server.up import ANY_QUESTION, QUESTION, UpError, as_yaml, chosen, read
+from tandem.app.settings import Settings
+from tandem.engine import family, llamacpp, vllm
+from tests.engine.gguf.files import byte_level, write
+
+LAPTOP = Machine(cores=4, free_bytes=16e9)
+
+
+@pytest.fixture(autouse=True)
+def _installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have llama.cpp, and no vLLM."""
+    monkeypatch.setattr(llamacpp, "installed", lambda: llamacpp.VERSION)
+    monkeypatch.setattr(vllm, "installed", lambda: None)
+
+
+def test_folders_run_on_torch_and_what_it_cannot_run_is_named(tmp_path: Path) -> None:
+    args = choose("target", drafter="small", device_model="tiny", machine=LAPTOP)
+    settings = Settings.model_validate(args)
+    assert settings.verifier.engine.kind == settings.drafter.engine.kind == "torch"
+    assert settings.hosts[0].devices[0].name == "laptop"
+    config = json.loads((family.path("target") / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"architectures": ["MambaForCausalLM"]}))
+    with pytest.raises(ValueError, match="MambaForCausalLM, which the torch engine does not run"):
+        inspect(str(tmp_path), LAPTOP)
+
+
+def test_a_gguf_file_runs_on_llamacpp(tmp_path: Path) -> None:
+    file = write(tmp_path / "small.gguf", byte_level())
+    facts = inspect(str(file), LAPTOP)
+    assert (facts.engine, facts.weight_bytes) == ("llamacpp", file.stat().st_size)
+    assert facts.kv_token_bytes == 2 * 2 * 4 * 16 * 2
+    args = choose(str(file), machine=LAPTOP)
+    assert args["model"] == "small"
+    assert Settings.model_validate(args).verifier.engine.kind == "llamacpp"
+    with pytest.raises(ValueError, match="engine torch cannot run"):
+        choose(str(file), engine="torch", machine=LAPTOP)
+
+
+def test_a_gpu_means_vllm_where_that_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vllm, "installed", lambda: vllm.VERSION)
+    args = choose("target", machine=Machine(16, 64e9, gpus=1))
+    assert args["verifier"]["engine"]["kind"] == "vllm"
+    assert args["verifier"]["gpus"] == 1
+    assert args["drafter"] == {"replicas": 0}
+
+
+def test_the_kv_cache_is_what_memory_holds() -> None:
+    facts = inspect("target", LAPTOP)
+    assert facts.weight_bytes == pytest.approx(4 * 5_264_064, rel=0.01), "float32 of bfloat16 files"
+    assert facts.kv_token_bytes == 2 * 12 * 3 * 32 * 4
+    assert kv_tokens([facts], LAPTOP) == choosing.MOST_KV_TOKENS
+    scarce = Machine(2, choosing.BESIDE_BYTES + facts.weight_bytes + 5000 * facts.kv_token_bytes)
+    tokens = kv_tokens([facts], scarce)
+    assert 5000 - BLOCK < tokens <= 5000
+    with pytest.raises(ValueError, match=r"1.0 GB of memory are free, and 1.5 GB are needed: 1.5 GB of Ray"):
+        kv_tokens([facts], Machine(2, 1e9))
+
+
+def test_what_cannot_be_is_said_before_anything_starts(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="runs GGUF files, and only these"):
+        choose("target", engine="llamacpp", machine=LAPTOP)
+    with pytest.raises(OSError, match="nothing"):
+        choose(str(tmp_path / "nothing.gguf"), machine=LAPTOP)
+
+
+def test_the_suggestions_fit_the_model(tmp_path: Path) -> None:
+    plan = read(chosen(choose("target", machine=LAPTOP)))
+    assert (plan.question, plan.mode) == (QUESTION, "cloud")
+    with pytest.raises(UpError, match="unknown"):
+        read(chosen({"unknown": 1}))
+    file = tmp_path / "config.yaml"
+    file.write_text(as_yaml(chosen(choose("target", drafter="small", machine=LAPTOP))))
+    assert read(file).mode == "speculative"
+    assert ANY_QUESTION != QUESTION
