@@ -159,7 +159,7 @@ def settings(model: Path, drafter: Path, threads: int) -> dict[str, Any]:
 
 
 def questions(count: int) -> dict[str, list[str]]:
-    """So many questions of each kind of text."""
+    """Return `count` questions of each kind of text."""
     with (DATA / "prompts" / "HumanEval.jsonl").open() as file:
         tasks = [json.loads(line) for line in file][:count]
     with (DATA / "prompts" / "spec_bench.jsonl").open() as file:

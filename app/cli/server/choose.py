@@ -27,7 +27,7 @@ ENGINES = tuple(ELEMENT_BYTES)
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What there is to run on. free_bytes: of memory."""
+    """Resources to run on. free_bytes: of memory."""
 
     cores: int
     free_bytes: float
@@ -43,7 +43,7 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """What is known of a model before it is loaded.
+    """Facts of a model before it is loaded.
 
     engine: kind of the engine that runs it.
     weight_bytes: memory of its weights in that engine.
