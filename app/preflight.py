@@ -18,7 +18,7 @@ from tandem.deployments.pools.engines import (
     EngineSettings,
     LlamacppSettings,
     MiddleSettings,
-    ModelSettings,
+    TorchSettings,
     VllmSettings,
     model_file,
     model_folder,
@@ -82,15 +82,15 @@ def check(settings: Settings) -> None:
     """Raises ValueError, whose message says where and what, if a model, its tokenizer, a certificate or the
     ledger's folder is of no use."""
     for where, engine in _engines(settings):
-        if isinstance(engine, VllmSettings):
-            _check_vllm(where, engine)
-        if isinstance(engine, LlamacppSettings):
-            try:
+        try:
+            if isinstance(engine, VllmSettings):
+                vllm.require()
+            if isinstance(engine, LlamacppSettings):
                 llamacpp.require()
                 model_folder(str(model_file(engine.model)))
-            except (ValueError, OSError) as error:
-                raise ValueError(f"{where}.engine: {error}") from None
-        elif isinstance(engine, ModelSettings | MiddleSettings):
+        except (ValueError, OSError) as error:
+            raise ValueError(f"{where}.engine: {error}") from None
+        if isinstance(engine, TorchSettings | VllmSettings | MiddleSettings):
             architectures = None if isinstance(engine, VllmSettings) else ARCHITECTURES
             try:
                 config = read_config(model_folder(engine.model), architectures)
@@ -98,6 +98,9 @@ def check(settings: Settings) -> None:
                 raise ValueError(f"{where}.engine.model: {error}") from None
             if isinstance(engine, MiddleSettings):
                 _check_middle(where, engine, config["num_hidden_layers"])
+    for where, engine in _engines(settings):
+        if isinstance(engine, VllmSettings) and engine.options:
+            _check_vllm(where, engine)
     folder = settings.ledger.path and settings.ledger.path.expanduser().parent
     if folder and not folder.is_dir():
         raise ValueError(f"ledger.path: there is no folder {folder}")
@@ -124,10 +127,9 @@ def _check_middle(where: str, engine: MiddleSettings, layers: int) -> None:
 
 
 def _check_vllm(where: str, engine: VllmSettings) -> None:
+    """Import vLLM, which takes seconds and forbids asking a hub from then on."""
     try:
-        vllm.require()
-        if engine.options:  # vLLM takes seconds to import
-            check_options(engine.options)
+        check_options(engine.options)
     except ValueError as error:
         raise ValueError(f"{where}.engine: {error}") from None
 

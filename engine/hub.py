@@ -142,6 +142,45 @@ def fetch(model: HubModel) -> Path:
     return _place(folder, wanted)
 
 
+def remove(model: HubModel) -> int | None:
+    """Delete a model from the cache, and return the bytes that this has freed; None if it is not there.
+
+    The name of a GGUF file deletes that file; the name of a repository all of it, or the revision that is named.
+    """
+    from huggingface_hub import constants, scan_cache_dir
+    from huggingface_hub.errors import CacheNotFound
+
+    if model.file is not None or model.quantization is not None:
+        if (first := find(model)) is None:
+            return None
+        return sum(map(_delete, [first.with_name(part) for part in gguf_parts(first.name)]))
+    try:
+        cached = scan_cache_dir(constants.HF_HUB_CACHE)
+    except CacheNotFound:
+        return None
+    commits = [
+        revision.commit_hash
+        for repository in cached.repos
+        for revision in repository.revisions
+        if (repository.repo_type, repository.repo_id) == ("model", model.repository)
+        and model.revision in (None, revision.commit_hash, *revision.refs)
+    ]
+    if not commits:
+        return None
+    strategy = cached.delete_revisions(*commits)
+    strategy.execute()
+    return strategy.expected_freed_size
+
+
+def _delete(file: Path) -> int:
+    """Delete a file of the cache and its content, and return the content's size."""
+    content = file.resolve()
+    size = content.stat().st_size
+    content.unlink()
+    file.unlink(missing_ok=True)
+    return size
+
+
 def _wanted(model: HubModel, listed: Collection[str]) -> list[str]:
     """Return the files that are needed of those in a repository."""
     if model.file is not None or model.quantization is not None:
@@ -192,8 +231,7 @@ def _verify(model: HubModel, file: Path, entry: RepoFile) -> None:
         while piece := content.read(PIECE):
             hashed.update(piece)
     if hashed.hexdigest() != (entry.lfs.sha256 if entry.lfs else entry.blob_id):
-        file.resolve().unlink()
-        file.unlink(missing_ok=True)
+        _delete(file)
         raise HubError(
             f"{model}: {entry.path} arrived damaged, and was deleted; start again to fetch it again"
         )

@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 
 from tandem.app.cli.keys import keys
+from tandem.app.cli.models import models
 from tandem.app.cli.server.target import Url, failures, server
 from tandem.app.cli.terminal.render import DEVICE_COLUMNS, device_row, show_table
 from tandem.app.client.http import ClientError, HttpClient
@@ -31,6 +32,7 @@ cli = typer.Typer(
 )
 
 cli.add_typer(keys.cli, name="keys")
+cli.add_typer(models.cli, name="models")
 
 Mode = Annotated[str | None, typer.Option(help=f"{', '.join(MODES)}; otherwise the server chooses.")]
 Device = Annotated[str | None, typer.Option(help='A name of `tandem devices`, or "any".')]

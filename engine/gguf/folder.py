@@ -16,7 +16,7 @@ from tandem.engine.gguf.header import Header, read_header
 from tandem.engine.model_folder import GGUF_FILE, UnsupportedModel, gguf_parts
 from tandem.engine.tokenizer import PADDING, Tokenizer
 
-VERSION = 1
+VERSION = 2
 """Version of the conversion: folders that another version made are made again."""
 NORMAL, CONTROL, UNUSED = 1, 3, 5
 """Types of token, of llama.cpp's `llama_token_type`."""
@@ -104,7 +104,7 @@ def _files(file: Path, header: Header) -> dict[str, str]:
     told = {name: metadata.get(f"{header.architecture}.{key}") for key, name in SHAPE.items()}
     shape: dict[str, Any] = {name: value for name, value in told.items() if value is not None}
     shape |= {"model_type": header.architecture, "vocab_size": len(metadata["tokenizer.ggml.tokens"])}
-    shape |= {GGUF_FILE: str(file), "quantization": header.quantization}
+    shape |= {GGUF_FILE: str(file), "quantization": header.quantization, "vocabulary": tokenizer.vocabulary}
     files = {
         "config.json": json.dumps(shape, indent=1),
         "generation_config.json": json.dumps({"eos_token_id": ends}),

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tandem.app import preflight
 from tandem.app.preflight import IMPORT_PATH, check, check_serve_yaml
 from tandem.app.settings import Settings
 from tandem.engine import family
@@ -21,6 +22,24 @@ def settings(**args: Any) -> Settings:
 
 def test_the_default_may_start() -> None:
     check(Settings())
+
+
+def test_models_are_fetched_before_vllm_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """vLLM's environment forbids asking a hub from then on."""
+    asked: list[str] = []
+
+    def folder_of(model: str) -> Path:
+        asked.append(model)
+        return family.path("target")
+
+    monkeypatch.setattr(preflight, "model_folder", folder_of)
+    monkeypatch.setattr(preflight, "check_options", lambda _: asked.append("vllm"))
+    monkeypatch.setattr(preflight, "Vocabularies", lambda _: None)
+    monkeypatch.setattr(preflight.vllm, "require", lambda: None)
+    engine = {"kind": "vllm", "model": "org/name", "options": {"dtype": "float32"}}
+    drafter = {"replicas": 1, "engine": {"kind": "torch", "model": "org/other"}}
+    check(settings(verifier={"engine": engine}, drafter=drafter, hosts=[]))
+    assert asked == ["org/name", "org/other", "vllm"]
 
 
 @pytest.mark.parametrize(

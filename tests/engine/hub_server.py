@@ -9,17 +9,44 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from threading import Thread
 
-COMMIT = "c0ffee" + "0" * 34
+import pytest
+from huggingface_hub import constants
+
+from tests.engine.gguf.files import byte_level, write
+from tests.engine.test_tokenizer import CONFIG, DEFINITION
+
 TOKEN = "hf_right"
 LARGE = (".safetensors", ".gguf")
 """Endings of files that the hub keeps in LFS, by their SHA-256."""
 
+WEIGHTS = bytes(range(256)) * 400
+FOLDER = {
+    "config.json": b'{"architectures": ["OtherForCausalLM"]}',
+    "tokenizer.json": DEFINITION.encode(),
+    "tokenizer_config.json": json.dumps(CONFIG).encode(),
+    "generation_config.json": b"{ }",
+    "model.safetensors": WEIGHTS,
+}
+OTHERS = {
+    "README.md": b"#",
+    "pytorch_model.bin": WEIGHTS,
+    "consolidated.safetensors": WEIGHTS,
+    "onnx/model.onnx": WEIGHTS,
+    "original/model.safetensors": WEIGHTS,
+}
+"""Files beside FOLDER that are not needed."""
 PATH = re.compile(
     r"(?:/api/models)?/(?P<repository>[^/]+/[^/]+)"
     r"(?:/(?P<what>revision|tree|resolve)/(?P<revision>[^/]+)(?:/(?P<file>.*))?)?"
 )
+
+
+def commit_of(repository: str) -> str:
+    """Return the only commit of a repository."""
+    return hashlib.sha1(repository.encode()).hexdigest()
 
 
 @dataclass
@@ -86,7 +113,7 @@ class _Handler(BaseHTTPRequestHandler):
         files = match and self.hub.repositories.get(match["repository"])
         if match is None or files is None:
             self._refuse(401, "RepoNotFound")
-        elif match["revision"] not in (None, "main", "v1", COMMIT):
+        elif match["revision"] not in (None, "main", "v1", commit_of(match["repository"])):
             self._refuse(404, "RevisionNotFound")
         elif match["what"] == "tree":
             self._json([_entry(name, data) for name, data in files.items()])
@@ -94,7 +121,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._json(
                 {
                     "id": match["repository"],
-                    "sha": COMMIT,
+                    "sha": commit_of(match["repository"]),
                     "siblings": [{"rfilename": name} for name in files],
                 }
             )
@@ -103,9 +130,9 @@ class _Handler(BaseHTTPRequestHandler):
         elif match["file"] not in files:
             self._refuse(404, "EntryNotFound")
         else:
-            self._file(match["file"], files[match["file"]])
+            self._file(match["file"], files[match["file"]], commit_of(match["repository"]))
 
-    def _file(self, name: str, data: bytes) -> None:
+    def _file(self, name: str, data: bytes, commit: str) -> None:
         asked = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range") or "bytes=0-")
         assert asked
         start = int(asked[1])
@@ -113,7 +140,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(503, "")
             return
         self.send_response(206 if start else 200)
-        self.send_header("X-Repo-Commit", COMMIT)
+        self.send_header("X-Repo-Commit", commit)
         self.send_header("ETag", f'"{_checksum(name, data)}"')
         self.send_header("Accept-Ranges", "bytes")
         self.send_header("Content-Length", str(len(data) - start))
@@ -156,3 +183,30 @@ def _entry(name: str, data: bytes) -> dict[str, object]:
     if name.endswith(LARGE):
         entry["lfs"] = {"oid": _checksum(name, data), "size": len(data), "pointerSize": 130}
     return entry
+
+
+@contextmanager
+def reached(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    """Serve a hub with models, and let huggingface_hub use it with an empty cache below `folder`."""
+    gguf = write(folder / "a.gguf", byte_level()).read_bytes()
+    names = ("a-Q4_K_M.gguf", "a-Q8_0-00001-of-00002.gguf", "a-Q8_0-00002-of-00002.gguf")
+    repositories = {
+        "org/whole": FOLDER | OTHERS,
+        "org/terms": dict(FOLDER),
+        "org/other": dict(FOLDER),
+        "org/gguf": {name: gguf + bytes(number) for number, name in enumerate(names)},
+        "org/bin": {"config.json": b"{}", "pytorch_model.bin": WEIGHTS},
+        "org/old": {name: data for name, data in FOLDER.items() if name != "tokenizer.json"},
+    }
+    repositories["org/gguf"] |= {"README.md": b"#", "mmproj-Q4_K_M.gguf": gguf}
+    with serving(Hub(repositories, gated={"org/terms"})) as running:
+        for name, value in (
+            ("ENDPOINT", running.url),
+            ("HUGGINGFACE_CO_URL_TEMPLATE", running.url + "/{repo_id}/resolve/{revision}/{filename}"),
+            ("HF_HUB_CACHE", str(folder / "hub")),
+            ("HF_HUB_OFFLINE", False),
+        ):
+            monkeypatch.setattr(constants, name, value)
+        monkeypatch.setenv("HF_TOKEN", "")
+        monkeypatch.setenv("TANDEM_CACHE", str(folder / "cache"))
+        yield running

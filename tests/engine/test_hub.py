@@ -11,50 +11,13 @@ from huggingface_hub import constants
 from tandem.deployments.pools.engines import model_folder, model_path
 from tandem.engine.hub import HubError, HubModel, fetch, find
 from tandem.engine.model_folder import UnsupportedModel
-from tests.engine.gguf.files import byte_level, write
-from tests.engine.hub_server import COMMIT, TOKEN, Hub, serving
-from tests.engine.test_tokenizer import CONFIG, DEFINITION
-
-WEIGHTS = bytes(range(256)) * 400
-FOLDER = {
-    "config.json": b"{}",
-    "tokenizer.json": DEFINITION.encode(),
-    "tokenizer_config.json": str(CONFIG).encode(),
-    "generation_config.json": b"{ }",
-    "model.safetensors": WEIGHTS,
-}
-OTHERS = {
-    "README.md": b"#",
-    "pytorch_model.bin": WEIGHTS,
-    "consolidated.safetensors": WEIGHTS,
-    "onnx/model.onnx": WEIGHTS,
-    "original/model.safetensors": WEIGHTS,
-}
+from tests.engine.hub_server import FOLDER, TOKEN, WEIGHTS, Hub, commit_of, reached
 
 
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
-    gguf = write(tmp_path / "a.gguf", byte_level()).read_bytes()
-    names = ("a-Q4_K_M.gguf", "a-Q8_0-00001-of-00002.gguf", "a-Q8_0-00002-of-00002.gguf")
-    quantized = {name: gguf + bytes(number) for number, name in enumerate(names)}
-    repositories = {
-        "org/whole": FOLDER | OTHERS,
-        "org/terms": dict(FOLDER),
-        "org/gguf": {"README.md": b"#", "mmproj-Q4_K_M.gguf": gguf} | quantized,
-        "org/bin": {"config.json": b"{}", "pytorch_model.bin": WEIGHTS},
-        "org/old": {name: data for name, data in FOLDER.items() if name != "tokenizer.json"},
-    }
-    with serving(Hub(repositories, gated={"org/terms"})) as running:
-        for name, value in (
-            ("ENDPOINT", running.url),
-            ("HUGGINGFACE_CO_URL_TEMPLATE", running.url + "/{repo_id}/resolve/{revision}/{filename}"),
-            ("HF_HUB_CACHE", str(tmp_path / "hub")),
-            ("HF_HUB_OFFLINE", False),
-        ):
-            monkeypatch.setattr(constants, name, value)
-        monkeypatch.setenv("HF_TOKEN", "")
-        monkeypatch.setenv("TANDEM_CACHE", str(tmp_path / "cache"))
-        yield running
+    with reached(tmp_path, monkeypatch) as hub:
+        yield hub
 
 
 @pytest.mark.parametrize(
@@ -85,7 +48,7 @@ def test_a_folder_is_fetched_once_with_what_is_needed(server: Hub) -> None:
     assert server.requests == []
     assert fetch(HubModel("org/whole")) == folder
     assert server.fetched() == []
-    assert folder.name == COMMIT
+    assert folder.name == commit_of("org/whole")
 
 
 def test_a_local_folder_comes_first(server: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

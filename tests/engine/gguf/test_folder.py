@@ -66,6 +66,7 @@ def test_configuration(tmp_path: Path) -> None:
         "vocab_size": 327,
         "gguf_file": str(file),
         "quantization": "Q4_K_M",
+        "vocabulary": TOKENIZER.vocabulary,
     }
     with pytest.raises(UnsupportedModel, match="kind llamacpp"):
         read_config(folder_of(file))
