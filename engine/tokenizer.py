@@ -29,14 +29,22 @@ class Tokenizer:
 
     vocabulary: equal for two tokenizers if and only if they give every token the same id; padding is no token.
     eos: token id.
+    further_ends: other tokens with which an answer ends, as generation_config.json names them.
     bos: token id; None if the model has none.
     vocab_size: number of tokens, added ones included.
     """
 
-    def __init__(self, definition: str, config: Mapping[str, Any], template: str | None = None) -> None:
+    def __init__(
+        self,
+        definition: str,
+        config: Mapping[str, Any],
+        template: str | None = None,
+        ends: Iterable[int] = (),
+    ) -> None:
         """definition: text of tokenizer.json.
         config: content of tokenizer_config.json.
         template: jinja2 source of the chat template; None if there is none.
+        ends: tokens with which an answer ends.
         """
         self._full = RustTokenizer.from_str(definition)
         self._full.no_truncation()
@@ -52,6 +60,7 @@ class Tokenizer:
         if eos is None:
             raise ValueError("tokenizer_config.json names no eos_token of the vocabulary")
         self.eos: int = eos
+        self.further_ends = tuple(sorted({*ends} - {eos}))
         self._prepended = [self.bos] if self.bos is not None and config.get("add_bos_token") else []
         self._added = {token.content: i for i, token in added.items()}
         self._special = frozenset(i for i, token in added.items() if token.special)
@@ -70,7 +79,7 @@ class Tokenizer:
 
     @classmethod
     def load(cls, folder: str | Path) -> Tokenizer:
-        """Read tokenizer.json, tokenizer_config.json and chat_template.jinja of a model folder.
+        """Read tokenizer.json, tokenizer_config.json, chat_template.jinja and generation_config.json of a folder.
 
         Raise FileNotFoundError without the first two, ValueError if they lack something needed.
         """
@@ -82,7 +91,11 @@ class Tokenizer:
             template = template_file.read_text(encoding="utf-8")
         elif isinstance(template, list):  # several named templates: the one for plain chat
             template = next((t["template"] for t in template if t["name"] == "default"), None)
-        return cls((folder / "tokenizer.json").read_text(encoding="utf-8"), config, template)
+        ends: Any = ()
+        if (generation := folder / "generation_config.json").exists():
+            ends = json.loads(generation.read_text(encoding="utf-8")).get("eos_token_id") or ()
+        ends = (ends,) if isinstance(ends, int) else ends
+        return cls((folder / "tokenizer.json").read_text(encoding="utf-8"), config, template, ends)
 
     def encode(self, text: str) -> list[int]:
         """Encode a raw prompt. Special tokens written in it count as such; bos comes first, once, if the model

@@ -59,6 +59,16 @@ def test_loads_a_model_folder(tmp_path):
     assert loaded.render_chat([{"role": "user", "content": "cat"}])[:2] == [BOS, Q]
 
 
+@pytest.mark.parametrize(("said", "further"), [(None, ()), (1, ()), ([3, 1, 2], (2, 3)), ([2], (2,))])
+def test_other_end_tokens_than_eos(tmp_path, said, further):
+    (tmp_path / "tokenizer.json").write_text(DEFINITION)
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(CONFIG))
+    assert Tokenizer.load(tmp_path).further_ends == ()
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": said}))
+    loaded = Tokenizer.load(tmp_path)
+    assert (loaded.eos, loaded.further_ends) == (EOS, further)
+
+
 def test_the_template_may_be_in_the_configuration(tmp_path):
     (tmp_path / "tokenizer.json").write_text(DEFINITION)
     named = [{"name": "tools", "template": "no"}, {"name": "default", "template": "<|q|><|a|>"}]

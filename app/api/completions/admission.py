@@ -79,7 +79,9 @@ async def admit(
         wanted, room = request.wanted_tokens(), card.context - len(prompt)
         if room < (wanted or 1):
             raise context_overflow(card.context, len(prompt), wanted, request.prompt_field)
-        sampling = msgspec.structs.replace(request.sampling(room), reader_rate=rate)
+        asked = request.sampling(room)
+        ends = asked.stop_tokens if asked.ignore_eos else (*asked.stop_tokens, *tokenizer.further_ends)
+        sampling = msgspec.structs.replace(asked, reader_rate=rate, stop_tokens=ends)
         sampling.check()
         for i in range(request.n):
             seed = (sampling.seed + i) % 2**63

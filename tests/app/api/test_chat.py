@@ -64,6 +64,13 @@ async def test_the_request_as_a_job(openai, backend):
     assert (asked.ignore_eos, asked.stop_tokens, asked.reader_rate) == (True, (77,), 7)
 
 
+async def test_every_end_token_of_the_model_ends_an_answer(openai, backend, monkeypatch):
+    monkeypatch.setattr(TOKENIZER, "further_ends", (12, 13))
+    for given in ({}, {"stop_token_ids": [77]}, {"ignore_eos": True}):
+        await openai.chat.completions.create(model="null", messages=HELLO, max_tokens=2, extra_body=given)
+    assert [job.sampling.stop_tokens for job in backend.jobs] == [(12, 13), (77, 12, 13), ()]
+
+
 async def test_defaults(openai, backend):
     for _ in range(2):
         await openai.chat.completions.create(model="null", messages=HELLO)
