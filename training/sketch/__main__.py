@@ -63,6 +63,9 @@ def _run(options: argparse.Namespace) -> None:
         models.save(target, tokenizer, options.out)
         print(f"{options.out}: {options.target.name} with {options.delta.name}")
         return
+    changed = models.load(options.target)[0]
+    if options.command == "evaluate":
+        low_rank.apply(changed, options.delta)
     torch.set_num_threads(options.threads)
     expander = Expander(models.load(options.expander)[0], tokenizer)
     report: dict[str, Any] = {"target": options.target.name, "expander": options.expander.name}
@@ -78,11 +81,8 @@ def _run(options: argparse.Namespace) -> None:
                 lambda model: stages.update(supervised=_measure(model, expander, options)),
             )
         low_rank.save(target, options.out)
-        target = models.load(options.target)[0]
-        low_rank.apply(target, options.out)
-    else:
-        low_rank.apply(target, options.delta)
-    stages["after"] = _measure(target, expander, options)
+        low_rank.apply(changed, options.out)
+    stages["after"] = _measure(changed, expander, options)
     report["figures"] = {stage: figures.report() for stage, figures in stages.items()}
     report["changes"] = compare(stages["before"], stages["after"])
     if options.command == "tune":
