@@ -230,7 +230,7 @@ def test_reservations_without_a_limit_are_seen(monkeypatch: pytest.MonkeyPatch) 
         return book(budget, tokens, planned, 1.0, beyond)
 
     monkeypatch.setattr(Budget, "book", unlimited)
-    assert breaks("is overspent", 2004)
+    assert breaks("is overspent", 2031)
 
 
 def test_limits_that_nobody_heeds_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
