@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tandem.cluster.devices.device import Device
@@ -42,7 +42,6 @@ OF_MODE = {
 }
 
 
-@settings(max_examples=80)
 @given(asked=requests(), world=worlds())
 def test_1_every_request_ends_once_with_the_tokens_of_its_trace_and_leaves_nothing_behind(
     asked: list[Request], world: dict[str, Any]
@@ -94,7 +93,6 @@ def _nothing_is_left(world: World) -> None:
     assert not asyncio.all_tasks(world.loop)
 
 
-@settings(max_examples=80)
 @given(asked=requests(), world=worlds())
 def test_2_nothing_comes_before_its_cause(asked: list[Request], world: dict[str, Any]) -> None:
     _, answers = run(config(**world), asked)
@@ -190,7 +188,6 @@ def test_3_the_same_configuration_gives_the_same_bytes_in_any_process() -> None:
     assert simulate(config(seed=4)).json() != here["speculative"]  # the seed matters
 
 
-@settings(max_examples=40)
 @given(asked=requests(), world=worlds())
 def test_3_another_run_in_the_same_process_as_well(asked: list[Request], world: dict[str, Any]) -> None:
     made = config(**world)
@@ -201,7 +198,6 @@ def _bytes(frames: int, tokens: int) -> int:
     return 24 * frames + 3 * tokens
 
 
-@settings(max_examples=60)
 @given(
     asked=requests(),
     mode=st.sampled_from(["cloud", "device", "speculative", "race"]),

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tandem.cluster.wire import frames
@@ -197,19 +197,16 @@ def numbered(said: list[frames.RequestFrame]) -> bytes:
 
 
 @given(st.lists(noise, min_size=1, max_size=6), st.booleans())
-@settings(max_examples=100)
 def test_noise_harms_nobody(said: list[bytes], hello: bool) -> None:
     check_that_others_are_unharmed(b"", said, hello)
 
 
 @given(requests.map(numbered), st.lists(noise, max_size=1))
-@settings(max_examples=150)
 def test_wild_requests_harm_nobody(asked: bytes, noise: list[bytes]) -> None:
     check_that_others_are_unharmed(asked, noise, hello=True)
 
 
 @given(requests.map(numbered), st.lists(noise, max_size=4))
-@settings(max_examples=100)
 def test_noise_on_a_connection_that_may_be_resumed(asked: bytes, noise: list[bytes]) -> None:
     check_that_others_are_unharmed(asked, noise, hello=True, resume_s=60.0)
 

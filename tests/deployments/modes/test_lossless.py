@@ -143,7 +143,7 @@ def test_switching_in_mid_answer_loses_nothing(fused: bool) -> None:
             cloud = [ids for ids, _ in runner.run(_answers(engines, CLOUD, prompts=prompts))]
             switches = accepted = 0
 
-            @settings(max_examples=8)
+            @settings(max_examples=settings.default.max_examples // 10)
             @given(windows=st.lists(st.sampled_from([0, 1]) | st.integers(1, 12), min_size=1, max_size=12))
             def unchanged(windows: list[int]) -> None:
                 nonlocal switches, accepted

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tandem.deployments.modes.base import Services
@@ -152,7 +152,6 @@ class Scripted(NullEngine):
             return draft
 
 
-@settings(max_examples=60)
 @given(
     gamma=st.integers(1, 12),
     script=st.lists(st.booleans(), min_size=1, max_size=40),
@@ -204,7 +203,6 @@ async def test_the_window_policy_sees_what_the_pair_has_done() -> None:
     assert (seen[-1].rtt_s, seen[-1].queue, seen[-1].previous) == (0.01, 0.5, 2)
 
 
-@settings(max_examples=60)
 @given(
     windows=st.lists(st.integers(0, 12), min_size=1, max_size=8),
     script=st.lists(st.booleans(), min_size=1, max_size=40),

@@ -184,7 +184,7 @@ class BlockPoolMachine(RuleBasedStateMachine):
         assert self.pool.available == BLOCKS
 
 
-BlockPoolMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40)
+BlockPoolMachine.TestCase.settings = settings(stateful_step_count=40)
 TestBlockPool = BlockPoolMachine.TestCase
 
 

@@ -221,7 +221,9 @@ class TorchCoreMachine(CoreMachine):
 
 
 for _machine in (PlainCoreMachine, TorchCoreMachine):
-    _machine.TestCase.settings = settings(max_examples=200, stateful_step_count=50)
+    _machine.TestCase.settings = settings(
+        max_examples=2 * settings.default.max_examples, stateful_step_count=50
+    )
 TestPlainCore, TestTorchCore = PlainCoreMachine.TestCase, TorchCoreMachine.TestCase
 
 

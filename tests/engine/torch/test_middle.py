@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tandem.cluster.wire import frames
@@ -96,7 +96,6 @@ steps = st.lists(
 memories = st.sampled_from([None, HostMemory(blocks=4), HostMemory(blocks=64, write_through=False)])
 
 
-@settings(max_examples=60)
 @given(steps, st.integers(0, 10_000), memories)
 def test_rollback_is_exact(
     asked: list[tuple[int, int, int, int]], seed: int, memory: HostMemory | None

@@ -225,5 +225,5 @@ class OuterMachine(RuleBasedStateMachine):
             assert core.memory.pool.available == blocks
 
 
-OuterMachine.TestCase.settings = settings(max_examples=80, stateful_step_count=50)
+OuterMachine.TestCase.settings = settings(stateful_step_count=50)
 TestOuter = OuterMachine.TestCase

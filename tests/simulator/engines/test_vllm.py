@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 import tandem.simulator.chaos as chaos
 from tandem.engine import vllm
@@ -251,7 +251,6 @@ def test_every_request_gets_the_tokens_of_its_script(mode: str | None) -> None:
     assert not asyncio.all_tasks(world.loop)
 
 
-@settings(max_examples=60)
 @given(asked=worlds.requests(), world=worlds.worlds())
 def test_whatever_is_configured_nothing_is_lost_and_nothing_left(
     asked: list[Request], world: dict[str, Any]
