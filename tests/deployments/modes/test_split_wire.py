@@ -167,7 +167,10 @@ async def test_what_is_known_of_the_link(tmp_path: Path) -> None:
         assert known.up_bytes_s == pytest.approx(400e3, rel=0.25)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind",
+    [kind if kind in ("float32", "int8") else pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS],
+)
 async def test_kinds_of_hidden_states(kind: Kind, tmp_path: Path, record_property: Report) -> None:
     """Answer greedily with the embedded target: float32 is exact; the others are smaller, and may differ."""
     text = Tokenizer.load(family.path("target"))
