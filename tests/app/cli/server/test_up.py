@@ -10,8 +10,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from stat import S_IMODE
 from typing import Any
@@ -49,7 +50,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def config(folder: Path) -> Path:
-    """The checked-in YAML with the least that can answer."""
+    return least(folder)
+
+
+def least(folder: Path) -> Path:
+    """Write the checked-in YAML with the least that can answer."""
     deployment: dict[str, Any] = yaml.safe_load(CONFIG.read_text())
     deployment["http_options"]["port"] = free_port()
     deployment["applications"][0]["args"] |= {
@@ -61,6 +66,41 @@ def config(folder: Path) -> Path:
     path = folder / "least.yaml"
     path.write_text(yaml.safe_dump(deployment))
     return path
+
+
+@dataclass(frozen=True)
+class Server:
+    """`tandem up` with this configuration, in its folder."""
+
+    config: Path
+    process: subprocess.Popen[str]
+
+    @property
+    def folder(self) -> Path:
+        return self.config.parent
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Server]]:
+    """Start a server, unless the last one still runs: a start is half a minute's work for a core."""
+    with ExitStack() as stack:
+        servers: list[Server] = []
+
+        def start_or_reuse() -> Server:
+            if not servers or servers[-1].process.poll() is not None:
+                config = least(tmp_path_factory.mktemp("up"))
+                servers.append(Server(config, stack.enter_context(started(config.parent, config))))
+            return servers[-1]
+
+        yield start_or_reuse
+
+
+@pytest.fixture
+def server(start: Callable[[], Server], monkeypatch: pytest.MonkeyPatch) -> Server:
+    """A server that runs, in the folder from which it was started."""
+    server = start()
+    monkeypatch.chdir(server.folder)
+    return server
 
 
 def recorded(folder: Path) -> list[Process]:
@@ -81,39 +121,29 @@ def wait_until_gone(processes: list[Process], within_s: float) -> None:
         time.sleep(0.05)
 
 
-def test_it_answers_and_ctrl_c_leaves_nothing(folder: Path, config: Path) -> None:
-    with started(folder, config) as process:
-        processes = recorded(folder)
-        assert len(processes) > 5
-        levels = {os.getpriority(os.PRIO_PROCESS, p.pid) for p in processes if alive(p)}
-        assert levels == {os.getpriority(os.PRIO_PROCESS, 0)}, "none gives way to other programs"
-        assert (address := running())
-        assert httpx.get(f"{address}/readyz").status_code == 200
-        with pytest.raises(UpError, match="up already"):
-            up(config=config)
-        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all in the foreground
-        assert process.wait(30) == 0
-    wait_until_gone(processes, within_s=1.0)
-    assert running() is None
-    assert not down(), "nothing is left to stop"
+def test_it_answers_and_says_so(server: Server) -> None:
+    levels = {os.getpriority(os.PRIO_PROCESS, p.pid) for p in recorded(server.folder) if alive(p)}
+    assert levels == {os.getpriority(os.PRIO_PROCESS, 0)}, "none gives way to other programs"
+    assert (address := running())
+    assert httpx.get(f"{address}/readyz").status_code == 200
+    with pytest.raises(UpError, match="up already"):
+        up(config=server.config)
 
 
-@pytest.mark.alone  # `serve status` has time limits of its own
-def test_serve_status_as_the_documentation_has_it(folder: Path, config: Path) -> None:
+def test_serve_status_as_the_documentation_has_it(server: Server) -> None:
     lines = shell(ROOT / "docs" / "operations.md")
     begin = next(i for i, line in enumerate(lines) if line.startswith("of_up()"))
     commands = lines[begin : begin + 3]
     assert commands[-1].startswith("serve status")
     there = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     others = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-    with started(folder, config):
-        told = subprocess.run(
-            ["bash", "-ec", "\n".join(commands)],
-            cwd=folder,
-            env=others | there,
-            capture_output=True,
-            text=True,
-        )
+    told = subprocess.run(
+        ["bash", "-ec", "\n".join(commands)],
+        cwd=server.folder,
+        env=others | there,
+        capture_output=True,
+        text=True,
+    )
     assert told.returncode == 0, told.stderr
     (application,) = yaml.safe_load(told.stdout)["applications"].values()
     assert application["status"] == "RUNNING"
@@ -156,11 +186,20 @@ def inodes(process: Process) -> set[str]:
     return held
 
 
-def test_everything_but_serves_own_calls_listens_on_loopback(folder: Path, config: Path) -> None:
-    with started(folder, config) as process:
-        found = listening(whole(process))
+def test_everything_but_serves_own_calls_listens_on_loopback(server: Server) -> None:
+    found = listening(whole(server.process))
     loopback = {"0100007F", "0000000000000000FFFF00000100007F"}
     assert {name for name, addresses in found.items() if not addresses <= loopback} <= {"ray::ServeRepli"}
+
+
+def test_ctrl_c_leaves_nothing(server: Server) -> None:
+    processes = recorded(server.folder)
+    assert len(processes) > 5
+    os.killpg(server.process.pid, signal.SIGINT)  # as a terminal does: to all in the foreground
+    assert server.process.wait(30) == 0
+    wait_until_gone(processes, within_s=1.0)
+    assert running() is None
+    assert not down(), "nothing is left to stop"
 
 
 @pytest.fixture
@@ -173,14 +212,14 @@ def nobody_collects() -> Iterator[None]:
     prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
 
 
+@pytest.mark.slow  # a second server; `test_guard` tests what ends its processes
 @pytest.mark.usefixtures("nobody_collects")
-def test_after_a_kill_nothing_lives_on(folder: Path, config: Path) -> None:
-    with started(folder, config) as process:
-        processes = [*recorded(folder), *whole(process)]
-        ray_folder = Path(json.loads((folder / RECORD).read_text())["folder"])
-        assert S_IMODE(ray_folder.stat().st_mode) == 0o700
-        process.kill()
-        process.wait(10)
+def test_after_a_kill_nothing_lives_on(server: Server) -> None:
+    processes = [*recorded(server.folder), *whole(server.process)]
+    ray_folder = Path(json.loads((server.folder / RECORD).read_text())["folder"])
+    assert S_IMODE(ray_folder.stat().st_mode) == 0o700
+    server.process.kill()
+    server.process.wait(10)
     wait_until_gone(processes, within_s=10.0)
     assert not down(), "it was not running any more"
     assert not ray_folder.exists()
