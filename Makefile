@@ -21,25 +21,23 @@ up: $(VENV)/installed
 down:
 	@test ! -x $(VENV)/bin/tandem || $(VENV)/bin/tandem down
 
-# $(call pytest,MARKERS): in two processes, and what needs Ray in one of them; then, whatever those found, what
-# measures time, by itself. pytest exits with 5 where no test has these markers.
-define pytest
-	@status=0; \
-	$(RUN) -m pytest -n 2 --dist loadgroup -m "($(1)) and not alone" $(2) || status=$$?; \
-	$(RUN) -m pytest -m "($(1)) and alone" $(2) || test $$? = 5 || status=1; \
-	exit $$status
-endef
+# In two processes, and what needs Ray in one of them; what measures time is slow, and runs by itself.
+PYTEST := $(RUN) -m pytest -n 2 --dist loadgroup
 
 test: lint
-	$(call pytest,not slow and not nightly)
+	$(PYTEST) -m "not slow and not nightly and not alone"
 
-# What CI runs: with vLLM, the notebooks, the training commands and long simulations.
+# What CI runs: with vLLM, the notebooks, the training commands and long simulations; then, whatever those found, what
+# measures time.
 test-all: lint vllm
-	$(call pytest,not nightly,--hypothesis-profile=all)
+	@status=0; \
+	$(PYTEST) -m "not nightly and not alone" --hypothesis-profile=all || status=$$?; \
+	$(RUN) -m pytest -m alone --hypothesis-profile=all || status=1; \
+	exit $$status
 
 # New examples and seeds in every run.
 test-nightly: lint vllm
-	$(call pytest,nightly or hypothesis,--hypothesis-profile=nightly)
+	$(PYTEST) -m "(nightly or hypothesis) and not alone" --hypothesis-profile=nightly
 
 # A sample of mutants: `make mutants SEED=7` draws another.
 SEED ?= 0

@@ -151,6 +151,7 @@ async def test_chunks_travel_while_others_are_computed(overlap: bool, tmp_path: 
         assert most == (CHUNKS_UNDER_WAY if overlap else 1)
 
 
+@pytest.mark.slow
 @pytest.mark.alone  # it measures time
 async def test_what_is_known_of_the_link(tmp_path: Path) -> None:
     """Bandwidths and latency, from round trips and what the middle says of its own part in them."""
