@@ -32,12 +32,15 @@ test: lint
 test-all: lint vllm
 	@status=0; \
 	$(PYTEST) -m "not nightly and not alone" --hypothesis-profile=all || status=$$?; \
-	$(RUN) -m pytest -m alone --hypothesis-profile=all || status=1; \
+	$(RUN) -m pytest -m "alone and not nightly" --hypothesis-profile=all || status=1; \
 	exit $$status
 
 # New examples and seeds in every run.
 test-nightly: lint vllm
-	$(PYTEST) -m "(nightly or hypothesis) and not alone" --hypothesis-profile=nightly
+	@status=0; \
+	$(PYTEST) -m "(nightly or hypothesis) and not alone" --hypothesis-profile=nightly || status=$$?; \
+	$(RUN) -m pytest -m "nightly and alone" || status=1; \
+	exit $$status
 
 # A sample of mutants: `make mutants SEED=7` draws another.
 SEED ?= 0
