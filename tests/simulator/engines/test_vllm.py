@@ -122,7 +122,7 @@ def test_the_timer_is_told_of_prompts_and_windows() -> None:
     async def main() -> None:
         target = alone.engine(CONFIG.model_copy(update={"token_budget": 50}))
         drafter = Alone.engine(alone, drafts=True)
-        alone.timer = target._core._timer
+        alone.timer = target._core._compute.timer
         session = await target.open(prompt, Sampling(max_tokens=100))
         await session.verify([])
         draft = await (await drafter.open(prompt, Sampling(max_tokens=100), [TOKEN])).draft(1, [], 3)
