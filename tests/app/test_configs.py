@@ -135,7 +135,9 @@ def test_vllm_knows_the_options_of_the_gpu_file(pool: str) -> None:
 def test_a_model_folder_that_is_missing_is_named_in_one_line() -> None:
     with pytest.raises(UpError) as raised:
         read(GPU)
-    assert str(raised.value) == f"{GPU}: args: verifier.engine.model: there is no folder or GGUF file {TARGET}"
+    assert (
+        str(raised.value) == f"{GPU}: args: verifier.engine.model: there is no folder or GGUF file {TARGET}"
+    )
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,9 @@ def test_a_successor_takes_over_the_hosts_it_wants_and_ends_the_others() -> None
     before = pids()
     new = edge("second", host("kept", "a"), host("changed", "b", "bb"))  # the first was killed
     new.tend_once()
-    until(lambda: len(up()) == 4)  # those that are not wanted go when the others are up; Ray lists a new one late
+    until(
+        lambda: len(up()) == 4
+    )  # those that are not wanted go when the others are up; Ray lists a new one late
     until(lambda: new.tend_once() and len(up()) == 2)
     after = pids()
     assert [name.split("/")[1].split()[0] for name in after] == ["changed", "kept"]
