@@ -149,7 +149,7 @@ def _answers(url: str) -> bool:
 def settings(model: Path, drafter: Path, threads: int) -> dict[str, Any]:
     """The application's."""
     engine = {"kind": "llamacpp", "threads": threads, "max_sessions": max(STREAMS)}
-    kv = {"kv_blocks": CONTEXT // 32, "block_size": 32}
+    kv = {"kv_blocks": CONTEXT // 16}
     return {
         "model": "model",
         "verifier": {"engine": engine | kv | {"model": str(model)}},

@@ -18,8 +18,8 @@ class LlamacppConfig(EngineConfig):
     gpu_layers: number of layers on a GPU, where llama.cpp was built for one; the others run on the CPU.
     """
 
-    kv_blocks: int = Field(256, ge=8)
-    block_size: int = Field(32, ge=1)
+    kv_blocks: int = Field(512, ge=8)
+    block_size: int = Field(16, ge=1)
     max_sessions: int = Field(16, ge=1, le=100)
     lookup: int = Field(8, ge=0, le=64)
     gpu_layers: int = Field(0, ge=0)

@@ -17,8 +17,8 @@ GB = 1e9
 BESIDE_BYTES = 1.5 * GB
 """Memory of Ray, Serve and the replicas around the engines."""
 MOST_KV_TOKENS, LEAST_KV_TOKENS = 32_768, 2_048
-BLOCK = 32
-"""Tokens of a block, for all engines."""
+BLOCK = {"llamacpp": 16, "torch": 16, "vllm": 32}
+"""Tokens of a block, by engine: what is not a whole block of a prefix is computed again."""
 SESSIONS = 8
 ELEMENT_BYTES = {"llamacpp": 2, "vllm": 2, "torch": 4}
 """Bytes of a number of the KV cache on a CPU, by engine."""
@@ -107,7 +107,7 @@ def kv_tokens(models: list[ModelFacts], machine: Machine) -> int:
     weights = sum(each.weight_bytes for each in models)
     token_bytes = sum(each.kv_token_bytes for each in models)
     left = machine.free_bytes - BESIDE_BYTES - weights
-    tokens = min(MOST_KV_TOKENS, int(left // token_bytes) if left > 0 else 0) // BLOCK * BLOCK
+    tokens = min(MOST_KV_TOKENS, int(left // token_bytes) if left > 0 else 0)
     if tokens < LEAST_KV_TOKENS:
         needed = BESIDE_BYTES + weights + LEAST_KV_TOKENS * token_bytes
         parts = " + ".join(f"{each.weight_bytes / GB:.1f} GB of {each.model}" for each in models)
@@ -159,8 +159,8 @@ def _settings(facts: ModelFacts, tokens: int, machine: Machine) -> dict[str, Any
         "kind": facts.engine,
         "model": facts.model,
         "threads": machine.cores,
-        "kv_blocks": max(8, tokens // BLOCK),
-        "block_size": BLOCK,
+        "kv_blocks": tokens // BLOCK[facts.engine],
+        "block_size": BLOCK[facts.engine],
         "max_sessions": SESSIONS,
     }
 
