@@ -106,7 +106,9 @@ def ask(server: Server, questions: Sequence[str], tokens: int, at_once: int = 1)
 
     async def all_() -> tuple[float, list[Chat]]:
         left, chats = iter(questions), list[Chat]()
-        async with httpx.AsyncClient(timeout=600) as client:
+        # llama.cpp's server may end a connection that has been used
+        limits = httpx.Limits(max_keepalive_connections=0)
+        async with httpx.AsyncClient(timeout=600, limits=limits) as client:
 
             async def one() -> None:
                 for question in left:
