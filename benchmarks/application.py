@@ -59,6 +59,14 @@ def application(settings: dict[str, Any], folder: Path | None = None) -> Iterato
             process.wait(60)
 
 
+def healthy(url: str) -> bool:
+    """Return whether another project's server at `url` says that it is up."""
+    try:
+        return httpx.get(f"{url}/health", timeout=2.0).status_code == 200
+    except httpx.TransportError:
+        return False
+
+
 async def change(config: dict[str, Any], folder: Path) -> None:
     """Deploy this Serve YAML in place of the running one. Raises RuntimeError if that fails."""
     path = _written(config, folder)

@@ -28,7 +28,7 @@ import httpx
 
 from tandem.app.cli.server.local_ray import free_port
 from tandem.benchmarks import report
-from tandem.benchmarks.application import application
+from tandem.benchmarks.application import application, healthy
 from tandem.benchmarks.paths import DATA
 
 STREAMS = (1, 4, 8)
@@ -131,7 +131,7 @@ def llama_server(model: Path, drafter: Path, kind: str, threads: int) -> Iterato
     )
     try:
         url, deadline = f"http://127.0.0.1:{port}", time.monotonic() + READY_WITHIN_S
-        while not _answers(url):
+        while not healthy(url):
             if process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError("llama.cpp's server did not come up: pip install xllamacpp")
             time.sleep(0.5)
@@ -139,13 +139,6 @@ def llama_server(model: Path, drafter: Path, kind: str, threads: int) -> Iterato
     finally:
         process.kill()
         process.wait(60)
-
-
-def _answers(url: str) -> bool:
-    try:
-        return httpx.get(f"{url}/health", timeout=2.0).status_code == 200
-    except httpx.TransportError:
-        return False
 
 
 def settings(model: Path, drafter: Path, threads: int) -> dict[str, Any]:

@@ -30,7 +30,7 @@ import numpy as np
 
 from tandem.app.cli.server.local_ray import free_port
 from tandem.benchmarks import report
-from tandem.benchmarks.application import application
+from tandem.benchmarks.application import application, healthy
 from tandem.engine import family
 from tandem.engine.vllm import ENVIRONMENT
 from tandem.engine.vllm.config import UNIPROC
@@ -167,7 +167,7 @@ def vllm_serve(folder: Path, places: int, blocks: int) -> Iterator[Server]:
     url = f"http://127.0.0.1:{port}"
     try:
         deadline = time.monotonic() + READY_WITHIN_S
-        while not _answers(url):
+        while not healthy(url):
             if process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError("vllm serve did not come up")
             time.sleep(0.5)
@@ -175,13 +175,6 @@ def vllm_serve(folder: Path, places: int, blocks: int) -> Iterator[Server]:
     finally:
         process.terminate()
         process.wait(60)
-
-
-def _answers(url: str) -> bool:
-    try:
-        return httpx.get(f"{url}/health", timeout=2.0).status_code == 200
-    except httpx.TransportError:
-        return False
 
 
 def settings(folder: Path, places: int, blocks: int, **engine: Any) -> dict[str, Any]:
