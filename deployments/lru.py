@@ -10,7 +10,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-class Kept(OrderedDict[K, V]):
+class LRUTable(OrderedDict[K, V]):
     """Table of at most `limit` items, which drops those that were neither set nor asked for by `of` for longest."""
 
     def __init__(self, limit: int) -> None:

@@ -27,7 +27,7 @@ from tandem.cluster.wire.frames import (
     encode,
 )
 from tandem.cluster.wire.handshake import Greeting
-from tandem.cluster.wire.resume_buffer import Book
+from tandem.cluster.wire.resume_buffer import ResumeBuffer
 from tandem.cluster.wire.wire import WireSettings
 from tandem.engine.base import EngineError, EngineInfo, EngineStopped
 
@@ -43,7 +43,7 @@ _ACCEPT_AGAIN_S = 1.0  # after an error, such as that the process has no file de
 Admit = Callable[[Hello], Awaitable[object]]
 
 
-class Desk:
+class Acceptor:
     """Shared state of all receptions of an endpoint.
 
     auth: the shared token, or a function that returns who has the token that came.
@@ -65,7 +65,7 @@ class Desk:
         self._infos = dict(infos)
         self._serve, self._on_connect = serve, on_connect
         # By the digest of the name: how long a look-up takes says nothing about a name.
-        self._resumable: dict[bytes, tuple[Connection, Book]] = {}
+        self._resumable: dict[bytes, tuple[Connection, ResumeBuffer]] = {}
 
     async def accept(self, listening: socket.socket, tls: ssl.SSLContext | None) -> None:
         """Receive what dials the socket, until cancelled."""
@@ -98,20 +98,20 @@ class Desk:
             self._begin(hello, who, transport)
 
     def _begin(self, hello: Hello, who: object, transport: asyncio.Transport) -> None:
-        book = None
+        resume_buffer = None
         if hello.resume_s and self.settings.resume_s:
             resume_s = min(self.settings.resume_s, hello.resume_s)
-            book = Book(secrets.token_bytes(16), resume_s, self.settings.max_kept)
-        connection = Connection(hello.engines, self.settings, self._serve, book)
+            resume_buffer = ResumeBuffer(secrets.token_bytes(16), resume_s, self.settings.max_kept)
+        connection = Connection(hello.engines, self.settings, self._serve, resume_buffer)
         connection.peer = who
         self.connections.add(connection)
         connection.finished.add_done_callback(lambda _: self.connections.discard(connection))
-        if book is None:
+        if resume_buffer is None:
             welcome = Welcome(0, 0, self._infos)
         else:
-            welcome = Welcome(0, 0, self._infos, book.resume_s, book.name)
-            digest = hashlib.sha256(book.name).digest()
-            self._resumable[digest] = connection, book
+            welcome = Welcome(0, 0, self._infos, resume_buffer.resume_s, resume_buffer.name)
+            digest = hashlib.sha256(resume_buffer.name).digest()
+            self._resumable[digest] = connection, resume_buffer
             connection.closed.add_done_callback(lambda _: self._resumable.pop(digest))
         transport.write(encode(welcome))
         connection.attach(transport)
@@ -119,15 +119,15 @@ class Desk:
             asyncio.get_running_loop().call_soon(self._on_connect, connection)
 
     def _resume(self, hello: Hello, who: object, transport: asyncio.Transport) -> None:
-        connection, book = self._resumable.get(hashlib.sha256(hello.name).digest(), (None, None))
-        if connection is None or book is None or connection.ended:
+        connection, resume_buffer = self._resumable.get(hashlib.sha256(hello.name).digest(), (None, None))
+        if connection is None or resume_buffer is None or connection.ended:
             raise UnknownConnection("this side does not know the connection any more")
         if who != connection.peer:
             raise Unauthorized("the connection is somebody else's")
-        book.check(hello.received)
+        resume_buffer.check(hello.received)
         if not connection.away:  # its side has noticed first: another network, another address
             connection.part("the other side came back on another connection")
-        transport.write(encode(Welcome(0, 0, self._infos, book.resume_s, b"", book.tell())))
+        transport.write(encode(Welcome(0, 0, self._infos, resume_buffer.resume_s, b"", resume_buffer.tell())))
         connection.resume(transport, hello.received)
 
     async def close(self) -> None:
@@ -140,15 +140,15 @@ class Reception(Greeting):
     """Receives one peer: reads hello, has the token checked and hands the transport on, all within `hello_s`, for which
     a TLS handshake may take as long again."""
 
-    def __init__(self, desk: Desk, dialled: socket.socket, tls: ssl.SSLContext | None) -> None:
+    def __init__(self, acceptor: Acceptor, dialled: socket.socket, tls: ssl.SSLContext | None) -> None:
         super().__init__(HELLO_BYTES)
-        self._desk, self._socket = desk, dialled
+        self._acceptor, self._socket = acceptor, dialled
         self._timer: asyncio.TimerHandle | None = None
         self._opening = asyncio.get_running_loop().create_task(self._open(tls))
         self._admitting: asyncio.Task[None] | None = None
 
     async def _open(self, tls: ssl.SSLContext | None) -> None:
-        patience_s = self._desk.settings.hello_s if tls else None
+        patience_s = self._acceptor.settings.hello_s if tls else None
         loop = asyncio.get_running_loop()
         try:
             await loop.connect_accepted_socket(
@@ -165,16 +165,16 @@ class Reception(Greeting):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        if self not in self._desk.receptions:  # dropped meanwhile
+        if self not in self._acceptor.receptions:  # dropped meanwhile
             self.transport.abort()
             return
         loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(self._desk.settings.hello_s, self._late)
+        self._timer = loop.call_later(self._acceptor.settings.hello_s, self._late)
 
     def came(self, frame: AnyFrame) -> None:
         if not isinstance(frame, Hello):
             self._refuse(ProtocolError(f"a {type(frame).__name__} frame came before hello"))
-        elif callable(auth := self._desk.auth):
+        elif callable(auth := self._acceptor.auth):
             self._admitting = asyncio.get_running_loop().create_task(self._admit(auth, frame))
         else:
             try:
@@ -197,11 +197,11 @@ class Reception(Greeting):
         if self.transport.is_closing():
             self._end()
             return
-        self._desk.enter(hello, who, self.transport)
+        self._acceptor.enter(hello, who, self.transport)
         self._end()
 
     def _late(self) -> None:
-        hello_s = self._desk.settings.hello_s
+        hello_s = self._acceptor.settings.hello_s
         if self._admitting is None:
             self._refuse(ProtocolError(f"no hello within {hello_s} s"))
         else:
@@ -221,7 +221,7 @@ class Reception(Greeting):
         if self._timer is not None:
             self._timer.cancel()
         loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(self._desk.settings.hello_s, self.transport.abort)
+        self._timer = loop.call_later(self._acceptor.settings.hello_s, self.transport.abort)
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
@@ -232,7 +232,7 @@ class Reception(Greeting):
     def _end(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._desk.receptions.pop(self, None)
+        self._acceptor.receptions.pop(self, None)
 
     def drop(self) -> None:
         """Close the connection without a word."""

@@ -20,7 +20,7 @@ from tandem.cluster.wire.frames import (
     pack_bits,
     unpack_ids,
 )
-from tandem.cluster.wire.resume_buffer import Book
+from tandem.cluster.wire.resume_buffer import ResumeBuffer
 from tandem.cluster.wire.wire import DEFAULTS, Wire, WireSettings
 from tandem.engine.base import (
     EngineError,
@@ -98,11 +98,11 @@ class Connection(Wire):
         peer_engines: Mapping[str, EngineInfo],
         settings: WireSettings,
         serve: Callable[[Connection], Handler] | None = None,
-        book: Book | None = None,
+        resume_buffer: ResumeBuffer | None = None,
         dialler: Dialler | None = None,
     ) -> None:
-        """`book`, and on the side that dialled `dialler`: of a connection that may be resumed."""
-        super().__init__(settings, book)
+        """`resume_buffer`, and on the side that dialled `dialler`: of a connection that may be resumed."""
+        super().__init__(settings, resume_buffer)
         self.peer_engines = dict(peer_engines)
         self.peer: object = None
         self._handler = serve(self) if serve else None
@@ -187,13 +187,13 @@ class Connection(Wire):
             call.up.carry(size_bytes, lambda: call.deliver(frame), self.rtt_s / 2)
 
     def parted(self) -> None:
-        if self._dialler is not None and self._book is not None:
-            back = self._return(self._dialler, self._book)
+        if self._dialler is not None and self._resume_buffer is not None:
+            back = self._return(self._dialler, self._resume_buffer)
             self._returning = asyncio.get_running_loop().create_task(back)
 
-    async def _return(self, dialler: Dialler, book: Book) -> None:
+    async def _return(self, dialler: Dialler, resume_buffer: ResumeBuffer) -> None:
         try:
-            transport, welcome = await dialler.dial_again(book)
+            transport, welcome = await dialler.dial_again(resume_buffer)
         except EngineError as error:
             self.give_up(f"the other side does not resume it: {error}")  # cancels this task, which is over
             return
@@ -351,9 +351,9 @@ async def connect(
     if isinstance(frame, Error):
         transport.abort()
         raise frame.exception()
-    book = None
+    resume_buffer = None
     if settings.resume_s and frame.resume_s:
-        book = Book(frame.name, min(settings.resume_s, frame.resume_s), settings.max_kept)
-    connection = Connection(frame.engines, settings, serve, book, dialler)
+        resume_buffer = ResumeBuffer(frame.name, min(settings.resume_s, frame.resume_s), settings.max_kept)
+    connection = Connection(frame.engines, settings, serve, resume_buffer, dialler)
     connection.attach(transport)
     return connection

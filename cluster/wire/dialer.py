@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from tandem.cluster.wire.frames import AnyFrame, Error, Hello, ProtocolError, Welcome, encode
 from tandem.cluster.wire.handshake import Greeting
-from tandem.cluster.wire.resume_buffer import Book
+from tandem.cluster.wire.resume_buffer import ResumeBuffer
 from tandem.cluster.wire.wire import WireSettings
 from tandem.engine.base import EngineError, EngineInfo, EngineStopped
 
@@ -32,8 +32,10 @@ class Dialler:
         self.address, self._instance = address, instance
         self._token, self._tls, self._settings, self._infos = token or "", tls, settings, dict(infos)
 
-    async def dial(self, book: Book | None = None) -> tuple[asyncio.Transport, Welcome | Error]:
-        """Return a transport whose reading is paused, and the other side's reply to our hello. `book`: of the
+    async def dial(
+        self, resume_buffer: ResumeBuffer | None = None
+    ) -> tuple[asyncio.Transport, Welcome | Error]:
+        """Return a transport whose reading is paused, and the other side's reply to our hello. `resume_buffer`: of the
         connection to resume.
 
         Raises EngineStopped if there is no answer in time, ProtocolError if it makes no sense.
@@ -48,7 +50,7 @@ class Dialler:
         except (OSError, ValueError, TimeoutError) as error:
             raise EngineStopped(f"no connection to {self.address}: {error or 'no answer'}") from None
         try:
-            answer.transport.write(encode(self._hello(book)))
+            answer.transport.write(encode(self._hello(resume_buffer)))
             async with asyncio.timeout_at(until_s):
                 frame = await answer.frame
             if not isinstance(frame, Welcome | Error):
@@ -63,12 +65,12 @@ class Dialler:
             raise
         return answer.transport, frame
 
-    def _hello(self, book: Book | None) -> Hello:
-        name, received = (b"", 0) if book is None else (book.name, book.tell())
+    def _hello(self, resume_buffer: ResumeBuffer | None) -> Hello:
+        name, received = (b"", 0) if resume_buffer is None else (resume_buffer.name, resume_buffer.tell())
         resume_s = self._settings.resume_s
         return Hello(0, 0, "", self._token, self._infos, resume_s, name, received, self._instance)
 
-    async def dial_again(self, book: Book) -> tuple[asyncio.Transport, Welcome]:
+    async def dial_again(self, resume_buffer: ResumeBuffer) -> tuple[asyncio.Transport, Welcome]:
         """Dial until the other side resumes the connection; the caller limits how long.
 
         Raises the EngineError of a permanent refusal.
@@ -76,7 +78,7 @@ class Dialler:
         pause_s = _FIRST_PAUSE_S
         while True:
             try:
-                transport, frame = await self.dial(book)
+                transport, frame = await self.dial(resume_buffer)
                 if isinstance(frame, Welcome):
                     return transport, frame
                 transport.abort()

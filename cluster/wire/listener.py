@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 
-from tandem.cluster.wire.acceptor import Admit, Desk
+from tandem.cluster.wire.acceptor import Acceptor, Admit
 from tandem.cluster.wire.address import is_loopback
 from tandem.cluster.wire.client import Connection, Handler, connect
 from tandem.cluster.wire.server import EngineHandler
@@ -53,19 +53,19 @@ async def serve_engines(
     if not auth and not is_loopback(host):
         raise ValueError(f"listening on {host}, beyond this machine, needs a token")
     serve = handler or partial(EngineHandler, engines)
-    desk = Desk(_infos(engines), auth or "", settings, serve, on_connect)
+    acceptor = Acceptor(_infos(engines), auth or "", settings, serve, on_connect)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.create_server((host, port), family=family, backlog=1024)
     listening.setblocking(False)
-    accepting = asyncio.get_running_loop().create_task(desk.accept(listening, tls))
+    accepting = asyncio.get_running_loop().create_task(acceptor.accept(listening, tls))
     try:
         name, port = listening.getsockname()[:2]
-        yield Endpoint(f"[{name}]:{port}" if ":" in name else f"{name}:{port}", desk.connections)
+        yield Endpoint(f"[{name}]:{port}" if ":" in name else f"{name}:{port}", acceptor.connections)
     finally:
         accepting.cancel()
         await asyncio.wait((accepting,))
         listening.close()
-        await desk.close()
+        await acceptor.close()
 
 
 async def dial_in(

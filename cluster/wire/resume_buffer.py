@@ -14,8 +14,8 @@ ACK_BYTES = 64 * 1024  # received bytes after which the other side gets an Ack
 _FRAME_BYTES = 64  # that a kept frame takes beside its data
 
 
-class Book:
-    """Buffer of one side.
+class ResumeBuffer:
+    """Buffer of one side of a connection.
 
     name: secret by which both sides know the connection.
     resume_s: seconds that they wait for each other.

@@ -1,8 +1,8 @@
 """The wire: frames between two processes over one TCP connection, both ways.
 
 This module does framing, coalescing, backpressure and keep-alive. It begins after hello (`cluster.wire.handshake`).
-Where both sides keep a book (`cluster.wire.resume_buffer`), the TCP connection may break: the wire is then *away*
-until it has another. The subclass handles the frames (`cluster.wire.client`).
+Where both sides keep a resume buffer (`cluster.wire.resume_buffer`), the TCP connection may break: the wire is then
+*away* until it has another. The subclass handles the frames (`cluster.wire.client`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tandem.cluster.wire.frames import (
     decode,
     encode,
 )
-from tandem.cluster.wire.resume_buffer import Book
+from tandem.cluster.wire.resume_buffer import ResumeBuffer
 from tandem.engine.base import EngineError, EngineStopped
 
 _BUFFER = 256 * 1024  # a frame larger than this is received into memory of its own, without a copy
@@ -69,8 +69,8 @@ class Wire(asyncio.BufferedProtocol, ABC):
     on_away, on_return: called soon after the connection went away, and after it was resumed, in this order.
     """
 
-    def __init__(self, settings: WireSettings, book: Book | None = None) -> None:
-        """`book`: of a connection that may be resumed. To begin, `attach` a transport."""
+    def __init__(self, settings: WireSettings, resume_buffer: ResumeBuffer | None = None) -> None:
+        """`resume_buffer`: of a connection that may be resumed. To begin, `attach` a transport."""
         loop = asyncio.get_running_loop()
         self.settings = settings
         self.closed: asyncio.Future[None] = loop.create_future()
@@ -80,7 +80,7 @@ class Wire(asyncio.BufferedProtocol, ABC):
         self.on_away: list[Callable[[], None]] = []
         self.on_return: list[Callable[[], None]] = []
         self._loop = loop
-        self._book = book  # None: a break is the end
+        self._resume_buffer = resume_buffer  # None: a break is the end
         self._final = False  # either side has closed for good
         self._transport: asyncio.Transport | None = None
         self._view = memoryview(bytearray(_BUFFER))
@@ -94,7 +94,7 @@ class Wire(asyncio.BufferedProtocol, ABC):
         self._writable.set()
         self._closing_s = self._away_s = self._heard_s = self._checked_s = self._stalled_s = loop.time()
         tick_s = min(1.0, settings.timeout_s / 4, settings.hello_s / 4, settings.silence_s / 8)
-        self._tick_s = tick_s if book is None else min(tick_s, max(0.05, book.resume_s / 4))
+        self._tick_s = tick_s if resume_buffer is None else min(tick_s, max(0.05, resume_buffer.resume_s / 4))
         self._tick = loop.call_later(self._tick_s, self._check)
         self._pings = 0  # that were timed
         self._pinged_s: float | None = None  # when the one under way left
@@ -122,8 +122,8 @@ class Wire(asyncio.BufferedProtocol, ABC):
     def send(self, data: bytearray) -> None:
         """Queue an encoded frame. All frames of one round of the event loop leave in one write; while the connection
         is away, they are kept."""
-        if self._book is not None:
-            self._keep(self._book, data)
+        if self._resume_buffer is not None:
+            self._keep(self._resume_buffer, data)
         if not self._out:
             self._loop.call_soon(self._flush)
         self._out.append(data)
@@ -140,11 +140,11 @@ class Wire(asyncio.BufferedProtocol, ABC):
         if out and transport is not None and not self._final and not transport.is_closing():
             transport.write(b"".join(out) if len(out) > 1 else out[0])
 
-    def _keep(self, book: Book, data: bytearray) -> None:
-        if not book.keep(data):
-            error = EngineStopped(f"more than {book.limit_bytes} bytes are not acknowledged")
+    def _keep(self, resume_buffer: ResumeBuffer, data: bytearray) -> None:
+        if not resume_buffer.keep(data):
+            error = EngineStopped(f"more than {resume_buffer.limit_bytes} bytes are not acknowledged")
             self._loop.call_soon(self.fail, error)  # later: the sender is in the middle of an operation
-        elif book.kept_bytes > self._pause_bytes and self._writable.is_set():
+        elif resume_buffer.kept_bytes > self._pause_bytes and self._writable.is_set():
             self._balance()
 
     async def writable(self) -> None:
@@ -161,7 +161,7 @@ class Wire(asyncio.BufferedProtocol, ABC):
         self._balance()
 
     def _balance(self) -> None:
-        kept = 0 if self._book is None else self._book.kept_bytes
+        kept = 0 if self._resume_buffer is None else self._resume_buffer.kept_bytes
         if not self._full and kept <= self._pause_bytes:
             self._writable.set()
         elif self._writable.is_set():
@@ -224,23 +224,23 @@ class Wire(asyncio.BufferedProtocol, ABC):
                 self._pongs_s.append(precise_timer().time() - self._pinged_s)
                 self.rtt_s = sorted(self._pongs_s)[len(self._pongs_s) // 4]
                 self._pinged_s = None
-        elif self._book is None:
+        elif self._resume_buffer is None:
             self.received(frame, HEADER.size + len(body))
         elif type(frame) is Ack:
             self._acknowledged(frame.received)
         elif type(frame) is Bye:
             self._abandon("the other side closed the connection")
         elif not self._final:
-            if self._book.take(HEADER.size + len(body)):
+            if self._resume_buffer.take(HEADER.size + len(body)):
                 self._say(Ack(0, 0, self._tell()))
             self.received(frame, HEADER.size + len(body))
 
     def _tell(self) -> int:
-        return 0 if self._book is None else self._book.tell()
+        return 0 if self._resume_buffer is None else self._resume_buffer.tell()
 
     def _acknowledged(self, received: int) -> None:
-        if self._book is not None:
-            self._book.acknowledged(received)
+        if self._resume_buffer is not None:
+            self._resume_buffer.acknowledged(received)
             self._balance()
 
     # Life
@@ -301,9 +301,9 @@ class Wire(asyncio.BufferedProtocol, ABC):
         self._checked_s = now_s
         self._tick = self._loop.call_later(self._tick_s, self._check)
         if transport is None:
-            assert self._book is not None
-            if now_s - self._away_s > self._book.resume_s:
-                self.give_up(f"it was not resumed within {self._book.resume_s} s")
+            assert self._resume_buffer is not None
+            if now_s - self._away_s > self._resume_buffer.resume_s:
+                self.give_up(f"it was not resumed within {self._resume_buffer.resume_s} s")
         elif self._final or transport.is_closing():
             if now_s - self._closing_s > settings.hello_s:
                 transport.abort()  # the other side does not even take the good-bye
@@ -320,7 +320,7 @@ class Wire(asyncio.BufferedProtocol, ABC):
 
     def _break(self, why: str) -> None:
         """Give up the TCP connection: fail, or be away if the connection may be resumed."""
-        if self._book is None:
+        if self._resume_buffer is None:
             self.fail(ProtocolError(why))
         else:
             self.part(why)
@@ -347,14 +347,14 @@ class Wire(asyncio.BufferedProtocol, ABC):
     def resume(self, transport: asyncio.Transport, received: int) -> None:
         """Go on over another transport, of which the same holds as for `attach`. `received`: how many of our frames
         the other side has. Raises ProtocolError if that cannot be."""
-        assert self._book is not None
-        self._book.acknowledged(received)
-        self._out.clear()  # the book has it
+        assert self._resume_buffer is not None
+        self._resume_buffer.acknowledged(received)
+        self._out.clear()  # the resume buffer has it
         self.reason = "the connection is closed"
         self._pause_bytes = self.settings.max_kept // 2
         self._balance()
         self.attach(transport)
-        transport.write(self._book.missing())
+        transport.write(self._resume_buffer.missing())
         for callback in self.on_return:
             self._loop.call_soon(callback)
 
@@ -391,7 +391,7 @@ class Wire(asyncio.BufferedProtocol, ABC):
         self._flush()
         self._final = True
         self._closing_s = self._loop.time()
-        if self._book is None and not transport.is_closing():
+        if self._resume_buffer is None and not transport.is_closing():
             transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -399,7 +399,7 @@ class Wire(asyncio.BufferedProtocol, ABC):
             return  # it is the one before
         self._transport = None
         why = "the other side closed it" if exc is None else str(exc)
-        if self._book is not None and not self._final:
+        if self._resume_buffer is not None and not self._final:
             self.part(why)
             return
         if exc is not None and not self._final:
@@ -408,7 +408,7 @@ class Wire(asyncio.BufferedProtocol, ABC):
 
     def _lose(self) -> None:
         self._tick.cancel()
-        self._book, self._final = None, True
+        self._resume_buffer, self._final = None, True
         self._answered(False)
         self._out.clear()
         self.closed.set_result(None)
@@ -422,5 +422,5 @@ class Wire(asyncio.BufferedProtocol, ABC):
                 self.reason = "the connection is closed"
                 self._lose()
             else:
-                self._shut(None if self._book is None else Bye(0, 0))
+                self._shut(None if self._resume_buffer is None else Bye(0, 0))
         await asyncio.shield(self.closed)  # ends: `_check` aborts a connection that does not close

@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable
 
 from tandem.deployments.access.keys import Caller
-from tandem.deployments.lru import Kept
+from tandem.deployments.lru import LRUTable
 
 KNOWN_S = 2.0
 """Seconds that an answer is valid: a revoked key is refused after this."""
@@ -23,7 +23,7 @@ class Callers:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._find, self._clock = find, clock
-        self._known: Kept[str | None, tuple[float, asyncio.Future[Caller | None]]] = Kept(KEPT)
+        self._known: LRUTable[str | None, tuple[float, asyncio.Future[Caller | None]]] = LRUTable(KEPT)
 
     async def of(self, hashed: str | None) -> Caller | None:
         """Return the caller whose key has that hash; None if there is none."""

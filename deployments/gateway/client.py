@@ -25,9 +25,9 @@ from tandem.deployments.gateway.messages import (
     MIDDLES,
     OVER,
     REGISTER,
+    AssignmentMessage,
     Over,
     Registered,
-    Told,
     pack,
     unpack,
 )
@@ -140,17 +140,17 @@ class Uplink:
         wait for a cloud that has gone. Raises EngineError."""
         asking = self._connected().ask(ASSIGN, pack(wanted))
         try:
-            told = unpack(await (asking if wanted.sent else self.while_there(asking)), Told)
+            message = unpack(await (asking if wanted.sent else self.while_there(asking)), AssignmentMessage)
         except BaseException:  # the gateway may have let it pass all the same
             if wanted.request not in self._passed:
                 self._say_over(Over(wanted.request, Used(), 0.0))
             raise
         self._passed.add(wanted.request)
         name = self.registered.name if self.registered else ""
-        return told.assignment(
+        return message.assignment(
             {
                 role: replace(e, rtt_s=0.0 if e.device and e.name == name else self.rtt_s)
-                for role, e in told.endpoints.items()
+                for role, e in message.endpoints.items()
             }
         )
 

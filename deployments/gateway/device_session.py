@@ -31,15 +31,15 @@ from tandem.deployments.gateway.messages import (
     MIDDLES,
     OVER,
     REGISTER,
+    AssignmentMessage,
     Over,
     Registered,
-    Told,
     pack,
     unpack,
 )
 from tandem.deployments.gateway.metering import Counted
 from tandem.deployments.learning.report import Report
-from tandem.deployments.lru import Kept
+from tandem.deployments.lru import LRUTable
 from tandem.deployments.modes import MODES
 from tandem.deployments.request.assignment import Assignment, EndpointInfo, Prices, RoutingRequest
 from tandem.deployments.request.bill import Bill
@@ -110,9 +110,9 @@ class ConnectedDevice(EngineHandler):
     """
 
     def __init__(self, connection: Connection, callers: Callers, cloud: Cloud) -> None:
-        self._reached: Kept[str, EndpointInfo] = Kept(REACHED)
-        self._dialled: Kept[str, Engine] = Kept(REACHED)
-        self._full: Kept[str, None] = Kept(
+        self._reached: LRUTable[str, EndpointInfo] = LRUTable(REACHED)
+        self._dialled: LRUTable[str, Engine] = LRUTable(REACHED)
+        self._full: LRUTable[str, None] = LRUTable(
             REACHED
         )  # those that had no room for it: others have to wait there
         super().__init__(self._dialled, connection)
@@ -175,7 +175,7 @@ class ConnectedDevice(EngineHandler):
         if method == REGISTER:
             return pack(await self._register(unpack(body, DeviceRecord)))
         if method == ASSIGN:
-            return pack(Told.of(await self._assign(unpack(body, RoutingRequest))))
+            return pack(AssignmentMessage.of(await self._assign(unpack(body, RoutingRequest))))
         if method == OVER:
             await self._over(unpack(body, Over))
             return pack(None)

@@ -16,8 +16,8 @@ from tandem.policies.cost import Used
 
 REGISTER, ASSIGN, OVER, ACCOUNT = "register", "assign", "over", "account"
 MIDDLES, ECHO = "middles", "echo"
-"""The methods that the gateway answers: DeviceRecord → Registered, RoutingRequest → Told, Over → nothing, nothing →
-Statement, nothing → the SplitInfo of each kind of middle, and any bytes → the same."""
+"""The methods that the gateway answers: DeviceRecord → Registered, RoutingRequest → AssignmentMessage, Over → nothing,
+nothing → Statement, nothing → the SplitInfo of each kind of middle, and any bytes → the same."""
 SILENCE_S = 6.0
 """Seconds of silence after which a connection counts as broken; it may be resumed."""
 ENGINE = "device"
@@ -47,7 +47,7 @@ class Over(msgspec.Struct, frozen=True):
     joules: float
 
 
-class Told(msgspec.Struct, frozen=True):
+class AssignmentMessage(msgspec.Struct, frozen=True):
     """Message of an Assignment. briefing: the mode's briefing, packed."""
 
     mode: str
@@ -58,7 +58,7 @@ class Told(msgspec.Struct, frozen=True):
     replaceable: frozenset[str]
 
     @classmethod
-    def of(cls, made: Assignment) -> Told:
+    def of(cls, made: Assignment) -> AssignmentMessage:
         """Return the assignment as a message."""
         briefing = msgspec.Raw(pack(made.briefing))
         endpoints = dict(made.endpoints)

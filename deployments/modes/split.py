@@ -20,7 +20,7 @@ from tandem.deployments.request.job import Delta, Figures, Job
 from tandem.deployments.request.pools import MIDDLE
 from tandem.deployments.request.session import EndpointSession, EndpointSessions, Trip
 from tandem.deployments.request.tokenlog import TokenLog
-from tandem.deployments.request.uplink_queue import Lane, Sent
+from tandem.deployments.request.uplink_queue import Sent, UplinkQueue
 from tandem.engine.base import EngineError, EngineInfo, Sampling, Tensor
 from tandem.engine.config import PolicyChoice, Strict
 from tandem.engine.split.base import Judgement, OuterEngine, OuterSession, SplitMismatch, check_fit
@@ -137,7 +137,7 @@ class DeviceState:
         self.outer = outer
         self._token_bytes = row_bytes(outer.info.split.hidden, outer.kind)
         self._cloud, self.link = CloudMonitor(), DeviceMonitor()
-        self.lane = Lane(self.link)
+        self.uplink_queue = UplinkQueue(self.link)
         self._policies = SplitPolicies(
             settings.chunking.create(), settings.drafting.create(), settings.parallel_drafting.create()
         )
@@ -181,7 +181,7 @@ class SplitRun(ModeRun):
         assert theirs is not None  # they fit
         split = device.split(len(job.prompt) + len(log), most, theirs.stages)
         drafts = await self._prefill(split, outer, middle) or self._ready > 0
-        with device.lane.rounds():
+        with device.uplink_queue.rounds():
             while True:
                 position = len(log)
                 drafted, judgement = await self._round(split, outer, middle, position, drafts)
@@ -201,7 +201,7 @@ class SplitRun(ModeRun):
                 self.figures.chunks += 1
                 return False
             chunk = await outer.shallow(size)
-            await self._device.lane.turn()
+            await self._device.uplink_queue.turn()
             middle.send(chunk.position, chunk.hidden, 0)
             self.figures.chunks += 1
             await middle.received(split, others)
@@ -257,7 +257,7 @@ class _Middle:
 
     def __init__(self, session: EndpointSession, figures: Splitting, device: DeviceState) -> None:
         self.session, self._figures = session, figures
-        self._link, self._lane = device.link, device.lane
+        self._link, self._uplink_queue = device.link, device.uplink_queue
         self._sent = deque[Sent]()
         self.before_s = self._came_s = 0.0
         self._free_s = 0.0  # the uplink is from then on
@@ -268,7 +268,7 @@ class _Middle:
 
     def send(self, position: int, hidden: Tensor, wanted: int) -> None:
         self._figures.up_bytes += hidden.data.nbytes
-        self._sent.append(self._lane.sent(self, hidden.data.nbytes))
+        self._sent.append(self._uplink_queue.sent(self, hidden.data.nbytes))
         self.session.send(position, hidden, wanted)
 
     async def received(self, split: Split, under_way: int) -> Tensor:
@@ -277,7 +277,7 @@ class _Middle:
         while self.session.on_their_way > under_way:
             trip = await self.session.receive()
             sent = self._sent.popleft()
-            self._lane.arrived(sent)
+            self._uplink_queue.arrived(sent)
             last = trip.forwarded.hidden
             self.before_s, self._came_s = self._came_s, trip.came_s
             self._figures.down_bytes += last.data.nbytes

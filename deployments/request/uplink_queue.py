@@ -30,7 +30,7 @@ class Sent(NamedTuple):
     clear: bool
 
 
-class Lane:
+class UplinkQueue:
     """Queue of one uplink.
 
     link: monitor of the device's link.

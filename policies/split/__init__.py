@@ -5,14 +5,14 @@ them; the cloud holds the layers between. `Split` takes the decisions of a reque
 `chunking`, `drafting` and `parallel_drafting`; `choose_split_point` decides m.
 """
 
-from tandem.policies.split.monitor import CloudMonitor, DeviceMonitor, Line, MovingDelay
+from tandem.policies.split.monitor import CloudMonitor, DeviceMonitor, LinearDelay, MovingDelay
 from tandem.policies.split.point import Refusal, SplitDevice, SplitPoint, Workload, choose_split_point
 from tandem.policies.split.request import Split, SplitPolicies
 
 __all__ = [
     "CloudMonitor",
     "DeviceMonitor",
-    "Line",
+    "LinearDelay",
     "MovingDelay",
     "Refusal",
     "Split",

@@ -17,7 +17,7 @@ MUCH_BYTES = 16_384
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class LinearDelay:
     """Seconds as a line in tokens: base_s + token_s · tokens, with neither below 0."""
 
     base_s: float
@@ -52,8 +52,8 @@ class MovingDelay:
         return self._level * self._line.step_s(tokens)
 
     @property
-    def line(self) -> Line:
-        return Line(self._level * self._line.base_s, self._level * self._line.token_s)
+    def line(self) -> LinearDelay:
+        return LinearDelay(self._level * self._line.base_s, self._level * self._line.token_s)
 
     @property
     def memory(self) -> tuple[float, ...]:

@@ -1,10 +1,10 @@
 from __future__ import annotations
 
-from tandem.deployments.lru import Kept
+from tandem.deployments.lru import LRUTable
 
 
 def test_what_was_not_used_for_longest_goes_first() -> None:
-    kept: Kept[str, int] = Kept(2)
+    kept: LRUTable[str, int] = LRUTable(2)
     kept["a"] = 1
     kept.update({"b": 2})
     assert kept.of("a", lambda: 9) == 1  # which uses it

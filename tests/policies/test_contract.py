@@ -30,7 +30,7 @@ from tandem.policies.scheduling import EngineLoad, scheduling
 from tandem.policies.scheduling.batching import Demand, batching
 from tandem.policies.sketch import SketchDecision, SketchJob, SketchState, job_queue, sketching
 from tandem.policies.speculation.window import Remembering, WindowState, window
-from tandem.policies.split import Line
+from tandem.policies.split import LinearDelay
 from tandem.policies.split.chunking import ChunkState, chunking
 from tandem.policies.split.drafting import DraftRound, DraftState, Learning, drafting
 from tandem.policies.split.parallel_drafting import Ahead, WaitState, parallel_drafting
@@ -162,7 +162,7 @@ dollars = st.one_of(st.sampled_from([0.0, 1e-300, 1e9]), st.floats(0, 1e-3))
 per_token = st.builds(PerToken, dollars, dollars)
 lengths = st.one_of(st.integers(1, 400), st.integers(1, 200_000))
 counts = st.integers(0, 1_000_000).map(float)
-lines = st.builds(Line, st.floats(0, 1), st.floats(0, 0.01))
+lines = st.builds(LinearDelay, st.floats(0, 1), st.floats(0, 0.01))
 bandwidths = st.one_of(st.sampled_from([1e-300, 1e300]), st.floats(1e3, 1e9))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tandem.deployments.lru import Kept
+from tandem.deployments.lru import LRUTable
 from tandem.deployments.request.assignment import EndpointInfo
 from tandem.policies.estimators.step_time import StepTimeModel
 from tandem.policies.estimators.windows import Latencies, Outputs
@@ -17,8 +17,8 @@ class Rivals:
 
     def __init__(self) -> None:
         self.outputs = Outputs()
-        self._servers: Kept[str, Latencies] = Kept(KEPT)  # by model
-        self._devices: Kept[str, StepTimeModel] = Kept(KEPT)  # by name
+        self._servers: LRUTable[str, Latencies] = LRUTable(KEPT)  # by model
+        self._devices: LRUTable[str, StepTimeModel] = LRUTable(KEPT)  # by name
 
     def of(self, server: EndpointInfo, device: EndpointInfo) -> RaceHistory:
         """Return the statistics of two endpoints; what is recorded there counts in all their other races."""

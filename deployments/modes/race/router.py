@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tandem.deployments.learning.report import Report
-from tandem.deployments.lru import Kept
+from tandem.deployments.lru import LRUTable
 from tandem.deployments.modes.base import RouterPart, Surroundings
 from tandem.deployments.modes.race.latencies import Rivals
 from tandem.deployments.modes.race.settings import RaceSettings
@@ -57,9 +57,9 @@ class RaceRouter(RouterPart[RaceSettings]):
 
     def __init__(self, settings: RaceSettings, router: Surroundings) -> None:
         super().__init__(settings, router)
-        self.accounts: Kept[str, RaceAccount] = Kept(ACCOUNTS_KEPT)
+        self.accounts: LRUTable[str, RaceAccount] = LRUTable(ACCOUNTS_KEPT)
         self.rivals = Rivals()
-        self.races: Kept[int, Race] = Kept(RACES_KEPT)
+        self.races: LRUTable[int, Race] = LRUTable(RACES_KEPT)
 
     def follow(self, settings: RaceSettings) -> None:
         super().follow(settings)

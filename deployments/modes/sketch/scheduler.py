@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from tandem.cluster.devices.record import DeviceRecord
-from tandem.deployments.lru import Kept
+from tandem.deployments.lru import LRUTable
 from tandem.deployments.modes.base import RouterPart, Surroundings
 from tandem.deployments.modes.sketch import profiles
 from tandem.deployments.modes.sketch.loaded_models import DeviceModels
@@ -116,7 +116,7 @@ class Expansions(RouterPart[SketchSettings]):
     def __init__(self, settings: SketchSettings, router: Surroundings) -> None:
         super().__init__(settings, router)
         self._target_token_s = 0.0
-        self._earlier: Kept[str, dict[str, float]] = Kept(
+        self._earlier: LRUTable[str, dict[str, float]] = LRUTable(
             ENDPOINTS_KEPT
         )  # seconds a token, by device and model
         self._written = Profiles()
@@ -124,8 +124,10 @@ class Expansions(RouterPart[SketchSettings]):
         self.follow(settings)
         self._held: dict[int, _Held] = {}
         self._promised: dict[int, _Promised] = {}  # by request
-        self._seen: Kept[tuple[str, str], _Speed] = Kept(ENDPOINTS_KEPT)  # by key and model
-        self._models: Kept[str, DeviceModels] = Kept(ENDPOINTS_KEPT)  # by key, of devices with several
+        self._seen: LRUTable[tuple[str, str], _Speed] = LRUTable(ENDPOINTS_KEPT)  # by key and model
+        self._models: LRUTable[str, DeviceModels] = LRUTable(
+            ENDPOINTS_KEPT
+        )  # by key, of devices with several
 
     def follow(self, settings: SketchSettings) -> None:
         super().follow(settings)

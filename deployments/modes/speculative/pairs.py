@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tandem.deployments.lru import Kept
+from tandem.deployments.lru import LRUTable
 from tandem.deployments.request.assignment import EndpointInfo
 from tandem.policies.speculation.history import PairHistory, TargetHistory
 from tandem.policies.speculation.window import WindowPolicy
@@ -18,8 +18,8 @@ class Pairs:
 
     def __init__(self, window: Callable[[], WindowPolicy]) -> None:
         self._window = window
-        self._pairs: Kept[tuple[str, str], PairHistory] = Kept(KEPT)
-        self._targets: Kept[str, TargetHistory] = Kept(KEPT)
+        self._pairs: LRUTable[tuple[str, str], PairHistory] = LRUTable(KEPT)
+        self._targets: LRUTable[str, TargetHistory] = LRUTable(KEPT)
 
     def of(self, drafter: EndpointInfo, target: EndpointInfo) -> PairHistory:
         """Return the history of that pair. A device keeps its pairs when its address changes."""

@@ -19,7 +19,7 @@ from tandem.cluster.devices.profile import load_profile
 from tandem.deployments.access.accounts import ANONYMOUS
 from tandem.deployments.access.keys import KeyRefused
 from tandem.deployments.gateway.client import QUIET_S, Uplink
-from tandem.deployments.gateway.messages import ASSIGN, Registered, Told, pack
+from tandem.deployments.gateway.messages import ASSIGN, AssignmentMessage, Registered, pack
 from tandem.deployments.request.assignment import Assignment, EndpointInfo, NoEndpoint, RoutingRequest
 from tandem.deployments.request.job import Job, UnknownMode
 from tandem.deployments.request.tokenlog import Origin
@@ -116,7 +116,7 @@ class Line:
     async def ask(self, method: str, body: bytes) -> bytes:
         if method == ASSIGN and self.assigns:
             self.assigns -= 1
-            return pack(Told.of(Assignment("split", {"middle": MIDDLE})))
+            return pack(AssignmentMessage.of(Assignment("split", {"middle": MIDDLE})))
         return await asyncio.get_running_loop().create_future()
 
     async def find(self, key: str) -> None:

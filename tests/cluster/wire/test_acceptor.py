@@ -183,8 +183,8 @@ async def test_a_return_of_nobody_harms_nobody() -> None:
     async with asyncio.timeout(20), serve_engines({"null": NullEngine()}, settings=PATIENT) as endpoint:
         connection = await connect(endpoint.address, settings=PATIENT)
         (accepted,) = endpoint.connections
-        assert connection._book is not None
-        name = connection._book.name
+        assert connection._resume_buffer is not None
+        name = connection._resume_buffer.name
         assert len(name) == 16
         for hello, code in (
             (frames.Hello(0, 0, "", "", {}, 60.0, bytes(16)), "unknown_connection"),

@@ -361,8 +361,8 @@ async def test_what_is_kept_is_bounded() -> None:
         proxy.refusing = True
         proxy.cut("reset")
         await until(lambda: there.away and not there._writable.is_set())
-        assert there._book is not None
-        assert 200_000 < there._book.kept_bytes < 210_000
+        assert there._resume_buffer is not None
+        assert 200_000 < there._resume_buffer.kept_bytes < 210_000
         made = (await engine.stats()).tokens_generated
         proxy.refusing = False
         for _ in range(5000):  # what was kept comes, and more
@@ -387,11 +387,11 @@ async def test_what_is_kept_is_bounded() -> None:
 async def test_a_fast_stream_does_not_pile_up() -> None:
     async with linked(NullEngine(context=2**40)) as (remote, _, there, _):
         session = await remote.open([20], Sampling(max_tokens=20_000))
-        most, book = 0, there._book
-        assert book is not None
+        most, resume_buffer = 0, there._resume_buffer
+        assert resume_buffer is not None
         async for _ in session.generate():
-            most = max(most, book.kept_bytes)
-        assert book.sent * 80 > 5 * ACK_BYTES
+            most = max(most, resume_buffer.kept_bytes)
+        assert resume_buffer.sent * 80 > 5 * ACK_BYTES
         assert most < 3 * ACK_BYTES
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tandem.cluster.wire.frames import HEADER, AnyFrame, Error, Ping, Pong, decode, encode
-from tandem.cluster.wire.resume_buffer import Book
+from tandem.cluster.wire.resume_buffer import ResumeBuffer
 from tandem.cluster.wire.wire import Wire, WireSettings
 from tests.virtual import now_s
 
@@ -71,14 +71,14 @@ class Plain(Wire):
         self.buffer_updated(len(data))
 
 
-def wire(book: Book | None = None) -> tuple[Plain, Transport]:
-    made, transport = Plain(SETTINGS, book), Transport()
+def wire(resume_buffer: ResumeBuffer | None = None) -> tuple[Plain, Transport]:
+    made, transport = Plain(SETTINGS, resume_buffer), Transport()
     made.attach(transport)
     return made, transport
 
 
-def book() -> Book:
-    return Book(b"secret", resume_s=60.0, limit_bytes=SETTINGS.max_kept)
+def resume_buffer() -> ResumeBuffer:
+    return ResumeBuffer(b"secret", resume_s=60.0, limit_bytes=SETTINGS.max_kept)
 
 
 async def beyond(wire: Wire, until_s: float) -> None:
@@ -119,7 +119,7 @@ async def test_a_reader_that_stalls_is_to_blame_while_it_is_heard() -> None:
 
 async def test_a_silent_link_is_to_blame_for_a_stall() -> None:
     """The connection is then away, and may be resumed: its reader may be well."""
-    made, _ = wire(book())
+    made, _ = wire(resume_buffer())
     made.pause_writing()
     await beyond(made, SETTINGS.timeout_s / 2 - 1.0)
     await asyncio.sleep(SETTINGS.timeout_s / 2 + 3.0)
@@ -128,7 +128,7 @@ async def test_a_silent_link_is_to_blame_for_a_stall() -> None:
 
 
 async def test_writers_wait_sooner_while_it_is_away_and_only_then() -> None:
-    made, _ = wire(book())
+    made, _ = wire(resume_buffer())
     made.part("cut")
     made.send(bytearray(2 * 1024 * 1024))
     with pytest.raises(TimeoutError):

@@ -1,4 +1,4 @@
-"""The book of what was sent: whatever is lost on the way, each frame arrives once, in order."""
+"""The buffer of what was sent: whatever is lost on the way, each frame arrives once, in order."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tandem.cluster.wire.frames import ProtocolError
-from tandem.cluster.wire.resume_buffer import ACK_BYTES, Book
+from tandem.cluster.wire.resume_buffer import ACK_BYTES, ResumeBuffer
 
 LIMIT = 100_000
 
@@ -18,7 +18,7 @@ class Side:
     """One side of a connection whose frames are single bytes; None stands for an acknowledgement."""
 
     def __init__(self) -> None:
-        self.book = Book(b"name", 1.0, LIMIT)
+        self.resume_buffer = ResumeBuffer(b"name", 1.0, LIMIT)
         self.said, self.heard = bytearray(), bytearray()
         self.travelling: deque[int | tuple[int]] = (
             deque()
@@ -27,15 +27,15 @@ class Side:
     def say(self, connected: bool) -> None:
         byte = len(self.said) % 251
         self.said.append(byte)
-        assert self.book.keep(bytearray([byte]))
+        assert self.resume_buffer.keep(bytearray([byte]))
         if connected:
             self.travelling.append(byte)
 
     def hear(self, what: int | tuple[int]) -> None:
         if isinstance(what, tuple):
-            self.book.acknowledged(what[0])
+            self.resume_buffer.acknowledged(what[0])
         else:
-            self.book.take(1)
+            self.resume_buffer.take(1)
             self.heard.append(what)
 
 
@@ -50,8 +50,8 @@ def test_everything_arrives_once_in_order(steps: list[str]) -> None:
 
     def back() -> None:
         for one, other in (sides, sides[::-1]):
-            one.book.acknowledged(other.book.tell())
-            one.travelling.extend(one.book.missing())
+            one.resume_buffer.acknowledged(other.resume_buffer.tell())
+            one.travelling.extend(one.resume_buffer.missing())
 
     for step in [*steps, "break", "return"]:
         what, _, which = step.partition(" ")
@@ -61,7 +61,7 @@ def test_everything_arrives_once_in_order(steps: list[str]) -> None:
         elif what == "hear" and one.travelling:
             other.hear(one.travelling.popleft())
         elif what == "ack" and connected:
-            one.travelling.append((one.book.tell(),))
+            one.travelling.append((one.resume_buffer.tell(),))
         elif what == "break":
             connected = False
             for side in sides:
@@ -71,50 +71,50 @@ def test_everything_arrives_once_in_order(steps: list[str]) -> None:
             back()
         for one, other in (sides, sides[::-1]):
             assert one.said.startswith(other.heard)
-            assert one.book.sent == len(one.said)
-            assert other.book.received == len(other.heard)
+            assert one.resume_buffer.sent == len(one.said)
+            assert other.resume_buffer.received == len(other.heard)
     for one, other in (sides, sides[::-1]):
         while one.travelling:
             other.hear(one.travelling.popleft())
         assert other.heard == one.said
-        one.book.acknowledged(other.book.tell())
-        assert (one.book.kept_bytes, one.book.missing()) == (0, b"")
+        one.resume_buffer.acknowledged(other.resume_buffer.tell())
+        assert (one.resume_buffer.kept_bytes, one.resume_buffer.missing()) == (0, b"")
 
 
 @given(st.lists(st.integers(0, 9_000), max_size=60), st.integers(0, 60))
 def test_what_is_kept_is_bounded(sizes: list[int], received: int) -> None:
-    book, kept = Book(b"name", 1.0, LIMIT), b""
+    resume_buffer, kept = ResumeBuffer(b"name", 1.0, LIMIT), b""
     for number, size in enumerate(sizes):
         data = bytearray([number] * size)
-        if book.keep(data):
+        if resume_buffer.keep(data):
             kept += data
         else:
-            assert book.kept_bytes + size + 64 > LIMIT
-        assert len(book.missing()) <= book.kept_bytes <= LIMIT
-    assert book.missing() == kept
-    received = min(received, book.sent)
-    book.acknowledged(received)
-    assert kept.endswith(book.missing())
-    book.acknowledged(book.sent)
-    assert book.kept_bytes == 0
+            assert resume_buffer.kept_bytes + size + 64 > LIMIT
+        assert len(resume_buffer.missing()) <= resume_buffer.kept_bytes <= LIMIT
+    assert resume_buffer.missing() == kept
+    received = min(received, resume_buffer.sent)
+    resume_buffer.acknowledged(received)
+    assert kept.endswith(resume_buffer.missing())
+    resume_buffer.acknowledged(resume_buffer.sent)
+    assert resume_buffer.kept_bytes == 0
 
 
 def test_what_cannot_have_been_received() -> None:
-    book = Book(b"name", 1.0, LIMIT)
+    resume_buffer = ResumeBuffer(b"name", 1.0, LIMIT)
     for _ in range(5):
-        book.keep(bytearray(b"frame"))
-    book.acknowledged(3)
+        resume_buffer.keep(bytearray(b"frame"))
+    resume_buffer.acknowledged(3)
     for received in (2, 6):
         with pytest.raises(ProtocolError, match="received"):
-            book.acknowledged(received)
-    book.acknowledged(3)
-    assert book.missing() == b"frameframe"
+            resume_buffer.acknowledged(received)
+    resume_buffer.acknowledged(3)
+    assert resume_buffer.missing() == b"frameframe"
 
 
 def test_when_it_is_time_to_tell() -> None:
-    book = Book(b"name", 1.0, LIMIT)
-    assert not book.take(1000)
-    assert book.take(ACK_BYTES)
-    assert book.tell() == 2
-    assert not book.take(1000)
-    assert book.tell() == 3
+    resume_buffer = ResumeBuffer(b"name", 1.0, LIMIT)
+    assert not resume_buffer.take(1000)
+    assert resume_buffer.take(ACK_BYTES)
+    assert resume_buffer.tell() == 2
+    assert not resume_buffer.take(1000)
+    assert resume_buffer.tell() == 3

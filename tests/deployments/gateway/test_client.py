@@ -25,9 +25,9 @@ from tandem.deployments.gateway.messages import (
     MIDDLES,
     OVER,
     REGISTER,
+    AssignmentMessage,
     Over,
     Registered,
-    Told,
     pack,
     unpack,
 )
@@ -78,7 +78,7 @@ class Registry(EngineHandler):
         if self.refusing:
             raise NoCapacity("all are full", 1.0)
         assert unpack(body, RoutingRequest) == RoutingRequest("speculative", lost=("a", "b"), budget=0.25)
-        return pack(Told.of(MADE))
+        return pack(AssignmentMessage.of(MADE))
 
 
 @asynccontextmanager
@@ -166,7 +166,7 @@ def test_briefings_travel(mode: str) -> None:
     briefing = MADE.briefing if MODES[mode].briefing is PairBriefing else None
     assert (briefing is None) == (MODES[mode].briefing is None)
     made = Assignment(mode, {}, briefing=briefing)
-    assert unpack(pack(Told.of(made)), Told).assignment({}) == made
+    assert unpack(pack(AssignmentMessage.of(made)), AssignmentMessage).assignment({}) == made
 
 
 async def test_it_dials_again_when_the_gateway_has_gone() -> None:

@@ -36,9 +36,9 @@ from tandem.deployments.gateway.messages import (
     MIDDLES,
     OVER,
     REGISTER,
+    AssignmentMessage,
     Over,
     Registered,
-    Told,
     pack,
     unpack,
 )
@@ -149,8 +149,8 @@ async def dialled(office: Office) -> AsyncIterator[tuple[Connection, ConnectedDe
     cloud.entrance.close()
 
 
-async def assigned(connection: Connection, wanted: RoutingRequest = WANTED) -> Told:
-    return unpack(await connection.ask(ASSIGN, pack(wanted)), Told)
+async def assigned(connection: Connection, wanted: RoutingRequest = WANTED) -> AssignmentMessage:
+    return unpack(await connection.ask(ASSIGN, pack(wanted)), AssignmentMessage)
 
 
 async def test_its_key_says_who_it_is_and_who_pays() -> None:

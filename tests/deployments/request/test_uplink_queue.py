@@ -7,15 +7,15 @@ import asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandem.deployments.request.uplink_queue import LOOK_S, SOON_S, Lane
+from tandem.deployments.request.uplink_queue import LOOK_S, SOON_S, UplinkQueue
 from tandem.policies.split import DeviceMonitor
 from tests.virtual import in_virtual_time, run
 
 BYTES_S = 1e6
 
 
-def lane() -> Lane:
-    return Lane(DeviceMonitor(up_bytes_s=BYTES_S))
+def uplink_queue() -> UplinkQueue:
+    return UplinkQueue(DeviceMonitor(up_bytes_s=BYTES_S))
 
 
 def now() -> float:
@@ -24,7 +24,7 @@ def now() -> float:
 
 @in_virtual_time
 async def test_alone_a_prompt_goes_up_as_fast_as_it_may() -> None:
-    uplink = lane()
+    uplink = uplink_queue()
     uplink.sent(1, 10**9)
     await uplink.turn()
     assert now() == 0.0
@@ -35,7 +35,7 @@ def test_while_rounds_go_on_each_chunk_waits_for_those_before_it(sizes: list[int
     """Also where they are of several prompts, which ask at the same time."""
 
     async def main() -> None:
-        uplink, ahead_s = lane(), list[float]()
+        uplink, ahead_s = uplink_queue(), list[float]()
 
         async def chunk(size: int) -> None:
             await uplink.turn()
@@ -52,7 +52,7 @@ def test_while_rounds_go_on_each_chunk_waits_for_those_before_it(sizes: list[int
 
 @in_virtual_time
 async def test_what_was_answered_has_left_whatever_was_reckoned() -> None:
-    uplink = lane()
+    uplink = uplink_queue()
     first, last = uplink.sent(1, 10**6), uplink.sent(1, 10**9)
     with uplink.rounds():
         waiting = asyncio.create_task(uplink.turn())
@@ -67,7 +67,7 @@ async def test_what_was_answered_has_left_whatever_was_reckoned() -> None:
 
 @in_virtual_time
 async def test_who_waits_for_rounds_that_are_over_goes() -> None:
-    uplink = lane()
+    uplink = uplink_queue()
     uplink.sent(1, 10**9)
     with uplink.rounds():
         waiting = asyncio.create_task(uplink.turn())
@@ -79,7 +79,7 @@ async def test_who_waits_for_rounds_that_are_over_goes() -> None:
 
 @in_virtual_time
 async def test_who_follows_somebody_else_is_not_measured() -> None:
-    uplink = lane()
+    uplink = uplink_queue()
     assert uplink.sent("a", 10**6).clear
     assert uplink.sent("a", 10**6).clear, "what went before was its own"
     assert not uplink.sent("b", 10).clear

@@ -18,7 +18,7 @@ from tandem.policies.sketch.sketch_length import (
     WithinLatency,
     sketching,
 )
-from tandem.policies.split import Line
+from tandem.policies.split import LinearDelay
 
 JETSON = 204.8 / 1935
 """Memory bandwidth over an A100's (PICE's table II), by which decoding is bound."""
@@ -29,11 +29,11 @@ ANSWER = 500
 
 SMALL = SmallModel("small", cost=0.1, capability=0.9, least_share=0.3)
 STATE = SketchState(
-    tokens=ANSWER, llm_s=Line(0.0, 0.2), network_s=Line(0.05, 0.0), models=(SMALL,), devices=4
+    tokens=ANSWER, llm_s=LinearDelay(0.0, 0.2), network_s=LinearDelay(0.05, 0.0), models=(SMALL,), devices=4
 )
 """The LLM alone takes 100 s, the expansion 10 s."""
 
-lines = st.builds(Line, st.floats(0, 5), st.floats(1e-3, 1))
+lines = st.builds(LinearDelay, st.floats(0, 5), st.floats(1e-3, 1))
 models = st.builds(
     SmallModel, st.sampled_from("abcd"), st.floats(0.01, 2), st.floats(0, 1), st.floats(0.01, 1)
 )
@@ -41,7 +41,7 @@ sketch_states = st.builds(
     SketchState,
     tokens=st.integers(1, 2000),
     llm_s=lines,
-    network_s=st.builds(Line, st.floats(0, 1), st.floats(0, 1e-3)),
+    network_s=st.builds(LinearDelay, st.floats(0, 1), st.floats(0, 1e-3)),
     models=st.lists(models, max_size=3, unique_by=lambda m: m.name).map(tuple),
     devices=st.integers(0, 8),
     queue=st.lists(st.builds(Coming, st.just(0.0) | st.floats(0, 100), st.integers(1, 2000)), max_size=8)
@@ -59,7 +59,7 @@ def beside(slm: str, llm_s: float) -> SketchState:
     Jetsons."""
     cost = ANSWER / (A100_TOKENS_S[slm] * JETSON) / llm_s
     model = SmallModel(slm, cost, capability=0.9, least_share=0.2)
-    return replace(STATE, llm_s=Line(0.0, llm_s / ANSWER), models=(model,))
+    return replace(STATE, llm_s=LinearDelay(0.0, llm_s / ANSWER), models=(model,))
 
 
 @given(sketch_states)
@@ -98,7 +98,9 @@ def test_the_inequality_by_hand() -> None:
 
 
 @given(lines, st.lists(st.integers(1, 2000), max_size=20), st.floats(0.01, 2), st.integers(1, 8))
-def test_what_waits_now_is_the_papers_sum(llm_s: Line, waiting: list[int], cost: float, devices: int) -> None:
+def test_what_waits_now_is_the_papers_sum(
+    llm_s: LinearDelay, waiting: list[int], cost: float, devices: int
+) -> None:
     queue = tuple(Coming(0.0, tokens) for tokens in waiting)
     state = replace(STATE, llm_s=llm_s, devices=devices, queue=queue, parallelism=2.0)
     expected = sum(cost * llm_s(tokens) for tokens in waiting) / 2.0
@@ -153,7 +155,9 @@ def test_a_llm_must_be_several_times_slower_than_the_small_model() -> None:
 
     def reason(cost: float) -> Reason | None:
         model = replace(SMALL, cost=cost)
-        state = replace(STATE, models=(model,), queue=(Coming(30.0, ANSWER),) * 4, network_s=Line(0.0, 0.0))
+        state = replace(
+            STATE, models=(model,), queue=(Coming(30.0, ANSWER),) * 4, network_s=LinearDelay(0.0, 0.0)
+        )
         return WithinLatency(slack=0).choose(state).reason
 
     assert reason(0.34) is None

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandem.policies.split import Line
+from tandem.policies.split import LinearDelay
 from tandem.policies.split.chunking import ChunkState, FixedChunks, HatChunks, Whole, chunking
 
 STATE = ChunkState(
-    left=1000, token_bytes=8192, up_bytes_s=8.192e6, mu=10, delay_s=Line(0.02, 1e-4), pipeline=1
+    left=1000, token_bytes=8192, up_bytes_s=8.192e6, mu=10, delay_s=LinearDelay(0.02, 1e-4), pipeline=1
 )
 """A token takes 1 ms up; g(μ) = 21 ms."""
 

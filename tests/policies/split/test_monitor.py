@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandem.policies.split import CloudMonitor, DeviceMonitor, Line, MovingDelay
+from tandem.policies.split import CloudMonitor, DeviceMonitor, LinearDelay, MovingDelay
 
 batches = st.lists(st.tuples(st.integers(1, 4096), st.floats(1e-5, 2.0)), max_size=40)
 
@@ -114,7 +114,7 @@ def test_whoever_is_given_a_monitors_memory_goes_on_alike(
 
 
 def test_a_line() -> None:
-    assert Line(0.01, 0.001)(5) == pytest.approx(0.015)
+    assert LinearDelay(0.01, 0.001)(5) == pytest.approx(0.015)
 
 
 def test_a_crossing_that_nobody_saw_arrive() -> None:

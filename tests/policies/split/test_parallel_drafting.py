@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandem.policies.split import Line
+from tandem.policies.split import LinearDelay
 from tandem.policies.split.parallel_drafting import (
     NOTHING,
     Ahead,
@@ -22,7 +22,7 @@ STATE = WaitState(
     up_bytes_s=8e6,
     down_bytes_s=16e6,
     delay_s=0.02,
-    draft_s=Line(0.004, 0.001),
+    draft_s=LinearDelay(0.004, 0.001),
 )
 """5 ms up, 20 ms in the cloud, 2.5 ms down; a step of k branches takes 4 + k ms."""
 
@@ -39,7 +39,7 @@ STATE = WaitState(
         (4, {"left": 2}, Ahead(4, 2)),
         (4, {"left": 0}, NOTHING),
         (4, {"delay_s": 10.0}, Ahead(4, 12)),
-        (4, {"draft_s": Line(0.0, 0.0)}, Ahead(4, 12)),
+        (4, {"draft_s": LinearDelay(0.0, 0.0)}, Ahead(4, 12)),
     ],
 )
 def test_hats_equation(k: int, change: dict[str, float], ahead: Ahead) -> None:
@@ -56,7 +56,7 @@ def test_hats_equation(k: int, change: dict[str, float], ahead: Ahead) -> None:
         up_bytes_s=st.floats(1e5, 1e8),
         down_bytes_s=st.floats(1e5, 1e8),
         delay_s=st.floats(0, 1),
-        draft_s=st.builds(Line, st.floats(1e-4, 0.1), st.floats(0, 0.01)),
+        draft_s=st.builds(LinearDelay, st.floats(1e-4, 0.1), st.floats(0, 0.01)),
         rtt_s=st.floats(0, 0.3),
         passed_s=st.floats(0, 1),
     ),

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandem.policies.split import Line, Refusal, SplitDevice, SplitPoint, Workload, choose_split_point
+from tandem.policies.split import LinearDelay, Refusal, SplitDevice, SplitPoint, Workload, choose_split_point
 from tandem.policies.split.point import SplitDecision, round_s, ttft_s
 
 DEVICE = SplitDevice(
@@ -16,7 +16,7 @@ DEVICE = SplitDevice(
     down_bytes_s=2e6,
     rtt_s=0.01,
 )
-WORK = Workload(layers=10, token_bytes=1000, prompt_tokens=100, mu=9, delay_s=Line(0.02, 1e-3))
+WORK = Workload(layers=10, token_bytes=1000, prompt_tokens=100, mu=9, delay_s=LinearDelay(0.02, 1e-3))
 POINTS = [SplitPoint(1, 0.9, 0.3), SplitPoint(2, 0.5, 0.5), SplitPoint(4, 0.1, 0.6)]
 
 points = st.lists(

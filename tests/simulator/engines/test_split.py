@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tandem.deployments.modes.split import Splitting
-from tandem.deployments.request.uplink_queue import Lane
+from tandem.deployments.request.uplink_queue import UplinkQueue
 from tandem.engine.split.hidden_states import row_bytes
 from tandem.simulator.config.errors import ConfigError
 from tandem.simulator.engines.script import EOS, TOKEN
@@ -115,11 +115,11 @@ def test_rounds_pass_the_prompt_of_another_request(monkeypatch: pytest.MonkeyPat
         assert reader.times_s[-1] > other.first_s, "there were tokens to come all the time"
         return (came_s[-1] - came_s[0]) / (len(came_s) - 1), other.ttft_s
 
-    async def at_once(lane: Lane) -> None:
+    async def at_once(uplink_queue: UplinkQueue) -> None:
         pass
 
     between_s, prompt_s = times_s()
-    monkeypatch.setattr(Lane, "turn", at_once)
+    monkeypatch.setattr(UplinkQueue, "turn", at_once)
     hurried_s, soonest_s = times_s()
     assert between_s < 0.7 * hurried_s
     assert prompt_s < 1.2 * soonest_s
