@@ -52,7 +52,8 @@ class Paced:
 
 def paced(name: str, config: EngineConfig, step_s: float, threads: int = 1) -> tuple[CoreEngine, Paced]:
     """A model of the family on the CPU, and what paces it."""
-    folder, (place, dtype) = family.path(name), place_of("cpu")
+    folder = family.path(name)
+    place, dtype = place_of(folder, {"device": "cpu"})
     model = Model(apart(lambda: weights.load(folder, place, dtype), threads))
     tokenizer = Tokenizer.load(folder)
     info = EngineInfo(

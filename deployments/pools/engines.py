@@ -15,6 +15,7 @@ from tandem.deployments.config.settings import LatencySettings
 from tandem.engine import llamacpp
 from tandem.engine.base import Engine
 from tandem.engine.config import EngineConfig, Strict
+from tandem.engine.dtype import Dtype
 from tandem.engine.gguf.folder import folder_of as gguf_folder
 from tandem.engine.hub import HubModel, locate
 from tandem.engine.llamacpp.config import LlamacppConfig
@@ -29,6 +30,8 @@ class TorchSettings(EngineConfig):
 
     kind: kind of engine.
     model: a model of the embedded family ("target", "small" ...), a Hugging Face folder, or a hub's model.
+    dtype: precision of weights and KV cache. auto: that of the model's files on a GPU, bfloat16 in place of float32; on
+        a CPU bfloat16 for a large model whose files are in it, if the CPU multiplies such numbers, otherwise float32.
     grow: repeat the network's depth this many times without changing its outputs (for experiments).
     threads: torch's threads; null for torch's own choice.
     latency: emulated latency of every session's first token.
@@ -37,6 +40,7 @@ class TorchSettings(EngineConfig):
 
     kind: Literal["torch"] = "torch"
     model: str = "target"
+    dtype: Dtype = "auto"
     grow: int = Field(1, ge=1, le=64)
     threads: int | None = Field(1, ge=1)
     latency: LatencySettings | None = None
@@ -170,6 +174,7 @@ def _load_torch(settings: TorchSettings) -> Engine:
     engine = load(
         model_folder(settings.model),
         settings,
+        dtype=settings.dtype,
         grow=settings.grow,
         threads=settings.threads,
         report=_log_loaded,

@@ -18,6 +18,8 @@ from tandem.engine.config import EngineConfig
 from tandem.engine.core.engine import CoreEngine, Driver
 from tandem.engine.core.step import Core
 from tandem.engine.core.thread import ThreadDriver
+from tandem.engine.dtype import Dtype, choose
+from tandem.engine.model_folder import read_config
 from tandem.engine.tokenizer import Tokenizer
 from tandem.engine.torch import weights
 from tandem.engine.torch.model import Model
@@ -32,12 +34,14 @@ class Options(TypedDict, total=False):
     """Options of every load.
 
     device: "cpu", "cuda" …; by default a GPU if there is one.
+    dtype: precision of weights and KV cache, see `engine.dtype.choose`.
     name: of the model, by default the folder's.
     threads: number of threads of torch for this engine, by default torch's own.
     report: called with the loaded model's figures and memory, by name.
     """
 
     device: str | None
+    dtype: Dtype
     name: str | None
     threads: int | None
     report: Callable[[dict[str, object]], object]
@@ -46,13 +50,13 @@ class Options(TypedDict, total=False):
 def load(
     folder: str | Path, config: EngineConfig, *, grow: int = 1, **options: Unpack[Options]
 ) -> CoreEngine:
-    """Load an engine from a local Hugging Face folder: float32 on CPU, bfloat16 on a GPU.
+    """Load an engine from a local Hugging Face folder.
 
     grow: run the model with this many times its layers and unchanged outputs (engine.family.grow).
     Raises UnsupportedModel.
     """
     began_s, folder, threads = time.perf_counter(), Path(folder), options.get("threads")
-    place, dtype = place_of(options.get("device"))
+    place, dtype = place_of(folder, options)
     loaded = apart(lambda: _weights(folder, place, dtype, grow), threads)  # laid out for as many threads
     tokenizer = Tokenizer.load(folder)
     info = EngineInfo(
@@ -67,10 +71,11 @@ def load(
     return engine
 
 
-def place_of(device: str | None) -> tuple[torch.device, torch.dtype]:
-    """Return a model's device and precision; None: a GPU if there is one."""
-    place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    return place, torch.float32 if place.type == "cpu" else torch.bfloat16
+def place_of(folder: Path, options: Options) -> tuple[torch.device, torch.dtype]:
+    """Return device and precision of a folder's model. Raises UnsupportedModel if it holds none."""
+    place = torch.device(options.get("device") or ("cuda" if torch.cuda.is_available() else "cpu"))
+    read_config(folder)
+    return place, getattr(torch, choose(options.get("dtype", "auto"), folder, gpu=place.type != "cpu"))
 
 
 def report(

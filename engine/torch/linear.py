@@ -6,6 +6,8 @@ machine and on torch's threads. So it is measured when the first weight of a sha
 the process lives: equal numbers of rows go through the same kernel. Another process may find otherwise; its results
 then differ in their last bits, as those of different batch sizes do.
 
+With bfloat16 packing always pays. On a GPU, and with float16, which oneDNN packs on few CPUs, weights stay as they are.
+
 oneDNN also compiles a kernel for each number of rows that it has not met (0.5 ms a shape), and prefill chunks come in
 all sizes: many rows are padded to a few sizes, lest every new chunk stall the streams beside it.
 """
@@ -41,9 +43,12 @@ class Linear:
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
         self.outputs, self.inputs = weight.shape
         self._bias = bias
-        self._packed_from = packed_from(self.inputs, self.outputs) if _packable(weight) else NEVER
+        self._packed_from = NEVER
+        if _packable(weight):
+            float32 = weight.dtype == torch.float32
+            self._packed_from = packed_from(self.inputs, self.outputs) if float32 else 1
         self._packed = None if self._packed_from == NEVER else _pack(weight)
-        self._plain = None if self._packed_from == 1 else weight.t().contiguous()
+        self._plain = None if self._packed_from == 1 else _transposed(weight)
 
     def __call__(self, x: torch.Tensor, residual: torch.Tensor | None = None) -> torch.Tensor:
         """[T, in] → [T, out], plus `residual` [T, out]."""
@@ -130,10 +135,16 @@ def _measure(inputs: int, outputs: int) -> list[tuple[float, float]] | None:
 def _packable(weight: torch.Tensor) -> bool:
     return (
         weight.device.type == "cpu"
-        and weight.dtype == torch.float32
+        and weight.dtype in (torch.float32, torch.bfloat16)
         and torch.backends.mkldnn.is_available()
         and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
     )
+
+
+def _transposed(weight: torch.Tensor) -> torch.Tensor:
+    """Return [in, out], laid out anew where BLAS is faster by that."""
+    blas = weight.device.type == "cpu" and weight.dtype == torch.float32
+    return weight.t().contiguous() if blas else weight.t()
 
 
 def _pack(weight: torch.Tensor) -> torch.Tensor:

@@ -77,7 +77,7 @@ class Model:
     def embed(self, ids: torch.Tensor) -> torch.Tensor:
         """[T] → [T, hidden]"""
         assert self.weights.embedding is not None
-        return F.embedding(ids, self.weights.embedding)
+        return F.embedding(ids, self.weights.embedding).to(self.dtype)
 
     def head(self, hidden: torch.Tensor) -> torch.Tensor:
         """[R, hidden] → logits [R, vocab] in float32."""

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
 from safetensors import safe_open
 
 from tandem.engine.model_folder import UnsupportedModel, read_config
-from tandem.engine.torch.linear import Linear
+from tandem.engine.torch.linear import LARGE, Linear
 from tandem.engine.torch.norm import RMSNorm
 
 
@@ -50,6 +53,56 @@ _LAYER = re.compile(r"layers\.(\d+)\.")
 _ENDS = ("embed_tokens.weight", "norm.weight", "lm_head.weight")
 
 
+Read = Callable[[], torch.Tensor]
+
+
+class Tensors:
+    """Tensors of a model's files, each read when it is asked for: a whole model never lies beside its weights.
+
+    parameters: numbers in those that were read.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        read: dict[str, Read],
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> None:
+        """source: name of the files for errors. read: maps a tensor of them into memory, by name."""
+        self.parameters = 0
+        self._source, self._read, self._device, self._dtype = source, read, device, dtype
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._read
+
+    def pop(self, name: str, shape: tuple[int, ...] = (), as_stored: bool = False) -> torch.Tensor:
+        """Return a tensor, once. Raises UnsupportedModel if there is none, or not of this shape, if one is given.
+
+        as_stored: on a CPU leave a large one in its file, in the file's precision.
+        """
+        if name not in self._read:
+            raise UnsupportedModel(f"{self._source} has no tensor {name!r}")
+        tensor = self._read.pop(name)()
+        if shape and tensor.shape != shape:
+            raise UnsupportedModel(
+                f"{self._source}: {name} is {list(tensor.shape)}, where the model has {list(shape)}"
+            )
+        self.parameters += tensor.numel()
+        if as_stored and self._device.type == "cpu" and tensor.numel() >= LARGE:
+            return tensor
+        return tensor.to(self._device, self._dtype)
+
+    def check_read(self, needless: Sequence[str] = ()) -> None:
+        """Raise UnsupportedModel if a tensor was not read, unless it is needless or can be computed: to leave out a
+        bias, say, would make another model of it."""
+        left = sorted(n for n in self._read if n not in needless and not n.endswith("rotary_emb.inv_freq"))
+        if left:
+            raise UnsupportedModel(
+                f"{self._source} has tensors that this engine does not know: {', '.join(left[:4])}"
+            )
+
+
 @dataclass(frozen=True)
 class FeedForward:
     """A layer's second half."""
@@ -80,7 +133,7 @@ class Weights:
 
     config: ModelConfig
     dtype: torch.dtype
-    embedding: torch.Tensor | None  # [vocab, hidden]
+    embedding: torch.Tensor | None  # [vocab, hidden]; a large one on a CPU is the file's, mapped into memory
     layers: tuple[Layer, ...]
     norm: RMSNorm | None
     head: Linear | None  # hidden → vocab
@@ -100,41 +153,39 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype, part: Part = WH
     raw = read_config(folder)
     config = shape(folder, raw)
     layers = range(config.layers)[part.first : part.end]
-    files = sorted(folder.glob("*.safetensors"))
-    tensors: dict[str, torch.Tensor] = {}
-    for file in files:
-        with safe_open(file, framework="pt") as f:
-            for name in f.keys():  # noqa: SIM118 - a safetensors handle, not a dict
-                if part.holds(short := name.removeprefix("model."), config.layers):
-                    tensors[short] = f.get_tensor(name).to(device=device, dtype=dtype)
-
-    read = _elements(tensors)
-
-    def get(name: str) -> torch.Tensor:
-        if name not in tensors:
-            raise UnsupportedModel(f"{folder} has no tensor {name!r}")
-        return tensors.pop(name)
-
-    embedding = norm = head = None
-    if part.ends:
-        embedding = get("embed_tokens.weight")
-        norm = RMSNorm(get("norm.weight"), config.norm_eps)
-        head = Linear(embedding if raw.get("tie_word_embeddings", False) else get("lm_head.weight"))
-    loaded = Weights(
-        config=replace(config, layers=len(layers)),
-        dtype=dtype,
-        embedding=embedding,
-        layers=tuple(_layer(tensors, f"layers.{i}.", config) for i in layers),
-        norm=norm,
-        head=head,
-        rotation=_rotation(raw, config).to(device),
-        parameters=read - _elements(tensors),  # what is left is a copy, or can be computed
-    )
-    unused = sorted(n for n in tensors if n != "lm_head.weight" and not n.endswith("rotary_emb.inv_freq"))
-    if unused:  # to leave out a bias, say, would make another model of it
-        raise UnsupportedModel(
-            f"{folder} has tensors that this engine does not know: {', '.join(unused[:4])}"
+    with ExitStack() as stack:
+        files = [
+            stack.enter_context(safe_open(file, framework="pt"))
+            for file in sorted(folder.glob("*.safetensors"))
+        ]
+        tensors = Tensors(
+            str(folder),
+            {
+                short: partial(file.get_tensor, name)
+                for file in files
+                for name in file.keys()  # noqa: SIM118 - a safetensors handle, not a dict
+                if part.holds(short := name.removeprefix("model."), config.layers)
+            },
+            device,
+            dtype,
         )
+        embedding = norm = head = None
+        if part.ends:
+            embedding = tensors.pop("embed_tokens.weight", as_stored=True)
+            norm = RMSNorm(tensors.pop("norm.weight"), config.norm_eps)
+            tied = raw.get("tie_word_embeddings", False)
+            head = Linear(embedding.to(dtype) if tied else tensors.pop("lm_head.weight"))
+        loaded = Weights(
+            config=replace(config, layers=len(layers)),
+            dtype=dtype,
+            embedding=embedding,
+            layers=tuple(_layer(tensors, f"layers.{i}.", config) for i in layers),
+            norm=norm,
+            head=head,
+            rotation=_rotation(raw, config).to(device),
+            parameters=tensors.parameters,
+        )
+        tensors.check_read(("lm_head.weight",))
     return loaded
 
 
@@ -149,35 +200,18 @@ def shape(folder: Path, raw: dict) -> ModelConfig:
 def with_adapter(weights: Weights, file: Path) -> Weights:
     """Return the weights with a layer more, an attention block of the model's shape without a feed-forward network,
     whose tensors are those of a decoder layer's first half. Raises UnsupportedModel."""
+    config = weights.config
     with safe_open(file, framework="pt") as f:
-        tensors = {
-            name: f.get_tensor(name).to(weights.rotation.device, weights.dtype)
-            for name in f.keys()  # noqa: SIM118 - a safetensors handle, not a dict
-        }
-    read, config = _elements(tensors), weights.config
-    queries, keys = config.heads * config.head_dim, config.kv_heads * config.head_dim
-    for name, expected in {
-        "q_proj": (queries, config.hidden),
-        "k_proj": (keys, config.hidden),
-        "v_proj": (keys, config.hidden),
-        "o_proj": (config.hidden, queries),
-    }.items():
-        weight = tensors.get(f"self_attn.{name}.weight")
-        if weight is not None and weight.shape != expected:
-            raise UnsupportedModel(f"{file} is no adapter of this model: {name} is {list(weight.shape)}")
-    adapter = _layer(tensors, "", config, feed_forward=False)
-    if tensors:
-        raise UnsupportedModel(f"{file} has tensors that are no adapter's: {', '.join(sorted(tensors)[:4])}")
+        names: dict[str, Read] = {name: partial(f.get_tensor, name) for name in f.keys()}  # noqa: SIM118 - no dict
+        tensors = Tensors(str(file), names, weights.rotation.device, weights.dtype)
+        adapter = _layer(tensors, "", config, feed_forward=False)
+        tensors.check_read()
     return replace(
         weights,
         config=replace(config, layers=len(weights.layers) + 1),
         layers=(*weights.layers, adapter),
-        parameters=weights.parameters + read,
+        parameters=weights.parameters + tensors.parameters,
     )
-
-
-def _elements(tensors: dict[str, torch.Tensor]) -> int:
-    return sum(tensor.numel() for tensor in tensors.values())
 
 
 def _model_config(raw: dict) -> ModelConfig:
@@ -193,17 +227,14 @@ def _model_config(raw: dict) -> ModelConfig:
     )
 
 
-def _layer(
-    tensors: dict[str, torch.Tensor], prefix: str, config: ModelConfig, feed_forward: bool = True
-) -> Layer:
-    def get(name: str) -> torch.Tensor:
-        try:
-            return tensors.pop(prefix + name)
-        except KeyError:
-            raise UnsupportedModel(f"the model has no tensor {prefix + name!r}") from None
+def _layer(tensors: Tensors, prefix: str, config: ModelConfig, feed_forward: bool = True) -> Layer:
+    queries, keys = config.heads * config.head_dim, config.kv_heads * config.head_dim
 
-    def rotary(name: str) -> torch.Tensor:
-        return _interleave(get(name), config.head_dim)
+    def get(name: str, *shape: int) -> torch.Tensor:
+        return tensors.pop(prefix + name, shape)
+
+    def rotary(name: str, *shape: int) -> torch.Tensor:
+        return _interleave(get(name, *shape), config.head_dim)
 
     def norm(weight: torch.Tensor) -> RMSNorm:
         return RMSNorm(weight, config.norm_eps)
@@ -223,16 +254,16 @@ def _layer(
         qkv=Linear(
             torch.cat(
                 [
-                    rotary("self_attn.q_proj.weight"),
-                    rotary("self_attn.k_proj.weight"),
-                    get("self_attn.v_proj.weight"),
+                    rotary("self_attn.q_proj.weight", queries, config.hidden),
+                    rotary("self_attn.k_proj.weight", keys, config.hidden),
+                    get("self_attn.v_proj.weight", keys, config.hidden),
                 ]
             ),
             bias,
         ),
         query_norm=norm(rotary("self_attn.q_norm.weight")) if normed else None,
         key_norm=norm(rotary("self_attn.k_norm.weight")) if normed else None,
-        output=Linear(get("self_attn.o_proj.weight")),
+        output=Linear(get("self_attn.o_proj.weight", config.hidden, queries)),
         feed_forward=FeedForward(
             norm=norm(get("post_attention_layernorm.weight")),
             gate_up=Linear(torch.cat([get("mlp.gate_proj.weight"), get("mlp.up_proj.weight")])),

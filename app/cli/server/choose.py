@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tandem.deployments.pools.engines import model_folder
-from tandem.engine import llamacpp, vllm
+from tandem.engine import dtype, llamacpp, vllm
 from tandem.engine.model_folder import ARCHITECTURES, GGUF_FILE, UnsupportedModel
 
 GB = 1e9
@@ -20,9 +20,7 @@ MOST_KV_TOKENS, LEAST_KV_TOKENS = 32_768, 2_048
 BLOCK = {"llamacpp": 16, "torch": 16, "vllm": 32}
 """Tokens of a block, by engine: what is not a whole block of a prefix is computed again."""
 SESSIONS = 8
-ELEMENT_BYTES = {"llamacpp": 2, "vllm": 2, "torch": 4}
-"""Bytes of a number of the KV cache on a CPU, by engine."""
-ENGINES = tuple(ELEMENT_BYTES)
+ENGINES = ("llamacpp", "vllm", "torch")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +64,7 @@ def inspect(model: str, machine: Machine, engine: str | None = None) -> ModelFac
     model = str(Path(model).resolve()) if Path(model).exists() else model  # replicas have another folder
     folder = model_folder(model)
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    kind = engine or _engine(model, config, machine)
+    kind, element_bytes = engine or _engine(model, config, machine), 2
     if (kind == "llamacpp") != (GGUF_FILE in config):
         raise UnsupportedModel(f"engine {kind} cannot run {model}: llamacpp runs GGUF files, and only these")
     if kind == "llamacpp":
@@ -76,12 +74,13 @@ def inspect(model: str, machine: Machine, engine: str | None = None) -> ModelFac
         weight_bytes = float(sum(file.stat().st_size for file in folder.glob("*.safetensors")))
         if kind == "vllm":
             vllm.require()
-        elif "float16" in str(config.get("dtype") or config.get("torch_dtype")):
-            weight_bytes *= 2  # float32 in memory
+        else:
+            element_bytes = dtype.BYTES[dtype.choose("auto", folder, gpu=machine.gpus > 0)]
+            weight_bytes *= element_bytes / dtype.BYTES.get(dtype.stored_in(folder), 4)
     heads = config["num_attention_heads"]
     head_dim = config.get("head_dim") or config["hidden_size"] // heads
     kv_heads = config.get("num_key_value_heads") or heads
-    kv_token_bytes = 2 * config["num_hidden_layers"] * kv_heads * head_dim * ELEMENT_BYTES[kind]
+    kv_token_bytes = 2 * config["num_hidden_layers"] * kv_heads * head_dim * element_bytes
     return ModelFacts(model, kind, weight_bytes, kv_token_bytes, config["max_position_embeddings"])
 
 

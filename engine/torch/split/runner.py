@@ -59,8 +59,8 @@ def _load_stages(
     folder: Path, first: int, stages: int, config: EngineConfig, options: Options
 ) -> list[MiddleEngine]:
     began_s, threads = time.perf_counter(), options.get("threads")
-    place, dtype = place_of(options.get("device"))
     split = bundle.describe(folder, first)
+    place, dtype = place_of(folder, options)
     try:
         parts = [Part(begin, end, ends=False) for begin, end in spread(first, split.layers, stages)]
     except ValueError as error:
@@ -86,8 +86,8 @@ def load_outer(
 ) -> CoreOuterEngine:
     """Load the outer part of a bundle. kind: of hidden states on the wire. Raises BadBundle, UnsupportedModel."""
     began_s, folder, threads = time.perf_counter(), Path(folder), options.get("threads")
-    place, dtype = place_of(options.get("device"))
     described = bundle.read(folder)
+    place, dtype = place_of(folder, options)
 
     def read() -> Weights:
         ends = weights.load(folder, place, dtype, Part(0, described.split.first))

@@ -28,6 +28,19 @@ def test_equals_the_definition(
     assert torch.equal(residual, before), "the residual is the caller's"
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("rows", [1, 5, 100])
+def test_sixteen_bits_equal_the_definition(dtype: torch.dtype, rows: int) -> None:
+    g = torch.Generator().manual_seed(rows)
+    weight, bias = torch.randn(48, 32, generator=g).to(dtype), torch.randn(48, generator=g).to(dtype)
+    x, residual = torch.randn(rows, 32, generator=g).to(dtype), torch.randn(rows, 48, generator=g).to(dtype)
+    with torch.inference_mode():
+        found = Linear(weight, bias)(x, residual)
+    expected = x.float() @ weight.float().t() + bias.float() + residual.float()
+    assert found.dtype == dtype
+    torch.testing.assert_close(found.float(), expected, atol=0.1, rtol=0.02)
+
+
 # -- the choice -----------------------------------------------------------------------------------------
 
 

@@ -6,6 +6,7 @@ That the supported ones compute what they should is tested in test_model.py.
 from __future__ import annotations
 
 import json
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,44 @@ def test_several_files_are_one_model(tmp_path: Path) -> None:
     save_file({n: tensors[n] for n in names[5:]}, tmp_path / "model-2-of-2.safetensors")
     (tmp_path / "model.safetensors").unlink()
     assert len(read(tmp_path).layers) == 2
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_no_second_model_is_in_memory_while_one_is_loaded(dtype: torch.dtype, tmp_path: Path) -> None:
+    """Bytes that torch allocates never exceed the loaded weights by more than three times the largest tensor, and these
+    are no more than the model's numbers, a tied head's included once."""
+    config = tiny_weights.config() | {"vocab_size": 2048, "hidden_size": 1024, "head_dim": 512}
+    shapes = {
+        "self_attn.q_proj": (1024, 1024),
+        "self_attn.k_proj": (512, 1024),
+        "self_attn.v_proj": (512, 1024),
+        "self_attn.o_proj": (1024, 1024),
+        "mlp.gate_proj": (1024, 1024),
+        "mlp.up_proj": (1024, 1024),
+        "mlp.down_proj": (1024, 1024),
+        "input_layernorm": (1024,),
+        "post_attention_layernorm": (1024,),
+    }
+    layers = 6
+    tensors = {"model.embed_tokens.weight": torch.randn(2048, 1024), "model.norm.weight": torch.ones(1024)}
+    for i in range(layers):
+        tensors |= {f"model.layers.{i}.{name}.weight": torch.randn(shape) for name, shape in shapes.items()}
+    save_file({name: tensor.bfloat16() for name, tensor in tensors.items()}, tmp_path / "model.safetensors")
+    config |= {"num_hidden_layers": layers, "intermediate_size": 1024, "max_position_embeddings": 16}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    numbers = sum(tensor.numel() for tensor in tensors.values())
+    with torch.profiler.profile(
+        activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True
+    ) as profile:
+        weights = load(tmp_path, torch.device("cpu"), dtype)
+    events = [e for e in profile.profiler.kineto_results.events() if e.name() == "[memory]"]
+    mapped = (tmp_path / "model.safetensors").stat().st_size  # the file counts as well, and needs no memory
+    changes = [e.nbytes() for e in sorted(events, key=lambda e: e.start_ns()) if abs(e.nbytes()) != mapped]
+    held = list(accumulate(changes))
+    assert len(changes) == len(events) - 1
+    assert weights.parameters == numbers
+    assert 0.9 * numbers * dtype.itemsize < held[-1] < 1.05 * numbers * dtype.itemsize
+    assert max(held) - held[-1] <= 3 * 2048 * 1024 * dtype.itemsize
 
 
 def test_folders_without_a_model(tmp_path: Path) -> None:
