@@ -1,5 +1,7 @@
 """Paged KV cache: fixed-size blocks, a block table per sequence, whole blocks shared between equal prefixes.
 
+Where two texts part within a block, the later one begins with a copy of the earlier one's block.
+
 This module keeps the books; the tensors are in `engine.torch.model.KVPool`. Token positions of a sequence map to
 slots: slot = table[position // block_size] · block_size + position % block_size.
 """
@@ -58,6 +60,7 @@ class BlockPool:
         self._by_key: dict[_Key, int] = {}  # registered content → block
         self._key_of: dict[int, _Key] = {}
         self._name_of: dict[int, int] = {}  # block → name that its children use as parent
+        self._latest: dict[tuple[int, int], int] = {}  # parent's name and first token → block registered last
         self._last_name = 0
 
     @property
@@ -81,6 +84,24 @@ class BlockPool:
             table.tail = self._name_of[block]
         table.shared = len(table.blocks)
         return table.shared * size
+
+    def begin_alike(self, table: BlockTable, tokens: Sequence[int], limit: int) -> int:
+        """Begin the first block behind those that `match` found as a copy of one that begins with the same tokens.
+
+        limit: most leading tokens of `tokens` that may be taken.
+
+        Return the number of tokens that the copy has in common with `tokens`; 0, and nothing is copied, without one.
+        """
+        start = table.shared * self.block_size
+        if not start < limit or table.shared == len(table.blocks):
+            return 0
+        found = self._latest.get((table.tail, tokens[start]))
+        if found is None:
+            return 0
+        there = self._key_of[found][1][: limit - start]
+        count = next((i for i, token in enumerate(there) if token != tokens[start + i]), len(there))
+        self._copy_block(found, table.blocks[table.shared])
+        return count
 
     def grow(self, table: BlockTable, tokens: int) -> bool:
         """Give `table` the blocks for `tokens` tokens. Return False, and change nothing, if there are too few."""
@@ -123,6 +144,7 @@ class BlockPool:
                 self._last_name += 1
                 self._by_key[key], self._key_of[block] = block, key
                 self._name_of[block] = self._last_name
+                self._latest[table.tail, key[1][0]] = block
             elif twin != block:  # another sequence registered the same content first: share its block
                 self._hold(twin)
                 self._release(block)
@@ -214,3 +236,5 @@ class BlockPool:
         if key is not None:
             del self._by_key[key]
             del self._name_of[block]
+            if self._latest.get((key[0], key[1][0])) == block:
+                del self._latest[key[0], key[1][0]]

@@ -158,10 +158,14 @@ class Memory:
                     self._release(s)
                     return
                 self.preempt(max(idle, key=_first_to_go))
-            self._stats.tokens_from_prefix += s.computed
             s.admitted = s.fresh = True
             self.waiting.remove(s)
+            self._stats.tokens_from_prefix += s.computed
             self._bring_back(s)
+            if s.loading is None and s.computed == s.table.shared * self.pool.block_size:
+                alike = self.pool.begin_alike(s.table, s.tokens, s.reusable)
+                self._stats.tokens_from_prefix += alike
+                s.computed += alike
 
     @property
     def _full(self) -> bool:

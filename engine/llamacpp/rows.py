@@ -48,6 +48,8 @@ class Rows:
         wrong = [index for index in range(there) if held.get(index) != blocks[index]]
         for index in [index for index in held if index >= there or index in wrong]:
             self._vacate(row, index)
+        if wrong:  # the last one may reach beyond what is computed
+            self._lengths[row] = max(self._lengths[row], (wrong[-1] + 1) * size)
         self._show(row, [(index, blocks[index]) for index in wrong])
         if self._lengths[row] > s.computed:
             self._cells.remove(row, s.computed, -1)

@@ -216,6 +216,39 @@ def test_a_prefix_is_shared_while_held_and_after():
     assert pool.match(third, [1, 2, 9], 3) == 2
 
 
+@pytest.mark.parametrize(
+    ("text", "limit", "common"),
+    [
+        ([1, 1, 2, 2, 5, 6], 6, 2),  # as far as the latest sibling with that first token goes
+        ([1, 1, 2, 2, 5, 6], 5, 1),
+        ([1, 1, 2, 2, 5, 6], 4, 0),
+        ([1, 1, 2, 2, 9, 6], 6, 0),
+        ([2, 2, 2, 2, 5, 6], 6, 0),  # another parent
+    ],
+)
+def test_a_block_begins_as_its_nearest_sibling_does(text: list[int], limit: int, common: int):
+    copies: list[tuple[int, int]] = []
+    pool = BlockPool(9, 4, lambda source, target: copies.append((source, target)), lambda block: None)
+    for ending in ([5, 6, 7, 8], [5, 6, 6, 6], [4, 4, 4, 4]):
+        pool.release(computed(pool, [1, 1, 2, 2, *ending]))
+    table = BlockTable()
+    assert pool.match(table, text, limit) == (4 if text[0] == 1 and limit >= 4 else 0)
+    assert pool.grow(table, len(text))
+    assert pool.begin_alike(table, text, limit) == common
+    assert [target for _, target in copies] == ([table.blocks[1]] if common else [])
+
+
+def test_what_was_evicted_begins_no_block():
+    pool = make(3)
+    for ending in ([5, 6], [5, 7]):
+        pool.release(computed(pool, [1, 1, *ending]))
+    full = computed(pool, [3, 3, 4, 4, 5, 5])
+    pool.release(full)
+    table = BlockTable()
+    assert pool.grow(table, 2)
+    assert pool.begin_alike(table, [1, 2], 2) == 0
+
+
 def test_match_leaves_what_the_limit_excludes():
     pool = make(8)
     computed(pool, [1, 2, 3, 4])

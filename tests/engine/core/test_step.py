@@ -650,6 +650,14 @@ def test_a_shared_prefix_is_not_computed_again(make: MakeRunner) -> None:
     assert driver.core.stats.tokens_from_prefix == 24
 
 
+def test_a_prompt_is_computed_from_where_it_parts_from_an_earlier_one(make: MakeRunner) -> None:
+    driver = Driver(make, blocks=20)
+    for end in ([5, 5, 6, 7, 1], [5, 5, 8, 7, 1]):
+        driver.generate(driver.open([*STEMS[0], *end], Sampling(max_tokens=6)))
+        driver.run()
+    assert driver.core.stats.tokens_from_prefix == 14
+
+
 # -- the counters ---------------------------------------------------------------------------------------
 
 
