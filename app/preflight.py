@@ -16,16 +16,14 @@ from tandem.app.vocabularies import Vocabularies
 from tandem.deployments.config.explain import explain, no_such
 from tandem.deployments.pools.engines import (
     EngineSettings,
-    LlamacppSettings,
     MiddleSettings,
-    TorchSettings,
+    NullSettings,
     VllmSettings,
-    model_file,
-    model_folder,
 )
+from tandem.deployments.pools.models import model_folder
 from tandem.deployments.request.pools import POOLS
-from tandem.engine import llamacpp, vllm
-from tandem.engine.model_folder import ARCHITECTURES, read_config
+from tandem.engine.model_folder import read_config
+from tandem.engine.packages import PACKAGES, PackageMissing
 from tandem.engine.vllm.config import check_options
 
 M = TypeVar("M", bound=BaseModel)
@@ -82,22 +80,19 @@ def check(settings: Settings) -> None:
     """Raises ValueError, whose message says where and what, if a model, its tokenizer, a certificate or the
     ledger's folder is of no use."""
     for where, engine in _engines(settings):
+        if isinstance(engine, NullSettings):
+            continue
         try:
-            if isinstance(engine, VllmSettings):
-                vllm.require()
-            if isinstance(engine, LlamacppSettings):
-                llamacpp.require()
-                model_folder(str(model_file(engine.model)))
-        except (ValueError, OSError) as error:
+            if engine.kind in PACKAGES:
+                PACKAGES[engine.kind].require()
+        except PackageMissing as error:
             raise ValueError(f"{where}.engine: {error}") from None
-        if isinstance(engine, TorchSettings | VllmSettings | MiddleSettings):
-            architectures = None if isinstance(engine, VllmSettings) else ARCHITECTURES
-            try:
-                config = read_config(model_folder(engine.model), architectures)
-            except (ValueError, OSError) as error:
-                raise ValueError(f"{where}.engine.model: {error}") from None
-            if isinstance(engine, MiddleSettings):
-                _check_middle(where, engine, config["num_hidden_layers"])
+        try:
+            config = read_config(model_folder(engine.model), engine.kind)
+        except (ValueError, OSError) as error:
+            raise ValueError(f"{where}.engine.model: {error}") from None
+        if isinstance(engine, MiddleSettings):
+            _check_middle(where, engine, config["num_hidden_layers"])
     for where, engine in _engines(settings):
         if isinstance(engine, VllmSettings) and engine.options:
             _check_vllm(where, engine)

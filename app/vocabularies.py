@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from tandem.app.settings import Settings
 from tandem.cluster.wire.frames import UnknownEngine
-from tandem.deployments.pools.engines import ModelSettings, model_folder
+from tandem.deployments.pools.engines import ModelSettings
+from tandem.deployments.pools.models import model_folder
 from tandem.deployments.request.assignment import EndpointInfo
 from tandem.deployments.request.pools import DRAFTER, VERIFIER
 from tandem.engine.base import Engine

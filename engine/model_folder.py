@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+KINDS = ("torch", "llamacpp", "vllm")
+"""Kinds of engine that run models of files."""
 ARCHITECTURES = ("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
+"""Architectures that the torch engine runs."""
 
 GGUF_FILE = "gguf_file"
 """Key in config.json of a folder that was made from a GGUF file: that file's path."""
@@ -20,9 +22,9 @@ class UnsupportedModel(ValueError):
     """The folder holds no model, or a model that this engine cannot run."""
 
 
-def read_config(folder: Path, architectures: Sequence[str] | None = ARCHITECTURES) -> dict[str, Any]:
-    """Return the folder's config.json. Raise UnsupportedModel if the model's architecture is not among `architectures`
-    (None: any), or files are missing."""
+def read_config(folder: Path, kind: str = "torch") -> dict[str, Any]:
+    """Return the folder's config.json. Raise UnsupportedModel if files are missing, or an engine of that kind cannot
+    run the model."""
     try:
         raw: dict[str, Any] = json.loads((folder / "config.json").read_text())
     except FileNotFoundError:
@@ -30,14 +32,32 @@ def read_config(folder: Path, architectures: Sequence[str] | None = ARCHITECTURE
     except json.JSONDecodeError as error:
         raise UnsupportedModel(f"config.json of {folder} is no JSON: {error}") from None
     if GGUF_FILE in raw:
-        raise UnsupportedModel(
-            f"{raw[GGUF_FILE]} is a GGUF file, which this engine cannot run; kind llamacpp can"
-        )
-    if architectures is not None:
-        _check(folder, raw, architectures)
+        if kind != "llamacpp":
+            raise UnsupportedModel(
+                f"{raw[GGUF_FILE]} is a GGUF file, which engine kind {kind} cannot run; kind llamacpp can"
+            )
+        return raw
+    if kind == "llamacpp":
+        raise UnsupportedModel(f"engine kind llamacpp runs GGUF files, and {folder} is none")
+    if kind == "torch":
+        _check(folder, raw)
     if not any(folder.glob("*.safetensors")):
         raise UnsupportedModel(f"{folder} holds no *.safetensors file")
     return raw
+
+
+def engine_kinds(folder: Path) -> tuple[str, ...]:
+    """Return the kinds of engine that run the model of a folder. Raise UnsupportedModel if none does."""
+    able, why = [], None
+    for kind in KINDS:
+        try:
+            read_config(folder, kind)
+            able.append(kind)
+        except UnsupportedModel as error:
+            why = error
+    if not able and why is not None:
+        raise why
+    return tuple(able)
 
 
 def gguf_parts(file: str) -> list[str]:
@@ -48,10 +68,10 @@ def gguf_parts(file: str) -> list[str]:
     return [f"{match[1]}-{number:05}-of-{match[3]}.gguf" for number in range(1, int(match[3]) + 1)]
 
 
-def _check(folder: Path, raw: dict[str, Any], architectures: Sequence[str]) -> None:
+def _check(folder: Path, raw: dict[str, Any]) -> None:
     architecture = (raw.get("architectures") or ["?"])[0]
-    if architecture not in architectures:
-        raise UnsupportedModel(f"{folder} is a {architecture}; this engine runs {', '.join(architectures)}")
+    if architecture not in ARCHITECTURES:
+        raise UnsupportedModel(f"{folder} is a {architecture}; this engine runs {', '.join(ARCHITECTURES)}")
     if (activation := raw.get("hidden_act", "silu")) != "silu":
         raise UnsupportedModel(f"{folder} has the activation {activation!r}; this engine has silu")
     if raw.get("use_sliding_window"):

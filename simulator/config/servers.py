@@ -13,6 +13,7 @@ from tandem.deployments.request.pools import MIDDLE, VERIFIER
 from tandem.engine import vllm
 from tandem.engine.config import BatchingChoice, EngineConfig, SessionLimits, Strict
 from tandem.engine.core.split.pipeline import spread
+from tandem.engine.packages import VLLM
 from tandem.engine.vllm.config import VllmConfig, check_options
 from tandem.policies.scheduling.batching import ChunkedPrefill
 from tandem.simulator import hardware
@@ -76,7 +77,7 @@ class TimedVllmConfig(ServiceConfig, VllmConfig):
 
     @model_validator(mode="after")
     def _vllm_is_installed(self) -> TimedVllmConfig:
-        vllm.require()
+        VLLM.require()
         if self.options:  # vLLM takes seconds to import
             vllm.set_environment()
             check_options(self.options)

@@ -119,6 +119,6 @@ async def test_a_pool_without_replicas_may_have_any_tokens() -> None:
 
 
 def vocabulary_of(model: str) -> str:
-    from tandem.deployments.pools.engines import model_folder
+    from tandem.deployments.pools.models import model_folder
 
     return Tokenizer.load(model_folder(model)).vocabulary

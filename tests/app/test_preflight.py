@@ -35,7 +35,7 @@ def test_models_are_fetched_before_vllm_is_imported(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(preflight, "model_folder", folder_of)
     monkeypatch.setattr(preflight, "check_options", lambda _: asked.append("vllm"))
     monkeypatch.setattr(preflight, "Vocabularies", lambda _: None)
-    monkeypatch.setattr(preflight.vllm, "require", lambda: None)
+    monkeypatch.setattr(preflight, "PACKAGES", {})
     engine = {"kind": "vllm", "model": "org/name", "options": {"dtype": "float32"}}
     drafter = {"replicas": 1, "engine": {"kind": "torch", "model": "org/other"}}
     check(settings(verifier={"engine": engine}, drafter=drafter, hosts=[]))

@@ -23,8 +23,8 @@ from tandem.deployments.pools.engines import (
     VllmSettings,
     build_engine,
     context_of,
-    model_folder,
 )
+from tandem.deployments.pools.models import model_folder
 from tandem.engine.base import Sampling
 from tandem.engine.config import SchedulingChoice
 from tandem.policies.scheduling.batching import Demand, batching

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from huggingface_hub import constants
 
-from tandem.deployments.pools.engines import model_folder, model_path
+from tandem.deployments.pools.models import model_folder, model_path
 from tandem.engine.hub import HubError, HubModel, fetch, find
 from tandem.engine.model_folder import UnsupportedModel
 from tests.engine.hub_server import FOLDER, TOKEN, WEIGHTS, Hub, commit_of, reached

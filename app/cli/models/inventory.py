@@ -11,7 +11,7 @@ from typing import Any
 from tandem.engine import cache, family
 from tandem.engine.gguf.folder import folder_of
 from tandem.engine.hub import HubModel, find
-from tandem.engine.model_folder import ARCHITECTURES, GGUF_FILE, UnsupportedModel, gguf_parts, read_config
+from tandem.engine.model_folder import GGUF_FILE, UnsupportedModel, engine_kinds, gguf_parts, read_config
 from tandem.engine.tokenizer import Tokenizer
 
 
@@ -125,21 +125,17 @@ def _describe_gguf(name: str, file: Path, size: int) -> DiskModel:
         raw["quantization"],
         _context(raw),
         raw["vocabulary"],
-        ("llamacpp",),
+        engine_kinds(folder),
     )
 
 
 def _describe_folder(name: str, folder: Path, size: int) -> DiskModel:
     from tandem.engine.torch.split.checksum_cache import remembered
 
-    raw = read_config(folder, None)
+    engines = engine_kinds(folder)
+    raw = read_config(folder, engines[0])
     architecture = (raw.get("architectures") or ["?"])[0]
     quantized = raw.get("quantization_config", {}).get("quant_method")
-    engines: tuple[str, ...] = ("torch", "vllm")
-    try:
-        read_config(folder, ARCHITECTURES)
-    except UnsupportedModel:
-        engines = ("vllm",)
     vocabulary = remembered(
         "vocabulary", [folder / "tokenizer.json"], lambda: Tokenizer.load(folder).vocabulary
     )

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tandem.deployments.pools.engines import model_folder
-from tandem.engine import dtype, llamacpp, vllm
-from tandem.engine.model_folder import ARCHITECTURES, GGUF_FILE, UnsupportedModel
+from tandem.deployments.pools.models import model_folder
+from tandem.engine import dtype
+from tandem.engine.model_folder import GGUF_FILE, UnsupportedModel, engine_kinds, gguf_parts, read_config
+from tandem.engine.packages import PACKAGES, VLLM
 
 GB = 1e9
 BESIDE_BYTES = 1.5 * GB
@@ -63,18 +62,16 @@ def inspect(model: str, machine: Machine, engine: str | None = None) -> ModelFac
     """
     model = str(Path(model).resolve()) if Path(model).exists() else model  # replicas have another folder
     folder = model_folder(model)
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    kind, element_bytes = engine or _engine(model, config, machine), 2
-    if (kind == "llamacpp") != (GGUF_FILE in config):
-        raise UnsupportedModel(f"engine {kind} cannot run {model}: llamacpp runs GGUF files, and only these")
+    kind, element_bytes = engine or _engine(folder, machine), 2
+    config = read_config(folder, kind)
+    if kind in PACKAGES:
+        PACKAGES[kind].require()
     if kind == "llamacpp":
-        llamacpp.require()
-        weight_bytes = float(Path(config[GGUF_FILE]).stat().st_size)
+        file = Path(config[GGUF_FILE])
+        weight_bytes = float(sum(file.with_name(part).stat().st_size for part in gguf_parts(file.name)))
     else:
         weight_bytes = float(sum(file.stat().st_size for file in folder.glob("*.safetensors")))
-        if kind == "vllm":
-            vllm.require()
-        else:
+        if kind == "torch":
             element_bytes = dtype.BYTES[dtype.choose("auto", folder, gpu=machine.gpus > 0)]
             weight_bytes *= element_bytes / dtype.BYTES.get(dtype.stored_in(folder), 4)
     heads = config["num_attention_heads"]
@@ -84,20 +81,22 @@ def inspect(model: str, machine: Machine, engine: str | None = None) -> ModelFac
     return ModelFacts(model, kind, weight_bytes, kv_token_bytes, config["max_position_embeddings"])
 
 
-def _engine(model: str, config: Mapping[str, Any], machine: Machine) -> str:
-    if GGUF_FILE in config:
+def _engine(folder: Path, machine: Machine) -> str:
+    """Return the kind of engine that suits a model."""
+    if "llamacpp" in engine_kinds(folder):
         return "llamacpp"
-    if machine.gpus and vllm.installed() is not None:
+    with_vllm = VLLM.installed() is not None
+    if machine.gpus and with_vllm:
         return "vllm"
-    architecture = (config.get("architectures") or ["?"])[0]
-    if architecture in ARCHITECTURES:
-        return "torch"
-    if vllm.installed() is not None:
-        return "vllm"
-    raise UnsupportedModel(
-        f"{model} is a {architecture}, which the torch engine does not run; vLLM may (make vllm), and so may "
-        "llama.cpp, from a GGUF file of it (make llamacpp)"
-    )
+    try:
+        read_config(folder)
+    except UnsupportedModel as error:
+        if with_vllm:
+            return "vllm"
+        raise UnsupportedModel(
+            f"{error}; vLLM may run it (make vllm), and so may llama.cpp, from a GGUF file of it (make llamacpp)"
+        ) from None
+    return "torch"
 
 
 def kv_tokens(models: list[ModelFacts], machine: Machine) -> int:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tandem.deployments.pools.engines import model_folder
+from tandem.deployments.pools.models import model_folder
 from tandem.engine import cache
 from tandem.engine.base import InvalidRequest
 from tandem.engine.gguf.folder import folder_of

@@ -9,7 +9,8 @@ import pytest
 from tandem.app.preflight import check
 from tandem.app.settings import Settings
 from tandem.deployments.pools.engines import VllmSettings, context_of
-from tandem.engine import family, vllm
+from tandem.engine import family
+from tandem.engine.packages import VLLM, PackageMissing
 from tandem.engine.vllm.config import VllmConfig, arguments, check_options
 
 
@@ -25,15 +26,15 @@ def test_another_version_is_refused_in_one_line(
         return found
 
     monkeypatch.setattr(metadata, "version", version)
-    with pytest.raises(vllm.VllmMissing, match=f"needs vLLM {vllm.VERSION}, and {told}.*make vllm"):
-        vllm.require()
+    with pytest.raises(PackageMissing, match=f"needs vLLM {VLLM.version}, and {told}.*make vllm"):
+        VLLM.require()
     with pytest.raises(ValueError, match=r"^verifier\.engine: engine kind vllm needs"):
         check(Settings.model_validate({"verifier": {"engine": {"kind": "vllm", "model": "target"}}}))
 
 
 def test_its_build_makes_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metadata, "version", lambda package: f"{vllm.VERSION}+cpu")
-    vllm.require()
+    monkeypatch.setattr(metadata, "version", lambda package: f"{VLLM.version}+cpu")
+    VLLM.require()
 
 
 @pytest.mark.vllm

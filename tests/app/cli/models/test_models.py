@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tandem.app.cli.main import cli
-from tandem.deployments.pools.engines import model_folder
+from tandem.deployments.pools.models import model_folder
 from tandem.engine import family
 from tandem.engine.tokenizer import Tokenizer
 from tests.engine.gguf.files import byte_level, write
