@@ -117,15 +117,17 @@ def find(model: HubModel) -> Path | None:
 def fetch(model: HubModel) -> Path:
     """Bring a model's newest state of its revision to this machine, and return its folder or GGUF file.
 
-    Only files that are missing are fetched; a broken connection is resumed; what has arrived is compared with the hub's
-    checksums. On a terminal, bars show the progress. Raise HubError, and UnsupportedModel if the repository has
-    no model that can be used.
+    Only files that are missing are fetched; of a large one that broke off, also days ago, only the rest. What has
+    arrived is compared with the hub's checksums. On a terminal, bars show the progress. Raise HubError, and
+    UnsupportedModel if the repository has no model that can be used.
     """
-    from huggingface_hub import HfApi, try_to_load_from_cache
+    from huggingface_hub import HfApi, constants, try_to_load_from_cache
     from huggingface_hub.hf_api import RepoFile
 
     hub = HfApi()
     with _plain_errors(model, hub.endpoint):
+        # The calls below try for half a minute without a network, and wait without end for a hub that is silent.
+        hub.model_info(model.repository, revision=model.revision, timeout=constants.HF_HUB_ETAG_TIMEOUT)
         commit = hub.resolve_revision(model.repository, revision=model.revision)
         tree = hub.list_repo_tree(model.repository, revision=commit, recursive=True)
         files = {entry.path: entry for entry in tree if isinstance(entry, RepoFile)}
@@ -135,11 +137,56 @@ def fetch(model: HubModel) -> Path:
             for file in wanted
             if not isinstance(try_to_load_from_cache(model.repository, file, revision=commit), str)
         ]
+        large = [
+            file
+            for file in missing
+            if files[file].lfs and files[file].size <= constants.MAX_HTTP_DOWNLOAD_SIZE
+        ]
+        for file in large:
+            _fetch_large(model, commit, files[file])
         patterns = [glob.escape(file) for file in wanted]
         folder = Path(hub.snapshot_download(model.repository, revision=commit, allow_patterns=patterns))
     for file in missing:
-        _verify(model, folder / file, files[file])
+        if file not in large and not _is_whole(folder / file, files[file]):
+            _delete(folder / file)
+            raise _damaged(model, file)
     return _place(folder, wanted)
+
+
+def _fetch_large(model: HubModel, commit: str, entry: RepoFile) -> None:
+    """Bring the content of a large file into the cache, from where an earlier attempt broke off.
+
+    `snapshot_download` begins such a file again in every process. It uses the content that it finds.
+    """
+    from huggingface_hub import constants, hf_hub_url
+    from huggingface_hub.file_download import http_get, repo_folder_name
+    from huggingface_hub.utils import WeakFileLock, build_hf_headers
+
+    name, digest = repo_folder_name(repo_id=model.repository, repo_type="model"), _checksum(entry)
+    content = Path(constants.HF_HUB_CACHE, name, "blobs", digest)
+    part = content.with_name(f"{digest}.incomplete")
+    lock = Path(constants.HF_HUB_CACHE, ".locks", name, f"{digest}.lock")
+    for folder in (content.parent, lock.parent):
+        folder.mkdir(parents=True, exist_ok=True)
+    with WeakFileLock(lock):
+        while not content.exists():
+            with part.open("ab") as file:
+                if (begun := file.tell()) > entry.size:
+                    begun = file.truncate(0)
+                http_get(
+                    hf_hub_url(model.repository, entry.path, revision=commit),
+                    file,
+                    resume_size=begun,
+                    headers=build_hf_headers(),
+                    expected_size=entry.size,
+                    displayed_filename=entry.path,
+                )
+            if _is_whole(part, entry):
+                part.rename(content)
+                break
+            part.unlink()
+            if not begun:
+                raise _damaged(model, entry.path)
 
 
 def remove(model: HubModel) -> int | None:
@@ -223,18 +270,23 @@ def _listed(files: Collection[str]) -> str:
     return f"{shown}, and {len(files) - LISTED} more" if len(files) > LISTED else shown
 
 
-def _verify(model: HubModel, file: Path, entry: RepoFile) -> None:
-    """Raise HubError, and delete the file, if its content is not what the hub says."""
+def _checksum(entry: RepoFile) -> str:
+    """Return what the hub says: SHA-256 of a large file, Git's SHA-1 of another."""
+    return entry.lfs.sha256 if entry.lfs else entry.blob_id
+
+
+def _is_whole(file: Path, entry: RepoFile) -> bool:
+    """Return whether the content of a file is what the hub says."""
     size = file.stat().st_size
     hashed = hashlib.sha256() if entry.lfs else hashlib.sha1(b"blob %d\0" % size, usedforsecurity=False)
     with file.open("rb") as content:
         while piece := content.read(PIECE):
             hashed.update(piece)
-    if hashed.hexdigest() != (entry.lfs.sha256 if entry.lfs else entry.blob_id):
-        _delete(file)
-        raise HubError(
-            f"{model}: {entry.path} arrived damaged, and was deleted; start again to fetch it again"
-        )
+    return hashed.hexdigest() == _checksum(entry)
+
+
+def _damaged(model: HubModel, file: str) -> HubError:
+    return HubError(f"{model}: {file} arrived damaged, and was deleted; start again to fetch it again")
 
 
 @contextmanager

@@ -54,6 +54,7 @@ class Hub:
     """repositories: files by path, by "org/name".
     gated: repositories whose files are given only to TOKEN.
     broken_at: bytes after which a file of that path breaks off, once.
+    silent_at: bytes after which the server sends no more of a file of that path, once.
     refused: paths of files that the server fails to send.
     damaged: paths of files of which other bytes are sent.
     requests: what was asked: method, path, and Range.
@@ -62,10 +63,17 @@ class Hub:
     repositories: dict[str, dict[str, bytes]]
     gated: set[str] = field(default_factory=set)
     broken_at: dict[str, int] = field(default_factory=dict)
+    silent_at: dict[str, int] = field(default_factory=dict)
     refused: set[str] = field(default_factory=set)
     damaged: set[str] = field(default_factory=set)
     requests: list[tuple[str, str, str | None]] = field(default_factory=list)
     url: str = ""
+
+    def ranges(self, file: str) -> list[str | None]:
+        """Return the ranges of a file that were asked for; None for all of it."""
+        return [
+            asked for method, path, asked in self.requests if method == "GET" and path.endswith(f"/{file}")
+        ]
 
     def fetched(self) -> list[str]:
         """Return the files that were asked for, in order of their names."""
@@ -153,6 +161,10 @@ class _Handler(BaseHTTPRequestHandler):
             data = bytes(byte ^ 1 for byte in data)
         if (end := self.hub.broken_at.pop(name, None)) is not None:
             self.wfile.write(data[start:end])
+            self.close_connection = True
+        elif (end := self.hub.silent_at.pop(name, None)) is not None:
+            self.wfile.write(data[start:end])
+            self.rfile.read(1)  # returns when the client has gone
             self.close_connection = True
         else:
             self.wfile.write(data[start:])

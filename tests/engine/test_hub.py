@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -80,19 +87,67 @@ def test_a_broken_connection_is_resumed(server: Hub, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 10_000)  # bytes that are kept at once
     server.broken_at["model.safetensors"] = 70_000
     assert (model_folder("org/whole") / "model.safetensors").read_bytes() == WEIGHTS
-    asked = [kept for method, path, kept in server.requests if method == "GET" and "model.safe" in path]
-    assert asked == [None, "bytes=70000-"]
+    assert server.ranges("model.safetensors") == [None, "bytes=70000-"]
+
+
+def part_of(folder: Path, data: bytes) -> Path:
+    """Return where the part of a large file lies that has arrived."""
+    name = hashlib.sha256(data).hexdigest()
+    return folder / "hub" / "models--org--whole" / "blobs" / f"{name}.incomplete"
+
+
+def test_what_ctrl_c_has_broken_off_is_resumed(server: Hub, tmp_path: Path) -> None:
+    server.silent_at["model.safetensors"] = 70_000
+    code = (
+        "from huggingface_hub import constants; from tandem.engine.hub import HubModel, fetch; "
+        "constants.DOWNLOAD_CHUNK_SIZE = 10_000; fetch(HubModel('org/whole'))"
+    )
+    environment = os.environ | {"HF_ENDPOINT": server.url, "HF_HUB_CACHE": str(tmp_path / "hub")}
+    part = part_of(tmp_path, WEIGHTS)
+    with subprocess.Popen(
+        [sys.executable, "-c", code], env=environment, stderr=subprocess.PIPE, text=True
+    ) as process:
+        while not (part.exists() and part.stat().st_size == 70_000):
+            assert process.poll() is None
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        assert "KeyboardInterrupt" in process.communicate()[1]
+    assert find(HubModel("org/whole")) is None
+    assert (model_folder("org/whole") / "model.safetensors").read_bytes() == WEIGHTS
+    assert server.ranges("model.safetensors") == [None, "bytes=70000-"]
+    assert not part.exists()
+
+
+@pytest.mark.parametrize(
+    ("part", "asked"),
+    [
+        (bytes(70_000), ["bytes=70000-", None]),
+        (bytes(len(WEIGHTS)), [None]),
+        (bytes(len(WEIGHTS) + 1), [None]),
+        (WEIGHTS, []),
+    ],
+    ids=["damaged", "whole and damaged", "too long", "whole"],
+)
+def test_what_an_earlier_attempt_has_left_is_verified(
+    server: Hub, tmp_path: Path, part: bytes, asked: list[str | None]
+) -> None:
+    file = part_of(tmp_path, WEIGHTS)
+    file.parent.mkdir(parents=True)
+    file.write_bytes(part)
+    assert (model_folder("org/whole") / "model.safetensors").read_bytes() == WEIGHTS
+    assert server.ranges("model.safetensors") == asked
 
 
 def test_files_that_have_arrived_are_kept(server: Hub) -> None:
-    server.refused.add("model.safetensors")
+    server.refused.add("tokenizer.json")
     with pytest.raises(HubError, match=r"org/whole: http://127\S+ answered 503; start again to go on"):
         model_folder("org/whole")
     assert find(HubModel("org/whole")) is None
     server.refused.clear()
     server.requests.clear()
     assert (model_folder("org/whole") / "model.safetensors").read_bytes() == WEIGHTS
-    assert server.fetched() == ["model.safetensors"]
+    assert "tokenizer.json" in server.fetched()
+    assert "model.safetensors" not in server.fetched()
 
 
 @pytest.mark.parametrize("file", ["model.safetensors", "config.json"])
@@ -146,10 +201,26 @@ def test_offline(server: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     assert server.requests == []
 
 
-def test_without_a_network(server: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("begun", [False, True])
+def test_without_a_network(server: Hub, monkeypatch: pytest.MonkeyPatch, begun: bool) -> None:
+    """Nothing is tried again and again; what has arrived before makes no difference."""
+    if begun:
+        server.refused.add("model.safetensors")
+        with pytest.raises(HubError):
+            model_folder("org/whole")
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setattr(time, "sleep", lambda seconds: pytest.fail(f"waits {seconds} s to try again"))
     with pytest.raises(HubError, match="http://127.0.0.1:9 cannot be reached"):
         model_folder("org/whole")
+
+
+@pytest.mark.timeout(30)
+def test_a_hub_that_never_answers(server: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_ETAG_TIMEOUT", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        with pytest.raises(HubError, match=r"cannot be reached \(.*timed out\)"):
+            model_folder("org/whole")
 
 
 def test_a_model_that_another_program_fetched(server: Hub) -> None:
