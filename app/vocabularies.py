@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from tandem.app.settings import Settings
 from tandem.cluster.wire.frames import UnknownEngine
 from tandem.deployments.pools.engines import ModelSettings
@@ -27,18 +29,19 @@ class Vocabularies:
 
     def __init__(self, settings: Settings) -> None:
         """Reads the tokenizers. Raises ValueError where a verifier or drafter has another vocabulary."""
-        self.target = _load(settings.text_model)
+        load = cache(_load)
+        self.target = load(settings.text_model)
         for name, pool in ((VERIFIER, settings.verifier), (DRAFTER, settings.drafter)):
             if not pool.exists or not isinstance(pool.engine, ModelSettings):
                 continue
-            if _load(pool.engine.model).vocabulary != self.target.vocabulary:
+            if load(pool.engine.model).vocabulary != self.target.vocabulary:
                 raise ValueError(
                     f"the tokenizer {settings.text_model!r} has another vocabulary than the {name}'s model "
                     f"{pool.engine.model!r}"
                 )
         engines = [engine for host in settings.hosts for engine in host.engines]
         devices = {engine.model for engine in engines if isinstance(engine, ModelSettings)}
-        self._devices = {there.vocabulary: there for there in map(_load, sorted(devices))}
+        self._devices = {there.vocabulary: there for there in map(load, sorted(devices))}
 
     def spoken(self, engine: Engine, endpoint: EndpointInfo) -> Engine:
         """The endpoint's engine, driven in the target's tokens. Raises UnknownVocabulary."""

@@ -9,7 +9,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +49,6 @@ class Tokenizer:
         self._full = RustTokenizer.from_str(definition)
         self._full.no_truncation()
         self._full.no_padding()
-        self._plain = _without_added_tokens(definition)
         named = self._full.get_vocab(with_added_tokens=True)
         vocab = {name: i for name, i in named.items() if not PADDING.fullmatch(name)}
         added = self._full.get_added_tokens_decoder()
@@ -159,6 +158,17 @@ class Tokenizer:
             at = match.end()
         return ids + self._encode_plain(prompt[at:].replace(mark, ""))
 
+    @cached_property
+    def _plain(self) -> RustTokenizer:
+        """Tokenizer without added tokens, which are then only text. Made when a text first needs it: making it takes
+        as long as loading."""
+        definition = json.loads(self._full.to_str())
+        for token in definition["added_tokens"]:
+            token["special"] = True
+        tokenizer = RustTokenizer.from_str(json.dumps(definition))
+        tokenizer.encode_special_tokens = True
+        return tokenizer
+
     def _encode_plain(self, text: str) -> list[int]:
         return _encode(self._plain, text) if text else []
 
@@ -227,7 +237,8 @@ class _TokenBytes(dict[int, bytes]):
     def __init__(self, tokenizer: RustTokenizer, added: Mapping[int, str]) -> None:
         super().__init__((i, text.encode()) for i, text in added.items())
         self._token = tokenizer.id_to_token
-        self._byte_level = '"ByteLevel"' in json.dumps(json.loads(tokenizer.to_str())["decoder"])
+        decoder = tokenizer.decoder
+        self._byte_level = decoder is not None and b'"ByteLevel"' in decoder.__getstate__()
 
     def __missing__(self, token: int) -> bytes:
         self[token] = value = self._read(token)
@@ -290,18 +301,6 @@ def _unused_character(messages: Sequence[Mapping[str, Any]]) -> str:
     if unused is None:
         raise InvalidRequest("the messages use every character of Unicode's private use area")
     return unused
-
-
-def _without_added_tokens(definition: str) -> RustTokenizer:
-    """Return the tokenizer without its added tokens, which are then only text."""
-    parsed = json.loads(definition)
-    for token in parsed["added_tokens"]:
-        token["special"] = True
-    tokenizer = RustTokenizer.from_str(json.dumps(parsed))
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
-    tokenizer.encode_special_tokens = True
-    return tokenizer
 
 
 def _token_text(token: Any) -> str:
