@@ -90,7 +90,8 @@ class LlamacppSettings(LlamacppConfig):
 
     kind: kind of engine.
     model: a GGUF file, here or on a hub.
-    threads: threads of a step; null for one on each CPU that the process may use.
+    threads: most threads of a step; null for one on each CPU that the process may use. A step has fewer while other
+        programs keep cores busy.
     latency: emulated latency of every session's first token.
     The rest: see `engine.llamacpp.config.LlamacppConfig`.
     """

@@ -31,7 +31,7 @@ def load(
 
     tokenizer: the file's.
     name: of the model, by default the file's.
-    threads: of a step; None for one on each CPU that this process may use.
+    threads: most of a step; None for one on each CPU that this process may use.
     report: called with the loaded model's figures and memory, by name.
 
     Raises UnsupportedModel.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,6 +16,7 @@ import llama_cpp.llama_cpp as lib
 import numpy as np
 
 from tandem.engine.model_folder import UnsupportedModel
+from tandem.policies.estimators.threads import StepThreads
 
 
 class BatchRow(NamedTuple):
@@ -41,6 +43,7 @@ class LlamaModel:
         """cells: positions that the KV cache holds.
         rows: sequences of llama.cpp.
         batch_tokens: most positions of a step.
+        threads: most threads of a step; it has fewer while other programs keep cores busy.
         gpu_layers: layers on a GPU, where the build has one; the rest runs on the CPU.
 
         Raises UnsupportedModel.
@@ -69,7 +72,7 @@ class LlamaModel:
             self.close()
             raise UnsupportedModel(f"llama.cpp has no room for a KV cache of {cells} tokens of {file}")
         self._memory = lib.llama_get_memory(self._context)
-        self._batch = _Batch(batch_tokens)
+        self._batch, self._threads = _Batch(batch_tokens), StepThreads(threads)
         vocab = lib.llama_model_get_vocab(self._model)
         self.vocab_size: int = lib.llama_vocab_n_tokens(vocab)
         self.context: int = lib.llama_model_n_ctx_train(self._model)
@@ -89,8 +92,11 @@ class LlamaModel:
             b.logits[end - part.logits : end] = 1
             at, wanted = end, wanted + part.logits
         b.struct.n_tokens = at
+        began_s, threads = time.perf_counter(), self._threads.choose(at)
+        lib.llama_set_n_threads(self._context, threads, threads)
         if code := lib.llama_decode(self._context, b.struct):
             raise RuntimeError(f"llama_decode returned {code}: {_last_words()}")
+        self._threads.note(at, time.perf_counter() - began_s)
         if not wanted:
             return np.empty((0, self.vocab_size), np.float32)
         return np.ctypeslib.as_array(lib.llama_get_logits(self._context), shape=(wanted, self.vocab_size))
