@@ -34,7 +34,8 @@ def read_config(folder: Path, kind: str = "torch") -> dict[str, Any]:
     if GGUF_FILE in raw:
         if kind != "llamacpp":
             raise UnsupportedModel(
-                f"{raw[GGUF_FILE]} is a GGUF file, which engine kind {kind} cannot run; kind llamacpp can"
+                f"{raw[GGUF_FILE]} is a GGUF file, which only kind llamacpp runs; engine kind {kind} needs the model's "
+                "Hugging Face folder"
             )
         return raw
     if kind == "llamacpp":
@@ -58,6 +59,13 @@ def engine_kinds(folder: Path) -> tuple[str, ...]:
     if not able and why is not None:
         raise why
     return tuple(able)
+
+
+def model_name(folder: Path) -> str:
+    """Return the name of the model in a folder: the folder's; in the cache of a hub, whose folders are named by commit,
+    the repository's."""
+    snapshots = folder.parent
+    return snapshots.parent.name.rpartition("--")[2] if snapshots.name == "snapshots" else folder.name
 
 
 def gguf_parts(file: str) -> list[str]:

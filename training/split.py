@@ -12,8 +12,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tandem.engine.family import NAMES, adapter_file, path
-from tandem.engine.model_folder import UnsupportedModel
+from tandem.deployments.pools.models import model_folder
+from tandem.engine.family import NAMES, adapter_file
 from tandem.engine.torch.split import bundle
 
 
@@ -23,7 +23,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         description=(__doc__ or ""),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("model", help=f"a model of the family ({', '.join(NAMES)}) or a model folder")
+    parser.add_argument(
+        "model", help=f"a model of the family ({', '.join(NAMES)}), a folder, or a hub's org/name"
+    )
     parser.add_argument("--layers", type=int, required=True, help="m: how many of its first layers go along")
     parser.add_argument("--out", type=Path, required=True, help="folder for the bundle")
     parser.add_argument(
@@ -32,13 +34,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         help="*.safetensors file of a trained adapter, to draft with; otherwise the family's own for so many layers",
     )
     chosen = parser.parse_args(arguments)
-    model = path(chosen.model) if chosen.model in NAMES else Path(chosen.model)
     adapter = chosen.adapter
     if adapter is None and adapter_file(chosen.model, chosen.layers).exists():
         adapter = adapter_file(chosen.model, chosen.layers)
     try:
-        made = bundle.write(model, chosen.layers, chosen.out, adapter)
-    except UnsupportedModel as error:
+        made = bundle.write(model_folder(chosen.model), chosen.layers, chosen.out, adapter)
+    except (OSError, ValueError) as error:
         sys.exit(str(error))
     size_mb = sum(file.stat().st_size for file in chosen.out.rglob("*.safetensors")) / 1e6
     print(

@@ -19,7 +19,7 @@ from tandem.engine.core.engine import CoreEngine, Driver
 from tandem.engine.core.step import Core
 from tandem.engine.core.thread import ThreadDriver
 from tandem.engine.dtype import Dtype, choose
-from tandem.engine.model_folder import read_config
+from tandem.engine.model_folder import model_name, read_config
 from tandem.engine.tokenizer import Tokenizer
 from tandem.engine.torch import weights
 from tandem.engine.torch.model import Model
@@ -60,7 +60,7 @@ def load(
     loaded = apart(lambda: _weights(folder, place, dtype, grow), threads)  # laid out for as many threads
     tokenizer = Tokenizer.load(folder)
     info = EngineInfo(
-        model=options.get("name") or folder.name,
+        model=options.get("name") or model_name(folder),
         vocabulary=tokenizer.vocabulary,
         vocab_size=loaded.config.vocab_size,
         context=loaded.config.context,

@@ -13,6 +13,7 @@ from typing import Any
 
 from tandem.engine.base import EngineInfo, EngineStats, EngineStopped, InvalidRequest, NoCapacity, Sampling
 from tandem.engine.core.sequence import Sequence as Log
+from tandem.engine.model_folder import model_name
 from tandem.engine.packages import VLLM
 from tandem.engine.text import Spelling, watch
 from tandem.engine.tokenizer import Tokenizer
@@ -53,7 +54,7 @@ def load(
     settings = llm.vllm_config
     kv_tokens = (settings.cache_config.num_gpu_blocks - 1) * settings.cache_config.block_size
     info = EngineInfo(
-        model=name or folder.name,
+        model=name or model_name(folder),
         vocabulary=tokenizer.vocabulary,
         vocab_size=llm.model_config.get_vocab_size(),
         context=min(llm.model_config.max_model_len, kv_tokens),

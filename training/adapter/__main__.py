@@ -3,10 +3,10 @@
     python -m training.adapter [MODEL] [--layers m] [--out FILE]                train and evaluate
     python -m training.adapter evaluate [MODEL] [--layers m] [--adapter FILE]   evaluate one that there is
 
-MODEL is a model of the embedded family or a local folder of the Llama family (Llama, Qwen2, Qwen3). Without options it
-is the embedded target with m = 2, on texts about the family's world. For any other model give --corpus: one JSON object
-a line, {"question": …, "answer": …}; where there is no answer the model gives its own, greedily. One line in 20 is kept
-for evaluation.
+MODEL is a model of the embedded family, a local folder, or a hub's org/name that the torch engine runs. Without options
+it is the embedded target with m = 2, on texts about the family's world. For any other model give --corpus: one JSON
+object a line, {"question": …, "answer": …}; where there is no answer the model gives its own, greedily. One line in 20
+is kept for evaluation.
 
 The adapter is one attention block of the model's shape behind its first m layers. The model itself stays as it is.
 Beside FILE (*.safetensors) goes a report of the same name (*.json); `python -m training.split MODEL --layers m
@@ -32,9 +32,10 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.utils.logging import disable_progress_bar
 
+from tandem.deployments.pools.models import model_folder
 from tandem.engine import family
 from tandem.engine.base import EngineError
-from tandem.engine.model_folder import UnsupportedModel
+from tandem.engine.model_folder import model_name
 from tandem.engine.tokenizer import Tokenizer
 from tandem.engine.torch.split import bundle
 from tandem.training.adapter import texts
@@ -52,7 +53,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = _parser(evaluating).parse_args(words[evaluating:])
     torch.set_num_threads(options.threads)
     embedded = options.model in family.NAMES
-    model = family.path(options.model) if embedded else Path(options.model)
     file: Path | None = options.file or (
         family.adapter_file(options.model, options.layers) if embedded else None
     )
@@ -61,9 +61,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if not embedded and options.corpus is None:
         sys.exit("the family's texts are nothing to this model: give --corpus FILE")
     try:
+        model = model_folder(options.model)
         split = bundle.describe(model, options.layers)
         report: dict[str, Any] = {
-            "model": model.resolve().name,
+            "model": model_name(model.resolve()),
             "checksum": split.checksum,
             "layers": split.first,
         }
@@ -71,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if not evaluating:
             report["training"] = _train(model, file, options)
         figures = _evaluate(model, file, questions, options)
-    except (UnsupportedModel, EngineError, OSError, ValueError) as error:
+    except (EngineError, OSError, ValueError) as error:
         sys.exit(str(error))
     report["figures"] = {group: found.report() for group, found in figures.items()}
     if not evaluating:
@@ -87,7 +88,11 @@ def _parser(evaluating: bool) -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "model", metavar="MODEL", nargs="?", default="target", help="name or folder (%(default)s)"
+        "model",
+        metavar="MODEL",
+        nargs="?",
+        default="target",
+        help="name, folder, or hub's org/name (%(default)s)",
     )
     parser.add_argument("--layers", type=int, metavar="m", default=2, help="shallow layers (%(default)s)")
     if evaluating:

@@ -23,7 +23,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from tandem.engine.base import SplitInfo
-from tandem.engine.model_folder import UnsupportedModel, read_config
+from tandem.engine.model_folder import UnsupportedModel, model_name, read_config
 from tandem.engine.tokenizer import Tokenizer
 from tandem.engine.torch.split.checksum_cache import remembered
 from tandem.engine.torch.weights import Part, shape
@@ -88,7 +88,7 @@ def write(model: Path, first: int, out: Path, adapter: Path | None = None) -> Bu
     files = [_PARTS] if adapter is None else [_PARTS, ADAPTER]
     bundle = Bundle(
         FORMAT,
-        model.resolve().name,
+        model_name(model.resolve()),
         split,
         Tokenizer.load(model).vocabulary,
         {file: _shapes(out / file) for file in files},

@@ -20,7 +20,7 @@ from tandem.engine.core.split.outer import CoreOuterEngine, OuterCore, OuterSequ
 from tandem.engine.core.split.pipeline import Pipeline, spread
 from tandem.engine.core.step import Core
 from tandem.engine.core.tasks import RoundTask
-from tandem.engine.model_folder import read_config
+from tandem.engine.model_folder import model_name, read_config
 from tandem.engine.split.hidden_states import Kind
 from tandem.engine.tokenizer import Tokenizer
 from tandem.engine.torch import weights
@@ -68,7 +68,7 @@ def _load_stages(
     loaded = [apart(partial(weights.load, folder, place, dtype, part), threads) for part in parts]
     tokenizer = Tokenizer.load(folder)  # for its name alone
     info = EngineInfo(
-        model=options.get("name") or folder.name,
+        model=options.get("name") or model_name(folder),
         vocabulary=tokenizer.vocabulary,
         vocab_size=shape(folder, read_config(folder)).vocab_size,
         context=loaded[0].config.context,

@@ -44,7 +44,7 @@ def test_a_gguf_file_runs_on_llamacpp(tmp_path: Path) -> None:
     args = choose(str(file), machine=LAPTOP)
     assert args["model"] == "small"
     assert Settings.model_validate(args).verifier.engine.kind == "llamacpp"
-    with pytest.raises(ValueError, match="engine kind torch cannot run"):
+    with pytest.raises(ValueError, match="only kind llamacpp runs; engine kind torch needs"):
         choose(str(file), engine="torch", machine=LAPTOP)
 
 
