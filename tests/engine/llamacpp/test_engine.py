@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,8 @@ from tests.engine_contract import drain, session
 
 pytestmark = [pytest.mark.llamacpp, pytest.mark.timeout(300)]
 
+ROUNDING = 4e-3
+"""Of a log-probability: llama.cpp multiplies one position by another kernel than several."""
 QUESTIONS = [
     "Tell me about the town of Marworth.",
     "Who founded Marworth?",
@@ -32,6 +35,8 @@ def prompts() -> list[list[int]]:
 
 @pytest.mark.parametrize("check", [*engine_contract.CHECKS, *model_contract.CHECKS], ids=lambda c: c.__name__)
 async def test_contract(check: Callable[[Engine, list[int]], Awaitable[None]], engine: Engine) -> None:
+    if check is model_contract.scores_a_given_text:
+        check = partial(model_contract.scores_a_given_text, rounding=ROUNDING)
     await check(engine, prompts()[0])
 
 
