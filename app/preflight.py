@@ -20,10 +20,9 @@ from tandem.deployments.pools.engines import (
     NullSettings,
     VllmSettings,
 )
-from tandem.deployments.pools.models import model_folder
+from tandem.deployments.pools.models import require
 from tandem.deployments.request.pools import POOLS
-from tandem.engine.model_folder import read_config
-from tandem.engine.packages import PACKAGES, PackageMissing
+from tandem.engine.packages import PackageMissing
 from tandem.engine.vllm.config import check_options
 
 M = TypeVar("M", bound=BaseModel)
@@ -83,12 +82,9 @@ def check(settings: Settings) -> None:
         if isinstance(engine, NullSettings):
             continue
         try:
-            if engine.kind in PACKAGES:
-                PACKAGES[engine.kind].require()
+            config = require(engine.model, engine.kind)
         except PackageMissing as error:
             raise ValueError(f"{where}.engine: {error}") from None
-        try:
-            config = read_config(model_folder(engine.model), engine.kind)
         except (ValueError, OSError) as error:
             raise ValueError(f"{where}.engine.model: {error}") from None
         if isinstance(engine, MiddleSettings):

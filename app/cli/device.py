@@ -14,12 +14,16 @@ from pydantic import ValidationError
 from rich.console import Console
 from rich.logging import RichHandler
 
+from tandem.app.cli.server.choose import alone
 from tandem.app.client.http import ClientError
 from tandem.app.device.program import Running, running
 from tandem.app.device.settings import DeviceProgram
 from tandem.cluster.wire.frames import AlreadyConnected, Unauthorized
 from tandem.deployments.modes.device import DeviceMode
 from tandem.deployments.modes.split import SplitMode
+from tandem.deployments.pools.engines import NullSettings
+from tandem.deployments.pools.models import require
+from tandem.engine.split.base import DESCRIPTION
 from tandem.engine.split.leakage import recovery
 
 
@@ -49,6 +53,20 @@ def settings_of(file: Path | None, said: dict[str, Any]) -> DeviceProgram:
         raise ClientError(f"{where}: {why}" if where else why) from None
 
 
+def model_settings(model: str | None) -> dict[str, Any]:
+    """Return the settings that `--model` stands for: the ends of a split model, or an engine with the device's own.
+    Raises ClientError."""
+    if model is None:
+        return {}
+    folder = Path(model)
+    if folder.is_dir() and ((folder / DESCRIPTION).exists() or not (folder / "config.json").exists()):
+        return {"bundle": folder}
+    try:
+        return {"engine": alone(model)}
+    except (OSError, ValueError) as error:
+        raise ClientError(str(error)) from None
+
+
 def run(settings: DeviceProgram) -> None:
     """Serve until Ctrl-C or SIGTERM. Raises ClientError."""
     console = Console(highlight=False)
@@ -56,6 +74,8 @@ def run(settings: DeviceProgram) -> None:
         level=logging.WARNING, format="%(message)s", handlers=[RichHandler(console=console, show_path=False)]
     )
     try:
+        if not isinstance(settings.engine, NullSettings):
+            require(settings.engine.model, settings.engine.kind)
         asyncio.run(_serve(settings, console))
     except Unauthorized as error:
         raise ClientError(f"the cloud refuses the key in {settings.key}: {error}") from None

@@ -45,7 +45,8 @@ Budget = Annotated[
     typer.Option(min=0, max=1, help="In races, share of prompt tokens for the constrained endpoint."),
 ]
 ChosenModel = Annotated[
-    str | None, typer.Option(help="A GGUF file or model folder, in place of a YAML; the rest is chosen.")
+    str | None,
+    typer.Option(help="A folder, a GGUF file or a hub's model, in place of a YAML; the rest is chosen."),
 ]
 PrintConfig = Annotated[
     bool, typer.Option("--print-config", help="Only print the Serve YAML that --model stands for.")
@@ -127,10 +128,10 @@ def device(
         Path | None, typer.Option(help="The file with the device's key, from `tandem keys device make`.")
     ] = None,
     model: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
             help="The folder with the two ends of a split model, from `python -m training.split`, or with several such "
-            "folders to choose from."
+            "folders to choose from; or the device's own model: a folder, a GGUF file, or a hub's."
         ),
     ] = None,
     listen: Annotated[
@@ -151,8 +152,8 @@ def device(
     with failures():
         from tandem.app.cli import device as local
 
-        said = {"connect": connect, "key": key, "bundle": model, "listen": listen, "authority": authority}
-        local.run(local.settings_of(config, said))
+        said = {"connect": connect, "key": key, "listen": listen, "authority": authority}
+        local.run(local.settings_of(config, said | local.model_settings(model)))
 
 
 @cli.command()
@@ -314,10 +315,11 @@ def up(
 
 
 def _choose(model: str, drafter: str | None, device_model: str | None, engine: str | None) -> dict[str, Any]:
-    from tandem.app.cli.server.choose import ENGINES, choose
+    from tandem.app.cli.server.choose import choose
+    from tandem.engine.model_folder import KINDS
 
-    if engine is not None and engine not in ENGINES:
-        raise ClientError(f"--engine: there are {', '.join(ENGINES)}, and no {engine!r}")
+    if engine is not None and engine not in KINDS:
+        raise ClientError(f"--engine: there are {', '.join(KINDS)}, and no {engine!r}")
     try:
         return choose(model, drafter, device_model, engine)
     except (ValueError, OSError) as error:

@@ -17,7 +17,7 @@ from tandem.deployments.gateway.client import Uplink
 from tandem.deployments.modes.sections import section
 from tandem.deployments.modes.split import SplitSettings
 from tandem.engine.base import EngineError, SplitInfo
-from tandem.engine.split.base import OuterEngine, misfit
+from tandem.engine.split.base import DESCRIPTION, OuterEngine, misfit
 from tandem.engine.split.hidden_states import row_bytes
 from tandem.engine.split.leakage import recovery
 from tandem.engine.torch.split import bundle
@@ -70,8 +70,8 @@ class BundleCandidate:
 def candidates(folder: Path) -> list[BundleCandidate]:
     """A bundle, or all that lie in a folder, the fewest layers first. Raises BadBundle."""
     folders = [folder]
-    if folder.is_dir() and not (folder / bundle.DESCRIPTION).exists():
-        folders = sorted(file.parent for file in folder.glob(f"*/{bundle.DESCRIPTION}")) or [folder]
+    if folder.is_dir() and not (folder / DESCRIPTION).exists():
+        folders = sorted(file.parent for file in folder.glob(f"*/{DESCRIPTION}")) or [folder]
     found = [BundleCandidate(each, bundle.read(each)) for each in folders]
     if len({each.split.checksum for each in found}) > 1:
         raise BadBundle(f"{folder} has bundles of several models")

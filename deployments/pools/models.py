@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from tandem.engine.gguf.folder import folder_of
 from tandem.engine.hub import HubModel, locate
+from tandem.engine.model_folder import GGUF_FILE, read_config
+from tandem.engine.packages import PACKAGES
 
 
 def model_path(model: str) -> Path:
@@ -30,3 +33,19 @@ def model_folder(model: str) -> Path:
     """Return the folder with a model's tokenizer and configuration, made for a GGUF file. Raise as `model_path`."""
     path = model_path(model)
     return folder_of(path) if path.suffix == ".gguf" else path
+
+
+def require(model: str, kind: str) -> dict[str, Any]:
+    """Return the config.json of a model, fetched if need be, that an engine of that kind can run on this machine.
+
+    Raise PackageMissing (a ValueError) without the engine's package, UnsupportedModel (another) if the engine cannot
+    run the model, and as `model_path`.
+    """
+    if kind in PACKAGES:
+        PACKAGES[kind].require()
+    config = read_config(model_folder(model), kind)
+    if kind == "llamacpp":
+        from tandem.engine.llamacpp.model import check  # needs llama.cpp
+
+        check(Path(config[GGUF_FILE]))
+    return config

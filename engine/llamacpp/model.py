@@ -19,6 +19,30 @@ from tandem.engine.model_folder import UnsupportedModel
 from tandem.policies.estimators.threads import StepThreads
 
 
+def check(file: Path) -> None:
+    """Raise UnsupportedModel if this llama.cpp cannot run the model of a GGUF file; only its vocabulary is loaded."""
+    wanted = lib.llama_model_default_params()
+    wanted.vocab_only = True
+    lib.llama_model_free(_load(file, wanted))
+
+
+def _load(file: Path, wanted: lib.llama_model_params) -> Any:
+    """Return llama.cpp's model. Raise UnsupportedModel."""
+    _quieten()
+    model = lib.llama_model_load_from_file(os.fsencode(file), wanted)
+    if not model:
+        raise UnsupportedModel(
+            f"llama.cpp cannot load {file} ({_last_words()}); another kind of engine may run the model's Hugging Face "
+            "folder"
+        )
+    if lib.llama_model_is_recurrent(model) or lib.llama_model_is_hybrid(model):
+        lib.llama_model_free(model)
+        raise UnsupportedModel(
+            f"{file} is a recurrent model: its state cannot be rolled back, as verification has to"
+        )
+    return model
+
+
 class BatchRow(NamedTuple):
     """A row's part of a step: `ids` at the positions from `start` on, and how many of the last want logits."""
 
@@ -48,18 +72,10 @@ class LlamaModel:
 
         Raises UnsupportedModel.
         """
-        _quieten()
+        self._context = self._model = None
         wanted = lib.llama_model_default_params()
         wanted.n_gpu_layers = gpu_layers
-        self._context = None
-        self._model = lib.llama_model_load_from_file(os.fsencode(file), wanted)
-        if not self._model:
-            raise UnsupportedModel(f"llama.cpp cannot load {file}: {_last_words()}")
-        if lib.llama_model_is_recurrent(self._model) or lib.llama_model_is_hybrid(self._model):
-            self.close()
-            raise UnsupportedModel(
-                f"{file} is a recurrent model: its state cannot be rolled back, as verification has to"
-            )
+        self._model = _load(file, wanted)
         params = lib.llama_context_default_params()
         params.n_ctx, params.n_seq_max = cells, rows
         params.n_batch = params.n_ubatch = batch_tokens
@@ -151,7 +167,8 @@ def _listen(level: int, text: bytes, _: Any) -> None:
 
 
 def _quieten() -> None:
-    """Have llama.cpp write nothing; its last warnings are kept for errors."""
+    """Have llama.cpp write nothing; its last warnings from now on are kept for errors."""
+    _said.clear()
     lib.llama_log_set(_listen, None)
     lib.llama_backend_init()
 

@@ -19,6 +19,9 @@ from typing import Protocol
 from tandem.engine.base import EngineError, EngineInfo, EngineStats, Sampling, SplitInfo, Tensor, Verdict
 from tandem.engine.split.hidden_states import Kind
 
+DESCRIPTION = "split.json"
+"""Name of the file that describes a bundle, the folder with an outer part."""
+
 
 class SplitMismatch(EngineError):
     """The parts do not make one model."""

@@ -28,14 +28,9 @@ def test_models_are_fetched_before_vllm_is_imported(monkeypatch: pytest.MonkeyPa
     """vLLM's environment forbids asking a hub from then on."""
     asked: list[str] = []
 
-    def folder_of(model: str) -> Path:
-        asked.append(model)
-        return family.path("target")
-
-    monkeypatch.setattr(preflight, "model_folder", folder_of)
+    monkeypatch.setattr(preflight, "require", lambda model, _: asked.append(model))
     monkeypatch.setattr(preflight, "check_options", lambda _: asked.append("vllm"))
     monkeypatch.setattr(preflight, "Vocabularies", lambda _: None)
-    monkeypatch.setattr(preflight, "PACKAGES", {})
     engine = {"kind": "vllm", "model": "org/name", "options": {"dtype": "float32"}}
     drafter = {"replicas": 1, "engine": {"kind": "torch", "model": "org/other"}}
     check(settings(verifier={"engine": engine}, drafter=drafter, hosts=[]))

@@ -7,19 +7,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tandem.deployments.pools.models import model_folder
+from tandem.deployments.pools.models import model_folder, require
 from tandem.engine import dtype
 from tandem.engine.model_folder import GGUF_FILE, UnsupportedModel, engine_kinds, gguf_parts, read_config
-from tandem.engine.packages import PACKAGES, VLLM
+from tandem.engine.packages import VLLM
 
 GB = 1e9
 BESIDE_BYTES = 1.5 * GB
-"""Memory of Ray, Serve and the replicas around the engines."""
+"""Memory of Ray, Serve and the processes around the engines."""
 MOST_KV_TOKENS, LEAST_KV_TOKENS = 32_768, 2_048
 BLOCK = {"llamacpp": 16, "torch": 16, "vllm": 32}
 """Tokens of a block, by engine: what is not a whole block of a prefix is computed again."""
 SESSIONS = 8
-ENGINES = ("llamacpp", "vllm", "torch")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +62,7 @@ def inspect(model: str, machine: Machine, engine: str | None = None) -> ModelFac
     model = str(Path(model).resolve()) if Path(model).exists() else model  # replicas have another folder
     folder = model_folder(model)
     kind, element_bytes = engine or _engine(folder, machine), 2
-    config = read_config(folder, kind)
-    if kind in PACKAGES:
-        PACKAGES[kind].require()
+    config = require(model, kind)
     if kind == "llamacpp":
         file = Path(config[GGUF_FILE])
         weight_bytes = float(sum(file.with_name(part).stat().st_size for part in gguf_parts(file.name)))
@@ -111,7 +108,7 @@ def kv_tokens(models: list[ModelFacts], machine: Machine) -> int:
         parts = " + ".join(f"{each.weight_bytes / GB:.1f} GB of {each.model}" for each in models)
         raise ValueError(
             f"{machine.free_bytes / GB:.1f} GB of memory are free, and {needed / GB:.1f} GB are needed: "
-            f"{BESIDE_BYTES / GB:.1f} GB of Ray and Serve + {parts} + {LEAST_KV_TOKENS} tokens of KV cache of "
+            f"{BESIDE_BYTES / GB:.1f} GB beside the models + {parts} + {LEAST_KV_TOKENS} tokens of KV cache of "
             f"{token_bytes / 1e3:.0f} kB each"
         )
     return tokens
@@ -149,6 +146,13 @@ def choose(
         laptop = {"name": "laptop", "profile": "native", "link": {"rtt_ms": 5}}
         args["hosts"] = [{"name": "edge", "engine": _settings(device, tokens, machine), "devices": [laptop]}]
     return args
+
+
+def alone(model: str, machine: Machine | None = None) -> dict[str, Any]:
+    """Return the settings of an engine for one model, which has the machine to itself. Raises as `choose`."""
+    machine = machine or Machine.here()
+    facts = inspect(model, machine)
+    return _settings(facts, kv_tokens([facts], machine), machine)
 
 
 def _settings(facts: ModelFacts, tokens: int, machine: Machine) -> dict[str, Any]:

@@ -24,13 +24,14 @@ from safetensors.torch import save_file
 
 from tandem.engine.base import SplitInfo
 from tandem.engine.model_folder import UnsupportedModel, model_name, read_config
+from tandem.engine.split.base import DESCRIPTION
 from tandem.engine.tokenizer import Tokenizer
 from tandem.engine.torch.split.checksum_cache import remembered
 from tandem.engine.torch.weights import Part, shape
 
 FORMAT = 1
 ADAPTER = "adapter/model.safetensors"
-DESCRIPTION, _PARTS = "split.json", "model.safetensors"
+_PARTS = "model.safetensors"
 _COPIED = (
     "config.json",
     "generation_config.json",

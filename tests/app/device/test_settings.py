@@ -11,12 +11,16 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from tandem.app.cli.device import run, settings_of
+from tandem.app.cli.device import model_settings, run, settings_of
 from tandem.app.client.http import ClientError
 from tandem.app.device.settings import DeviceProgram
 from tandem.cluster.wire.frames import AlreadyConnected, Unauthorized
+from tandem.deployments.pools.engines import TorchSettings
+from tandem.engine import family
 from tandem.engine.base import EngineError
+from tandem.engine.split.base import DESCRIPTION
 from tests.cluster.certificate import make_certificate
+from tests.engine.hub_server import reached
 
 LEAST: dict[str, Any] = {"connect": "127.0.0.1:8443", "key": Path("laptop.key")}
 
@@ -109,6 +113,32 @@ def test_why_the_cloud_does_not_let_it_in(refusal: EngineError, monkeypatch: pyt
     monkeypatch.setattr("tandem.app.cli.device._serve", serve)
     with pytest.raises(ClientError, match=f"laptop.key: {refusal}"):
         run(DeviceProgram.model_validate(LEAST))
+
+
+def test_a_model_is_two_ends_or_the_device_s_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "ends").mkdir()
+    (tmp_path / "ends" / DESCRIPTION).touch()
+    assert model_settings(None) == {}
+    for bundle in (tmp_path, tmp_path / "ends"):
+        assert model_settings(str(bundle)) == {"bundle": bundle}
+    with reached(tmp_path, monkeypatch) as hub:
+        folder = family.path("tiny")
+        hub.repositories["org/whole"] = {file.name: file.read_bytes() for file in folder.iterdir()}
+        for model in ("org/whole", str(folder.resolve())):
+            found = DeviceProgram.model_validate(LEAST | model_settings(model))
+            assert isinstance(found.engine, TorchSettings)
+            assert (found.engine.model, found.bundle) == (model, None)
+        with pytest.raises(ClientError, match="no model of that name"):
+            model_settings("org/none")
+
+
+def test_the_model_is_looked_for_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tandem.app.cli.device._serve", lambda *_: pytest.fail("started"))
+    engine = {"kind": "torch", "model": str(tmp_path / "nowhere")}
+    with pytest.raises(ClientError, match="there is no folder or GGUF file .*nowhere"):
+        run(DeviceProgram.model_validate(LEAST | {"engine": engine}))
 
 
 @pytest.mark.parametrize("said", ["", "\n", "two words\n"])
