@@ -20,7 +20,7 @@ from tests.engine_contract import drain, session
 pytestmark = [pytest.mark.llamacpp, pytest.mark.timeout(300)]
 
 ROUNDING = 4e-3
-"""Of a log-probability: llama.cpp multiplies one position by another kernel than several."""
+"""Error of a log-probability: llama.cpp multiplies one position by another kernel than several."""
 QUESTIONS = [
     "Tell me about the town of Marworth.",
     "Who founded Marworth?",
