@@ -7,19 +7,16 @@ import re
 from pathlib import Path
 from typing import Any
 
+from tandem.engine.architectures import ModelConfig, read_shape
+from tandem.engine.architectures import UnsupportedModel as UnsupportedModel
+
 KINDS = ("torch", "llamacpp", "vllm")
 """Kinds of engine that run models of files."""
-ARCHITECTURES = ("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
-"""Architectures that the torch engine runs."""
 
 GGUF_FILE = "gguf_file"
 """Key in config.json of a folder that was made from a GGUF file: that file's path."""
 GGUF_PART = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf")
 """Name of one of several GGUF files that are one model: llama.cpp's `llama_split_path`."""
-
-
-class UnsupportedModel(ValueError):
-    """The folder holds no model, or a model that this engine cannot run."""
 
 
 def read_config(folder: Path, kind: str = "torch") -> dict[str, Any]:
@@ -41,10 +38,16 @@ def read_config(folder: Path, kind: str = "torch") -> dict[str, Any]:
     if kind == "llamacpp":
         raise UnsupportedModel(f"engine kind llamacpp runs GGUF files, and {folder} is none")
     if kind == "torch":
-        _check(folder, raw)
+        read_shape(folder, raw)
     if not any(folder.glob("*.safetensors")):
         raise UnsupportedModel(f"{folder} holds no *.safetensors file")
     return raw
+
+
+def shape(folder: Path) -> ModelConfig:
+    """Return the shape of a folder's model for the torch engine. Raise UnsupportedModel, with the reason, if it cannot
+    run it."""
+    return read_shape(folder, read_config(folder))
 
 
 def engine_kinds(folder: Path) -> tuple[str, ...]:
@@ -74,13 +77,3 @@ def gguf_parts(file: str) -> list[str]:
     if match is None or int(match[2]) != 1:
         return [file]
     return [f"{match[1]}-{number:05}-of-{match[3]}.gguf" for number in range(1, int(match[3]) + 1)]
-
-
-def _check(folder: Path, raw: dict[str, Any]) -> None:
-    architecture = (raw.get("architectures") or ["?"])[0]
-    if architecture not in ARCHITECTURES:
-        raise UnsupportedModel(f"{folder} is a {architecture}; this engine runs {', '.join(ARCHITECTURES)}")
-    if (activation := raw.get("hidden_act", "silu")) != "silu":
-        raise UnsupportedModel(f"{folder} has the activation {activation!r}; this engine has silu")
-    if raw.get("use_sliding_window"):
-        raise UnsupportedModel(f"{folder} uses sliding-window attention, which this engine does not")

@@ -43,6 +43,7 @@ class Group:
     real: torch.Tensor | None  # which of the padded rows are no padding; None: all
     tables: slice | torch.Tensor  # [count · blocks] block numbers, padded with 0; a run needs no copy
     mask: torch.Tensor  # [count, 1, width, blocks · block_size], 0 or −inf
+    near: torch.Tensor  # mask of layers with a sliding window
 
 
 @dataclass(frozen=True)
@@ -62,10 +63,12 @@ def lay_out(
     device: torch.device,
     dtype: torch.dtype,
     group_tokens: int | None = None,
+    window: int | None = None,
 ) -> Batch:
     """The batch of these pieces; neighbours of one shape class share a group, so sort by it.
 
     group_tokens: tokens of context, padding included, that a group of several has at most; None: any number.
+    window: sliding window, tokens; None: there is none.
 
     In plain lists rather than arrays: most steps decode a few rows, where each array operation would cost
     more than a list of that length.
@@ -77,7 +80,7 @@ def lay_out(
     logit_rows: list[int] = []
     groups: list[Group] = []
     for members in _grouped(pieces, block_size, group_tokens):
-        groups.append(_group(members, len(positions), block_size, device, dtype))
+        groups.append(_group(members, len(positions), block_size, device, dtype, window))
         for piece in members:
             if isinstance(piece.ids, np.ndarray):
                 hidden.append(piece.ids)
@@ -114,7 +117,12 @@ def _grouped(
 
 
 def _group(
-    pieces: Sequence[BatchPiece], first_row: int, block_size: int, device: torch.device, dtype: torch.dtype
+    pieces: Sequence[BatchPiece],
+    first_row: int,
+    block_size: int,
+    device: torch.device,
+    dtype: torch.dtype,
+    window: int | None,
 ) -> Group:
     """The group of these pieces, whose rows in the batch begin at `first_row`."""
     counts = [len(p.ids) for p in pieces]
@@ -135,13 +143,19 @@ def _group(
     run = table == list(range(table[0], table[0] + len(table)))
     last_seen = torch.tensor(
         [min(p.start + j, p.end - 1) for p in pieces for j in range(width)], device=device
-    )
-    hidden = torch.arange(blocks * block_size, device=device) > last_seen.view(-1, 1, width, 1)
+    ).view(-1, 1, width, 1)
+    positions = torch.arange(blocks * block_size, device=device)
+    hidden = positions > last_seen
+    mask = torch.zeros(hidden.shape, dtype=dtype, device=device).masked_fill_(hidden, float("-inf"))
+    near = mask
+    if window is not None and max(p.end for p in pieces) > window:
+        near = mask.masked_fill(positions <= last_seen - window, float("-inf"))
     return Group(
         count=len(pieces),
         width=width,
         rows=rows,
         real=real,
         tables=slice(table[0], table[0] + len(table)) if run else torch.tensor(table, device=device),
-        mask=torch.zeros(hidden.shape, dtype=dtype, device=device).masked_fill_(hidden, float("-inf")),
+        mask=mask,
+        near=near,
     )

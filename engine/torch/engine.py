@@ -19,7 +19,7 @@ from tandem.engine.core.engine import CoreEngine, Driver
 from tandem.engine.core.step import Core
 from tandem.engine.core.thread import ThreadDriver
 from tandem.engine.dtype import Dtype, choose
-from tandem.engine.model_folder import model_name, read_config
+from tandem.engine.model_folder import model_name, shape
 from tandem.engine.tokenizer import Tokenizer
 from tandem.engine.torch import weights
 from tandem.engine.torch.model import Model
@@ -57,7 +57,8 @@ def load(
     """
     began_s, folder, threads = time.perf_counter(), Path(folder), options.get("threads")
     place, dtype = place_of(folder, options)
-    loaded = apart(lambda: _weights(folder, place, dtype, grow), threads)  # laid out for as many threads
+    read = partial(_weights, folder, place, dtype, grow, config.kv_tokens)
+    loaded = apart(read, threads)  # laid out for as many threads
     tokenizer = Tokenizer.load(folder)
     info = EngineInfo(
         model=options.get("name") or model_name(folder),
@@ -74,7 +75,7 @@ def load(
 def place_of(folder: Path, options: Options) -> tuple[torch.device, torch.dtype]:
     """Return device and precision of a folder's model. Raises UnsupportedModel if it holds none."""
     place = torch.device(options.get("device") or ("cuda" if torch.cuda.is_available() else "cpu"))
-    read_config(folder)
+    shape(folder)
     return place, getattr(torch, choose(options.get("dtype", "auto"), folder, gpu=place.type != "cpu"))
 
 
@@ -89,7 +90,7 @@ def report(
         "load_s": round(time.perf_counter() - began_s, 2),
         "parameters": loaded.parameters,
         "dtype": str(loaded.dtype).removeprefix("torch."),
-        "place": str(loaded.rotation.device),
+        "place": str(loaded.device),
         "threads": options.get("threads") or torch.get_num_threads(),
         "kv_blocks": config.kv_blocks,
         "kv_tokens": config.kv_tokens,
@@ -98,14 +99,16 @@ def report(
     receive(figures)
 
 
-def _weights(folder: Path, device: torch.device, dtype: torch.dtype, grow: int) -> weights.Weights:
+def _weights(
+    folder: Path, device: torch.device, dtype: torch.dtype, grow: int, longest: int
+) -> weights.Weights:
     if grow == 1:
-        return weights.load(folder, device, dtype)
+        return weights.load(folder, device, dtype, longest=longest)
     from tandem.engine.family.grow import grow as write_grown  # needs transformers: for experiments only
 
     with tempfile.TemporaryDirectory() as grown:
         write_grown(folder, grow, Path(grown))
-        return weights.load(Path(grown), device, dtype)
+        return weights.load(Path(grown), device, dtype, longest=longest)
 
 
 def start(

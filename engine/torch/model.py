@@ -1,18 +1,28 @@
-"""The forward pass of a Llama-family model over a ragged batch with a paged KV cache."""
+"""The forward pass of a decoder model over a ragged batch with a paged KV cache."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 
+from tandem.engine.architectures import ModelConfig
 from tandem.engine.torch.batch import Batch, BatchPiece, lay_out
-from tandem.engine.torch.weights import Layer, ModelConfig, Weights
+from tandem.engine.torch.linear import Linear
+from tandem.engine.torch.norm import RMSNorm
+from tandem.engine.torch.weights import Layer, Weights
 
 # Of keys and values that one attention call on a CPU gathers: they should still be in the core's cache (L2) when they
 # are read. A batch's are many times as large, and memory is what bounds decoding.
 GATHERED_BYTES = 2**21
+
+
+ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "silu": F.silu,
+    "gelu_pytorch_tanh": partial(F.gelu, approximate="tanh"),
+}
 
 
 class KVPool:
@@ -46,7 +56,14 @@ class Model:
 
     def __init__(self, weights: Weights) -> None:
         self.config, self.weights = weights.config, weights
-        self.device, self.dtype = weights.rotation.device, weights.dtype
+        self.device, self.dtype = weights.device, weights.dtype
+        self._activate = ACTIVATIONS[self.config.activation]
+        self._attend = F.scaled_dot_product_attention
+        if (cap := self.config.attention_cap) is not None:
+            self._attend = partial(_capped_attention, cap)
+        self._embedding_scale = None
+        if self.config.architecture.scaled_embedding:  # in the weights' own precision, as it was in training
+            self._embedding_scale = torch.tensor(self.config.hidden**0.5, dtype=self.dtype).item()
         self._query_width = self.config.heads * self.config.head_dim
         self._group_tokens: int | None = None
         if self.device.type == "cpu":
@@ -55,7 +72,9 @@ class Model:
 
     def batch(self, pieces: Sequence[BatchPiece], pool: KVPool) -> Batch:
         """Lay out the pieces; their order is the batch's row order."""
-        return lay_out(pieces, pool.block_size, self.device, self.dtype, self._group_tokens)
+        return lay_out(
+            pieces, pool.block_size, self.device, self.dtype, self._group_tokens, self.config.window
+        )
 
     def forward(self, batch: Batch, pool: KVPool) -> torch.Tensor:
         """Logits [rows that want them, vocab] in float32; the pool gets the new keys and values."""
@@ -68,49 +87,58 @@ class Model:
         self, hidden: torch.Tensor, batch: Batch, pool: KVPool, first: int = 0, end: int | None = None
     ) -> torch.Tensor:
         """Through the layers first .. end − 1: [T, hidden] → the same shape."""
-        rotation = self.weights.rotation.index_select(0, batch.positions)[:, None]
+        rotations = [
+            rotation.index_select(0, batch.positions)[:, None] for rotation in self.weights.rotations
+        ]
         layers = list(zip(self.weights.layers, pool.layers, pool.slots, strict=True))
         for w, kv, slots in layers[first:end]:
-            hidden = self._layer(w, hidden, rotation, batch, kv, slots)
+            hidden = self._layer(w, hidden, rotations, batch, kv, slots)
         return hidden
 
     def embed(self, ids: torch.Tensor) -> torch.Tensor:
         """[T] → [T, hidden]"""
         assert self.weights.embedding is not None
-        return F.embedding(ids, self.weights.embedding).to(self.dtype)
+        embedded = F.embedding(ids, self.weights.embedding).to(self.dtype)
+        return embedded if self._embedding_scale is None else embedded.mul_(self._embedding_scale)
 
     def head(self, hidden: torch.Tensor) -> torch.Tensor:
         """[R, hidden] → logits [R, vocab] in float32."""
         assert self.weights.head is not None
         assert self.weights.norm is not None
-        return self.weights.head(self.weights.norm(hidden)).float()
+        logits = self.weights.head(self.weights.norm(hidden)).float()
+        cap = self.config.logit_cap
+        return logits if cap is None else logits.div_(cap).tanh_().mul_(cap)
 
     def _layer(
         self,
         w: Layer,
         hidden: torch.Tensor,
-        rotation: torch.Tensor,
+        rotations: Sequence[torch.Tensor],
         batch: Batch,
         kv: torch.Tensor,
         slots: torch.Tensor,
     ) -> torch.Tensor:
-        heads = self.config.heads
+        heads, shape = self.config.heads, w.shape
+        rotation = None if shape.rope is None else rotations[shape.rope]
         qkv = self._rotate(w, w.qkv(w.attention_norm(hidden)), rotation)
         slots.index_copy_(0, batch.slots, qkv[:, heads:])
-        hidden = w.output(self._attention(qkv[:, :heads], batch, kv), residual=hidden)
+        mixed = self._attention(qkv[:, :heads], batch, kv, shape.sliding)
+        hidden = _added(w.output, w.output_norm, mixed, hidden)
         if (ffn := w.feed_forward) is None:
             return hidden
         gate, up = ffn.gate_up(ffn.norm(hidden)).chunk(2, dim=-1)
-        return ffn.down(F.silu(gate).mul_(up), residual=hidden)
+        return _added(ffn.down, ffn.output_norm, self._activate(gate).mul_(up), hidden)
 
-    def _rotate(self, w: Layer, qkv: torch.Tensor, rotation: torch.Tensor) -> torch.Tensor:
+    def _rotate(self, w: Layer, qkv: torch.Tensor, rotation: torch.Tensor | None) -> torch.Tensor:
         """[T, (heads + 2 kv_heads) · head_dim] → [T, heads + 2 kv_heads, head_dim], query and key turned by
-        their positions: `rotation`, complex [T, 1, head_dim / 2]."""
+        their positions: `rotation`, complex [T, 1, head_dim / 2]; None: not turned."""
         config = self.config
         qkv = qkv.view(qkv.shape[0], -1, config.head_dim)
         if w.query_norm is not None and w.key_norm is not None:
             query, key, value = qkv.split((config.heads, config.kv_heads, config.kv_heads), dim=1)
             qkv = torch.cat((w.query_norm(query), w.key_norm(key), value), dim=1)
+        if rotation is None:
+            return qkv
         turned = qkv[:, : config.heads + config.kv_heads]
         if self.dtype is torch.float32:
             turned.view(torch.complex64).mul_(rotation)
@@ -118,7 +146,7 @@ class Model:
             turned.copy_(turned.float().view(torch.complex64).mul_(rotation).view(torch.float32))
         return qkv
 
-    def _attention(self, query: torch.Tensor, batch: Batch, kv: torch.Tensor) -> torch.Tensor:
+    def _attention(self, query: torch.Tensor, batch: Batch, kv: torch.Tensor, sliding: bool) -> torch.Tensor:
         """Query [T, heads, head_dim] against the cached keys and values: [T, heads · head_dim]."""
         config, outputs = self.config, []
         for group in batch.groups:
@@ -126,10 +154,34 @@ class Model:
             key, value = cached.permute(2, 0, 3, 1, 4).unbind(0)  # [count, kv_heads, length, head_dim]
             q = _rows(query, group.rows)
             q = q.view(group.count, group.width, config.heads, config.head_dim).transpose(1, 2)
-            mixed = F.scaled_dot_product_attention(q, key, value, attn_mask=group.mask, enable_gqa=True)
+            mask = group.near if sliding else group.mask
+            mixed = self._attend(q, key, value, attn_mask=mask, scale=config.query_scale, enable_gqa=True)
             mixed = mixed.transpose(1, 2).reshape(-1, self._query_width)
             outputs.append(mixed if group.real is None else mixed.index_select(0, group.real))
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+
+
+def _added(projection: Linear, norm: RMSNorm | None, x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+    if norm is None:
+        return projection(x, residual=residual)
+    return residual + norm(projection(x))
+
+
+def _capped_attention(
+    cap: float,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    *,
+    attn_mask: torch.Tensor,
+    scale: float | None,
+    enable_gqa: bool,
+) -> torch.Tensor:
+    """Attention whose scores are cap · tanh(score / cap), Gemma 2's. The arguments are those of torch's."""
+    grouped = query.unflatten(1, (key.shape[1], -1))  # [count, kv_heads, heads of each, width, head_dim]
+    scores = grouped @ key[:, :, None].transpose(-1, -2) * (scale or query.shape[-1] ** -0.5)
+    scores = scores.div_(cap).tanh_().mul_(cap) + attn_mask[:, :, None]
+    return (scores.softmax(-1, dtype=torch.float32).to(value.dtype) @ value[:, :, None]).flatten(1, 2)
 
 
 def _rows(tensor: torch.Tensor, chosen: slice | torch.Tensor) -> torch.Tensor:

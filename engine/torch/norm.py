@@ -22,6 +22,8 @@ class RMSNorm:
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """[..., n] → the same shape."""
         if not self._by_length:
+            if self._weight.dtype != x.dtype:
+                return F.rms_norm(x.float(), x.shape[-1:], self._weight, self._eps).to(x.dtype)
             return F.rms_norm(x, x.shape[-1:], self._weight, self._eps)
         length = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32)
         return (x / length.hypot_(self._least)).mul_(self._scaled).to(x.dtype)

@@ -1,8 +1,7 @@
-"""Weights of a local Hugging Face folder (Llama, Qwen2 or Qwen3), fused and laid out for the forward pass."""
+"""Weights of a local Hugging Face folder, fused and laid out for the forward pass."""
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -13,23 +12,11 @@ from pathlib import Path
 import torch
 from safetensors import safe_open
 
-from tandem.engine.model_folder import UnsupportedModel, read_config
+from tandem.engine.architectures import LayerShape, ModelConfig
+from tandem.engine.model_folder import UnsupportedModel, shape
 from tandem.engine.torch.linear import LARGE, Linear
 from tandem.engine.torch.norm import RMSNorm
-
-
-@dataclass(frozen=True)
-class ModelConfig:
-    """Shape of a model. Sizes in elements, context in tokens."""
-
-    vocab_size: int
-    hidden: int
-    layers: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    norm_eps: float
-    context: int
+from tandem.engine.torch.rope import rotary_dim, rotation
 
 
 @dataclass(frozen=True)
@@ -110,6 +97,7 @@ class FeedForward:
     norm: RMSNorm
     gate_up: Linear  # hidden → 2 · ffn
     down: Linear  # ffn → hidden
+    output_norm: RMSNorm | None  # of what it adds, Gemma
 
 
 @dataclass(frozen=True)
@@ -118,11 +106,13 @@ class Layer:
     order, and the rotary pairs of query and key lie next to each other (see `_interleave`).
     """
 
+    shape: LayerShape
     attention_norm: RMSNorm
     qkv: Linear  # hidden → (heads + 2 kv_heads) · head_dim
-    query_norm: RMSNorm | None  # of a head, Qwen3
+    query_norm: RMSNorm | None  # of a head, Qwen3 and Gemma 3
     key_norm: RMSNorm | None
     output: Linear  # heads · head_dim → hidden
+    output_norm: RMSNorm | None  # of what attention adds, Gemma
     feed_forward: FeedForward | None
 
 
@@ -137,8 +127,12 @@ class Weights:
     layers: tuple[Layer, ...]
     norm: RMSNorm | None
     head: Linear | None  # hidden → vocab
-    rotation: torch.Tensor  # complex64 [context, head_dim / 2]: e^(i · position · frequency)
+    rotations: tuple[torch.Tensor, ...]  # of each rotary embedding, see `rope.rotation`
     parameters: int  # numbers that were learnt
+
+    @property
+    def device(self) -> torch.device:
+        return self.rotations[0].device
 
     @property
     def kv_token_bytes(self) -> int:
@@ -147,11 +141,20 @@ class Weights:
         return 2 * config.layers * config.kv_heads * config.head_dim * self.dtype.itemsize
 
 
-def load(folder: Path, device: torch.device, dtype: torch.dtype, part: Part = WHOLE) -> Weights:
+def load(
+    folder: Path,
+    device: torch.device,
+    dtype: torch.dtype,
+    part: Part = WHOLE,
+    longest: int | None = None,
+) -> Weights:
     """Read config.json of `folder`, and the tensors of `part` from its *.safetensors; raises UnsupportedModel with the
-    reason."""
-    raw = read_config(folder)
-    config = shape(folder, raw)
+    reason.
+
+    longest: tokens of a sequence at most; None: the model's context.
+    """
+    config = shape(folder)
+    positions = min(longest or config.context, config.context)
     layers = range(config.layers)[part.first : part.end]
     with ExitStack() as stack:
         files = [
@@ -172,39 +175,34 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype, part: Part = WH
         embedding = norm = head = None
         if part.ends:
             embedding = tensors.pop("embed_tokens.weight", as_stored=True)
-            norm = RMSNorm(tensors.pop("norm.weight"), config.norm_eps)
-            tied = raw.get("tie_word_embeddings", False)
-            head = Linear(embedding.to(dtype) if tied else tensors.pop("lm_head.weight"))
+            norm = _norm(config, tensors.pop("norm.weight"))
+            head = Linear(embedding.to(dtype) if config.tied else tensors.pop("lm_head.weight"))
         loaded = Weights(
             config=replace(config, layers=len(layers)),
             dtype=dtype,
             embedding=embedding,
-            layers=tuple(_layer(tensors, f"layers.{i}.", config) for i in layers),
+            layers=tuple(_layer(tensors, f"layers.{i}.", config, config.layer_shapes[i]) for i in layers),
             norm=norm,
             head=head,
-            rotation=_rotation(raw, config).to(device),
+            rotations=tuple(
+                rotation(rope, config.head_dim, config.context, positions).to(device) for rope in config.ropes
+            ),
             parameters=tensors.parameters,
         )
         tensors.check_read(("lm_head.weight",))
     return loaded
 
 
-def shape(folder: Path, raw: dict) -> ModelConfig:
-    """Return the model's shape by the config.json of `folder`, as read; raises UnsupportedModel."""
-    try:
-        return _model_config(raw)
-    except KeyError as missing:
-        raise UnsupportedModel(f"config.json of {folder} has no {missing}") from None
-
-
 def with_adapter(weights: Weights, file: Path) -> Weights:
     """Return the weights with a layer more, an attention block of the model's shape without a feed-forward network,
     whose tensors are those of a decoder layer's first half. Raises UnsupportedModel."""
     config = weights.config
+    if {*config.layer_shapes} != {LayerShape()} or config.architecture.output_norms is not None:
+        raise UnsupportedModel(f"{file}: an adapter drafts only for models whose layers are alike, and plain")
     with safe_open(file, framework="pt") as f:
         names: dict[str, Read] = {name: partial(f.get_tensor, name) for name in f.keys()}  # noqa: SIM118 - no dict
-        tensors = Tensors(str(file), names, weights.rotation.device, weights.dtype)
-        adapter = _layer(tensors, "", config, feed_forward=False)
+        tensors = Tensors(str(file), names, weights.device, weights.dtype)
+        adapter = _layer(tensors, "", config, LayerShape(), feed_forward=False)
         tensors.check_read()
     return replace(
         weights,
@@ -214,94 +212,69 @@ def with_adapter(weights: Weights, file: Path) -> Weights:
     )
 
 
-def _model_config(raw: dict) -> ModelConfig:
-    return ModelConfig(
-        vocab_size=raw["vocab_size"],
-        hidden=raw["hidden_size"],
-        layers=raw["num_hidden_layers"],
-        heads=raw["num_attention_heads"],
-        kv_heads=raw.get("num_key_value_heads") or raw["num_attention_heads"],
-        head_dim=raw.get("head_dim") or raw["hidden_size"] // raw["num_attention_heads"],
-        norm_eps=raw["rms_norm_eps"],
-        context=raw["max_position_embeddings"],
-    )
+def _layer(
+    tensors: Tensors, prefix: str, config: ModelConfig, shape: LayerShape, feed_forward: bool = True
+) -> Layer:
+    names, head_dim = config.architecture, config.head_dim
+    queries, keys = config.heads * head_dim, config.kv_heads * head_dim
+    rotary = rotary_dim(config.ropes[shape.rope or 0], head_dim)
 
+    def joined(projections: Sequence[str], rows: Sequence[int], kind: str, *columns: int) -> torch.Tensor:
+        """The projections' rows one below the other, whether the file has them so or apart."""
+        rows = rows if len(projections) > 1 else [sum(rows)]
+        parts = [
+            tensors.pop(f"{prefix}{name}.{kind}", (count, *columns))
+            for name, count in zip(projections, rows, strict=True)
+        ]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
 
-def _layer(tensors: Tensors, prefix: str, config: ModelConfig, feed_forward: bool = True) -> Layer:
-    queries, keys = config.heads * config.head_dim, config.kv_heads * config.head_dim
+    def qkv(kind: str, *columns: int) -> torch.Tensor:
+        rows = joined(names.qkv, (queries, keys, keys), kind, *columns)
+        return torch.cat([_interleave(rows[: queries + keys], head_dim, rotary), rows[queries + keys :]])
 
-    def get(name: str, *shape: int) -> torch.Tensor:
-        return tensors.pop(prefix + name, shape)
+    def projection(name: str, *size: int) -> Linear:
+        return Linear(tensors.pop(f"{prefix}{name}.weight", size))
 
-    def rotary(name: str, *shape: int) -> torch.Tensor:
-        return _interleave(get(name, *shape), config.head_dim)
+    def head_norm(name: str) -> RMSNorm | None:
+        if (whole := f"{prefix}self_attn.{name}.weight") not in tensors:
+            return None
+        return _norm(config, _interleave(tensors.pop(whole, (head_dim,)), head_dim, rotary))
 
-    def norm(weight: torch.Tensor) -> RMSNorm:
-        return RMSNorm(weight, config.norm_eps)
+    def norm(name: str) -> RMSNorm:
+        return _norm(config, tensors.pop(f"{prefix}{name}.weight", (config.hidden,)))
 
-    bias = None
-    if prefix + "self_attn.q_proj.bias" in tensors:
-        bias = torch.cat(
-            [
-                rotary("self_attn.q_proj.bias"),
-                rotary("self_attn.k_proj.bias"),
-                get("self_attn.v_proj.bias"),
-            ]
+    second = None
+    if feed_forward:
+        second = FeedForward(
+            norm=norm(names.feed_forward_norm),
+            gate_up=Linear(joined(names.gate_up, (config.ffn, config.ffn), "weight", config.hidden)),
+            down=projection("mlp.down_proj", config.hidden, config.ffn),
+            output_norm=None if names.output_norms is None else norm(names.output_norms[1]),
         )
-    normed = prefix + "self_attn.q_norm.weight" in tensors
     return Layer(
-        attention_norm=norm(get("input_layernorm.weight")),
+        shape=shape,
+        attention_norm=norm("input_layernorm"),
         qkv=Linear(
-            torch.cat(
-                [
-                    rotary("self_attn.q_proj.weight", queries, config.hidden),
-                    rotary("self_attn.k_proj.weight", keys, config.hidden),
-                    get("self_attn.v_proj.weight", keys, config.hidden),
-                ]
-            ),
-            bias,
+            qkv("weight", config.hidden),
+            qkv("bias") if f"{prefix}{names.qkv[0]}.bias" in tensors else None,
         ),
-        query_norm=norm(rotary("self_attn.q_norm.weight")) if normed else None,
-        key_norm=norm(rotary("self_attn.k_norm.weight")) if normed else None,
-        output=Linear(get("self_attn.o_proj.weight", config.hidden, queries)),
-        feed_forward=FeedForward(
-            norm=norm(get("post_attention_layernorm.weight")),
-            gate_up=Linear(torch.cat([get("mlp.gate_proj.weight"), get("mlp.up_proj.weight")])),
-            down=Linear(get("mlp.down_proj.weight")),
-        )
-        if feed_forward
-        else None,
+        query_norm=head_norm("q_norm"),
+        key_norm=head_norm("k_norm"),
+        output=projection("self_attn.o_proj", config.hidden, queries),
+        output_norm=None if names.output_norms is None else norm(names.output_norms[0]),
+        feed_forward=second,
     )
 
 
-def _interleave(rows: torch.Tensor, head_dim: int) -> torch.Tensor:
-    """Reorder each head's rows from (all first halves, all second halves) to pairs, so that a rotation is
-    one complex product. Query and key are reordered alike, which leaves their dot products unchanged."""
-    paired = rows.view(-1, 2, head_dim // 2, *rows.shape[1:]).transpose(1, 2)
-    return paired.reshape(rows.shape).contiguous()
+def _norm(config: ModelConfig, weight: torch.Tensor) -> RMSNorm:
+    # not in 16 bits, in which 1 + w would lose most of w
+    return RMSNorm(weight.float() + 1 if config.architecture.offset_norms else weight, config.norm_eps)
 
 
-def _rotation(raw: dict, config: ModelConfig) -> torch.Tensor:
-    """Rotary position embedding as unit complex numbers, [context, head_dim / 2]."""
-    scaling = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
-    theta = scaling.get("rope_theta") or raw.get("rope_theta") or 10000.0
-    exponent = torch.arange(0, config.head_dim, 2, dtype=torch.float64) / config.head_dim
-    frequency = 1.0 / theta**exponent
-    kind = scaling.get("rope_type") or scaling.get("type") or "default"
-    if kind == "llama3":
-        frequency = _llama3_scaled(frequency, scaling)
-    elif kind != "default":
-        raise UnsupportedModel(f"rotary scaling {kind!r} is not supported; there are: default, llama3")
-    # float32 products, as the models were trained with
-    angle = torch.arange(config.context, dtype=torch.float32)[:, None] * frequency.float()[None, :]
-    return torch.polar(torch.ones_like(angle), angle)
-
-
-def _llama3_scaled(frequency: torch.Tensor, scaling: dict) -> torch.Tensor:
-    """Llama 3.1's long-context scaling: low frequencies are divided by `factor`, high ones kept, those
-    between interpolated."""
-    old_context = scaling["original_max_position_embeddings"]
-    low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
-    turns = old_context * frequency / (2 * math.pi)
-    smooth = ((turns - low) / (high - low)).clamp(0.0, 1.0)
-    return (1 - smooth) * frequency / scaling["factor"] + smooth * frequency
+def _interleave(rows: torch.Tensor, head_dim: int, rotary: int) -> torch.Tensor:
+    """Reorder the first `rotary` of each head's rows from (all first halves, all second halves) to pairs, so that a
+    rotation is one complex product. Query and key are reordered alike, which leaves their dot products unchanged."""
+    heads = rows.view(-1, head_dim, *rows.shape[1:])
+    turned, others = heads[:, :rotary], heads[:, rotary:]
+    paired = turned.unflatten(1, (2, rotary // 2)).transpose(1, 2).flatten(1, 2)
+    return torch.cat([paired, others], dim=1).view(rows.shape)

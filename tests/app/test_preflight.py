@@ -88,7 +88,7 @@ def test_a_folder_of_another_kind(tmp_path: Path) -> None:
     shutil.copytree(family.path("target"), tmp_path, dirs_exist_ok=True)
     config = tmp_path / "config.json"
     config.write_text(json.dumps(json.loads(config.read_text()) | {"architectures": ["GPT2LMHeadModel"]}))
-    with pytest.raises(ValueError, match=r"GPT2LMHeadModel; this engine runs LlamaForCausalLM"):
+    with pytest.raises(ValueError, match=r"GPT2LMHeadModel; the torch engine runs LlamaForCausalLM"):
         check(settings(verifier={"engine": {"kind": "torch", "model": str(tmp_path)}}))
 
 

@@ -87,12 +87,10 @@ def _engine(folder: Path, machine: Machine) -> str:
         return "vllm"
     try:
         read_config(folder)
-    except UnsupportedModel as error:
+    except UnsupportedModel:
         if with_vllm:
             return "vllm"
-        raise UnsupportedModel(
-            f"{error}; vLLM may run it (make vllm), and so may llama.cpp, from a GGUF file of it (make llamacpp)"
-        ) from None
+        raise
     return "torch"
 
 

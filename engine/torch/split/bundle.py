@@ -13,7 +13,6 @@ import json
 import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
@@ -23,11 +22,11 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from tandem.engine.base import SplitInfo
-from tandem.engine.model_folder import UnsupportedModel, model_name, read_config
+from tandem.engine.model_folder import UnsupportedModel, model_name, read_config, shape
 from tandem.engine.split.base import DESCRIPTION
 from tandem.engine.tokenizer import Tokenizer
 from tandem.engine.torch.split.checksum_cache import remembered
-from tandem.engine.torch.weights import Part, shape
+from tandem.engine.torch.weights import Part
 
 FORMAT = 1
 ADAPTER = "adapter/model.safetensors"
@@ -39,6 +38,19 @@ _COPIED = (
     "tokenizer_config.json",
     "chat_template.jinja",
 )
+
+
+_SIZES = (
+    "vocab_size",
+    "hidden",
+    "layers",
+    "heads",
+    "kv_heads",
+    "head_dim",
+    "norm_eps",
+    "context",
+)
+"""Fields of the shape that are part of the checksum."""
 
 
 class BadBundle(UnsupportedModel):
@@ -71,11 +83,10 @@ def write(model: Path, first: int, out: Path, adapter: Path | None = None) -> Bu
         model has too few layers.
     """
     split = describe(model, first)
-    raw = read_config(model)
     part = Part(0, first)
     tensors = {
         name: tensor
-        for name, tensor in _tensors(model, bool(raw.get("tie_word_embeddings", False)))
+        for name, tensor in _tensors(model, shape(model).tied)
         if part.holds(name.removeprefix("model."), split.layers)
     }
     out.mkdir(parents=True, exist_ok=True)
@@ -135,8 +146,7 @@ def read(folder: Path) -> Bundle:
     except (msgspec.MsgspecError, KeyError, TypeError) as error:
         raise BadBundle(f"{DESCRIPTION} of {folder} is malformed: {error}") from None
     _check_first(bundle.split.first, bundle.split.layers)
-    raw = read_config(folder)
-    config = shape(folder, raw)
+    config = shape(folder)
     if (config.layers, config.hidden) != (bundle.split.layers, bundle.split.hidden):
         raise BadBundle(
             f"{folder} is of a model of {bundle.split.layers} layers, {bundle.split.hidden} wide; its config.json "
@@ -159,7 +169,7 @@ def read(folder: Path) -> Bundle:
 def describe(model: Path, first: int) -> SplitInfo:
     """Return the split of a folder's model before layer `first`. Reads all of it for the checksum, unless that was
     done before and the folder is unchanged."""
-    config = shape(model, read_config(model))
+    config = shape(model)
     _check_first(first, config.layers)
     files = [model / "config.json", *_weights(model)]
     checked = remembered(f"checksum {FORMAT}", files, partial(checksum, model))
@@ -168,10 +178,11 @@ def describe(model: Path, first: int) -> SplitInfo:
 
 def checksum(model: Path) -> str:
     """SHA-256 of what the model of a folder computes with: its shape, and all tensors in the order of their names."""
-    raw = read_config(model)
+    raw, config = read_config(model), shape(model)
     rotary = {name: raw.get(name) for name in ("rope_theta", "rope_scaling", "rope_parameters")}
-    digest = hashlib.sha256(json.dumps([asdict(shape(model, raw)), rotary], sort_keys=True).encode())
-    for name, tensor in _tensors(model, bool(raw.get("tie_word_embeddings", False))):
+    sizes = {name: getattr(config, name) for name in _SIZES}
+    digest = hashlib.sha256(json.dumps([sizes, rotary], sort_keys=True).encode())
+    for name, tensor in _tensors(model, config.tied):
         digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
         digest.update(tensor.contiguous().view(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()

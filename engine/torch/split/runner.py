@@ -20,7 +20,7 @@ from tandem.engine.core.split.outer import CoreOuterEngine, OuterCore, OuterSequ
 from tandem.engine.core.split.pipeline import Pipeline, spread
 from tandem.engine.core.step import Core
 from tandem.engine.core.tasks import RoundTask
-from tandem.engine.model_folder import model_name, read_config
+from tandem.engine.model_folder import model_name
 from tandem.engine.split.hidden_states import Kind
 from tandem.engine.tokenizer import Tokenizer
 from tandem.engine.torch import weights
@@ -32,7 +32,7 @@ from tandem.engine.torch.rng import Purpose, uniforms
 from tandem.engine.torch.runner import TorchRunner
 from tandem.engine.torch.sampling import DRAFT_SUPPORT, distributions, draw, penalise
 from tandem.engine.torch.split import bundle
-from tandem.engine.torch.weights import Part, Weights, shape
+from tandem.engine.torch.weights import Part, Weights
 
 
 def load_middle(
@@ -70,7 +70,7 @@ def _load_stages(
     info = EngineInfo(
         model=options.get("name") or model_name(folder),
         vocabulary=tokenizer.vocabulary,
-        vocab_size=shape(folder, read_config(folder)).vocab_size,
+        vocab_size=loaded[0].config.vocab_size,
         context=loaded[0].config.context,
         eos=tokenizer.eos,
         capabilities=("forward",),

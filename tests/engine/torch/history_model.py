@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 import torch
 
+from tandem.engine.architectures import ModelConfig
 from tandem.engine.base import Sampling
 from tandem.engine.config import HostMemory
 from tandem.engine.core.host_memory import HostCopies
@@ -19,7 +20,6 @@ from tandem.engine.torch.rng import Purpose, uniforms
 from tandem.engine.torch.runner import TorchRunner
 from tandem.engine.torch.sampling import distributions, draw, penalise, sparse
 from tandem.engine.torch.verification import Window, verify
-from tandem.engine.torch.weights import ModelConfig
 from tests.engine.core.core_driver import EOS, VOCAB, Q
 
 
@@ -75,6 +75,7 @@ class HistoryModel:
             heads=1,
             kv_heads=1,
             head_dim=2,
+            ffn=1,
             norm_eps=1e-5,
             context=context,
         )

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from tandem.engine.model_folder import UnsupportedModel
 from tandem.engine.torch import model as model_module
 from tandem.engine.torch import weights
 from tandem.engine.torch.batch import BatchPiece
@@ -55,7 +54,9 @@ def test_ragged_batch_equals_transformers(
         row = 0
         for i in chosen:
             rows = logits[row : row + counts[i]]
-            torch.testing.assert_close(rows, expected[i][done[i] : done[i] + counts[i]], atol=1e-4, rtol=1e-4)
+            own = expected[i][done[i] : done[i] + counts[i]]
+            torch.testing.assert_close(rows, own, atol=1e-4, rtol=1e-4)
+            assert torch.equal(rows.argmax(-1), own.argmax(-1))
             row += counts[i]
             done[i] += counts[i]
     assert done == [37, 21, 50]
@@ -90,11 +91,3 @@ def test_logits_only_where_wanted(tmp_path: Path) -> None:
         model.batch([BatchPiece(p.ids, 0, p.blocks, len(p.ids)) for p in pieces], pool), pool
     )
     torch.testing.assert_close(some, every[[2, 7, 8]])
-
-
-def test_foreign_folder_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedModel, match="no config.json"):
-        weights.load(tmp_path, torch.device("cpu"), torch.float32)
-    (tmp_path / "config.json").write_text('{"architectures": ["GPT2LMHeadModel"]}')
-    with pytest.raises(UnsupportedModel, match="GPT2LMHeadModel.*LlamaForCausalLM"):
-        weights.load(tmp_path, torch.device("cpu"), torch.float32)

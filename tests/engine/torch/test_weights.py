@@ -55,11 +55,16 @@ def test_the_forward_pass_equals_the_naive_one(tmp_path: Path) -> None:
 
 
 CONFIGS = {
-    "another architecture": ({"architectures": ["GPT2LMHeadModel"]}, r"GPT2LMHeadModel.*LlamaForCausalLM"),
+    "another architecture": (
+        {"architectures": ["GPT2LMHeadModel"]},
+        r"GPT2LMHeadModel.*LlamaForCausalLM.*kind: vllm.*kind: llamacpp",
+    ),
     "no architecture": ({"architectures": None}, r"LlamaForCausalLM"),
     "another activation": ({"hidden_act": "gelu"}, r"'gelu'"),
-    "sliding window": ({"use_sliding_window": True}, r"sliding-window"),
-    "another rotary scaling": ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, r"'yarn'"),
+    "quantised weights": ({"quantization_config": {"quant_method": "awq"}}, r"quantised.*kind: vllm"),
+    "both directions": ({"use_bidirectional_attention": True}, r"bidirectional"),
+    "another rotary embedding": ({"rope_scaling": {"rope_type": "mrope"}}, r"'mrope'.*llama3, yarn"),
+    "another head size": ({"head_dim": 4}, r"q_proj.weight is \[16, 16\], where the model has \[8, 16\]"),
     "no vocabulary size": ({"vocab_size": "absent"}, r"config\.json.*'vocab_size'"),
     "no context": ({"max_position_embeddings": "absent"}, r"'max_position_embeddings'"),
     "more layers than there are": ({"num_hidden_layers": 3}, r"layers\.2\."),

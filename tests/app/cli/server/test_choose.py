@@ -35,7 +35,7 @@ def test_folders_run_on_torch_and_what_it_cannot_run_is_named(tmp_path: Path) ->
     config = json.loads((family.path("target") / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(config | {"architectures": ["MambaForCausalLM"]}))
     (tmp_path / "model.safetensors").touch()
-    with pytest.raises(ValueError, match=r"MambaForCausalLM; this engine runs .* vLLM may run it"):
+    with pytest.raises(ValueError, match=r"MambaForCausalLM; the torch engine runs .* vLLM may run it"):
         inspect(str(tmp_path), LAPTOP)
 
 
