@@ -45,6 +45,7 @@ BENCHMARKS = {
     "hardware": Benchmark("calibration.hardware", 0.1),
     "autoscaling": Benchmark("autoscaling.simulated", 15),
     "autoscaling_live": Benchmark("autoscaling.live", 8),
+    "real": Benchmark("real.live", 55),
     "chaos": Benchmark("robustness.chaos", 6),
     "redeploy": Benchmark("robustness.redeploy", 4),
     "engine": Benchmark("speed.engine", 2),

@@ -11,7 +11,6 @@ beside the best of the three servers, on edits of HumanEval's solutions and on S
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import subprocess
@@ -21,14 +20,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from statistics import median
-from types import MappingProxyType
-from typing import Any, NamedTuple
-
-import httpx
+from typing import Any
 
 from tandem.app.cli.server.local_ray import free_port
 from tandem.benchmarks import report
 from tandem.benchmarks.application import application, healthy
+from tandem.benchmarks.chats import Server, ask
 from tandem.benchmarks.paths import DATA
 
 STREAMS = (1, 4, 8)
@@ -54,71 +51,6 @@ while True:
 """
 KINDS = ("plain", "draft", "lookup")
 """Kinds of speculation of llama.cpp's server."""
-
-
-class Server(NamedTuple):
-    """A chat server.
-
-    url: of the API.
-    extra: fields of each request.
-    """
-
-    url: str
-    extra: Mapping[str, Any] = MappingProxyType({})
-
-
-class Chat(NamedTuple):
-    """Figures of one chat: tokens of its answer, seconds to the first one, and to the last one."""
-
-    tokens: int
-    first_s: float
-    last_s: float
-
-
-async def chat(client: httpx.AsyncClient, server: Server, question: str, tokens: int) -> Chat:
-    """Read one answer of at most so many tokens."""
-    body = {
-        "model": "model",
-        "messages": [{"role": "user", "content": question}],
-        "max_tokens": tokens,
-        "temperature": 0,
-        "stream": True,
-        "stream_options": {"include_usage": True},
-        **server.extra,
-    }
-    began_s, first_s, last_s, count = time.perf_counter(), 0.0, 0.0, 0
-    async with client.stream("POST", f"{server.url}/v1/chat/completions", json=body) as reply:
-        if reply.status_code != 200:
-            raise RuntimeError(f"{server.url}: {(await reply.aread()).decode()}")
-        async for line in reply.aiter_lines():
-            if not line.startswith("data: {"):
-                continue
-            part = json.loads(line[6:])
-            if any(choice["delta"].get("content") for choice in part["choices"]):
-                last_s = time.perf_counter() - began_s
-                first_s = first_s or last_s
-            count = (part.get("usage") or {}).get("completion_tokens", count)
-    return Chat(count, first_s, last_s)
-
-
-def ask(server: Server, questions: Sequence[str], tokens: int, at_once: int = 1) -> tuple[float, list[Chat]]:
-    """Have the questions answered, so many at once; (tokens/s of all together, the chats)."""
-
-    async def all_() -> tuple[float, list[Chat]]:
-        left, chats = iter(questions), list[Chat]()
-        # llama.cpp's server may end a connection that has been used
-        limits = httpx.Limits(max_keepalive_connections=0)
-        async with httpx.AsyncClient(timeout=600, limits=limits) as client:
-
-            async def one() -> None:
-                for question in left:
-                    chats.append(await chat(client, server, question, tokens))
-
-            began_s = time.perf_counter()
-            await asyncio.gather(*(one() for _ in range(at_once)))
-            return sum(c.tokens for c in chats) / (time.perf_counter() - began_s), chats
-
-    return asyncio.run(all_())
 
 
 @contextmanager

@@ -1,0 +1,179 @@
+"""Real models in every mode: code, mathematics and chats, beside the cloud alone.
+
+    python -m benchmarks real [--models DIR] [--prompts 8] [--modes cloud fused] [--results FILE]
+
+Prompts of HumanEval, GSM8K, SpecBench and Vicuna; greedy answers. A target and a drafter of one vocabulary, and a small
+model of another one on a device; all of them on this machine, whose cores they share, so drafts that cost time can
+hardly pay. Links are emulated. Modes take turns, so that all see the machine alike, and a prompt comes again only after
+others have taken its place in the KV cache. Every answer is kept in a file at once, and a second run with the same
+settings goes on from there. Code that the models write is run in a sandbox (`benchmarks.real.sandbox`).
+
+same_tokens: share of the tokens of answers by speculation that are the cloud's, in their places; answers that part at
+one token count as different from there on.
+same_tokens_again: the same of the cloud's own answers when it is asked a second time (mode `cloud, again`).
+scores_changed: share of the answers by speculation whose score is not that of the cloud's.
+worst_x: speed over the cloud's, to as many tokens, median of the prompts; of the worst mode but `device`, on the worst
+set.
+code_x: the same on HumanEval, by the best way of speculation.
+race_p99_cut: P99 of TTFT of races at a budget of a half, cut from the cloud's. race_cost_x: their cost over it.
+Not measured: mode split, which needs a bundle and answers at the device's own API; bytes over a link, which the API
+reports in that mode only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+
+from tandem.benchmarks import report
+from tandem.benchmarks.application import application
+from tandem.benchmarks.chats import Server, chat
+from tandem.benchmarks.paths import DATA
+from tandem.benchmarks.real.figures import AGAIN, CLOUD, COLUMNS, DEVICE, HALF, Compared
+from tandem.benchmarks.real.results import Answer, Results
+from tandem.benchmarks.real.tasks import Task, tasks
+from tandem.deployments.pools.engines import model_folder
+from tandem.engine.tokenizer import Tokenizer
+
+RTTS_MS = (5, 20, 60)
+BUDGETS = (0.25, 0.5, 0.75)
+CONTEXT = 2048  # tokens of a KV cache
+MODES: dict[str, dict[str, Any]] = {
+    CLOUD: {"mode": "cloud"},
+    AGAIN: {"mode": "cloud"},
+    DEVICE: {"mode": "device", "device": "phone"},
+    **{f"speculative, {rtt} ms": {"mode": "speculative", "device": f"laptop-{rtt}"} for rtt in RTTS_MS},
+    "fused": {"mode": "speculative"},
+    "between vocabularies": {"mode": "speculative", "device": "phone"},
+    **{f"race, {budget}": {"mode": "race", "device": "phone", "budget": budget} for budget in BUDGETS},
+    "sketch": {"mode": "sketch", "device": [f"laptop-{rtt}" for rtt in RTTS_MS]},
+}
+"""Request options by the name that the table has."""
+assert HALF in MODES
+LOSSLESS = tuple(name for name, options in MODES.items() if options["mode"] == "speculative")
+
+
+def settings(engine: str, threads: int, target: Path, drafter: Path, device: Path) -> dict[str, Any]:
+    """Return the application's settings."""
+    common = {"kind": engine, "threads": threads, "kv_blocks": CONTEXT // 16, "max_sessions": 8}
+    phone = {"name": "phone", "link": {"rtt_ms": 20}}
+    laptops = [{"name": f"laptop-{rtt}", "link": {"rtt_ms": rtt}} for rtt in RTTS_MS]
+    small = common | {"model": str(drafter)}
+    return {
+        "model": "model",
+        "verifier": {"engine": common | {"model": str(target)}},
+        "drafter": {"replicas": 1, "engine": small},
+        "hosts": [
+            {"name": "laptops", "engine": small, "devices": laptops},
+            {"name": "phones", "engine": common | {"model": str(device)}, "devices": [phone]},
+        ],
+        "window": {"name": "gain"},
+        "sketch": {"models": {drafter.stem: {"capability": 0.8}}},
+    }
+
+
+def turns(asked: Sequence[Task], modes: Sequence[str]) -> list[tuple[Task, str]]:
+    """Return every task in every mode: modes take turns, each as far ahead of the one before it as there are tasks."""
+    ahead = max(1, len(asked) // len(modes))
+    return [
+        (asked[(step + place * ahead) % len(asked)], mode)
+        for step in range(len(asked))
+        for place, mode in enumerate(modes)
+    ]
+
+
+async def answers(
+    url: str, modes: Sequence[str], asked: Sequence[Task], tokenizer: Tokenizer, results: Results, key: str
+) -> dict[str, str]:
+    """Have the tasks answered that have no answer yet; the modes that the server refuses, and its words."""
+    servers = {mode: Server(url, {"tandem": MODES[mode]}) for mode in modes}
+    refused: dict[str, str] = {}
+    async with httpx.AsyncClient(timeout=600) as client:
+        for mode, server in servers.items():  # warms up
+            try:
+                await chat(client, server, "Say hello.", 8)
+            except RuntimeError as error:
+                refused[mode] = str(error)
+        able = [mode for mode in modes if mode not in refused]
+        left = [
+            (task, mode)
+            for task, mode in turns(asked, able)
+            if (mode, task.set, task.name) not in results.answers
+        ]
+        for task, mode in report.progress(left, "answers"):
+            one = await chat(client, servers[mode], task.question, task.tokens)
+            score = await asyncio.to_thread(task.score, one.text)
+            ids, stats = list(tokenizer.encode(one.text)), msgspec.Raw(msgspec.json.encode(one.stats))
+            results.add(
+                Answer(
+                    key,
+                    task.set,
+                    task.name,
+                    mode,
+                    one.text,
+                    ids,
+                    one.tokens,
+                    one.first_s,
+                    one.last_s,
+                    score,
+                    stats,
+                )
+            )
+    return refused
+
+
+def show(found: Mapping[Any, Answer], refused: Mapping[str, str]) -> None:
+    """Print the table and the figures."""
+    compared = Compared(sorted(found.values(), key=lambda a: (a.set, list(MODES).index(a.mode))))
+    report.table("Real models, beside the cloud alone (links emulated)", COLUMNS, compared.rows())
+    for mode, reason in refused.items():
+        print(f"left out: {mode}: {reason}")
+    print("left out: split: needs a bundle, and is asked at the device's own API")
+    report.figures("real", compared.figures(LOSSLESS))
+
+
+def main(arguments: Sequence[str] = ()) -> None:
+    parser = report.parser("real", __doc__)
+    parser.add_argument(
+        "--models",
+        type=Path,
+        default=Path("~/.cache/tandem-models").expanduser(),
+        help="folder of the models",
+    )
+    parser.add_argument("--target", default="qwen2.5-coder-1.5b.gguf")
+    parser.add_argument("--drafter", default="qwen2.5-coder-0.5b.gguf", help="with the target's vocabulary")
+    parser.add_argument("--device", default="smollm2-135m.gguf", help="model of a device")
+    parser.add_argument("--engine", choices=["llamacpp", "torch", "vllm"], default="llamacpp")
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
+    parser.add_argument("--prompts", type=int, default=8, help="of each set (default 8)")
+    parser.add_argument("--results", type=Path, default=Path("real.jsonl"), help="file of the answers")
+    options = parser.parse_args(arguments)
+    models = [options.models / name for name in (options.target, options.drafter, options.device)]
+    for model in models:
+        if not model.exists():
+            raise SystemExit(f"there is no {model}; name the models' folder with --models")
+    if not (DATA / "prompts").is_dir():
+        raise SystemExit("the public data is not here; name its folder in TANDEM_DATA")
+    wanted = settings(options.engine, options.threads, *models)
+    key = json.dumps(wanted, sort_keys=True)
+    results = Results(options.results, key)
+    with application(wanted) as (host, port):
+        refused = asyncio.run(
+            answers(
+                f"http://{host}:{port}",
+                options.modes,
+                tasks(options.prompts, DATA / "prompts"),
+                Tokenizer.load(model_folder(str(models[0]))),
+                results,
+                key,
+            )
+        )
+    show(results.answers, refused)
