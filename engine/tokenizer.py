@@ -17,9 +17,11 @@ import jinja2
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer as RustTokenizer
 
-from tandem.engine.base import InvalidRequest
+from tandem.engine.base import InvalidRequest, Sampling
 from tandem.engine.text import unfinished_length
 
+RECOMMENDED = ("temperature", "top_k", "top_p", "repetition_penalty")
+"""Sampling that generation_config.json may recommend, as vLLM takes it from there."""
 PADDING = re.compile(r"\[PAD\d+\]")
 """Names that GGUF files give to ids that pad the model's matrix: `convert_hf_to_gguf.py` of llama.cpp."""
 
@@ -30,6 +32,7 @@ class Tokenizer:
     vocabulary: equal for two tokenizers if and only if they give every token the same id; padding is no token.
     eos: token id.
     further_ends: other tokens with which an answer ends, as generation_config.json names them.
+    sampling: fields of `Sampling` that generation_config.json recommends.
     bos: token id; None if the model has none.
     vocab_size: number of tokens, added ones included.
     """
@@ -40,11 +43,13 @@ class Tokenizer:
         config: Mapping[str, Any],
         template: str | None = None,
         ends: Iterable[int] = (),
+        sampling: Mapping[str, Any] | None = None,
     ) -> None:
         """definition: text of tokenizer.json.
         config: content of tokenizer_config.json.
         template: jinja2 source of the chat template; None if there is none.
         ends: tokens with which an answer ends.
+        sampling: recommended fields of `Sampling`.
         """
         self._full = RustTokenizer.from_str(definition)
         self._full.no_truncation()
@@ -60,6 +65,11 @@ class Tokenizer:
             raise ValueError("tokenizer_config.json names no eos_token of the vocabulary")
         self.eos: int = eos
         self.further_ends = tuple(sorted({*ends} - {eos}))
+        self.sampling = dict(sampling or {})
+        try:
+            Sampling(**self.sampling).check()
+        except InvalidRequest as error:
+            raise ValueError(f"generation_config.json recommends sampling that cannot be: {error}") from None
         self._prepended = [self.bos] if self.bos is not None and config.get("add_bos_token") else []
         self._added = {token.content: i for i, token in added.items()}
         self._special = frozenset(i for i, token in added.items() if token.special)
@@ -90,11 +100,13 @@ class Tokenizer:
             template = template_file.read_text(encoding="utf-8")
         elif isinstance(template, list):  # several named templates: the one for plain chat
             template = next((t["template"] for t in template if t["name"] == "default"), None)
-        ends: Any = ()
-        if (generation := folder / "generation_config.json").exists():
-            ends = json.loads(generation.read_text(encoding="utf-8")).get("eos_token_id") or ()
+        generation: dict[str, Any] = {}
+        if (file := folder / "generation_config.json").exists():
+            generation = json.loads(file.read_text(encoding="utf-8"))
+        ends = generation.get("eos_token_id") or ()
         ends = (ends,) if isinstance(ends, int) else ends
-        return cls((folder / "tokenizer.json").read_text(encoding="utf-8"), config, template, ends)
+        sampling = {name: generation[name] for name in RECOMMENDED if generation.get(name) is not None}
+        return cls((folder / "tokenizer.json").read_text(encoding="utf-8"), config, template, ends, sampling)
 
     def encode(self, text: str) -> list[int]:
         """Encode a raw prompt. Special tokens written in it count as such; bos comes first, once, if the model
@@ -104,25 +116,38 @@ class Tokenizer:
             return ids[1:]
         return ids if ids[:1] == self._prepended else self._prepended + ids
 
-    def render_chat(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
+    def render_chat(
+        self, messages: Sequence[Mapping[str, Any]], variables: Mapping[str, Any] | None = None
+    ) -> list[int]:
         """Return the prompt of a chat, up to the beginning of the assistant's answer.
 
         messages: {"role", "content"} each, and other keys that the template knows. A special token written in a message
-            stays ordinary text.
+            stays ordinary text. If the template refuses a system message, its text goes before the first user's.
+        variables: further variables of the template, such as enable_thinking.
 
         Raise InvalidRequest if the template refuses the messages or the model has no template.
         """
         if self._template is None:
             raise InvalidRequest("this model has no chat template; use /v1/completions")
-        mark = _unused_character(messages)
-        escaped = _in_texts(messages, lambda text: self._escape(text, mark))
+        given = {**(variables or {}), "messages": messages}
+        mark = _unused_character(given)
+        escaped = {
+            name: _in_texts(value, lambda text: self._escape(text, mark)) for name, value in given.items()
+        }
         try:
-            prompt = self._template.render(messages=escaped, add_generation_prompt=True, **self._variables)
+            prompt = self._rendered(escaped)
         except jinja2.TemplateError as error:
-            raise InvalidRequest(f"the model's chat template refuses these messages: {error}") from None
+            try:
+                prompt = self._rendered(escaped | {"messages": _without_system(escaped["messages"])})
+            except jinja2.TemplateError:
+                raise InvalidRequest(f"the model's chat template refuses these messages: {error}") from None
         if mark not in prompt:
             return _encode(self._full, prompt)
         return self._encode_marked(prompt, mark)
+
+    def _rendered(self, variables: Mapping[str, Any]) -> str:
+        assert self._template is not None
+        return self._template.render({**variables, **self._variables, "add_generation_prompt": True})
 
     def turn_end(self) -> int | None:
         """Return the special token with which the chat template ends an answer; None if there is none."""
@@ -293,10 +318,22 @@ def _texts(value: Any) -> Iterator[str]:
             yield from _texts(item)
 
 
-def _unused_character(messages: Sequence[Mapping[str, Any]]) -> str:
-    """Return a character of Unicode's private use area that is not in the messages. Raise InvalidRequest if there is
+def _without_system(messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    """Return the messages with a leading system message's text before the first user's."""
+    match messages:
+        case [
+            {"role": "system", "content": str(told)},
+            {"role": "user", "content": str(asked)} as user,
+            *others,
+        ]:
+            return [{**user, "content": f"{told}\n\n{asked}"}, *others]
+    return messages
+
+
+def _unused_character(variables: Mapping[str, Any]) -> str:
+    """Return a character of Unicode's private use area that is in no text of a chat. Raise InvalidRequest if there is
     none."""
-    used: set[str] = set().union(*_texts(messages))
+    used: set[str] = set().union(*_texts(variables))
     unused = next((c for c in map(chr, range(0xE000, 0xF900)) if c not in used), None)
     if unused is None:
         raise InvalidRequest("the messages use every character of Unicode's private use area")

@@ -130,6 +130,45 @@ def test_a_special_token_in_two_halves_stays_text():
     assert joined.decode(rendered) == "<|q|><|a|>"
 
 
+def test_variables_of_the_template():
+    thinks = Tokenizer(
+        DEFINITION, CONFIG, "{{ note }}{% if thinking %}<|a|>{% endif %}{{ messages | length }}"
+    )
+    chat = [{"role": "user", "content": "x"}]
+    assert thinks.render_chat(chat) == thinks.encode("1")
+    assert thinks.render_chat(chat, {"thinking": True}) == thinks.encode("<|a|>1")
+    inserted = thinks.render_chat(chat, {"note": "<|q|>", "messages": []})
+    assert Q not in inserted
+    assert thinks.decode(inserted) == "<|q|>1"
+
+
+def test_a_template_without_system_messages_has_their_text_before_the_users():
+    """Gemma 2's refuses them by raise_exception."""
+    refusing = Tokenizer(
+        DEFINITION,
+        CONFIG,
+        "{% if messages[0].role == 'system' %}{{ raise_exception('no system role') }}{% endif %}" + TEMPLATE,
+    )
+    system, user = {"role": "system", "content": "Be brief."}, {"role": "user", "content": "cat"}
+    folded = {"role": "user", "content": "Be brief.\n\ncat"}
+    assert refusing.render_chat([system, user, user]) == refusing.render_chat([folded, user])
+    with pytest.raises(InvalidRequest, match="no system role"):
+        refusing.render_chat([system])
+
+
+def test_sampling_that_the_model_recommends(tmp_path):
+    family_folder = family.path("target")
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (tmp_path / name).write_bytes((family_folder / name).read_bytes())
+    told = {"temperature": 0.6, "top_p": None, "top_k": 20, "max_new_tokens": 7}
+    (tmp_path / "generation_config.json").write_text(json.dumps(told))
+    assert Tokenizer.load(tmp_path).sampling == {"temperature": 0.6, "top_k": 20}
+    (tmp_path / "generation_config.json").write_text('{"temperature": -1}')
+    with pytest.raises(ValueError, match="generation_config.json.*temperature"):
+        Tokenizer.load(tmp_path)
+    assert Tokenizer.load(family_folder).sampling == {}
+
+
 def test_refusals_of_the_template_are_the_requests_fault():
     with pytest.raises(InvalidRequest, match="no chat template"):
         Tokenizer(DEFINITION, CONFIG).render_chat([])

@@ -79,7 +79,8 @@ async def admit(
         wanted, room = request.wanted_tokens(), card.context - len(prompt)
         if room < (wanted or 1):
             raise context_overflow(card.context, len(prompt), wanted, request.prompt_field)
-        asked = request.sampling(room)
+        recommended = tokenizer.sampling if backend.api.generation_config else {}
+        asked = request.sampling(room, recommended)
         ends = asked.stop_tokens if asked.ignore_eos else (*asked.stop_tokens, *tokenizer.further_ends)
         sampling = msgspec.structs.replace(asked, reader_rate=rate, stop_tokens=ends)
         sampling.check()
@@ -178,7 +179,7 @@ async def _prompts(
 
     def encoded(prompt: Any) -> tuple[str, tuple[int, ...]]:
         if isinstance(request, ChatRequest):
-            return "", tuple(tokenizer.render_chat(prompt))
+            return "", tuple(tokenizer.render_chat(prompt, request.chat_template_kwargs))
         if isinstance(prompt, str):
             return prompt, tuple(tokenizer.encode(prompt))
         check_ids(prompt, tokenizer.vocab_size)

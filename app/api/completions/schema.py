@@ -8,8 +8,10 @@ from __future__ import annotations
 import json
 import secrets
 from abc import abstractmethod
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
+import msgspec
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from tandem.deployments.docstrings import describe
@@ -249,10 +251,15 @@ class Generation(StrictForm):
     def wanted_logprobs(self) -> int:
         """Return the number of alternatives to each token, as `Sampling.logprobs`; -1 for no log-probabilities."""
 
-    def sampling(self, room: int) -> Sampling:
-        """Return the first choice's sampling; choice i adds i to the seed. room: tokens that the context leaves."""
+    def sampling(self, room: int, recommended: Mapping[str, Any]) -> Sampling:
+        """Return the first choice's sampling; choice i adds i to the seed.
+
+        room: tokens that the context leaves.
+        recommended: fields of `Sampling` that count where the request names none.
+        """
         seed = secrets.randbits(62) if self.seed is None else self.seed % 2**63
-        return Sampling(
+        unnamed = {name: value for name, value in recommended.items() if name not in self.model_fields_set}
+        asked = Sampling(
             max_tokens=self.wanted_tokens() or room,
             temperature=self.temperature,
             top_k=max(self.top_k, 0),
@@ -266,6 +273,7 @@ class Generation(StrictForm):
             ignore_eos=self.ignore_eos,
             logprobs=self.wanted_logprobs(),
         )
+        return msgspec.structs.replace(asked, **unnamed)
 
 
 class ChatRequest(Generation):
@@ -275,6 +283,7 @@ class ChatRequest(Generation):
     max_completion_tokens: int | None = Field(None, ge=1)
     logprobs: bool = False
     top_logprobs: int | None = Field(None, ge=0, le=20)
+    chat_template_kwargs: dict[str, Any] = {}
 
     @model_validator(mode="after")
     def _alternatives_need_logprobs(self) -> ChatRequest:

@@ -13,6 +13,8 @@ class ApiSettings(Strict):
     body_bytes: largest body of a request.
     body_s: time within which a body must arrive.
     sessions: most answers of one request: `n`, times prompts.
+    generation_config: whether a model's generation_config.json gives temperature, top_k, top_p and repetition_penalty
+        where a request names none; false: OpenAI's defaults.
     cors_origins: origins of web pages that may use the API from a browser.
     drain_s: time that a replaced replica of the API has to finish its answers.
     """
@@ -20,5 +22,6 @@ class ApiSettings(Strict):
     body_bytes: int = Field(2**20, ge=1024)
     body_s: float = Field(30.0, gt=0)
     sessions: int = Field(16, ge=1, le=128)
+    generation_config: bool = True
     cors_origins: tuple[str, ...] = ()
     drain_s: float = Field(300.0, ge=0)

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from tandem.app.api.http.settings import ApiSettings
 from tandem.deployments.modes.speculative.settings import SpeculativeOptions
 from tests.app.api.null_backend import TOKENIZER, NullBackend, times
 
@@ -69,6 +70,35 @@ async def test_every_end_token_of_the_model_ends_an_answer(openai, backend, monk
     for given in ({}, {"stop_token_ids": [77]}, {"ignore_eos": True}):
         await openai.chat.completions.create(model="null", messages=HELLO, max_tokens=2, extra_body=given)
     assert [job.sampling.stop_tokens for job in backend.jobs] == [(12, 13), (77, 12, 13), ()]
+
+
+async def test_sampling_that_a_request_leaves_out_is_the_models_own(openai, backend, monkeypatch):
+    own = {"temperature": 0.6, "top_k": 20, "repetition_penalty": 1.1}
+    monkeypatch.setattr(TOKENIZER, "sampling", own)
+    await openai.chat.completions.create(model="null", messages=HELLO)
+    named = {"top_k": 5, "repetition_penalty": 1.0}
+    await openai.chat.completions.create(model="null", messages=HELLO, temperature=0, extra_body=named)
+    backend.api = ApiSettings(generation_config=False)
+    await openai.chat.completions.create(model="null", messages=HELLO)
+    found = [{name: getattr(job.sampling, name) for name in own} for job in backend.jobs]
+    assert found == [
+        own,
+        {"temperature": 0, **named},
+        {"temperature": 1, "top_k": 0, "repetition_penalty": 1},
+    ]
+
+
+async def test_variables_reach_the_chat_template(openai, backend, monkeypatch):
+    variables = {"enable_thinking": False}
+    seen = []
+    render = TOKENIZER.render_chat
+    monkeypatch.setattr(
+        TOKENIZER, "render_chat", lambda chat, given: seen.append(given) or render(chat, given)
+    )
+    await openai.chat.completions.create(
+        model="null", messages=HELLO, extra_body={"chat_template_kwargs": variables}
+    )
+    assert seen == [variables]
 
 
 async def test_defaults(openai, backend):
