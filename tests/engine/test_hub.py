@@ -99,6 +99,7 @@ def part_of(folder: Path, data: bytes) -> Path:
 def test_what_ctrl_c_has_broken_off_is_resumed(server: Hub, tmp_path: Path) -> None:
     server.silent_at["model.safetensors"] = 70_000
     code = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "  # a background job ignores it
         "from huggingface_hub import constants; from tandem.engine.hub import HubModel, fetch; "
         "constants.DOWNLOAD_CHUNK_SIZE = 10_000; fetch(HubModel('org/whole'))"
     )
