@@ -323,6 +323,8 @@ class EngineInfo(msgspec.Struct, frozen=True):
     """The model behind an engine, as its callers need to know it.
 
     vocabulary: id of the tokenizer; equal ids mean equal token ids.
+    vocab_size: number of token ids; rows of the model's matrices that are padding do not count, so that models of one
+        vocabulary can draft for each other.
     context: most tokens of prompt and output together.
     capabilities: operations of its sessions, of CAPABILITIES.
     split: the part of a split model that the engine has; None for a whole model.

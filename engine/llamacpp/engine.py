@@ -48,11 +48,11 @@ def load(
     info = EngineInfo(
         model=name or file.stem,
         vocabulary=tokenizer.vocabulary,
-        vocab_size=model.vocab_size,
+        vocab_size=min(model.vocab_size, tokenizer.vocab_size),
         context=model.context,
         eos=tokenizer.eos,
     )
-    core = Core(LlamaRunner(model, MAX_ROWS, config.block_size), config)
+    core = Core(LlamaRunner(model, MAX_ROWS, config.block_size, info.vocab_size), config)
     engine = drive(core, info, 1, partial(CoreEngine, tokenizer=tokenizer))  # torch only samples
     if report is not None:
         report(

@@ -19,9 +19,11 @@ class LlamaRunner:
     """A model of llama.cpp below a core whose KV cache has blocks of `block_size` tokens.
 
     rows: sequences that the model's context has.
+    vocab_size: tokens that it may say: logits beyond them are padding.
     """
 
-    def __init__(self, model: LlamaModel, rows: int, block_size: int) -> None:
+    def __init__(self, model: LlamaModel, rows: int, block_size: int, vocab_size: int) -> None:
+        self._vocab_size = vocab_size
         self.model, self._rows = model, Rows(model, rows, block_size)
         self.copy_block, self.free_block = self._rows.copy_block, self._rows.free_block
 
@@ -37,7 +39,7 @@ class LlamaRunner:
             )
             for s, grant in ordered
         ]
-        logits = torch.from_numpy(self.model.forward(batch))
+        logits = torch.from_numpy(self.model.forward(batch))[:, : self._vocab_size]
         finished = [s for s, _ in ordered if s in windows]
         with torch.inference_mode():
             found = dict(zip(finished, outcomes(finished, logits), strict=True))

@@ -63,7 +63,7 @@ def load(
     info = EngineInfo(
         model=options.get("name") or model_name(folder),
         vocabulary=tokenizer.vocabulary,
-        vocab_size=loaded.config.vocab_size,
+        vocab_size=min(loaded.config.vocab_size, tokenizer.vocab_size),
         context=loaded.config.context,
         eos=tokenizer.eos,
     )
@@ -119,7 +119,10 @@ def start(
     threads: int | None = None,
 ) -> CoreEngine:
     """An engine over a model that is loaded. threads: see `Options`."""
-    core = apart(lambda: Core(TorchRunner(model, config.kv_blocks, config.block_size), config), threads)
+    core = apart(
+        lambda: Core(TorchRunner(model, config.kv_blocks, config.block_size, info.vocab_size), config),
+        threads,
+    )
     return drive(core, info, threads, partial(CoreEngine, tokenizer=tokenizer))
 
 

@@ -17,10 +17,13 @@ from tandem.engine.torch.outcomes import drafts_by_chance, outcomes
 
 
 class TorchRunner:
-    """A model over a paged KV cache of num_blocks blocks of block_size tokens."""
+    """A model over a paged KV cache of num_blocks blocks of block_size tokens.
 
-    def __init__(self, model: Model, num_blocks: int, block_size: int) -> None:
-        self.model = model
+    vocab_size: tokens that it may say: rows of its output matrix beyond them are padding. None: every row is a token.
+    """
+
+    def __init__(self, model: Model, num_blocks: int, block_size: int, vocab_size: int | None = None) -> None:
+        self.model, self._vocab_size = model, vocab_size
         self.kv = KVPool(model.config, num_blocks, block_size, model.device, model.dtype)
         self.copy_block = self.kv.copy_block
 
@@ -55,4 +58,4 @@ class TorchRunner:
     def outcomes(self, finished: list[Session], logits: torch.Tensor) -> list[Outcome]:
         """Return the outcomes of sessions whose windows are complete, sampled drafts last; their logits follow one
         another."""
-        return outcomes(finished, logits)
+        return outcomes(finished, logits[:, : self._vocab_size])

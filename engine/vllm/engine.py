@@ -56,7 +56,7 @@ def load(
     info = EngineInfo(
         model=name or model_name(folder),
         vocabulary=tokenizer.vocabulary,
-        vocab_size=llm.model_config.get_vocab_size(),
+        vocab_size=min(llm.model_config.get_vocab_size(), tokenizer.vocab_size),
         context=min(llm.model_config.max_model_len, kv_tokens),
         eos=tokenizer.eos,
         draft_probs=False,
