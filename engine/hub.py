@@ -321,9 +321,9 @@ def _plain_errors(model: HubModel, endpoint: str) -> Iterator[None]:
             f"{model.repository} has no revision {model.revision!r}: {place}/refs lists them"
         ) from None
     except HfHubHTTPError as error:
-        raise HubError(
-            f"{model}: {endpoint} answered {error.response.status_code}; start again to go on"
-        ) from None
+        status = error.response.status_code
+        hint = "HF_TOKEN is not one that may read it" if status in (401, 403) else "start again to go on"
+        raise HubError(f"{model}: {endpoint} answered {status}; {hint}") from None
     except (RevisionResolutionError, LocalEntryNotFoundError, httpx2.HTTPError, ConnectionError) as error:
         if constants.HF_HUB_OFFLINE or isinstance(error, OfflineModeIsEnabled):
             raise HubError(

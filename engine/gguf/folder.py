@@ -52,9 +52,10 @@ def folder_of(file: Path) -> Path:
     It is made once, which takes seconds, and cached until the file changes. Raise FileNotFoundError, and
     UnsupportedModel if the file is cut off, or no language model.
     """
-    state = file.stat()
-    parts = f"{VERSION}\n{file.resolve()}\n{state.st_size}\n{state.st_mtime_ns}"
-    folder = cache.folder() / "gguf" / f"{file.stem}-{hashlib.sha256(parts.encode()).hexdigest()[:12]}"
+    parts = [file, *filter(Path.exists, map(file.with_name, gguf_parts(file.name)[1:]))]
+    states = [(part.stat().st_size, part.stat().st_mtime_ns) for part in parts]
+    digest = hashlib.sha256(f"{VERSION} {file.resolve()} {states}".encode()).hexdigest()
+    folder = cache.folder() / "gguf" / f"{file.stem}-{digest[:12]}"
     if folder.is_dir():
         return folder
     files = _files(file.absolute(), _read_whole(file))

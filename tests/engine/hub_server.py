@@ -56,6 +56,7 @@ class Hub:
     broken_at: bytes after which a file of that path breaks off, once.
     silent_at: bytes after which the server sends no more of a file of that path, once.
     refused: paths of files that the server fails to send.
+    status: HTTP status with which everything is refused; None: nothing is.
     damaged: paths of files of which other bytes are sent.
     requests: what was asked: method, path, and Range.
     """
@@ -66,6 +67,7 @@ class Hub:
     silent_at: dict[str, int] = field(default_factory=dict)
     refused: set[str] = field(default_factory=set)
     damaged: set[str] = field(default_factory=set)
+    status: int | None = None
     requests: list[tuple[str, str, str | None]] = field(default_factory=list)
     url: str = ""
 
@@ -117,6 +119,9 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self) -> None:
         path = self.path.partition("?")[0]
         self.hub.requests.append((self.command, path, self.headers.get("Range")))
+        if self.hub.status is not None:
+            self._refuse(self.hub.status, "")
+            return
         match = PATH.fullmatch(path)
         files = match and self.hub.repositories.get(match["repository"])
         if match is None or files is None:

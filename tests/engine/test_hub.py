@@ -169,6 +169,15 @@ def test_terms_have_to_be_accepted(server: Hub, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize(
+    ("status", "hint"), [(401, "HF_TOKEN"), (403, "HF_TOKEN"), (429, "start again"), (500, "start again")]
+)
+def test_a_hub_that_refuses(server: Hub, status: int, hint: str) -> None:
+    server.status = status
+    with pytest.raises(HubError, match=f"answered {status}; {hint}"):
+        model_folder("org/whole")
+
+
+@pytest.mark.parametrize(
     ("name", "kind", "said"),
     [
         ("org/none", HubError, "no folder org/none here, and no model of that name at http"),

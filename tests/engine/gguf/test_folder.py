@@ -178,6 +178,9 @@ def test_a_model_in_parts(tmp_path: Path) -> None:
         folder_of(file)
     other.write_bytes(whole)
     assert folder_of(file).is_dir()
+    other.unlink()
+    with pytest.raises(UnsupportedModel, match="a-00002-of-00002.gguf is not beside it"):
+        folder_of(file)
 
 
 def test_a_folder_is_made_once_until_the_file_changes(tmp_path: Path, cached: Path) -> None:
