@@ -32,7 +32,7 @@ def read_config(folder: Path, kind: str = "torch") -> dict[str, Any]:
         if kind != "llamacpp":
             raise UnsupportedModel(
                 f"{raw[GGUF_FILE]} is a GGUF file, which only kind llamacpp runs; engine kind {kind} needs the model's "
-                "Hugging Face folder"
+                f"Hugging Face folder, which `tandem models convert {raw[GGUF_FILE]} DIR` makes"
             )
         return raw
     if kind == "llamacpp":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,6 +13,7 @@ from rich.console import Console
 from tandem.app.cli.server.target import AsJson, failures
 from tandem.app.cli.terminal.render import show_table
 from tandem.app.client.http import ClientError
+from tandem.engine.dtype import Precision
 from tandem.engine.hub import HubError, HubModel, fetch, remove
 from tandem.engine.model_folder import UnsupportedModel
 
@@ -66,6 +68,30 @@ def remove_(name: Name) -> None:
         if freed is None:
             raise ClientError(f"{name} is not in the hub's cache")
         print(f"{_size(freed)} freed.")
+
+
+@cli.command("convert")
+def convert_(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A GGUF file, here or on a hub.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to write; it must not exist.")],
+    dtype: Annotated[Precision, typer.Option(help="Precision of the weights.")] = "bfloat16",
+) -> None:
+    """Write a GGUF file's model as a Hugging Face folder, for the engines torch and vllm, training and split bundles.
+
+    Quantised weights become the numbers that they stand for: the model stays as good as it was, and takes more room.
+    """
+    with failures():
+        from tandem.deployments.pools.models import model_path
+        from tandem.engine.gguf.convert import convert
+
+        try:
+            if (file := model_path(model)).suffix != ".gguf":
+                raise ClientError(f"{model} is no GGUF file")
+            with Console(stderr=True).status(f"Converting {file.name}"):
+                convert(file, folder, dtype)
+        except (ValueError, OSError) as error:
+            raise ClientError(str(error)) from None
+        print(folder)
 
 
 def _hub_model(name: str) -> HubModel:

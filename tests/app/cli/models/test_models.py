@@ -13,9 +13,11 @@ from typer.testing import CliRunner
 from tandem.app.cli.main import cli
 from tandem.deployments.pools.models import model_folder
 from tandem.engine import family
+from tandem.engine.model_folder import engine_kinds
 from tandem.engine.tokenizer import Tokenizer
 from tests.engine.gguf.files import byte_level, write
 from tests.engine.hub_server import Hub, commit_of, reached
+from tests.engine.llamacpp.family_gguf import write as write_family
 
 run = CliRunner().invoke
 
@@ -103,3 +105,14 @@ def test_removing(server: Hub, name: str) -> None:
     assert set(listed()) == {*family.NAMES, "org/other"}
     again = run(cli, ["models", "remove", name])
     assert (again.exit_code, again.stderr) == (1, f"tandem: {name} is not in the hub's cache\n")
+
+
+def test_a_gguf_file_becomes_a_folder(tmp_path: Path) -> None:
+    file, folder = write_family("tiny", tmp_path / "tiny.gguf"), tmp_path / "folder"
+    said = run(cli, ["models", "convert", str(file), str(folder), "--dtype", "float32"])
+    assert (said.exit_code, said.stdout) == (0, f"{folder}\n"), said.output
+    assert engine_kinds(folder) == ("torch", "vllm")
+    again = run(cli, ["models", "convert", str(file), str(folder)])
+    assert again.exit_code == 1
+    assert f"{folder} is there already" in again.output
+    assert "tiny is no GGUF file" in run(cli, ["models", "convert", "tiny", str(tmp_path / "other")]).output
