@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -32,6 +32,8 @@ class TorchSettings(EngineConfig):
     model: a model of the embedded family ("target", "small" ...), a Hugging Face folder, or a hub's model.
     dtype: precision of weights and KV cache. auto: that of the model's files on a GPU, bfloat16 in place of float32; on
         a CPU bfloat16 for a large model whose files are in it, if the CPU multiplies such numbers, otherwise float32.
+    memory_fraction: share of the memory that is free once the weights are loaded, for the KV cache, which then holds at
+        least the model's context; in place of kv_blocks, null for these.
     grow: repeat the network's depth this many times without changing its outputs (for experiments).
     threads: torch's threads; null for torch's own choice.
     latency: emulated latency of every session's first token.
@@ -41,9 +43,16 @@ class TorchSettings(EngineConfig):
     kind: Literal["torch"] = "torch"
     model: str = "target"
     dtype: Dtype = "auto"
+    memory_fraction: float | None = Field(None, gt=0, le=1)
     grow: int = Field(1, ge=1, le=64)
     threads: int | None = Field(1, ge=1)
     latency: LatencySettings | None = None
+
+    @model_validator(mode="after")
+    def _one_size(self) -> Self:
+        if self.memory_fraction is not None and "kv_blocks" in self.model_fields_set:
+            raise ValueError("memory_fraction and kv_blocks both size the KV cache: give one of them")
+        return self
 
 
 class MiddleSettings(EngineConfig):
@@ -176,6 +185,7 @@ def _load_torch(settings: TorchSettings) -> Engine:
         model_folder(settings.model),
         settings,
         dtype=settings.dtype,
+        memory_fraction=settings.memory_fraction,
         grow=settings.grow,
         threads=settings.threads,
         report=_log_loaded,
@@ -204,6 +214,8 @@ def context_of(settings: AnySettings) -> int:
         return settings.context
     config = json.loads((model_folder(settings.model) / "config.json").read_text(encoding="utf-8"))
     most = int(config["max_position_embeddings"])
+    if isinstance(settings, TorchSettings) and settings.memory_fraction is not None:
+        return most
     if not isinstance(settings, VllmSettings):
         return min(most, settings.kv_tokens)
     return min(limit for limit in (most, settings.longest, settings.kv_tokens) if limit is not None)

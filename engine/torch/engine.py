@@ -19,6 +19,7 @@ from tandem.engine.core.engine import CoreEngine, Driver
 from tandem.engine.core.step import Core
 from tandem.engine.core.thread import ThreadDriver
 from tandem.engine.dtype import Dtype, choose
+from tandem.engine.memory import free_bytes
 from tandem.engine.model_folder import model_name, shape
 from tandem.engine.tokenizer import Tokenizer
 from tandem.engine.torch import weights
@@ -35,6 +36,7 @@ class Options(TypedDict, total=False):
 
     device: "cpu", "cuda" …; by default a GPU if there is one.
     dtype: precision of weights and KV cache, see `engine.dtype.choose`.
+    memory_fraction: share of the memory free beside the weights that the KV cache takes; None: `kv_blocks`.
     name: of the model, by default the folder's.
     threads: number of threads of torch for this engine, by default torch's own.
     report: called with the loaded model's figures and memory, by name.
@@ -42,6 +44,7 @@ class Options(TypedDict, total=False):
 
     device: str | None
     dtype: Dtype
+    memory_fraction: float | None
     name: str | None
     threads: int | None
     report: Callable[[dict[str, object]], object]
@@ -53,12 +56,15 @@ def load(
     """Load an engine from a local Hugging Face folder.
 
     grow: run the model with this many times its layers and unchanged outputs (engine.family.grow).
-    Raises UnsupportedModel.
+    Raises UnsupportedModel, or ValueError if `memory_fraction` leaves too little.
     """
     began_s, folder, threads = time.perf_counter(), Path(folder), options.get("threads")
     place, dtype = place_of(folder, options)
-    read = partial(_weights, folder, place, dtype, grow, config.kv_tokens)
+    fraction = options.get("memory_fraction")
+    read = partial(_weights, folder, place, dtype, grow, config.kv_tokens if fraction is None else None)
     loaded = apart(read, threads)  # laid out for as many threads
+    if fraction is not None:
+        config = with_kv_blocks(config, loaded, fraction)
     tokenizer = Tokenizer.load(folder)
     info = EngineInfo(
         model=options.get("name") or model_name(folder),
@@ -70,6 +76,23 @@ def load(
     engine = start(Model(loaded), info, config, tokenizer, threads)
     report(options, info, loaded, config, began_s)
     return engine
+
+
+def with_kv_blocks(config: EngineConfig, loaded: weights.Weights, fraction: float) -> EngineConfig:
+    """Return the settings with the KV cache that `fraction` of the free memory holds, at most a context for each
+    session. Raises ValueError with the arithmetic if it does not hold one context."""
+    gpu = loaded.device.type == "cuda"
+    free = torch.cuda.mem_get_info(loaded.device)[0] if gpu else free_bytes()
+    block_bytes = config.block_size * loaded.kv_token_bytes
+    blocks, needed = int(fraction * free // block_bytes), -(-loaded.config.context // config.block_size)
+    if blocks < needed:
+        raise ValueError(
+            f"memory_fraction: {fraction:.2f} of {free / 1e9:.2f} GB that are free beside the weights are "
+            f"{fraction * free / 1e9:.2f} GB, and one context needs {needed * block_bytes / 1e9:.2f} GB: "
+            f"{loaded.config.context} tokens of {loaded.kv_token_bytes / 1e3:.1f} kB each; "
+            "kv_blocks can say fewer tokens"
+        )
+    return config.model_copy(update={"kv_blocks": min(blocks, needed * config.max_sessions)})
 
 
 def place_of(folder: Path, options: Options) -> tuple[torch.device, torch.dtype]:
@@ -100,7 +123,7 @@ def report(
 
 
 def _weights(
-    folder: Path, device: torch.device, dtype: torch.dtype, grow: int, longest: int
+    folder: Path, device: torch.device, dtype: torch.dtype, grow: int, longest: int | None
 ) -> weights.Weights:
     if grow == 1:
         return weights.load(folder, device, dtype, longest=longest)

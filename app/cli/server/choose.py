@@ -9,6 +9,7 @@ from typing import Any
 
 from tandem.deployments.pools.models import model_folder, require
 from tandem.engine import dtype
+from tandem.engine.memory import free_bytes
 from tandem.engine.model_folder import GGUF_FILE, UnsupportedModel, engine_kinds, gguf_parts, read_config
 from tandem.engine.packages import VLLM
 
@@ -32,9 +33,7 @@ class Machine:
     @classmethod
     def here(cls) -> Machine:
         """Return this machine's."""
-        with open("/proc/meminfo") as file:
-            available = next(line for line in file if line.startswith("MemAvailable"))
-        return cls(len(os.sched_getaffinity(0)), 1024.0 * int(available.split()[1]), _gpus())
+        return cls(len(os.sched_getaffinity(0)), free_bytes(), _gpus())
 
 
 @dataclass(frozen=True, slots=True)
