@@ -149,6 +149,11 @@ class Tokenizer:
         assert self._template is not None
         return self._template.render({**variables, **self._variables, "add_generation_prompt": True})
 
+    @property
+    def chats(self) -> bool:
+        """Return whether there is a chat template."""
+        return self._template is not None
+
     def turn_end(self) -> int | None:
         """Return the special token with which the chat template ends an answer; None if there is none."""
         if self._template is None:

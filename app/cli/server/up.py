@@ -22,7 +22,9 @@ from rich.console import Console
 from tandem.app.cli.server.local_ray import ENVIRONMENT, LocalRay, StillRunning, local_ray, logs_of, token_of
 from tandem.app.cli.server.processes import Process, alive, descendants, end, myself
 from tandem.app.client.http import DEFAULT_URL
+from tandem.deployments.pools.models import model_folder
 from tandem.engine import family
+from tandem.engine.tokenizer import Tokenizer
 
 LOOPBACK = {"host": "127.0.0.1", "port": 8000}
 """Default address if the Serve YAML has none: Serve's own default is every interface."""
@@ -38,6 +40,8 @@ READY_WITHIN_S = 600.0
 QUESTION = "Tell me about the town of Marworth."
 """Question that the embedded family can answer."""
 ANY_QUESTION = "Explain binary search, with an example in Python."
+TEXT = "The three laws of motion are"
+"""Text that a model without a chat template can continue."""
 
 
 class UpError(Exception):
@@ -52,12 +56,14 @@ class Plan:
     model: its name for clients.
     question: one that the model can answer.
     mode: the mode to try beside the default.
+    chats: whether the model has a chat template; otherwise it only continues texts.
     """
 
     deployment: dict[str, Any]
     model: str
     question: str = QUESTION
     mode: str = "speculative"
+    chats: bool = True
 
     @property
     def host(self) -> str:
@@ -86,6 +92,12 @@ def up(port: int | None = None, config: Path | Mapping[str, Any] = CONFIG) -> No
     os.environ.update(ENVIRONMENT)
     plan = read(config, port)
     _check(plan.host, plan.port)
+    if not plan.chats:
+        console.print(
+            f"{plan.model} has no chat template: it continues texts (/v1/completions), and refuses chats. An instruct "
+            "model has one.",
+            highlight=False,
+        )
     address = plan.address
     try:
         signal.signal(signal.SIGTERM, _interrupt)
@@ -195,7 +207,8 @@ def read(config: Path | Mapping[str, Any], port: int | None = None) -> Plan:
             arguments["ledger"] = {"path": str(LEDGER.absolute())} | arguments.get("ledger", {})
     drafted = settings.drafter.exists or bool(settings.hosts)
     question = QUESTION if settings.text_model in family.NAMES else ANY_QUESTION
-    return Plan(deployment, settings.model, question, "speculative" if drafted else "cloud")
+    chats = Tokenizer.load(model_folder(settings.text_model)).chats
+    return Plan(deployment, settings.model, question, "speculative" if drafted else "cloud", chats)
 
 
 def _check(host: str, port: int) -> None:
@@ -299,6 +312,12 @@ def tries(plan: Plan) -> list[str]:
     command = Path(sys.executable).with_name("tandem")
     command = command.relative_to(Path.cwd()) if command.is_relative_to(Path.cwd()) else command
     there = "" if plan.address == DEFAULT_URL else f" --url {plan.address}"
+    if not plan.chats:
+        body = json.dumps({"model": plan.model, "temperature": 0, "max_tokens": 64, "prompt": TEXT})
+        return [
+            f"curl {plan.address}/v1/completions -H 'Content-Type: application/json' \\",
+            f"  -d '{body}'",
+        ]
     messages = [{"role": "user", "content": plan.question}]
     body = json.dumps({"model": plan.model, "temperature": 0, "messages": messages})
     return [

@@ -11,7 +11,7 @@ import pytest
 
 from tandem.app.cli.server import choose as choosing
 from tandem.app.cli.server.choose import Machine, choose, inspect, kv_tokens
-from tandem.app.cli.server.up import ANY_QUESTION, QUESTION, UpError, as_yaml, chosen, read
+from tandem.app.cli.server.up import ANY_QUESTION, QUESTION, UpError, as_yaml, chosen, read, tries
 from tandem.app.settings import Settings
 from tandem.engine import family
 from tandem.engine.packages import VLLM, Package
@@ -21,8 +21,9 @@ LAPTOP = Machine(cores=4, free_bytes=16e9)
 
 
 @pytest.fixture(autouse=True)
-def _installed(monkeypatch: pytest.MonkeyPatch) -> None:
+def _installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have llama.cpp, which runs every file, and no vLLM."""
+    monkeypatch.setenv("TANDEM_CACHE", str(tmp_path / "cache"))
     monkeypatch.setitem(sys.modules, "tandem.engine.llamacpp.model", SimpleNamespace(check=lambda _: None))
     monkeypatch.setattr(Package, "installed", lambda self: None if self == VLLM else self.version)
 
@@ -86,3 +87,8 @@ def test_the_suggestions_fit_the_model(tmp_path: Path) -> None:
     file.write_text(as_yaml(chosen(choose("target", drafter="small", machine=LAPTOP))))
     assert read(file).mode == "speculative"
     assert ANY_QUESTION != QUESTION
+    base = write(tmp_path / "base.gguf", byte_level(template=None))
+    plan = read(chosen(choose(str(base), machine=LAPTOP)))
+    assert not plan.chats
+    assert "/v1/completions" in tries(plan)[0]
+    assert not any("chat" in line for line in tries(plan))
