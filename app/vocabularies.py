@@ -1,4 +1,4 @@
-"""The vocabularies of an application: the target's, in whose tokens requests travel, and what devices may speak."""
+"""The vocabularies of an application: the target's, in whose tokens requests travel, and the drafters' and devices'."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from tandem.cluster.wire.frames import UnknownEngine
 from tandem.deployments.pools.engines import ModelSettings
 from tandem.deployments.pools.models import model_folder
 from tandem.deployments.request.assignment import EndpointInfo
-from tandem.deployments.request.pools import DRAFTER, VERIFIER
 from tandem.engine.base import Engine
 from tandem.engine.tokenizer import Tokenizer
 from tandem.engine.translate import Translated
@@ -25,29 +24,28 @@ class UnknownVocabulary(UnknownEngine):
 
 
 class Vocabularies:
-    """target: the tokenizer that turns text into the tokens of verifiers and drafters."""
+    """target: the tokenizer that turns text into the tokens of requests, which are the verifiers'."""
 
     def __init__(self, settings: Settings) -> None:
-        """Reads the tokenizers. Raises ValueError where a verifier or drafter has another vocabulary."""
+        """Read the tokenizers. Raise ValueError if a verifier has another vocabulary than the text's."""
         load = cache(_load)
         self.target = load(settings.text_model)
-        for name, pool in ((VERIFIER, settings.verifier), (DRAFTER, settings.drafter)):
-            if not pool.exists or not isinstance(pool.engine, ModelSettings):
-                continue
-            if load(pool.engine.model).vocabulary != self.target.vocabulary:
-                raise ValueError(
-                    f"the tokenizer {settings.text_model!r} has another vocabulary than the {name}'s model "
-                    f"{pool.engine.model!r}"
-                )
+        verifier = settings.verifier.engine if settings.verifier.exists else None
+        if isinstance(verifier, ModelSettings) and load(verifier.model).vocabulary != self.target.vocabulary:
+            raise ValueError(
+                f"the tokenizer {settings.text_model!r} has another vocabulary than the verifier's model "
+                f"{verifier.model!r}"
+            )
         engines = [engine for host in settings.hosts for engine in host.engines]
-        devices = {engine.model for engine in engines if isinstance(engine, ModelSettings)}
-        self._devices = {there.vocabulary: there for there in map(load, sorted(devices))}
+        engines += [settings.drafter.engine] if settings.drafter.exists else []
+        models = {engine.model for engine in engines if isinstance(engine, ModelSettings)}
+        self._others = {there.vocabulary: there for there in map(load, sorted(models))}
 
     def spoken(self, engine: Engine, endpoint: EndpointInfo) -> Engine:
         """The endpoint's engine, driven in the target's tokens. Raises UnknownVocabulary."""
         if endpoint.vocabulary == self.target.vocabulary or endpoint.model == NULL:
             return engine
-        if (there := self._devices.get(endpoint.vocabulary)) is None:
+        if (there := self._others.get(endpoint.vocabulary)) is None:
             raise UnknownVocabulary(f"no model of the settings has the vocabulary of {endpoint.model!r}")
         return Translated(engine, self.target, there)
 

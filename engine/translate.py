@@ -7,49 +7,53 @@ also where a token is half a character, or where tokens would merge across a cut
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing, suppress
+from functools import partial
 from typing import Any
 
 import msgspec
 
 from tandem.engine.base import (
     ContextOverflow,
+    Draft,
+    Drafts,
     Engine,
     EngineInfo,
     EngineStats,
-    EngineStopped,
     Extend,
     InvalidRequest,
     Operation,
+    R,
     Sampling,
     Session,
     Tokens,
 )
 from tandem.engine.session import BaseSession
 from tandem.engine.tokenizer import Tokenizer
-from tandem.engine.validation import check_ids, check_request
+from tandem.engine.validation import check_ids, check_request, check_window
 
 
 class _Session(BaseSession):
-    """prompt: in this side's tokens.
-    sampling: as this side gave it.
+    """sampling: as this side gave it.
     output: in this side's tokens.
     ends: tokens that end the output.
+    room: most output tokens of the other side.
+    _words: has read the first `_read` tokens of the output, and given `_whole` for them; `_read` is None if it has read
+        others.
+    _sent: tokens that the other side's output begins with.
     """
 
     def __init__(
-        self,
-        translated: Translated,
-        inner: Session,
-        prompt: Sequence[int],
-        sampling: Sampling,
-        log: Sequence[int],
+        self, translated: Translated, inner: Session, sampling: Sampling, log: Sequence[int], room: int
     ) -> None:
         super().__init__(translated.info)
         self._translated, self._inner = translated, inner
-        self.prompt, self.sampling, self.output = prompt, sampling, list(log)
+        self.sampling, self.output, self.room = sampling, list(log), room
         self.ends = {*sampling.stop_tokens} | (set() if sampling.ignore_eos else {translated.info.eos})
+        self._words, self._whole = translated.to_there(), list[int]()
+        self._read: int | None = 0
+        self._sent: list[int] = []
 
     @property
     def finish(self) -> str | None:
@@ -64,7 +68,7 @@ class _Session(BaseSession):
             if self.finish is not None:
                 yield Tokens([], self.finish)
                 return
-            retokeniser = self._translated.retokeniser()
+            retokeniser, self._sent = self._translated.to_here(), []
             async with aclosing(self._inner.generate()) as stream:
                 async for tokens in stream:
                     ids = retokeniser.push(tokens.ids)
@@ -80,16 +84,31 @@ class _Session(BaseSession):
 
     def _take(self, tokens: Tokens) -> Tokens:
         """Add those of the tokens that still belong to the output, and return them."""
-        room = self.sampling.max_tokens - len(self.output)
-        end = next((n for n, i in enumerate(tokens.ids[:room], 1) if i in self.ends), None)
-        ids = tokens.ids[: room if end is None else end]
+        ids = self._fitting(tokens.ids)
         self.output += ids
         return Tokens(ids, self.finish if len(ids) < len(tokens.ids) else tokens.finish or self.finish)
 
+    def _fitting(self, ids: list[int]) -> list[int]:
+        """Return those of the tokens that may follow the output, up to its end."""
+        room = self.sampling.max_tokens - len(self.output)
+        end = next((n for n, i in enumerate(ids[:room], 1) if i in self.ends), None)
+        return ids[: room if end is None else end]
+
     async def _run(self, operation: Operation[Any]) -> Any:
-        if not isinstance(operation, Extend):
-            raise self._lacks(operation.name)
-        position, ids = operation.position, operation.ids
+        match operation:
+            case Extend(position, ids):
+                return await self._set(position, ids, Extend)
+            case Draft(position, ids, window):
+                check_window(window)
+                theirs = await self._set(position, ids, partial(Draft, window=window))
+                drafts = [] if self.finish else self._fitting(self._translated.drafts(theirs.ids))
+                return Drafts(drafts[:window], took_s=theirs.took_s)
+        raise self._lacks(operation.name)
+
+    async def _set(
+        self, position: int, ids: Sequence[int], operation: Callable[[int, Sequence[int]], Operation[R]]
+    ) -> R:
+        """Set the output from `position` on, here and by an operation there, whose result is returned."""
         check_ids(ids, self._info.vocab_size)
         if not 0 <= position <= len(self.output) or position + len(ids) > self.sampling.max_tokens:
             raise InvalidRequest(
@@ -97,18 +116,22 @@ class _Session(BaseSession):
                 f"{len(self.output)} tokens, of at most {self.sampling.max_tokens}"
             )
         output = [*self.output[:position], *ids]
-        request = self._translated.request(self.prompt, self.sampling, output)
-        # The cut may fall inside one of the other side's tokens, so all of it is sent anew.
-        try:
-            await self._inner.cancel()
-            self._inner = await self._translated.engine.open(*request)
-        except BaseException as error:
-            self._end(error if isinstance(error, EngineStopped) else None)
-            raise
-        if self._ended is not None:  # ended while it was opened anew
-            await self._inner.cancel()
-            self._check()
-        self.output = output
+        if self._read is None or position < self._read:
+            self._words, self._whole, self._read = self._translated.to_there(), [], 0
+        self._whole += self._words.push(output[self._read :])
+        self._read = None
+        # The cut may fall inside one of the other side's tokens, so what is held back is sent anew.
+        theirs = [*self._whole, *self._words.held()]
+        if len(theirs) >= self.room:
+            raise ContextOverflow(f"{len(theirs)} tokens of output do not fit into the other model's context")
+        pairs = zip(self._sent, theirs, strict=False)
+        same = next(
+            (n for n, (old, new) in enumerate(pairs) if old != new), min(len(self._sent), len(theirs))
+        )
+        self._sent = []
+        result = await self._inner.call(operation(same, theirs[same:]))
+        self.output, self._read, self._sent = output, len(output), theirs
+        return result
 
     async def cancel(self) -> None:
         if self._end():
@@ -118,9 +141,10 @@ class _Session(BaseSession):
 class Translated:
     """The Engine protocol in the vocabulary of `here`, over an engine in that of `there`.
 
-    Special tokens are translated by name. Sessions only generate, in whole words: drafting and verifying across
-    vocabularies makes no sense. The limit of tokens and the stop tokens are kept on this side. Counters are in the
-    other side's tokens.
+    Special tokens are translated by name. Sessions generate in whole words, and draft without probabilities: a draft's
+    text in this side's tokens counts as point masses, which a target verifies by its own tokens (string-level exact
+    match; Timor et al. 2025, algorithm 2). The limit of tokens and the stop tokens are kept on this side. Counters are
+    in the other side's tokens.
     """
 
     def __init__(self, engine: Engine, here: Tokenizer, there: Tokenizer) -> None:
@@ -133,19 +157,14 @@ class Translated:
             vocabulary=self._here.vocabulary,
             vocab_size=self._here.vocab_size,
             eos=self._here.eos,
-            capabilities=("generate",),
+            capabilities=tuple(c for c in self.engine.info.capabilities if c in ("generate", "draft")),
+            draft_probs=False,
         )
 
     async def open(self, prompt: Sequence[int], sampling: Sampling, log: Sequence[int] = ()) -> _Session:
         check_request(prompt, log, sampling, self._here.vocab_size, self.engine.info.context)
         if sampling.logprobs >= 0:
             raise InvalidRequest("log-probabilities do not translate between vocabularies")
-        prompt = list(prompt)
-        inner = await self.engine.open(*self.request(prompt, sampling, log))
-        return _Session(self, inner, prompt, sampling, log)
-
-    def request(self, prompt: Sequence[int], sampling: Sampling, log: Sequence[int]) -> Request:
-        """Return the other side's request, whose token limit is that side's context."""
         theirs = translate(prompt, self._here, self._there)
         known = translate(log, self._here, self._there)
         room = self.engine.info.context - len(theirs)
@@ -153,20 +172,35 @@ class Translated:
             raise ContextOverflow(
                 f"{len(theirs) + len(known)} tokens of prompt and output do not fit into the other model's context"
             )
-        return theirs, msgspec.structs.replace(sampling, max_tokens=room, stop_tokens=()), known
+        there = msgspec.structs.replace(sampling, max_tokens=room, stop_tokens=())
+        return _Session(self, await self.engine.open(theirs, there, known), sampling, log, room)
 
-    def retokeniser(self) -> Retokeniser:
+    def to_here(self) -> Retokeniser:
         """Return a new retokeniser from the other side's tokens to this side's."""
         return Retokeniser(self._there, self._here)
+
+    def to_there(self) -> Retokeniser:
+        """Return a new retokeniser from this side's tokens to the other side's."""
+        return Retokeniser(self._here, self._there)
+
+    def drafts(self, ids: Sequence[int]) -> list[int]:
+        """Return the other side's drafts in this side's tokens, up to half a character or a special token that this
+        side lacks."""
+        names = [self._there.special_name(token) for token in ids]
+        plain = next((n for n, name in enumerate(names) if name is not None), len(ids))
+        data = self._there.shown_bytes(ids[:plain])
+        whole = len(data) - unfinished_bytes(data)
+        drafts = self._here.encode_bytes(data[:whole])
+        if plain < len(ids) and whole == len(data):
+            with suppress(InvalidRequest):
+                drafts.append(self._here.special_id(names[plain] or ""))
+        return drafts
 
     async def stats(self) -> EngineStats:
         return await self.engine.stats()
 
     async def close(self) -> None:
         await self.engine.close()
-
-
-Request = tuple[list[int], Sampling, list[int]]  # prompt, sampling, log
 
 
 class Retokeniser:
@@ -198,10 +232,15 @@ class Retokeniser:
         self._held = data[whole:]
         return translated + self._target.encode_bytes(data[:whole])
 
+    def held(self) -> list[int]:
+        """Return the tokens of the text held back, which stays held back."""
+        return self._target.encode_bytes(self._held)
+
     def flush(self) -> list[int]:
         """Return the tokens of the text held back, at the end."""
-        held, self._held = self._held, b""
-        return self._target.encode_bytes(held)
+        held = self.held()
+        self._held = b""
+        return held
 
 
 _WORDS = re.compile(

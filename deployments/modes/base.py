@@ -36,7 +36,6 @@ class EndpointRole:
     needed: whether the mode needs it.
     unless: another role; if that one is filled, this one is not needed.
     expendable: whether the request can do without it, so that each of its refusals counts as a loss.
-    translated: whether an endpoint may have another vocabulary than the verifiers'.
     if_absent: the mode that serves the request if no endpoint is up; "": the request waits for one.
     if_lost: the mode that continues after such an endpoint has failed; "": another endpoint does.
     """
@@ -46,7 +45,6 @@ class EndpointRole:
     needed: bool = True
     unless: str = ""
     expendable: bool = False
-    translated: bool = False
     if_absent: str = ""
     if_lost: str = ""
 

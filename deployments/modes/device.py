@@ -15,7 +15,7 @@ class DeviceMode(Mode):
     """The device's model decodes token by token; the cloud's is asked only if the device fails."""
 
     name = "device"
-    roles = (EndpointRole("device", DEVICE, translated=True, if_lost="cloud"),)
+    roles = (EndpointRole("device", DEVICE, if_lost="cloud"),)
     local = True
 
     def start(self, job: Job) -> ModeRun:

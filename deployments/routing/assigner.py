@@ -17,10 +17,10 @@ from tandem.deployments.request.assignment import (
     RoutingRequest,
 )
 from tandem.deployments.request.job import NoSuchDevice, UnknownMode
-from tandem.deployments.request.pools import DEVICE, POOLS, VERIFIER
+from tandem.deployments.request.pools import DEVICE, POOLS
 from tandem.deployments.routing.device_index import DeviceIndex
 from tandem.deployments.routing.directory import Snapshot
-from tandem.engine.base import InvalidRequest, NoCapacity
+from tandem.engine.base import NoCapacity
 from tandem.engine.split.base import SplitMismatch, misfit
 from tandem.policies.routing.collaboration import (
     ANY_DEVICE,
@@ -185,7 +185,7 @@ class Assigner:
             elif forgotten or (device is None and not needed):
                 endpoint = None
             else:
-                endpoint = self._device(role, device)
+                endpoint = self._device(device)
             if endpoint is not None:
                 cast[role.name] = endpoint
             elif needed:
@@ -209,13 +209,10 @@ class Assigner:
         """Whether it was there and is not now: answers under way do without it."""
         return device is not None and device not in self._devices.records
 
-    def _device(self, role: EndpointRole, name: str | None) -> EndpointInfo:
+    def _device(self, name: str | None) -> EndpointInfo:
         device = self._devices.records.get(name or "")
         if device is None:
             self._refuse(name or ANY_DEVICE)
-        for verifier in self._pools.get(VERIFIER, ()):
-            if device.vocabulary != verifier.vocabulary and not role.translated:
-                raise InvalidRequest(f"device {name!r} has another vocabulary than {verifier.model!r}")
         return EndpointInfo.of(device)
 
     def _replica(

@@ -62,7 +62,7 @@ def test_models_are_fetched_before_vllm_is_imported(monkeypatch: pytest.MonkeyPa
             r"^middle\.engine\.first: of 12 layers, devices can have 1 to 11, not 12$",
         ),
         ({"middle": {"engine": {"kind": "vllm", "model": "target"}}}, r"vLLM cannot be a middle"),
-        ({"verifier": {"engine": {"kind": "torch", "model": "other"}}}, r"^tokenizer: .*'small'"),
+        ({"tokenizer": "other"}, r"^tokenizer: .*'target'"),
         ({"tokenizer": "gpt-9"}, r"^tokenizer: .*gpt-9"),
         (
             {"endpoint": {"tls": {"certificate": "/nowhere", "key": "/nowhere", "authority": "/nowhere"}}},

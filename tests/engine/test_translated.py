@@ -16,6 +16,7 @@ from tandem.engine import family
 from tandem.engine.base import (
     ContextOverflow,
     Engine,
+    Extend,
     InvalidRequest,
     Sampling,
     SessionCancelled,
@@ -27,7 +28,7 @@ from tandem.engine.null_engine import NullEngine, NullSession
 from tandem.engine.text import Detokenizer
 from tandem.engine.tokenizer import Tokenizer
 from tandem.engine.torch.engine import load
-from tandem.engine.translate import Translated, translate
+from tandem.engine.translate import Translated, translate, unfinished_bytes
 from tandem.training.family.prompts import answer_prompt, heldout
 from tests import engine_contract
 from tests.engine.test_translate import OTHER, TARGET, TEXTS
@@ -50,8 +51,10 @@ THERE = byte_tokenizer(["<pad>", "<bos>", "<eos>"], ALPHABET)
 HERE = byte_tokenizer(["<eos>", "<pad>", "<bos>"], ALPHABET[::-1])
 PROMPT = translate([20, 21, 22], THERE, HERE)
 IN_THEIR_TOKENS = {engine_contract.counts}
+DRAFTING = {engine_contract.drafts_are_tentative, engine_contract.drafts_no_further_than_the_end}
+VERIFYING = {*engine_contract.SPECULATIVE} - DRAFTING
 LONG = {engine_contract.cancel_ends_what_runs}  # longer than a tiny model's context
-FITTING = [check for check in CHECKS if check not in IN_THEIR_TOKENS.union(engine_contract.SPECULATIVE)]
+FITTING = [check for check in CHECKS if check not in IN_THEIR_TOKENS | VERIFYING]
 
 
 @pytest.fixture(params=["null", "tiny"])
@@ -87,12 +90,10 @@ async def test_it_speaks_this_sides_vocabulary(engine: Engine) -> None:
     assert HERE.eos != THERE.eos
 
 
-async def test_it_neither_drafts_nor_verifies(engine: Engine) -> None:
+async def test_it_does_not_verify(engine: Engine) -> None:
     async with session(engine, PROMPT) as s:
         with pytest.raises(InvalidRequest, match="verify"):
             await s.verify([])
-        with pytest.raises(InvalidRequest, match="draft"):
-            await s.draft(0, [], 4)
         assert len((await drain(s))[0]) == engine_contract.TOKENS
 
 
@@ -125,32 +126,35 @@ async def test_a_refused_extension_changes_nothing(engine: Engine) -> None:
 
 @pytest.mark.parametrize("how", ["session", "caller"])
 async def test_cancelling_while_it_is_extended_leaves_nothing(how: str) -> None:
-    """An extension opens a session anew there; cancelled meanwhile, there is neither the old nor the new one."""
-    opening, opens = asyncio.Event(), asyncio.Event()
+    """Cancelled by the session, it ends there, too; a caller that leaves finds the output as it was."""
+    extends = asyncio.Event()
 
-    class Slow(NullEngine):
-        async def open(
-            self, prompt: Sequence[int], sampling: Sampling, log: Sequence[int] = ()
-        ) -> NullSession:
-            if log:
-                opening.set()
-                await opens.wait()
-            return await super().open(prompt, sampling, log)
+    class Slow(NullSession):
+        async def _extend(self, operation: Extend) -> None:
+            extends.set()
+            await self._wait(lambda wake: self._loop.call_later(0.01, wake))
+            await super()._extend(operation)
 
-    inner = Slow(vocab_size=THERE.vocab_size)
+    inner = NullEngine(vocab_size=THERE.vocab_size)
+    inner.session_class = Slow
     s = await Translated(inner, HERE, THERE).open(PROMPT, greedy())
     extending = asyncio.create_task(s.extend(0, PROMPT))
-    await opening.wait()
+    await extends.wait()
     if how == "session":
         await s.cancel()
-        opens.set()
     else:
         extending.cancel()
     with pytest.raises(SessionCancelled if how == "session" else asyncio.CancelledError):
         await extending
+    if how == "session":
+        with pytest.raises(UnknownSession):
+            await s.extend(0, [])
+    else:
+        assert s.output == []
+        await s.extend(0, PROMPT[:1])
+        assert s.output == PROMPT[:1]
+        await s.cancel()
     assert (await inner.stats()).sessions == 0
-    with pytest.raises(UnknownSession):
-        await s.extend(0, [])
 
 
 async def test_a_text_that_is_longer_there() -> None:
@@ -191,6 +195,47 @@ async def test_an_answer_goes_on_at_every_cut(here: Tokenizer, there: Tokenizer,
             assert (finish, new[-1]) == ("stop", here.eos)
             assert here.shown_bytes([*ids[:cut], *new]) == text.encode()
             assert await drain(s) == ([], "stop")
+
+
+@pytest.mark.parametrize("text", TEXTS, ids=range(len(TEXTS)))
+@pytest.mark.parametrize(("here", "there"), [(TARGET, OTHER), (OTHER, TARGET)], ids=["other", "target"])
+async def test_drafts_are_the_text_to_come_at_every_cut(here: Tokenizer, there: Tokenizer, text: str) -> None:
+    """Drafts are whole characters; a token that a longer draft would merge may be wrong."""
+    engine = Translated(Knows(text, there), here, there)
+    ids = here.encode_bytes(text.encode())
+    async with session(engine, [here.eos], Sampling(max_tokens=500)) as s:
+        for cut in range(len(ids)):
+            before = here.shown_bytes(ids[:cut])
+            rest = text.encode()[len(before) :]
+            known = max(0, cut - 1)
+            for window in (1, 3, 40):
+                drafts = await s.draft(known, ids[known:cut], window)
+                drafted = here.shown_bytes(drafts.ids)
+                assert drafts.probs is None
+                assert len(drafts.ids) <= window
+                assert rest.startswith(drafted)
+                if len(drafts.ids) < window:
+                    assert not unfinished_bytes(before + drafted) or not drafted
+            assert drafted
+        await s.extend(0, [])
+        everything = (await s.draft(0, [], 400)).ids
+        assert everything == [*ids, here.eos]
+
+
+async def test_a_drafter_that_knows_the_answer_has_all_of_it_accepted() -> None:
+    """Greedy rounds of a target and a drafter between whose vocabularies whole words merge."""
+    text = " ".join(TEXTS)
+    target, drafter = Knows(text, TARGET), Translated(Knows(text, OTHER), TARGET, OTHER)
+    sampling = Sampling(max_tokens=1000, stop_tokens=(TARGET.eos,))
+    async with session(target, [TARGET.eos], sampling) as t, session(drafter, [TARGET.eos], sampling) as d:
+        output, new, finish, rounds = list[int](), list[int](), None, 0
+        while finish is None:
+            draft = await d.draft(len(output) - len(new), new, 8)
+            verdict = await t.verify(draft.ids)
+            new, finish, rounds = verdict.ids, verdict.finish, rounds + 1
+            output += new
+    assert output == [*TARGET.encode_bytes(text.encode()), TARGET.eos]
+    assert rounds < len(output) / 3
 
 
 # -- the family --------------------------------------------------------------------------------------------

@@ -72,7 +72,7 @@ class RaceMode(Mode):
     name = "race"
     roles = (
         EndpointRole("server", VERIFIER, if_absent="device"),
-        EndpointRole("device", DEVICE, expendable=True, translated=True, if_lost="cloud"),
+        EndpointRole("device", DEVICE, expendable=True, if_lost="cloud"),
     )
     section, settings = "racing", RaceSettings
     router = RaceRouter

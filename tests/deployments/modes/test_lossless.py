@@ -31,6 +31,7 @@ from tandem.deployments.routing.routing import Routing
 from tandem.engine import family
 from tandem.engine.base import Engine, Sampling
 from tandem.engine.tokenizer import Tokenizer
+from tandem.engine.translate import Translated
 from tandem.policies.routing.collaboration import collaboration
 from tandem.policies.routing.replica import routing
 from tandem.policies.speculation.window import StaticWindow, WindowPolicy
@@ -38,6 +39,7 @@ from tandem.training.family.prompts import heldout_questions
 from tests import model_contract
 from tests.deployments.faults import Script, with_window
 from tests.deployments.modes.test_modes import answer
+from tests.engine.test_translated import ALPHABET, byte_tokenizer
 from tests.engine.torch import tiny_weights
 from tests.engine.torch.engines import Engines
 
@@ -47,22 +49,27 @@ PHONE = DeviceRecord(name="phone", address="", profile="native", model="small", 
 
 
 @asynccontextmanager
-async def _pair() -> AsyncIterator[dict[str, Engine]]:
+async def _pair(device_model: str = "small") -> AsyncIterator[dict[str, Engine]]:
     """The pair, as local engines behind a real connection; the device has a link of 2 ms."""
     target = build_engine(TorchSettings(model="target", threads=2, max_waiting=PROMPTS))
     small = build_engine(TorchSettings(model="small", threads=1, max_waiting=PROMPTS))
-    device = Device(small, msgspec.structs.replace(load_profile("native"), sessions=PROMPTS))
+    own = small if device_model == "small" else build_engine(TorchSettings(model=device_model, threads=1))
+    device = Device(own, msgspec.structs.replace(load_profile("native"), sessions=PROMPTS))
     served: dict[str, Engine] = {"verifier": target, "drafter": small, "phone": device}
     async with serve_engines(served) as endpoint:
         connection = await connect(endpoint.address)
+        phone: Engine = connection.engine("phone", Link(LinkProfile(rtt_s=0.002)))
+        here, there = (Tokenizer.load(family.path(name)) for name in ("target", device_model))
+        if here.vocabulary != there.vocabulary:
+            phone = Translated(phone, here, there)
         yield {
             "verifier": connection.engine("verifier"),
             "drafter": connection.engine("drafter"),
-            "phone": connection.engine("phone", Link(LinkProfile(rtt_s=0.002))),
+            "phone": phone,
         }
         await connection.close()
-    await target.close()
-    await small.close()
+    for engine in {id(e): e for e in (target, small, own)}.values():
+        await engine.close()
 
 
 @pytest.fixture
@@ -130,6 +137,17 @@ async def test_speculative_output_is_the_targets_own(engines: dict[str, Engine],
 
 
 @pytest.mark.timeout(300)
+async def test_a_device_of_another_vocabulary_drafts_losslessly() -> None:
+    async with _pair("other") as engines:
+        cloud = [ids for ids, _ in await _answers(engines, CLOUD, prompts=12)]
+        answers = await _answers(engines, DISTRIBUTED, lambda: StaticWindow(5), 12)
+    assert [ids for ids, _ in answers] == cloud
+    seen = [Speculation.of(stats) for _, stats in answers]
+    assert 0 < sum(s.accepted for s in seen) < sum(s.drafted for s in seen)
+    assert sum(s.fused_rounds for s in seen) == 0
+
+
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("fused", [True, False], ids=["cloud-drafter", "target-alone"])
 def test_switching_in_mid_answer_loses_nothing(fused: bool) -> None:
     """Use any windows. Concurrent answers take them in turn, so each has a sequence of its own."""
@@ -167,12 +185,22 @@ class Untold:
         self.open, self.stats, self.close = engine.open, engine.stats, engine.close
 
 
-async def test_greedy_drafts_leave_the_targets_distribution_as_it_is(tmp_path: Path) -> None:
+@pytest.mark.parametrize("translated", [False, True])
+async def test_greedy_drafts_leave_the_targets_distribution_as_it_is(
+    translated: bool, tmp_path: Path
+) -> None:
     """And are accepted as often as the target gives the drafter's likeliest token."""
     tiny, prompt, temperature, answers = Engines(tmp_path), [20, 21, 22], 2.0, 320
     target = tiny.start(seed=1, max_waiting=answers)
     drafter = tiny.start(seed=1, noise=0.08, max_waiting=answers)
     engines: dict[str, Engine] = {"target": Untold(target), "drafter": drafter}
+    if translated:
+        specials, common = ["<pad>", "<bos>", "<eos>"], tiny_weights.VOCAB - 3
+        orders = (ALPHABET, [*ALPHABET[:common], *ALPHABET[: common - 1 : -1]])
+        engines = {
+            "target": target,
+            "drafter": Translated(drafter, *(byte_tokenizer(specials, o) for o in orders)),
+        }
     jobs = [
         Job(n, tuple(prompt), Sampling(max_tokens=3, temperature=temperature, seed=n, ignore_eos=True))
         for n in range(answers)
