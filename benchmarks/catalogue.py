@@ -46,6 +46,7 @@ BENCHMARKS = {
     "autoscaling": Benchmark("autoscaling.simulated", 15),
     "autoscaling_live": Benchmark("autoscaling.live", 8),
     "real": Benchmark("real.live", 55),
+    "real_gpu": Benchmark("real.gpu", 6),
     "chaos": Benchmark("robustness.chaos", 6),
     "redeploy": Benchmark("robustness.redeploy", 4),
     "engine": Benchmark("speed.engine", 2),

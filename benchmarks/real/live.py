@@ -37,6 +37,7 @@ from tandem.benchmarks.application import application
 from tandem.benchmarks.chats import Server, chat
 from tandem.benchmarks.paths import DATA
 from tandem.benchmarks.real.figures import AGAIN, CLOUD, COLUMNS, DEVICE, HALF, Compared
+from tandem.benchmarks.real.recording import record, write
 from tandem.benchmarks.real.results import Answer, Results
 from tandem.benchmarks.real.tasks import Task, tasks
 from tandem.deployments.pools.engines import model_folder
@@ -155,6 +156,7 @@ def main(arguments: Sequence[str] = ()) -> None:
     parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
     parser.add_argument("--prompts", type=int, default=8, help="of each set (default 8)")
     parser.add_argument("--results", type=Path, default=Path("real.jsonl"), help="file of the answers")
+    parser.add_argument("--record", type=Path, help="file for acceptances, which `real_gpu` reads")
     options = parser.parse_args(arguments)
     models = [options.models / name for name in (options.target, options.drafter, options.device)]
     for model in models:
@@ -165,15 +167,13 @@ def main(arguments: Sequence[str] = ()) -> None:
     wanted = settings(options.engine, options.threads, *models)
     key = json.dumps(wanted, sort_keys=True)
     results = Results(options.results, key)
+    asked = tasks(options.prompts, DATA / "prompts")
+    tokenizer = Tokenizer.load(model_folder(str(models[0])))
     with application(wanted) as (host, port):
-        refused = asyncio.run(
-            answers(
-                f"http://{host}:{port}",
-                options.modes,
-                tasks(options.prompts, DATA / "prompts"),
-                Tokenizer.load(model_folder(str(models[0]))),
-                results,
-                key,
-            )
-        )
+        url = f"http://{host}:{port}"
+        refused = asyncio.run(answers(url, options.modes, asked, tokenizer, results, key))
+    if options.record is not None:
+        by_name = {(task.set, task.name): task for task in asked}
+        own = [a for a in results.answers.values() if a.mode == CLOUD and (a.set, a.task) in by_name]
+        write(options.record, record(models[1], tokenizer, by_name, own))
     show(results.answers, refused)
