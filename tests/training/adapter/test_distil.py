@@ -23,7 +23,7 @@ from tests.engine.torch import tiny
 
 
 @pytest.mark.parametrize("first", [1, 2])
-@pytest.mark.parametrize("kind", tiny.MODELS)
+@pytest.mark.parametrize("kind", tiny.ADAPTED)
 @torch.inference_mode()
 def test_the_engine_drafts_what_was_trained(kind: str, first: int, tmp_path: Path) -> None:
     """Logits of the file as the engine reads it, to 1e-4, whatever a layer of the model consists of."""
