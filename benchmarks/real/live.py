@@ -5,8 +5,9 @@
 Prompts of HumanEval, GSM8K, SpecBench and Vicuna; greedy answers. A target and a drafter of one vocabulary, and a small
 model of another one on a device; all of them on this machine, whose cores they share, so drafts that cost time can
 hardly pay. Links are emulated. Modes take turns, so that all see the machine alike, and a prompt comes again only after
-others have taken its place in the KV cache. Every answer is kept in a file at once, and a second run with the same
-settings goes on from there. Code that the models write is run in a sandbox (`benchmarks.real.sandbox`).
+others have taken its place in the KV cache: with fewer than four prompts of a set, or modes that a second run adds,
+times to first token and what rests on them are not comparable. Every answer is kept in a file at once, and a second run
+with the same settings goes on from there. Code that the models write is run in a sandbox (`benchmarks.real.sandbox`).
 
 same_tokens: share of the tokens of answers by speculation that are the cloud's, in their places; answers that part at
 one token count as different from there on.
