@@ -193,12 +193,20 @@ def load(
     return loaded
 
 
+def check_adaptable(config: ModelConfig) -> None:
+    """Raise UnsupportedModel if no adapter drafts for a model of this shape."""
+    if {*config.layer_shapes} != {LayerShape()} or config.architecture.output_norms is not None:
+        raise UnsupportedModel(
+            "an adapter drafts only for models whose layers are alike, without sliding windows, further norms, or "
+            "layers without a rotary embedding"
+        )
+
+
 def with_adapter(weights: Weights, file: Path) -> Weights:
     """Return the weights with a layer more, an attention block of the model's shape without a feed-forward network,
     whose tensors are those of a decoder layer's first half. Raises UnsupportedModel."""
     config = weights.config
-    if {*config.layer_shapes} != {LayerShape()} or config.architecture.output_norms is not None:
-        raise UnsupportedModel(f"{file}: an adapter drafts only for models whose layers are alike, and plain")
+    check_adaptable(config)
     with safe_open(file, framework="pt") as f:
         names: dict[str, Read] = {name: partial(f.get_tensor, name) for name in f.keys()}  # noqa: SIM118 - no dict
         tensors = Tensors(str(file), names, weights.device, weights.dtype)

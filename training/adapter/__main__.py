@@ -35,9 +35,10 @@ from transformers.utils.logging import disable_progress_bar
 from tandem.deployments.pools.models import model_folder
 from tandem.engine import family
 from tandem.engine.base import EngineError
-from tandem.engine.model_folder import model_name
+from tandem.engine.model_folder import model_name, shape
 from tandem.engine.tokenizer import Tokenizer
 from tandem.engine.torch.split import bundle
+from tandem.engine.torch.weights import check_adaptable
 from tandem.training.adapter import texts
 from tandem.training.adapter.distil import LOSSES, Distillation, lessons
 from tandem.training.adapter.evaluate import ETAS, Figures, Questions, measure, table
@@ -62,6 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit("the family's texts are nothing to this model: give --corpus FILE")
     try:
         model = model_folder(options.model)
+        check_adaptable(shape(model))
         split = bundle.describe(model, options.layers)
         report: dict[str, Any] = {
             "model": model_name(model.resolve()),

@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 from tandem.engine import family
 from tandem.engine.torch.split import bundle
 from tandem.training.adapter.__main__ import main
+from tests.engine.torch import tiny
 
 LITTLE = [
     "--layers",
@@ -59,12 +60,15 @@ def test_a_training_and_its_report(
         (["MODEL", "--out", "OUT", "--corpus", "FILE", "--layers", "4"], "can have 1 to 3, not 4"),
         (["MODEL", "--out", "OUT", "--corpus", "nowhere"], "nowhere"),
         (["evaluate", "MODEL", "--adapter", "nowhere", "--corpus", "FILE"], "nowhere"),
+        (["GEMMA", "--out", "OUT", "--corpus", "FILE"], "layers are alike"),
     ],
 )
 def test_what_cannot_be_done_is_said_in_a_line(
     words: list[str], said: str, tiny_model: Path, corpus: Path, tmp_path: Path
 ) -> None:
+    tiny.make("gemma3", tmp_path)
     known = {"MODEL": str(tiny_model), "FILE": str(corpus), "OUT": str(tmp_path / "a.safetensors")}
+    known["GEMMA"] = str(tmp_path)
     with pytest.raises(SystemExit, match=said):
         main([known.get(word, word) for word in words])
 
