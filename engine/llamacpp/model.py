@@ -62,19 +62,29 @@ class LlamaModel:
     """
 
     def __init__(
-        self, file: Path, *, cells: int, rows: int, batch_tokens: int, threads: int, gpu_layers: int = 0
+        self,
+        file: Path,
+        *,
+        cells: int,
+        rows: int,
+        batch_tokens: int,
+        threads: int,
+        gpu_layers: int = 0,
+        repack: bool = True,
     ) -> None:
         """cells: positions that the KV cache holds.
         rows: sequences of llama.cpp.
         batch_tokens: most positions of a step.
         threads: most threads of a step; it has fewer while other programs keep cores busy.
         gpu_layers: layers on a GPU, where the build has one; the rest runs on the CPU.
+        repack: see `LlamacppConfig`.
 
         Raises UnsupportedModel.
         """
         self._context = self._model = None
         wanted = lib.llama_model_default_params()
         wanted.n_gpu_layers = gpu_layers
+        wanted.use_extra_bufts = repack
         self._model = _load(file, wanted)
         params = lib.llama_context_default_params()
         params.n_ctx, params.n_seq_max = cells, rows
