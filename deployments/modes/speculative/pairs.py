@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from tandem.deployments.lru import LRUTable
 from tandem.deployments.request.assignment import EndpointInfo
+from tandem.policies.speculation.gain import GainWindow
 from tandem.policies.speculation.history import PairHistory, TargetHistory
 from tandem.policies.speculation.window import WindowPolicy
 
@@ -14,7 +15,11 @@ KEPT = 4096
 
 
 class Pairs:
-    """window: makes a window policy for a new pair."""
+    """Histories of pairs, each with a window policy of its own.
+
+    window: makes the policy of a new pair of one vocabulary. Another drafter's text fits the target's tokens less often
+        than any fixed window supposes: such pairs have windows by expected gain, so that a useless one rests.
+    """
 
     def __init__(self, window: Callable[[], WindowPolicy]) -> None:
         self._window = window
@@ -23,12 +28,16 @@ class Pairs:
 
     def of(self, drafter: EndpointInfo, target: EndpointInfo) -> PairHistory:
         """Return the history of that pair. A device keeps its pairs when its address changes."""
-        return self.named(pair_name(drafter, target), drafter.rtt_s + target.rtt_s)
+        window = self._window if drafter.vocabulary == target.vocabulary else GainWindow
+        return self._of(pair_name(drafter, target), drafter.rtt_s + target.rtt_s, window)
 
-    def named(self, name: tuple[str, str], rtt_s: float = 0.0) -> PairHistory:
-        """Return the history of the pair of that name (see pair_name). rtt_s: of its links, for a new pair."""
+    def named(self, name: tuple[str, str]) -> PairHistory:
+        """Return the history of the pair of that name (see pair_name)."""
+        return self._of(name, 0.0, self._window)
+
+    def _of(self, name: tuple[str, str], rtt_s: float, window: Callable[[], WindowPolicy]) -> PairHistory:
         target = self._targets.of(name[1], TargetHistory)
-        return self._pairs.of(name, lambda: PairHistory(self._window(), rtt_s, target=target))
+        return self._pairs.of(name, lambda: PairHistory(window(), rtt_s, target=target))
 
 
 def pair_name(drafter: EndpointInfo, target: EndpointInfo) -> tuple[str, str]:

@@ -1,0 +1,36 @@
+"""Histories of pairs: who shares one, and whose window closes itself."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tandem.deployments.modes.speculative.pairs import Pairs
+from tandem.deployments.request.assignment import EndpointInfo
+from tandem.policies.speculation.history import PairHistory
+from tandem.policies.speculation.window import StaticWindow
+
+TARGET = EndpointInfo("verifier/0", "cloud:1", "verifier", vocabulary="large")
+DEVICE = EndpointInfo("phone", "cafe:1", "device", vocabulary="large", device=True)
+
+
+def after_useless_rounds(pair: PairHistory) -> int:
+    """Return the window that a pair chooses whose drafts take ten of the target's steps, and are all rejected."""
+    for _ in range(40):
+        pair.note(4, 0, 1, 0.02, 0.2)
+        pair.note_alone(32, 32 * 0.02)
+    return pair.choose()
+
+
+def test_a_pair_of_two_vocabularies_rests_where_drafting_does_not_pay() -> None:
+    pairs = Pairs(lambda: StaticWindow(4))
+    assert after_useless_rounds(pairs.of(DEVICE, TARGET)) == 4
+    other = replace(DEVICE, name="old phone", vocabulary="small")
+    assert after_useless_rounds(pairs.of(other, TARGET)) == 0
+
+
+def test_a_device_keeps_its_pair_when_its_address_changes() -> None:
+    pairs = Pairs(StaticWindow)
+    there = pairs.of(DEVICE, TARGET)
+    assert pairs.of(replace(DEVICE, address="home:2"), TARGET) is there
+    assert pairs.named(("phone", TARGET.key)) is there
+    assert pairs.of(replace(DEVICE, name="laptop"), TARGET) is not there
