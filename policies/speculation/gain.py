@@ -2,7 +2,8 @@
 
 A round of γ drafts takes the link's round trip, γ times the drafter's time for a token, and the target's step with
 γ + 1 positions; it gives 1 + α + … + α^γ tokens (Leviathan et al. 2023). The target alone gives a token a step. All
-times are measured: on a GPU, further positions of a step cost next to nothing, on few cores each costs much of one.
+times are measured: on a GPU, further positions of a step cost next to nothing, on few cores each costs much of one. A
+new pair's drafts are taken to cost nothing, so that it drafts unless its link alone takes too long.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ class GainWindow:
     """The window with the most tokens a second.
 
     most: greatest window.
-    start: window of the first rounds, before anything is known.
+    start: greatest window of a pair's first rounds.
     explore: share of the time that may be lost to trying again whether drafting pays.
     """
 
@@ -42,9 +43,7 @@ class GainWindow:
         self._rested = int(memory[0])
 
     def choose(self, state: WindowState) -> int:
-        if state.judged < self.start:
-            return self.start
-        if not state.alone_s:
+        if not state.alone_s:  # first of all, the time that drafting has to beat
             return 0
         alpha = (state.alpha * state.judged + WEIGHT * (state.prior or FIRST_ALPHA)) / (state.judged + WEIGHT)
 
@@ -55,7 +54,8 @@ class GainWindow:
         def tokens_per_s(gamma: int) -> float:
             return expected_tokens(alpha, gamma) / _round_s(state, gamma)
 
-        best = max(range(2, self.most + 1), key=tokens_per_s)
+        most = self.start if state.judged < self.start else self.most
+        best = max(range(2, most + 1), key=tokens_per_s)
         if gain_s(best) <= 0:
             spent_s = self._rested * BURST * state.alone_s
             best = PROBE if self.explore * spent_s > -gain_s(PROBE) else 0

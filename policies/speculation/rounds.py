@@ -120,6 +120,7 @@ class Rounds:
         "_helper",
         "_max_tokens",
         "_pair",
+        "_planned",
         "_window",
         "learnt",
     )
@@ -140,6 +141,7 @@ class Rounds:
         self._adaptive, self._fused_window = distributed and window is None, fused_window
         self._begun = self._fused = False
         self._chosen = 0
+        self._planned: RoundPlan | None = None
         self.learnt: list[Learnt] = []
 
     @property
@@ -149,6 +151,18 @@ class Rounds:
 
     def next(self, sent: int) -> RoundPlan:
         """Return the round that follows an answer of `sent` tokens."""
+        planned, self._planned = self._planned or self._plan(sent), None
+        return planned
+
+    def stays_alone(self, sent: int) -> bool:
+        """Return whether the target goes on alone after `sent` tokens of an answer; if not, `next` gives the round."""
+        planned = self._plan(sent)
+        if planned.alone:
+            return True
+        self._planned = planned
+        return False
+
+    def _plan(self, sent: int) -> RoundPlan:
         chosen = self._pair.choose() if self._window is None else self._window
         self._chosen = chosen
         if chosen == 0:

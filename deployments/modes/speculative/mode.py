@@ -238,7 +238,7 @@ class SpeculativeRun(ModeRun):
 async def _decode_alone(
     target: EndpointSession, log: TokenLog, count: int, rounds: Rounds
 ) -> AsyncGenerator[Delta, None]:
-    """Have the target decode `count` tokens or a few more, up to the output's end."""
+    """Have the target decode to the output's end, or until `rounds`, asked after every `count` tokens, wants drafts."""
     seconds, tokens, finish = 0.0, 0, None
     async with aclosing(target.generate()) as stream:
         async for new in stream:
@@ -246,8 +246,13 @@ async def _decode_alone(
             yield Delta(
                 new.ids, [Origin.CLOUD] * len(new.ids), finish, logprobs=new.logprobs, position=len(log)
             )
-            if tokens >= count or finish is not None:
+            if finish is not None:
                 break
+            if tokens >= count:
+                rounds.decoded(tokens, seconds)
+                seconds, tokens = 0.0, 0
+                if not rounds.stays_alone(len(log)):
+                    break
     if tokens:
         rounds.decoded(tokens, seconds)
     if finish is None:

@@ -78,10 +78,11 @@ def test_it_comes_back_when_drafts_are_right_again() -> None:
     assert windows[-1] >= 8
 
 
-def test_what_it_does_not_know_it_tries() -> None:
+def test_a_new_pair_drafts_unless_its_link_takes_too_long() -> None:
     policy = GainWindow(start=5)
-    assert policy.choose(WindowState(0, 0.01, 0, 0, 0)) == 5
-    drafted = WindowState(0.5, 0.01, 0, 0, 5, verify_s=0.03, draft_s=0.001, alpha=0.5, judged=9)
-    assert policy.choose(drafted) == 0, "the target's own time"
+    assert policy.choose(WindowState(0, 0.01, 0, 0, 0)) == 0, "the target's own time"
+    assert policy.choose(WindowState(0, 0.01, 0, 0, 0, alone_s=0.03)) == 5
+    assert policy.choose(WindowState(0, 0.1, 0, 0, 0, alone_s=0.03)) == 0
+    assert policy.choose(WindowState(0, 0.01, 0, 0, 0, alone_s=0.03, prior=0.01)) == 0
     with pytest.raises(ValueError, match="start"):
         GainWindow(start=1)

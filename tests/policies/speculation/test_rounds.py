@@ -134,3 +134,12 @@ def test_another_process_learns_the_same() -> None:
     ours, theirs = pair.state(), other.state()
     for field in ("acceptance", "verify_s", "draft_s", "fused_s", "alpha", "judged", "prior", "alone_s"):
         assert getattr(theirs, field) == pytest.approx(getattr(ours, field)), field
+
+
+def test_the_target_stays_alone_until_there_is_to_be_a_draft() -> None:
+    chosen, _, _ = rounds([0, 0, 3, 2])
+    assert chosen.next(1) == RoundPlan(DraftSource.NOBODY, 0, BURST)
+    assert chosen.stays_alone(40)
+    assert not chosen.stays_alone(80)
+    assert chosen.next(80).gamma == 3
+    assert chosen.next(84).gamma == 2
