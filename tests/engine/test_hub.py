@@ -104,12 +104,13 @@ def test_what_ctrl_c_has_broken_off_is_resumed(server: Hub, tmp_path: Path) -> N
         "constants.DOWNLOAD_CHUNK_SIZE = 10_000; fetch(HubModel('org/whole'))"
     )
     environment = os.environ | {"HF_ENDPOINT": server.url, "HF_HUB_CACHE": str(tmp_path / "hub")}
+    environment |= {"HF_HUB_ETAG_TIMEOUT": "90", "HF_HUB_DOWNLOAD_TIMEOUT": "90"}  # the machine may be busy
     part = part_of(tmp_path, WEIGHTS)
     with subprocess.Popen(
         [sys.executable, "-c", code], env=environment, stderr=subprocess.PIPE, text=True
     ) as process:
         while not (part.exists() and part.stat().st_size == 70_000):
-            assert process.poll() is None
+            assert process.poll() is None, process.communicate()[1]
             time.sleep(0.01)
         process.send_signal(signal.SIGINT)
         assert "KeyboardInterrupt" in process.communicate()[1]
