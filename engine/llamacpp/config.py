@@ -24,7 +24,7 @@ class LlamacppConfig(EngineConfig):
     kv_blocks: int = Field(512, ge=8)
     block_size: int = Field(16, ge=1)
     max_sessions: int = Field(16, ge=1, le=100)
-    lookup: int = Field(8, ge=0, le=64)
+    lookup: int = Field(32, ge=0, le=64)
     gpu_layers: int = Field(0, ge=0)
     repack: bool = True
 
