@@ -16,7 +16,7 @@ class LlamacppConfig(EngineConfig):
     """Memory, limits and policies of an engine over llama.cpp.
 
     gpu_layers: number of layers on a GPU, where llama.cpp was built for one; the others run on the CPU.
-    repack: whether weights are laid out anew on a CPU for steps of several positions, which are a fifth faster by that.
+    repack: whether weights are laid out anew on a CPU for steps of several positions, faster on most CPUs.
         Without it, steps of fewer than 8 positions round as steps of one do: greedy speculation on an idle engine then
         says the target's text token for token.
     """
