@@ -7,3 +7,6 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = Path(os.environ.get("TANDEM_DATA", ROOT.parent / "shared" / "data"))
+
+MODELS = Path("~/.cache/tandem-models").expanduser()
+"""Folder of real models."""

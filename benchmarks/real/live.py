@@ -36,7 +36,7 @@ import msgspec
 from tandem.benchmarks import report
 from tandem.benchmarks.application import application
 from tandem.benchmarks.chats import Server, chat
-from tandem.benchmarks.paths import DATA
+from tandem.benchmarks.paths import DATA, MODELS
 from tandem.benchmarks.real.figures import AGAIN, CLOUD, COLUMNS, DEVICE, HALF, Compared
 from tandem.benchmarks.real.recording import record, write
 from tandem.benchmarks.real.results import Answer, Results
@@ -143,12 +143,7 @@ def show(found: Mapping[Any, Answer], refused: Mapping[str, str]) -> None:
 
 def main(arguments: Sequence[str] = ()) -> None:
     parser = report.parser("real", __doc__)
-    parser.add_argument(
-        "--models",
-        type=Path,
-        default=Path("~/.cache/tandem-models").expanduser(),
-        help="folder of the models",
-    )
+    parser.add_argument("--models", type=Path, default=MODELS, help="folder of the models")
     parser.add_argument("--target", default="qwen2.5-coder-1.5b.gguf")
     parser.add_argument("--drafter", default="qwen2.5-coder-0.5b.gguf", help="with the target's vocabulary")
     parser.add_argument("--device", default="smollm2-135m.gguf", help="model of a device")

@@ -26,7 +26,7 @@ from tandem.app.cli.server.local_ray import free_port
 from tandem.benchmarks import report
 from tandem.benchmarks.application import application, healthy
 from tandem.benchmarks.chats import Server, ask
-from tandem.benchmarks.paths import DATA
+from tandem.benchmarks.paths import DATA, MODELS
 
 STREAMS = (1, 4, 8)
 CONTEXT = 8192  # tokens of all chats together
@@ -106,12 +106,7 @@ def questions(count: int) -> dict[str, list[str]]:
 
 def main(arguments: Sequence[str] = ()) -> None:
     parser = report.parser("llamacpp", __doc__)
-    parser.add_argument(
-        "--models",
-        type=Path,
-        default=Path("~/.cache/tandem-models").expanduser(),
-        help="folder of the models",
-    )
+    parser.add_argument("--models", type=Path, default=MODELS, help="folder of the models")
     parser.add_argument("--target", default="qwen2.5-coder-1.5b.gguf")
     parser.add_argument("--drafter", default="qwen2.5-coder-0.5b.gguf")
     parser.add_argument("--rounds", type=int, default=3, help="alternations (default 3)")
