@@ -17,8 +17,8 @@ class LlamacppConfig(EngineConfig):
 
     gpu_layers: number of layers on a GPU, where llama.cpp was built for one; the others run on the CPU.
     repack: whether weights are laid out anew on a CPU for steps of several positions, faster on most CPUs.
-        Without it, steps of fewer than 8 positions round as steps of one do: greedy speculation on an idle engine then
-        says the target's text token for token.
+        Without it, steps of fewer than 8 positions round as steps of one do: with windows and `lookup` of 6 at most,
+        greedy speculation on an idle engine then says the target's text token for token.
     """
 
     kv_blocks: int = Field(512, ge=8)
