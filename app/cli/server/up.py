@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import urlsplit
 
 import httpx
@@ -25,6 +25,9 @@ from tandem.app.client.http import DEFAULT_URL
 from tandem.deployments.pools.models import model_folder
 from tandem.engine import family
 from tandem.engine.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from tandem.app.settings import Settings  # imports Ray, which takes seconds
 
 LOOPBACK = {"host": "127.0.0.1", "port": 8000}
 """Default address if the Serve YAML has none: Serve's own default is every interface."""
@@ -53,6 +56,7 @@ class Plan:
     """Deployment to start.
 
     deployment: contents of the Serve YAML.
+    settings: of the Tandem in it.
     model: its name for clients.
     question: one that the model can answer.
     mode: the mode to try beside the default.
@@ -60,6 +64,7 @@ class Plan:
     """
 
     deployment: dict[str, Any]
+    settings: Settings
     model: str
     question: str = QUESTION
     mode: str = "speculative"
@@ -92,6 +97,7 @@ def up(port: int | None = None, config: Path | Mapping[str, Any] = CONFIG) -> No
     os.environ.update(ENVIRONMENT)
     plan = read(config, port)
     _check(plan.host, plan.port)
+    _check_memory(plan.settings)
     if not plan.chats:
         console.print(
             f"{plan.model} has no chat template: it continues texts (/v1/completions), and refuses chats. An instruct "
@@ -208,7 +214,7 @@ def read(config: Path | Mapping[str, Any], port: int | None = None) -> Plan:
     drafted = settings.drafter.exists or bool(settings.hosts)
     question = QUESTION if settings.text_model in family.NAMES else ANY_QUESTION
     chats = Tokenizer.load(model_folder(settings.text_model)).chats
-    return Plan(deployment, settings.model, question, "speculative" if drafted else "cloud", chats)
+    return Plan(deployment, settings, settings.model, question, "speculative" if drafted else "cloud", chats)
 
 
 def _check(host: str, port: int) -> None:
@@ -220,6 +226,15 @@ def _check(host: str, port: int) -> None:
             probe.bind((host, port))
         except OSError as error:
             raise UpError(f"{host}:{port} cannot be used ({error.strerror}); another one: --port") from None
+
+
+def _check_memory(settings: Settings) -> None:
+    from tandem.app.cli.server.memory import check_memory
+
+    try:
+        check_memory(settings)
+    except ValueError as error:
+        raise UpError(str(error)) from None
 
 
 def deploy(deployment: dict[str, Any], dashboard: str) -> None:

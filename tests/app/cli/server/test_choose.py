@@ -10,7 +10,8 @@ from types import SimpleNamespace
 import pytest
 
 from tandem.app.cli.server import choose as choosing
-from tandem.app.cli.server.choose import Machine, choose, inspect, kv_tokens
+from tandem.app.cli.server.choose import choose, kv_tokens
+from tandem.app.cli.server.facts import Machine, inspect
 from tandem.app.cli.server.up import ANY_QUESTION, QUESTION, UpError, as_yaml, chosen, read, tries
 from tandem.app.settings import Settings
 from tandem.engine import family

@@ -1,0 +1,83 @@
+"""Memory that a deployment takes, before it starts."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tandem.app.cli.server.facts import Machine, inspect
+from tandem.app.cli.server.memory import check_memory
+from tandem.app.settings import Settings
+from tandem.engine import family
+from tests.engine.gguf.files import byte_level, write
+
+HERE = Machine(cores=2, free_bytes=1e9)
+TOKEN = 2 * 12 * 3 * 32 * 4
+"""Bytes of a token's keys and values in the target of the embedded family, in float32."""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> str:
+    """Return a folder with a model that is not the family's by name."""
+    return str(shutil.copytree(family.path("target"), tmp_path / "own"))
+
+
+def settings(engine: dict[str, Any], **more: Any) -> Settings:
+    return Settings.model_validate({"verifier": {"engine": {"kind": "torch"} | engine} | more, "drafter": {"replicas": 0}})
+
+
+def test_what_fits_is_not_refused(folder: str) -> None:
+    check_memory(settings({"model": folder, "kv_blocks": 4096}), HERE)
+    check_memory(settings({"model": "target", "kv_blocks": 10**6}), HERE)
+    check_memory(settings({"kind": "null"}), HERE)
+    check_memory(settings({"model": folder, "kv_blocks": 10**6}, gpus=1), HERE)
+    check_memory(settings({"model": folder, "memory_fraction": 0.5}), HERE)
+
+
+@pytest.mark.parametrize(
+    ("engine", "more", "says"),
+    [
+        ({"kv_blocks": 8000}, {}, rf"{8000 * 16 * TOKEN / 1e9 + 0.02:.1f} GB of verifier \(1 × .*own\)"),
+        ({"kv_blocks": 4096}, {"replicas": 3}, r"verifier \(3 × "),
+        (
+            {"kv_blocks": 4096},
+            {"autoscaling": {"min_replicas": 3, "max_replicas": 4}},
+            r"verifier \(3 × ",
+        ),
+        ({"host_memory": {"blocks": 8000}}, {}, r"1.0 GB of memory are free, and 3.0 GB are needed"),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_the_arithmetic(
+    folder: str, engine: dict[str, Any], more: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(ValueError, match=says):
+        check_memory(settings({"model": folder} | engine, **more), HERE)
+
+
+def test_all_engines_of_a_deployment_count(folder: str) -> None:
+    one = {"kind": "torch", "model": folder, "kv_blocks": 3000}
+    alone = Settings.model_validate({"verifier": {"engine": one}, "drafter": {"replicas": 0}})
+    check_memory(alone, HERE)
+    device = {"name": "edge", "engine": one, "devices": [{"name": "phone"}]}
+    middle = {"replicas": 1, "engine": {"model": folder, "first": 3, "kv_blocks": 3000}}
+    every = {"verifier": {"engine": one}, "drafter": {"engine": one}, "middle": middle, "hosts": [device]}
+    with pytest.raises(ValueError, match=r"verifier .* drafter .* middle .* hosts\[0\] .*fewer kv_blocks"):
+        check_memory(Settings.model_validate(every), HERE)
+
+
+def test_a_gguf_file_counts_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TANDEM_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setitem(sys.modules, "tandem.engine.llamacpp.model", SimpleNamespace(check=lambda _: None))
+    monkeypatch.setattr("tandem.engine.packages.Package.installed", lambda self: self.version)
+    file = write(tmp_path / "small.gguf", byte_level())
+    facts = inspect(str(file), HERE)
+    needed = facts.weight_bytes + 512 * 16 * facts.kv_token_bytes
+    wanted = settings({"kind": "llamacpp", "model": str(file)})
+    check_memory(wanted, Machine(2, needed))
+    with pytest.raises(ValueError, match=r"small\.gguf"):
+        check_memory(wanted, Machine(2, needed - 1))
