@@ -106,6 +106,8 @@ class Tokenizer:
         ends = generation.get("eos_token_id") or ()
         ends = (ends,) if isinstance(ends, int) else ends
         sampling = {name: generation[name] for name in RECOMMENDED if generation.get(name) is not None}
+        if sampling.get("top_k") == -1:  # some models write "all" so
+            sampling["top_k"] = 0
         return cls((folder / "tokenizer.json").read_text(encoding="utf-8"), config, template, ends, sampling)
 
     def encode(self, text: str) -> list[int]:

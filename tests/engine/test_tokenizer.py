@@ -163,6 +163,8 @@ def test_sampling_that_the_model_recommends(tmp_path):
     told = {"temperature": 0.6, "top_p": None, "top_k": 20, "max_new_tokens": 7}
     (tmp_path / "generation_config.json").write_text(json.dumps(told))
     assert Tokenizer.load(tmp_path).sampling == {"temperature": 0.6, "top_k": 20}
+    (tmp_path / "generation_config.json").write_text('{"top_k": -1}')
+    assert Tokenizer.load(tmp_path).sampling == {"top_k": 0}
     (tmp_path / "generation_config.json").write_text('{"temperature": -1}')
     with pytest.raises(ValueError, match="generation_config.json.*temperature"):
         Tokenizer.load(tmp_path)
