@@ -47,6 +47,8 @@ from tandem.engine.tokenizer import Tokenizer
 RTTS_MS = (5, 20, 60)
 BUDGETS = (0.25, 0.5, 0.75)
 CONTEXT = 2048  # tokens of a KV cache
+WINDOW = 6
+"""Most drafts of a step: steps of so few positions round on llama.cpp, without `repack`, as steps of one do."""
 MODES: dict[str, dict[str, Any]] = {
     CLOUD: {"mode": "cloud"},
     AGAIN: {"mode": "cloud"},
@@ -64,7 +66,15 @@ LOSSLESS = tuple(name for name, options in MODES.items() if options["mode"] == "
 
 def settings(engine: str, threads: int, target: Path, drafter: Path, device: Path) -> dict[str, Any]:
     """Return the application's settings."""
-    common = {"kind": engine, "threads": threads, "kv_blocks": CONTEXT // 16, "max_sessions": 8}
+    common = {
+        "kind": engine,
+        "threads": threads,
+        "kv_blocks": CONTEXT // 16,
+        "max_sessions": 8,
+        "lookup": WINDOW,
+    }
+    if engine == "llamacpp":
+        common["repack"] = False
     phone = {"name": "phone", "link": {"rtt_ms": 20}}
     laptops = [{"name": f"laptop-{rtt}", "link": {"rtt_ms": rtt}} for rtt in RTTS_MS]
     small = common | {"model": str(drafter)}
@@ -76,7 +86,7 @@ def settings(engine: str, threads: int, target: Path, drafter: Path, device: Pat
             {"name": "laptops", "engine": small, "devices": laptops},
             {"name": "phones", "engine": common | {"model": str(device)}, "devices": [phone]},
         ],
-        "window": {"name": "gain"},
+        "window": {"name": "gain", "parameters": {"most": WINDOW}},
         "sketch": {"models": {drafter.stem: {"capability": 0.8}}},
     }
 
