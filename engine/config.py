@@ -130,6 +130,8 @@ class EngineConfig(SessionLimits):
     token_budget: most positions in a step.
     lookup: most drafts that a decoding session looks up in its own text, where that is worth the time; 0 for none.
     batching: policy that forms the batch of a step.
+    prefix_caching: whether the KV cache of ended sessions is kept for prompts that begin as they did. Without it, a
+        prompt takes as long, and rounds alike, however often it comes.
     host_memory: second tier of the KV cache; null for none. Other fields: see SessionLimits.
     """
 
@@ -138,6 +140,7 @@ class EngineConfig(SessionLimits):
     token_budget: int = Field(512, ge=1)
     lookup: int = Field(0, ge=0, le=64)
     batching: BatchingChoice = BatchingChoice(name="chunked")
+    prefix_caching: bool = True
     host_memory: HostMemory | None = None
 
     @property
@@ -147,7 +150,7 @@ class EngineConfig(SessionLimits):
     @property
     def max_cached(self) -> int | None:
         """Most blocks that are kept without a session; None for no such limit."""
-        return None
+        return None if self.prefix_caching else 0
 
     @property
     def kv_tokens(self) -> int:

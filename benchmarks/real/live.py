@@ -4,10 +4,9 @@
 
 Prompts of HumanEval, GSM8K, SpecBench and Vicuna; greedy answers. A target and a drafter of one vocabulary, and a small
 model of another one on a device; all of them on this machine, whose cores they share, so drafts that cost time can
-hardly pay. Links are emulated. Modes take turns, so that all see the machine alike, and a prompt comes again only after
-others have taken its place in the KV cache: with fewer than four prompts of a set, or modes that a second run adds,
-times to first token and what rests on them are not comparable. Every answer is kept in a file at once, and a second run
-with the same settings goes on from there. Code that the models write is run in a sandbox (`benchmarks.real.sandbox`).
+hardly pay. Links are emulated. Modes take turns, so that all see the machine alike; no prompt is taken from a cache.
+Every answer is kept in a file at once, and a second run with the same settings goes on from there. Code that the models
+write is run in a sandbox (`benchmarks.real.sandbox`).
 
 same_tokens: share of the tokens of answers by speculation that are the cloud's, in their places; answers that part at
 one token count as different from there on.
@@ -91,16 +90,6 @@ def settings(engine: str, threads: int, target: Path, drafter: Path, device: Pat
     }
 
 
-def turns(asked: Sequence[Task], modes: Sequence[str]) -> list[tuple[Task, str]]:
-    """Return every task in every mode: modes take turns, each as far ahead of the one before it as there are tasks."""
-    ahead = max(1, len(asked) // len(modes))
-    return [
-        (asked[(step + place * ahead) % len(asked)], mode)
-        for step in range(len(asked))
-        for place, mode in enumerate(modes)
-    ]
-
-
 async def answers(
     url: str, modes: Sequence[str], asked: Sequence[Task], tokenizer: Tokenizer, results: Results, key: str
 ) -> dict[str, str]:
@@ -116,7 +105,8 @@ async def answers(
         able = [mode for mode in modes if mode not in refused]
         left = [
             (task, mode)
-            for task, mode in turns(asked, able)
+            for task in asked
+            for mode in able
             if (mode, task.set, task.name) not in results.answers
         ]
         for task, mode in report.progress(left, "answers"):

@@ -39,4 +39,4 @@ class LlamacppConfig(EngineConfig):
     @property
     def max_cached(self) -> int:
         """Blocks that are kept without a session. Each may need a sequence of llama.cpp of its own, see `Rows`."""
-        return MAX_ROWS - 2 * self.max_sessions
+        return MAX_ROWS - 2 * self.max_sessions if self.prefix_caching else 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -96,14 +95,6 @@ def test_a_line_that_is_no_answer_is_named(tmp_path: Path) -> None:
     (tmp_path / "r.jsonl").write_text("{}\n")
     with pytest.raises(ValueError, match="line 1"):
         Results(tmp_path / "r.jsonl", "settings")
-
-
-def test_every_task_comes_in_every_mode_and_never_twice_in_a_row() -> None:
-    modes = ["cloud", "fused", "sketch"]
-    order = live.turns(TASKS, modes)
-    assert len(set((task.name, mode) for task, mode in order)) == len(order) == len(TASKS) * len(modes)
-    assert [mode for _, mode in order] == modes * len(TASKS)
-    assert all(a.name != b.name for (a, _), (b, _) in pairwise(order))
 
 
 def answer(mode: str, text: str, seconds: float = 1.0, first_s: float = 0.5, **more: Any) -> Answer:

@@ -106,6 +106,7 @@ class Driver:
         max_running: int | None = None,
         host: HostMemory | None = None,
         lookup: int = 0,
+        prefix_caching: bool = True,
     ) -> None:
         self.runner, self.now = make(blocks, block_size), 0.0
         counted = _Counted(self.runner)
@@ -117,6 +118,7 @@ class Driver:
             max_running=max_running,
             host_memory=host,
             lookup=lookup,
+            prefix_caching=prefix_caching,
         )
         self.core = Core(
             counted,

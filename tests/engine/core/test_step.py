@@ -650,6 +650,16 @@ def test_a_shared_prefix_is_not_computed_again(make: MakeRunner) -> None:
     assert driver.core.stats.tokens_from_prefix == 24
 
 
+def test_without_prefix_caching_no_prefix_outlives_its_sessions(make: MakeRunner) -> None:
+    driver = Driver(make, blocks=20, prefix_caching=False)
+    for last in (1, 2):
+        driver.generate(driver.open([*STEMS[0], last], Sampling(max_tokens=6)))
+        driver.run()
+        for client in list(driver.clients):
+            driver.cancel(client)
+    assert driver.core.stats.tokens_from_prefix == 0
+
+
 def test_a_prompt_is_computed_from_where_it_parts_from_an_earlier_one(make: MakeRunner) -> None:
     driver = Driver(make, blocks=20)
     for end in ([5, 5, 6, 7, 1], [5, 5, 8, 7, 1]):

@@ -28,7 +28,9 @@ def folder(tmp_path: Path) -> str:
 
 
 def settings(engine: dict[str, Any], **more: Any) -> Settings:
-    return Settings.model_validate({"verifier": {"engine": {"kind": "torch"} | engine} | more, "drafter": {"replicas": 0}})
+    return Settings.model_validate(
+        {"verifier": {"engine": {"kind": "torch"} | engine} | more, "drafter": {"replicas": 0}}
+    )
 
 
 def test_what_fits_is_not_refused(folder: str) -> None:
