@@ -170,6 +170,10 @@ def _in_full(state: SketchState, reason: Reason) -> SketchDecision:
 
 
 class SketchPolicy(Protocol):
+    """shortest: tokens; answers that can only be shorter are given in full."""
+
+    shortest: int
+
     def choose(self, state: SketchState) -> SketchDecision:
         """Return the decision: a sketch only if there are a device, a model and room in the queue."""
         ...
@@ -201,13 +205,13 @@ class WithinLatency:
     ) -> None:
         if not 2 <= levels <= shortest or slack < 0:
             raise ValueError(f"needs 2 ≤ levels ≤ shortest and slack ≥ 0, not {levels}, {shortest}, {slack}")
-        self._levels, self._shortest, self._slack = levels, shortest, slack
+        self._levels, self.shortest, self._slack = levels, shortest, slack
         self._objectives = ranked(objectives)
 
     def choose(self, state: SketchState) -> SketchDecision:
         if not state.sketchable:
             return _in_full(state, Reason.UNSUITABLE)
-        reason = _no_job(state, self._shortest)
+        reason = _no_job(state, self.shortest)
         if reason is not None:
             return _in_full(state, reason)
         ways = [
@@ -254,10 +258,10 @@ class Always:
     def __init__(self, share: float = 0.4, shortest: int = SHORTEST) -> None:
         if not 0 < share < 1 or shortest < 2:
             raise ValueError(f"needs 0 < share < 1 and shortest ≥ 2, not {share} and {shortest}")
-        self._share, self._shortest = share, shortest
+        self._share, self.shortest = share, shortest
 
     def choose(self, state: SketchState) -> SketchDecision:
-        reason = _no_job(state, self._shortest)
+        reason = _no_job(state, self.shortest)
         if reason is None and sum(not job.due_s for job in state.queue) >= state.room:
             reason = Reason.QUEUE_FULL
         if reason is not None:
@@ -270,6 +274,8 @@ class Always:
 @sketching.register("never")
 class NeverSketch:
     """Lets the LLM answer everything in full."""
+
+    shortest = 0
 
     def choose(self, state: SketchState) -> SketchDecision:
         return _in_full(state, Reason.OFF)

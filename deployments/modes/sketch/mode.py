@@ -38,6 +38,7 @@ SKETCH_ROOM = 2.0
 ASK_AGAIN_S = 10.0
 """Seconds for which no target is asked for a length after no answer could be worth a sketch."""
 INDIVISIBLE, NO_ROOM = "indivisible", "no_room"
+SHORT = Reason.SHORT.name.lower()
 UNSUITABLE = Reason.UNSUITABLE.name.lower()
 ENDLESS, NO_LIST = "endless", "no_list"
 """Why there is no sketch, beside the reasons of policies; and why one is of no use."""
@@ -96,12 +97,13 @@ class SketchMode(Mode):
     def __init__(self, settings: SketchSettings, services: Services) -> None:
         self._settings, self._format, self._expanders = settings, services.format, Expanders(services)
         self._seen = Seen()
+        self._shortest = settings.sketching.create().shortest
 
     def check(self) -> None:
         self._here()
 
     def start(self, job: Job) -> ModeRun:
-        return SketchRun(job, self._settings, self._here(), self._expanders, self._seen)
+        return SketchRun(job, self._settings, self._here(), self._expanders, self._seen, self._shortest)
 
     def _here(self) -> SketchFormat:
         if self._format is None:
@@ -133,14 +135,22 @@ class Seen:
 
 
 class SketchRun(ModeRun):
-    """seen: by all requests in this process."""
+    """seen: by all requests in this process.
+    shortest: tokens; an answer that can only be shorter is not sketched.
+    """
 
     def __init__(
-        self, job: Job, settings: SketchSettings, format: SketchFormat, expanders: Expanders, seen: Seen
+        self,
+        job: Job,
+        settings: SketchSettings,
+        format: SketchFormat,
+        expanders: Expanders,
+        seen: Seen,
+        shortest: int,
     ) -> None:
         self.figures: Sketched = Sketched()
         self._began_s = asyncio.get_running_loop().time()
-        self._job, self._settings, self._seen = job, settings, seen
+        self._job, self._settings, self._seen, self._shortest = job, settings, seen, shortest
         self._options = job.asked(SketchOptions)
         self._format, self._expanders = format, expanders
         self._question = job.question or Question(job.prompt)
@@ -177,6 +187,9 @@ class SketchRun(ModeRun):
             return
         if self._question.text and not self._settings.suitable(self._question.text):
             self._refuse(UNSUITABLE)
+            return
+        if job.sampling.max_tokens < self._shortest:
+            self._refuse(SHORT)
             return
         if not self._seen.worth_asking(asyncio.get_running_loop().time()):
             self._refuse(self._seen.why)

@@ -170,14 +170,20 @@ async def test_places_are_reported_as_they_were(target: Engine, small: Engine) -
     assert all(0 < report.longest <= report.tokens and report.seconds > 0 for report in reports)
 
 
-async def test_short_answers_are_the_targets_own(target: Engine, small: Engine) -> None:
+@pytest.mark.parametrize(("beyond", "asked"), [(0, True), (1, False)])
+async def test_short_answers_are_the_targets_own(
+    target: Engine, small: Engine, beyond: int, asked: bool
+) -> None:
+    """The target is not asked for the length of an answer that cannot be long."""
+    parameters = {"shortest": GREEDY.max_tokens + beyond}
     made, _ = world(
-        target, {"a": small}, SketchSettings(sketching={"name": "always", "parameters": {"shortest": 900}})
+        target, {"a": small}, SketchSettings(sketching={"name": "always", "parameters": parameters})
     )
     ids, stats, _ = await answer(made, job())
     assert ids == (await answer(made, job(mode="cloud")))[0]
     assert figures(stats).in_full == {"short": 1}
     assert set(stats.by_origin) == {"cloud"}
+    assert (stats.used.server_out > len(ids)) == asked
 
 
 @pytest.mark.parametrize(
