@@ -63,31 +63,30 @@ assert HALF in MODES
 LOSSLESS = tuple(name for name, options in MODES.items() if options["mode"] == "speculative")
 
 
-def settings(engine: str, threads: int, target: Path, drafter: Path, device: Path) -> dict[str, Any]:
-    """Return the application's settings."""
-    common = {
-        "kind": engine,
-        "threads": threads,
-        "kv_blocks": CONTEXT // 16,
-        "max_sessions": 8,
-        "lookup": WINDOW,
-    }
-    if engine == "llamacpp":
-        common["repack"] = False
+def settings(kind: str, threads: int, target: Path, drafter: Path, device: Path) -> dict[str, Any]:
+    """Return the application's settings. kind: of the engine of models in folders; llama.cpp runs GGUF files."""
     phone = {"name": "phone", "link": {"rtt_ms": 20}}
     laptops = [{"name": f"laptop-{rtt}", "link": {"rtt_ms": rtt}} for rtt in RTTS_MS]
-    small = common | {"model": str(drafter)}
+    small = _engine(drafter, kind, threads)
     return {
         "model": "model",
-        "verifier": {"engine": common | {"model": str(target)}},
+        "verifier": {"engine": _engine(target, kind, threads)},
         "drafter": {"replicas": 1, "engine": small},
         "hosts": [
             {"name": "laptops", "engine": small, "devices": laptops},
-            {"name": "phones", "engine": common | {"model": str(device)}, "devices": [phone]},
+            {"name": "phones", "engine": _engine(device, kind, threads), "devices": [phone]},
         ],
         "window": {"name": "gain", "parameters": {"most": WINDOW}},
         "sketch": {"models": {drafter.stem: {"capability": 0.8}}},
     }
+
+
+def _engine(model: Path, kind: str, threads: int) -> dict[str, Any]:
+    common = {"model": str(model), "threads": threads, "kv_blocks": CONTEXT // 16, "max_sessions": 8}
+    if model.suffix != ".gguf" and kind == "vllm":
+        return common | {"kind": kind}
+    common |= {"lookup": WINDOW, "prefix_caching": False}
+    return common | ({"kind": kind} if model.suffix != ".gguf" else {"kind": "llamacpp", "repack": False})
 
 
 async def answers(
@@ -144,10 +143,10 @@ def show(found: Mapping[Any, Answer], refused: Mapping[str, str]) -> None:
 def main(arguments: Sequence[str] = ()) -> None:
     parser = report.parser("real", __doc__)
     parser.add_argument("--models", type=Path, default=MODELS, help="folder of the models")
-    parser.add_argument("--target", default="qwen2.5-coder-1.5b.gguf")
+    parser.add_argument("--target", default="qwen2.5-coder-1.5b.gguf", help="a GGUF file or a folder")
     parser.add_argument("--drafter", default="qwen2.5-coder-0.5b.gguf", help="with the target's vocabulary")
     parser.add_argument("--device", default="smollm2-135m.gguf", help="model of a device")
-    parser.add_argument("--engine", choices=["llamacpp", "torch", "vllm"], default="llamacpp")
+    parser.add_argument("--engine", choices=["torch", "vllm"], default="torch", help="of models in folders")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
     parser.add_argument("--prompts", type=int, default=8, help="of each set (default 8)")
