@@ -2,11 +2,11 @@
 
     python -m training.adapter [MODEL] [--layers m] [--out FILE]                train and evaluate
     python -m training.adapter evaluate [MODEL] [--layers m] [--adapter FILE]   evaluate one that there is
+    python -m training.adapter answers MODEL --questions FILE --out CORPUS      write a corpus of its own answers
 
 MODEL is a model of the embedded family, a local folder, or a hub's org/name that the torch engine runs. Without options
 it is the embedded target with m = 2, on texts about the family's world. For any other model give --corpus: one JSON
-object a line, {"question": …, "answer": …}; where there is no answer the model gives its own, greedily. One line in 20
-is kept for evaluation.
+object a line, {"question": …, "answer": …}. One line in 20 is kept for evaluation, unless --judge names other files.
 
 The adapter is one attention block of the model's shape behind its first m layers. The model itself stays as it is.
 Beside FILE (*.safetensors) goes a report of the same name (*.json); `python -m training.split MODEL --layers m
@@ -39,8 +39,8 @@ from tandem.engine.model_folder import model_name, shape
 from tandem.engine.tokenizer import Tokenizer
 from tandem.engine.torch.split import bundle
 from tandem.engine.torch.weights import check_adaptable
-from tandem.training.adapter import texts
-from tandem.training.adapter.distil import LOSSES, Distillation, lessons
+from tandem.training.adapter import answers, texts
+from tandem.training.adapter.distil import LOSSES, TOGETHER, VISITS, Distillation, compared, lessons, turns
 from tandem.training.adapter.evaluate import ETAS, Figures, Questions, measure, table
 
 JUDGING_SEED = 11
@@ -50,6 +50,9 @@ SMOOTHING = 0.97
 
 def main(arguments: Sequence[str] | None = None) -> None:
     words = sys.argv[1:] if arguments is None else list(arguments)
+    if words[:1] == ["answers"]:
+        answers.main(words[1:])
+        return
     evaluating = words[:1] == ["evaluate"]
     options = _parser(evaluating).parse_args(words[evaluating:])
     torch.set_num_threads(options.threads)
@@ -59,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     if file is None:
         sys.exit(f"{'which adapter? give --adapter' if evaluating else 'where to? give --out'} FILE")
-    if not embedded and options.corpus is None:
+    if not embedded and options.corpus is None and not (evaluating and options.judge):
         sys.exit("the family's texts are nothing to this model: give --corpus FILE")
     try:
         model = model_folder(options.model)
@@ -114,6 +117,13 @@ def _parser(evaluating: bool) -> argparse.ArgumentParser:
         parser.add_argument("--batch", type=int, default=2048, help="tokens of a batch (%(default)s)")
         parser.add_argument("--seed", type=int, default=1, help="of texts and weights (%(default)s)")
     parser.add_argument("--corpus", type=Path, metavar="FILE", help="JSON lines; default: the family's texts")
+    parser.add_argument(
+        "--judge",
+        type=Path,
+        nargs="+",
+        metavar="FILE",
+        help="JSON lines to evaluate with, a group a file; default: of the corpus",
+    )
     parser.add_argument("--length", type=int, default=512, help="tokens of question and answer (%(default)s)")
     parser.add_argument(
         "--questions",
@@ -133,15 +143,27 @@ def _parser(evaluating: bool) -> argparse.ArgumentParser:
 
 
 def _questions(model: Path, options: argparse.Namespace) -> Questions:
-    """Return the prompts that are kept for evaluation."""
+    """Return the prompts to evaluate with."""
     tokenizer = Tokenizer.load(model)
-    if options.corpus is None:
+    if options.judge:
+        groups = {file.stem: texts.read(file) for file in options.judge}
+    elif options.corpus is None:
         return texts.family_questions(tokenizer, options.questions, options.judging_seed)
-    held = [texts.prompt_of(tokenizer, line) for line in texts.read(options.corpus)[1]]
-    short = [prompt for prompt in held if len(prompt) < options.length]
+    else:
+        groups = {"questions": texts.divided(options.corpus)[1]}
+    return {
+        group: _short(tokenizer, lines, group, options.length)[: options.questions]
+        for group, lines in groups.items()
+    }
+
+
+def _short(tokenizer: Tokenizer, lines: Sequence[texts.Line], group: str, length: int) -> list[list[int]]:
+    """Return the prompts of fewer than `length` tokens. Raises ValueError if there is none."""
+    prompts = [texts.prompt_of(tokenizer, line.question) for line in lines]
+    short = [prompt for prompt in prompts if len(prompt) < length]
     if not short:
-        raise ValueError(f"no held-out question of {options.corpus} has fewer than {options.length} tokens")
-    return {"questions": short[: options.questions]}
+        raise ValueError(f"no question to evaluate with ({group}) has fewer than {length} tokens")
+    return short
 
 
 def _train(model: Path, file: Path, options: argparse.Namespace) -> dict[str, Any]:
@@ -149,39 +171,40 @@ def _train(model: Path, file: Path, options: argparse.Namespace) -> dict[str, An
     rng = Random(f"adapter {options.seed}")
     torch.manual_seed(options.seed)
     disable_progress_bar()  # of transformers
+    together, visits, tokens = TOGETHER, VISITS, None
+    if options.corpus is None:
+        documents = texts.of_family(Tokenizer.load(model), rng)
+    else:
+        lines = texts.divided(options.corpus)[0]
+        known = texts.documents_of(Tokenizer.load(model), lines, options.length)
+        config = shape(model)
+        together, visits = turns(sum(map(len, known)), options.batch, config.hidden, options.steps)
+        tokens = compared(known, config.vocab_size)
+        documents = texts.again_and_again(known, rng)
     frozen = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval().requires_grad_(False)
-    run = Distillation(frozen, options.layers, options.loss, options.rate, options.steps)
+    run = Distillation(frozen, options.layers, options.loss, options.rate, options.steps, tokens)
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
         TextColumn("{task.completed}/{task.total}, loss {task.fields[loss]:.3f}"),
         TimeRemainingColumn(),
     )
-    began_s, tokens, smooth = time.monotonic(), 0, math.nan
+    began_s, learnt, smooth = time.monotonic(), 0, math.nan
     with Progress(*columns, console=Console(stderr=True)) as progress:
-        if options.corpus is None:
-            documents = texts.of_family(Tokenizer.load(model), rng)
-        else:
-            lines = texts.read(options.corpus)[0]
-            bar = progress.add_task(
-                "own answers", total=sum(line.answer is None for line in lines), loss=math.nan
-            )
-            known = texts.documents_of(model, lines, options.length, lambda: progress.advance(bar))
-            documents = texts.again_and_again(known, rng)
-        supply = lessons(run, texts.batches(documents, options.batch, rng), rng)
+        supply = lessons(run, texts.batches(documents, options.batch, rng), rng, together, visits)
         bar = progress.add_task("distilling", total=options.steps, loss=math.nan)
         while run.done < options.steps:
             lesson = next(supply)
             loss = run.step(lesson)
             smooth = loss if math.isnan(smooth) else SMOOTHING * smooth + (1 - SMOOTHING) * loss
-            tokens += lesson.counted.numel()
+            learnt += lesson.counted.numel()
             progress.update(bar, completed=run.done, loss=smooth)
     run.adapter.save(file, AutoConfig.from_pretrained(model).dtype or torch.float32)
     settings = {name: getattr(options, name) for name in ("steps", "batch", "loss", "rate", "seed")}
     return settings | {
         "corpus": "the family's" if options.corpus is None else options.corpus.name,
         "parameters": sum(parameter.numel() for parameter in run.adapter.parameters()),
-        "tokens": tokens,
+        "tokens": learnt,
         "seconds": round(time.monotonic() - began_s),
         "last_loss": round(smooth, 4),
     }

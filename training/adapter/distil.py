@@ -6,7 +6,7 @@ gets. Before the norm a few large dimensions drown all others.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from random import Random
@@ -17,7 +17,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from tandem.training.adapter.block import Adapter
-from tandem.training.adapter.texts import Batch
+from tandem.training.adapter.texts import Batch, Document
 from tandem.training.family.muon import Muon
 from tandem.training.family.train import CLIP, schedule
 
@@ -25,6 +25,8 @@ W_CE = 0.1
 """Weight of the cross-entropy in HAT's loss."""
 VISITS, TOGETHER = 3, 25
 """Visits of each batch, and batches that take turns."""
+KEPT_BYTES = 2**31
+"""Largest frozen tensors of a whole corpus that are kept in memory, and so are computed only once."""
 
 
 def kl(f_l: Tensor, f_s: Tensor, h_l: Tensor, h_s: Tensor) -> Tensor:
@@ -57,9 +59,21 @@ class Lesson:
 class Distillation:
     """An adapter on its way. Muon for its matrices, AdamW for the rest; warm-up and cosine."""
 
-    def __init__(self, model: PreTrainedModel, first: int, loss: str, rate: float, steps: int) -> None:
-        """model: in float32, and frozen; first: m, the shallow layers; rate: the highest learning rate."""
-        self.model, self.first, self.rate, self.steps = model, first, rate, steps
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        first: int,
+        loss: str,
+        rate: float,
+        steps: int,
+        tokens: Tensor | None = None,
+    ) -> None:
+        """model: in float32, and frozen; first: m, the shallow layers; rate: the highest learning rate.
+
+        tokens: ids that the loss compares, beside as many others that each step draws; None: all. Most of a step on a
+            model of a large vocabulary is spent on tokens that its texts do not have.
+        """
+        self.model, self.first, self.rate, self.steps, self._tokens = model, first, rate, steps, tokens
         self.loss, self.adapter, self.done = LOSSES[loss], Adapter(model, first), 0
         matrices = [p for p in self.adapter.parameters() if p.ndim == 2]
         rest = [p for p in self.adapter.parameters() if p.ndim != 2]
@@ -79,11 +93,11 @@ class Distillation:
 
     def step(self, lesson: Lesson) -> float:
         """Learn once from it; returns the loss."""
-        body, head, f_l = self.model.model, self.model.lm_head, lesson.f_l
+        body, head, f_l = self.model.model, self._head(), lesson.f_l
         rotation = body.rotary_emb(lesson.shallow, torch.arange(lesson.shallow.shape[1])[None])
         with torch.autocast("cpu", torch.bfloat16):
             f_s = body.norm(self.adapter(lesson.shallow, rotation)[lesson.counted])
-            logits = head(f_l), head(f_s)
+            logits = F.linear(f_l, head), F.linear(f_s, head)
         loss = self.loss(f_l.float(), f_s.float(), *(each.float() for each in logits))
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.adapter.parameters(), CLIP)
@@ -95,11 +109,44 @@ class Distillation:
         self.done += 1
         return loss.item()
 
+    def _head(self) -> Tensor:
+        """Return the rows of the output matrix that a step compares."""
+        head: Tensor = self.model.lm_head.weight
+        if self._tokens is None:
+            return head
+        others = torch.randint(len(head), self._tokens.shape)
+        return head[torch.cat([self._tokens, others]).unique()]
 
-def lessons(run: Distillation, batches: Iterator[Batch], rng: Random) -> Iterator[Lesson]:
-    """Yield lessons on the batches, some at a time, each VISITS times: computing the frozen tensors is most of the
-    work."""
+
+def lessons(
+    run: Distillation,
+    batches: Iterator[Batch],
+    rng: Random,
+    together: int = TOGETHER,
+    visits: int = VISITS,
+) -> Iterator[Lesson]:
+    """Yield lessons on the batches, `together` at a time, each `visits` times: computing the frozen tensors is most of
+    the work."""
     while True:
-        some = [run.lesson(batch) for batch in islice(batches, TOGETHER)]
-        for _ in range(VISITS):
+        some = []
+        for batch in islice(batches, together):
+            some.append(run.lesson(batch))
+            yield some[-1]
+        for _ in range(visits - 1):
             yield from rng.sample(some, len(some))
+
+
+def turns(tokens: int, batch: int, hidden: int, steps: int) -> tuple[int, int]:
+    """Return (batches together, visits of each) for a corpus: all at once, until the end, if memory holds their frozen
+    tensors. tokens: of the corpus; batch: tokens of a batch; hidden: size of a hidden state."""
+    whole = max(1, tokens // batch)
+    if whole * batch * 2 * hidden * 4 > KEPT_BYTES:
+        return TOGETHER, VISITS
+    return whole, -(-steps // whole)
+
+
+def compared(documents: Sequence[Document], vocabulary: int) -> Tensor | None:
+    """Return the ids that a loss over these documents compares: those in their answers, or None for all if these are
+    a good part of the vocabulary."""
+    tokens = sorted({token for document in documents for token in document.answer})
+    return torch.tensor(tokens) if 4 * len(tokens) < vocabulary else None

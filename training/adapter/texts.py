@@ -1,13 +1,13 @@
 """Texts for training and judging an adapter: questions with answers, of the family's world or from a file.
 
-A file has one JSON object a line: {"question": …, "answer": …}, put into the form of the model's chat. Where there is
-no answer the model gives its own, which is what will be drafted later. One line in HELD is kept for judging.
+A file has one JSON object a line: {"question": …, "answer": …}, put into the form of the model's chat. The answers
+should be the model's own (`training.adapter answers`): these are what will be drafted later. One line in HELD is kept
+for judging.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -16,10 +16,7 @@ import msgspec
 import torch
 from torch import Tensor
 
-from tandem.engine.base import Sampling
-from tandem.engine.config import EngineConfig
 from tandem.engine.tokenizer import Tokenizer
-from tandem.engine.torch.engine import load
 from tandem.training.family import prompts
 from tandem.training.family.items import LONG_KINDS, make_item
 
@@ -49,11 +46,16 @@ class Document:
         return len(self.prompt) + len(self.answer)
 
 
-class Line(msgspec.Struct, frozen=True):
-    """One line of a corpus."""
+class Line(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One line of a corpus.
+
+    answer: None if there is none yet.
+    ended: whether the answer ends there; False if it was cut off.
+    """
 
     question: str
     answer: str | None = None
+    ended: bool = True
 
 
 @dataclass(frozen=True)
@@ -87,65 +89,43 @@ def family_questions(tokenizer: Tokenizer, count: int, seed: int) -> dict[str, l
     }
 
 
-def read(corpus: Path) -> tuple[list[Line], list[Line]]:
-    """(for training, for judging). Raises ValueError naming a line that is none."""
+def read(file: Path) -> list[Line]:
+    """Return the lines of a file. Raises OSError, and ValueError naming a line that is none."""
     lines: list[Line] = []
-    for number, text in enumerate(corpus.read_text(encoding="utf-8").splitlines(), 1):
+    for number, text in enumerate(file.read_bytes().splitlines(), 1):
         try:
             lines.append(msgspec.json.decode(text, type=Line))
         except msgspec.MsgspecError as error:
-            raise ValueError(f"{corpus}, line {number}: {error}") from None
-    held = lines[::HELD]
+            raise ValueError(f"{file}, line {number}: {error}") from None
+    return lines
+
+
+def divided(corpus: Path) -> tuple[list[Line], list[Line]]:
+    """Return a corpus's lines for training and for judging. Raises as `read`, and ValueError for too few."""
+    lines = read(corpus)
     if len(lines) < 2:
         raise ValueError(f"{corpus} has too few lines to train on some and judge by others")
-    return [line for i, line in enumerate(lines) if i % HELD], held
+    return [line for i, line in enumerate(lines) if i % HELD], lines[::HELD]
 
 
-def prompt_of(tokenizer: Tokenizer, line: Line) -> list[int]:
-    return tokenizer.render_chat([{"role": "user", "content": line.question}])
+def prompt_of(tokenizer: Tokenizer, question: str) -> list[int]:
+    """Return the prompt of a chat that begins with the question."""
+    return tokenizer.render_chat([{"role": "user", "content": question}])
 
 
-def documents_of(
-    model: Path, lines: Sequence[Line], longest: int, progress: Callable[[], object] = lambda: None
-) -> list[Document]:
-    """The lines as documents of at most `longest` tokens, answered greedily by the model where they have no answer."""
-    tokenizer = Tokenizer.load(model)
-    asked = [prompt_of(tokenizer, line) for line in lines]
-    open_ones = [prompt for prompt, line in zip(asked, lines, strict=True) if line.answer is None]
-    own = iter(asyncio.run(_answers(model, open_ones, longest, progress)) if open_ones else [])
+def documents_of(tokenizer: Tokenizer, lines: Sequence[Line], longest: int) -> list[Document]:
+    """Return the lines as documents, cut to `longest` tokens. Raises ValueError if one has no answer."""
     documents = []
-    for prompt, line in zip(asked, lines, strict=True):
-        answer = (
-            next(own)
-            if line.answer is None
-            else [*tokenizer.encode_bytes(line.answer.encode()), tokenizer.eos]
-        )
+    for line in lines:
+        if line.answer is None:
+            raise ValueError(
+                "the corpus has questions without an answer; `python -m training.adapter answers` lets the model give "
+                f"its own: {line.question[:60]!r}"
+            )
+        prompt = prompt_of(tokenizer, line.question)
+        answer = [*tokenizer.encode_bytes(line.answer.encode()), *[tokenizer.eos] * line.ended]
         documents.append(Document(prompt, answer[: max(longest - len(prompt), 0)]))
     return [document for document in documents if document.answer]
-
-
-async def _answers(
-    model: Path, asked: Sequence[list[int]], longest: int, progress: Callable[[], object]
-) -> list[list[int]]:
-    """Greedy, end tokens included."""
-    config = EngineConfig()
-    engine = load(model, config, device="cpu", threads=torch.get_num_threads())
-    free = asyncio.Semaphore(config.places)
-
-    async def answer(prompt: list[int]) -> list[int]:
-        ids: list[int] = []
-        async with free:
-            session = await engine.open(prompt, Sampling(max_tokens=max(longest - len(prompt), 1)))
-            async for tokens in session.generate():
-                ids += tokens.ids
-            await session.cancel()
-        progress()
-        return ids
-
-    try:
-        return await asyncio.gather(*map(answer, asked))
-    finally:
-        await engine.close()
 
 
 def again_and_again(documents: Sequence[Document], rng: Random) -> Iterator[Document]:

@@ -30,12 +30,10 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Forty-two questions, every other one without an answer; three are held out."""
+    """Forty-two questions with answers; three are held out."""
     file = tmp_path_factory.mktemp("corpus") / "corpus.jsonl"
     lines = [
         {"question": item.question, "answer": item.answer} for item in heldout(2 * HELD + 2, ["fact"], 3)
     ]
-    for line in lines[1::2]:
-        del line["answer"]
     file.write_text("\n".join(map(json.dumps, lines)))
     return file

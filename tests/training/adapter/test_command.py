@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 from tandem.engine import family
 from tandem.engine.torch.split import bundle
 from tandem.training.adapter.__main__ import main
+from tandem.training.adapter.texts import HELD
 from tests.engine.torch import tiny
 
 LITTLE = [
@@ -49,6 +50,12 @@ def test_a_training_and_its_report(
     few = ["--layers", "1", "--length", "64", "--questions", "2", "--eta", "0.6"]
     main(["evaluate", str(tiny_model), "--corpus", str(corpus), "--adapter", str(files[0]), *few])
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["figures"] == report["figures"]
+    held = corpus.with_name("held.jsonl")
+    held.write_text("\n".join(corpus.read_text().splitlines()[::HELD]))
+    main(["evaluate", str(tiny_model), "--judge", str(held), "--adapter", str(files[0]), *few])
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["figures"] == {
+        "held": report["figures"]["questions"]
+    }
 
 
 @pytest.mark.parametrize(
@@ -61,6 +68,7 @@ def test_a_training_and_its_report(
         (["MODEL", "--out", "OUT", "--corpus", "nowhere"], "nowhere"),
         (["evaluate", "MODEL", "--adapter", "nowhere", "--corpus", "FILE"], "nowhere"),
         (["GEMMA", "--out", "OUT", "--corpus", "FILE"], "layers are alike"),
+        (["MODEL", "--out", "OUT", "--corpus", "OPEN", "--layers", "1"], "adapter answers"),
     ],
 )
 def test_what_cannot_be_done_is_said_in_a_line(
@@ -69,6 +77,8 @@ def test_what_cannot_be_done_is_said_in_a_line(
     tiny.make("gemma3", tmp_path)
     known = {"MODEL": str(tiny_model), "FILE": str(corpus), "OUT": str(tmp_path / "a.safetensors")}
     known["GEMMA"] = str(tmp_path)
+    known["OPEN"] = str(tmp_path / "open.jsonl")
+    (tmp_path / "open.jsonl").write_text('{"question": "Who?"}\n{"question": "Where?"}\n')
     with pytest.raises(SystemExit, match=said):
         main([known.get(word, word) for word in words])
 

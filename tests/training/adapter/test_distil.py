@@ -18,7 +18,16 @@ from tandem.engine.torch.split.runner import Outer
 from tandem.engine.torch.weights import Part
 from tandem.training.adapter import texts
 from tandem.training.adapter.block import Adapter
-from tandem.training.adapter.distil import LOSSES, Distillation, lessons
+from tandem.training.adapter.distil import (
+    KEPT_BYTES,
+    LOSSES,
+    TOGETHER,
+    VISITS,
+    Distillation,
+    compared,
+    lessons,
+    turns,
+)
 from tests.engine.torch import tiny
 
 
@@ -41,13 +50,55 @@ def test_the_engine_drafts_what_was_trained(kind: str, first: int, tmp_path: Pat
     torch.testing.assert_close(logits, expected, atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("loss", LOSSES)
-def test_the_loss_falls_and_the_model_stays(loss: str, tiny_model: Path) -> None:
+@pytest.mark.parametrize(("loss", "few"), [(loss, few) for loss in LOSSES for few in (False, True)])
+def test_the_loss_falls_and_the_model_stays(loss: str, few: bool, tiny_model: Path) -> None:
+    """few: the loss compares a part of the vocabulary."""
     model = AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.float32).requires_grad_(False)
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
-    run, rng = Distillation(model, 1, loss, 0.02, 80), Random(1)
+    run, rng = Distillation(model, 1, loss, 0.02, 80, torch.arange(100, 200) if few else None), Random(1)
     documents = texts.of_family(Tokenizer.load(tiny_model), rng)
     supply = lessons(run, texts.batches(documents, 512, rng), rng)
     losses = [run.step(lesson) for lesson in islice(supply, 80)]
     assert sum(losses[-10:]) < 0.9 * sum(losses[:10])
     assert all(before[name].equal(weight) for name, weight in model.state_dict().items())
+
+
+def test_what_a_step_compares_has_the_texts_tokens_and_others(tiny_model: Path) -> None:
+    model = AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.float32)
+    tokens = torch.arange(5, 25)
+    run = Distillation(model, 1, "kl", 0.02, 1, tokens)
+    first, second = run._head(), run._head()
+    for head in (first, second):
+        assert len(tokens) < len(head) <= 2 * len(tokens)
+        assert all((head == row).all(-1).any() for row in model.lm_head.weight[tokens])
+    assert first.shape != second.shape or not first.equal(second)
+
+
+def test_a_loss_compares_the_tokens_of_answers_where_these_are_few() -> None:
+    documents = [texts.Document([1, 2], [7, 5]), texts.Document([3], [5, 9])]
+    few = compared(documents, 13)
+    assert few is not None
+    assert few.tolist() == [5, 7, 9]
+    assert compared(documents, 12) is None
+
+
+def test_a_corpus_that_memory_holds_is_computed_once(tiny_model: Path) -> None:
+    """All its batches take turns until the end; a large one goes through in parts."""
+    hidden, batch = 32, 64
+    together, visits = turns(10 * batch, batch, hidden, 35)
+    assert (together, visits) == (10, 4)
+    assert turns(KEPT_BYTES // hidden, batch, hidden, 35) == (TOGETHER, VISITS)
+    assert turns(1, batch, hidden, 3) == (1, 3)
+
+    class Counting:
+        lessons = 0
+
+        def lesson(self, batch: int) -> int:
+            self.lessons += 1
+            return batch
+
+    run = Counting()
+    drawn = list(islice(lessons(run, iter(range(100)), Random(1), together, visits), 35))  # type: ignore[arg-type, misc]
+    assert run.lessons == 10
+    assert sorted(drawn[:10]) == sorted(drawn[10:20]) == sorted(drawn[20:30]) == list(range(10))
+    assert drawn[10:20] != drawn[20:30]

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from itertools import islice
 from pathlib import Path
 from random import Random
 
+import msgspec
 import pytest
 
 from tandem.engine import family
-from tandem.engine.base import Sampling
-from tandem.engine.config import EngineConfig
 from tandem.engine.tokenizer import Tokenizer
-from tandem.engine.torch.engine import load
 from tandem.training.adapter import texts
 from tandem.training.adapter.texts import Document, Line
 
@@ -22,7 +19,7 @@ def test_the_familys_documents_are_what_its_chat_is(tiny_model: Path) -> None:
     tokenizer = Tokenizer.load(family.path("target"))
     document = next(texts.of_family(tokenizer, Random(1)))
     question = tokenizer.decode(document.prompt).strip()
-    assert document.prompt == texts.prompt_of(tokenizer, Line(question))
+    assert document.prompt == texts.prompt_of(tokenizer, question)
     assert document.answer[-1] == tokenizer.eos
     assert tokenizer.eos not in document.answer[:-1]
 
@@ -59,7 +56,7 @@ def test_batches_follow_from_the_seed_and_mark_what_is_written() -> None:
 
 
 def test_one_line_in_twenty_is_kept_for_judging(corpus: Path) -> None:
-    learnt, held = texts.read(corpus)
+    learnt, held = texts.divided(corpus)
     assert len(held) == 3
     assert len(learnt) + len(held) == len(corpus.read_text().splitlines())
     assert not set(held) & set(learnt)
@@ -72,22 +69,27 @@ def test_one_line_in_twenty_is_kept_for_judging(corpus: Path) -> None:
 def test_a_corpus_that_is_none_is_refused(text: str, said: str, tmp_path: Path) -> None:
     (tmp_path / "corpus.jsonl").write_text(text)
     with pytest.raises(ValueError, match=said):
-        texts.read(tmp_path / "corpus.jsonl")
+        texts.divided(tmp_path / "corpus.jsonl")
 
 
-async def _greedy(model: Path, prompt: list[int], most: int) -> list[int]:
-    engine = load(model, EngineConfig(), threads=1)
-    session = await engine.open(prompt, Sampling(max_tokens=most))
-    ids = [token async for tokens in session.generate() for token in tokens.ids]
-    await engine.close()
-    return ids
-
-
-def test_where_there_is_no_answer_the_model_gives_its_own(tiny_model: Path) -> None:
+def test_an_answer_ends_where_the_model_ended_it(tiny_model: Path) -> None:
     tokenizer = Tokenizer.load(tiny_model)
-    lines = [Line("Who are you?"), Line("And where?", "Here.")]
-    own, given = texts.documents_of(tiny_model, lines, 60)
-    assert own.prompt == texts.prompt_of(tokenizer, lines[0])
-    assert own.answer == asyncio.run(_greedy(tiny_model, own.prompt, 60 - len(own.prompt)))
-    assert tokenizer.decode(given.answer[:-1]) == "Here."
-    assert given.answer[-1] == tokenizer.eos
+    whole, cut = (Line("And where?", "Here.", ended) for ended in (True, False))
+    first, second, short = texts.documents_of(tokenizer, [whole, cut], 60) + texts.documents_of(
+        tokenizer, [whole], len(texts.prompt_of(tokenizer, whole.question)) + 1
+    )
+    assert first.prompt == texts.prompt_of(tokenizer, "And where?")
+    assert tokenizer.decode(second.answer) == "Here."
+    assert first.answer == [*second.answer, tokenizer.eos]
+    assert short.answer == first.answer[:1]
+
+
+def test_a_question_without_an_answer_is_refused(tiny_model: Path) -> None:
+    with pytest.raises(ValueError, match="adapter answers.*And where"):
+        texts.documents_of(Tokenizer.load(tiny_model), [Line("Who?", "I."), Line("And where?")], 60)
+
+
+def test_a_line_may_hold_any_character(tmp_path: Path) -> None:
+    line = Line("one\u2028two", "three\x85\nfour")
+    (tmp_path / "corpus.jsonl").write_bytes(msgspec.json.encode(line) + b"\n")
+    assert texts.read(tmp_path / "corpus.jsonl") == [line]
