@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -53,18 +54,23 @@ def settings_of(file: Path | None, said: dict[str, Any]) -> DeviceProgram:
         raise ClientError(f"{where}: {why}" if where else why) from None
 
 
-def model_settings(model: str | None) -> dict[str, Any]:
-    """Return the settings that `--model` stands for: the ends of a split model, or an engine with the device's own.
+def model_settings(models: Sequence[str]) -> dict[str, Any]:
+    """Return the settings that `--model` stands for: the ends of a split model, and an engine with the device's own.
     Raises ClientError."""
-    if model is None:
-        return {}
-    folder = Path(model)
-    if folder.is_dir() and ((folder / DESCRIPTION).exists() or not (folder / "config.json").exists()):
-        return {"bundle": folder}
-    try:
-        return {"engine": alone(model)}
-    except (OSError, ValueError) as error:
-        raise ClientError(str(error)) from None
+    said: dict[str, Any] = {}
+    for model in models:
+        folder = Path(model)
+        ends = folder.is_dir() and ((folder / DESCRIPTION).exists() or not (folder / "config.json").exists())
+        name = "bundle" if ends else "engine"
+        if name in said:
+            raise ClientError(
+                f"--model {model}: a device has one {'split model' if ends else 'model of its own'}"
+            )
+        try:
+            said[name] = folder if ends else alone(model)
+        except (OSError, ValueError) as error:
+            raise ClientError(str(error)) from None
+    return said
 
 
 def run(settings: DeviceProgram) -> None:

@@ -128,10 +128,11 @@ def device(
         Path | None, typer.Option(help="The file with the device's key, from `tandem keys device make`.")
     ] = None,
     model: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
             help="The folder with the two ends of a split model, from `python -m training.split`, or with several such "
-            "folders to choose from; or the device's own model: a folder, a GGUF file, or a hub's."
+            "folders to choose from; or the device's own model: a folder, a GGUF file, or a hub's. May be given for "
+            "each of the two."
         ),
     ] = None,
     listen: Annotated[
@@ -153,7 +154,7 @@ def device(
         from tandem.app.cli import device as local
 
         said = {"connect": connect, "key": key, "listen": listen, "authority": authority}
-        local.run(local.settings_of(config, said | local.model_settings(model)))
+        local.run(local.settings_of(config, said | local.model_settings(model or ())))
 
 
 @cli.command()

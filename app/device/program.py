@@ -28,6 +28,7 @@ from tandem.engine.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from tandem.app.device.bundle_selection import BundleCandidate
+    from tandem.engine.torch.split.bundle import Bundle
 
 KNOWN_S = 5.0
 """Longest wait for the cloud to register the device before it counts as ready without the cloud."""
@@ -63,9 +64,11 @@ async def running(
         listening = stack.enter_context(_listening(settings.listen))
         report("Loading models")
         bundles = await asyncio.to_thread(_bundles, settings)
+        speaks = await asyncio.to_thread(_tokenizer, settings.engine)
+        if bundles:
+            _check_own(settings, speaks, bundles[0].bundle)
         engine = await asyncio.to_thread(build_engine, settings.engine)
         stack.push_async_callback(engine.close)
-        speaks = await asyncio.to_thread(_tokenizer, settings.engine)
         report("Measuring")
         speed = await measure(engine)
         device = Device(engine, load_profile(settings.profile))
@@ -157,6 +160,16 @@ async def _outer(
     chosen = await choose(bundles, settings, uplink)
     outer = await asyncio.to_thread(chosen.load, settings)
     return outer, await asyncio.to_thread(Tokenizer.load, chosen.folder)
+
+
+def _check_own(settings: DeviceProgram, speaks: Tokenizer, ends: Bundle) -> None:
+    """Raise ValueError where the embedded family's model, by default, would stand in for a split model of another
+    family: it knows nothing but its invented world."""
+    if "engine" not in settings.model_fields_set and speaks.vocabulary != ends.vocabulary:
+        raise ValueError(
+            f"{ends.model} is split, and nothing answers while the cloud does not: name a model of the device's own, "
+            "too (--model MODEL beside --model BUNDLE, or engine: in the settings)"
+        )
 
 
 def _tokenizer(engine: EngineSettings) -> Tokenizer:

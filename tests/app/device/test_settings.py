@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,12 +14,14 @@ from pydantic import ValidationError
 
 from tandem.app.cli.device import model_settings, run, settings_of
 from tandem.app.client.http import ClientError
+from tandem.app.device import program
 from tandem.app.device.settings import DeviceProgram
 from tandem.cluster.wire.frames import AlreadyConnected, Unauthorized
 from tandem.deployments.pools.engines import TorchSettings
 from tandem.engine import family
 from tandem.engine.base import EngineError
 from tandem.engine.split.base import DESCRIPTION
+from tandem.engine.torch.split import bundle
 from tests.cluster.certificate import make_certificate
 from tests.engine.hub_server import reached
 
@@ -118,18 +121,41 @@ def test_why_the_cloud_does_not_let_it_in(refusal: EngineError, monkeypatch: pyt
 def test_a_model_is_two_ends_or_the_device_s_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "ends").mkdir()
     (tmp_path / "ends" / DESCRIPTION).touch()
-    assert model_settings(None) == {}
-    for bundle in (tmp_path, tmp_path / "ends"):
-        assert model_settings(str(bundle)) == {"bundle": bundle}
+    assert model_settings([]) == {}
+    for each in (tmp_path, tmp_path / "ends"):
+        assert model_settings([str(each)]) == {"bundle": each}
+        with pytest.raises(ClientError, match="one split model"):
+            model_settings([str(each), str(each)])
     with reached(tmp_path, monkeypatch) as hub:
         folder = family.path("tiny")
         hub.repositories["org/whole"] = {file.name: file.read_bytes() for file in folder.iterdir()}
         for model in ("org/whole", str(folder.resolve())):
-            found = DeviceProgram.model_validate(LEAST | model_settings(model))
-            assert isinstance(found.engine, TorchSettings)
-            assert (found.engine.model, found.bundle) == (model, None)
+            for ends in (None, tmp_path / "ends"):
+                models = [model] if ends is None else [str(ends), model]
+                found = DeviceProgram.model_validate(LEAST | model_settings(models))
+                assert isinstance(found.engine, TorchSettings)
+                assert (found.engine.model, found.bundle) == (model, ends)
         with pytest.raises(ClientError, match="no model of that name"):
-            model_settings("org/none")
+            model_settings(["org/none"])
+
+
+async def test_the_familys_model_does_not_stand_in_for_another_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A device with the ends of a model of another vocabulary has to be given a model of its own."""
+    bundle.write(family.path("small"), 1, tmp_path / "ends")
+    (tmp_path / "key").write_text("secret")
+    said = {
+        "connect": "localhost:1",
+        "key": tmp_path / "key",
+        "listen": "127.0.0.1:0",
+        "bundle": tmp_path / "ends",
+    }
+    monkeypatch.setattr(program, "_tokenizer", lambda engine: SimpleNamespace(vocabulary="another"))
+    monkeypatch.setattr(program, "build_engine", lambda engine: pytest.fail("loaded"))
+    with pytest.raises(ValueError, match="small is split, .*--model MODEL beside"):
+        async with program.running(DeviceProgram.model_validate(said)):
+            pass
 
 
 def test_the_model_is_looked_for_before_anything_starts(
