@@ -27,14 +27,14 @@ COLUMNS = (
 
 
 class Compared:
-    """Answers beside the cloud's to the same tasks."""
+    """Answers beside those of one mode, the cloud's, to the same tasks."""
 
-    def __init__(self, answers: Iterable[Answer]) -> None:
+    def __init__(self, answers: Iterable[Answer], beside: str = CLOUD) -> None:
         self._by_case: dict[tuple[str, str], list[Answer]] = {}
         for answer in answers:
             self._by_case.setdefault((answer.set, answer.mode), []).append(answer)
         self._cloud = {
-            (a.set, a.task): a for (_, mode), found in self._by_case.items() if mode == CLOUD for a in found
+            (a.set, a.task): a for (_, mode), found in self._by_case.items() if mode == beside for a in found
         }
 
     def rows(self) -> list[list[str]]:
@@ -49,7 +49,7 @@ class Compared:
         return [
             str(len(answers)),
             f"{mean(scores):.0%}" if scores else "–",
-            f"{same_tokens(self._pairs(of_set, mode)):.1%}" if ratios else "–",
+            f"{same_tokens(self.pairs(of_set, mode)):.1%}" if ratios else "–",
             report.spread([a.tokens_per_s for a in answers]),
             report.spread(ratios) if ratios else "–",
             f"{median(first_s):.3f}",
@@ -59,23 +59,24 @@ class Compared:
 
     def ratios(self, of_set: str, mode: str) -> list[float]:
         """Return the speed of each answer over the cloud's to the same task, both over as many tokens as that has."""
-        return [b.last_s / a.seconds(b.tokens) for a, b in self._pairs(of_set, mode)]
+        return [b.last_s / a.seconds(b.tokens) for a, b in self.pairs(of_set, mode)]
 
-    def _pairs(self, of_set: str, mode: str) -> list[tuple[Answer, Answer]]:
+    def pairs(self, of_set: str, mode: str) -> list[tuple[Answer, Answer]]:
+        """Return the answers of a mode with the cloud's to the same tasks."""
         answers = self._by_case.get((of_set, mode), [])
         return [(a, self._cloud[a.set, a.task]) for a in answers if (a.set, a.task) in self._cloud]
 
     def figures(self, lossless: Sequence[str]) -> dict[str, float]:
         """Return the figures of the benchmark; nan where there are no answers for one. lossless: modes that promise
         the cloud's own text."""
-        cases = [case for case in self._by_case if self._pairs(*case)]
-        alike = [pair for of_set, mode in cases if mode in lossless for pair in self._pairs(of_set, mode)]
+        cases = [case for case in self._by_case if self.pairs(*case)]
+        alike = [pair for of_set, mode in cases if mode in lossless for pair in self.pairs(of_set, mode)]
         medians = {
             (s, mode): median(self.ratios(s, mode)) for s, mode in cases if mode not in (CLOUD, AGAIN, DEVICE)
         }
         code = [ratio for (s, mode), ratio in medians.items() if s == "HumanEval" and mode in lossless]
         changed = [abs(a.score - b.score) for a, b in alike if a.score is not None and b.score is not None]
-        again = [pair for of_set, mode in cases if mode == AGAIN for pair in self._pairs(of_set, mode)]
+        again = [pair for of_set, mode in cases if mode == AGAIN for pair in self.pairs(of_set, mode)]
         nothing = float("nan")
         return {
             "same_tokens": round(same_tokens(alike), 4) if alike else nothing,
@@ -88,7 +89,7 @@ class Compared:
 
     def _race(self) -> dict[str, float]:
         """Return what races at the middle budget save, beside the cloud's answers to the same tasks."""
-        raced = [pair for of_set, mode in self._by_case if mode == HALF for pair in self._pairs(of_set, mode)]
+        raced = [pair for of_set, mode in self._by_case if mode == HALF for pair in self.pairs(of_set, mode)]
         if not raced:
             return {"race_p99_cut": float("nan"), "race_cost_x": float("nan")}
         race_s, cloud_s = (np.percentile([pair[side].first_s for pair in raced], 99) for side in (0, 1))

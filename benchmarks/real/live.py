@@ -16,8 +16,9 @@ worst_x: speed over the cloud's, to as many tokens, median of the prompts; of th
 set.
 code_x: the same on HumanEval, by the best way of speculation.
 race_p99_cut: P99 of TTFT of races at a budget of a half, cut from the cloud's. race_cost_x: their cost over it.
-Not measured: mode split, which needs a bundle and answers at the device's own API; bytes over a link, which the API
-reports in that mode only.
+With --split BUNDLE WHOLE mode split is measured after the others, at a device's own API (`benchmarks.real.split`): the
+bundle's two ends there, the middle of the whole model (a Hugging Face folder) in the cloud; beside that model in mode
+cloud on the same engine, torch, since the target's GGUF file cannot be split. Only that mode reports bytes.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import httpx
@@ -36,6 +38,7 @@ from tandem.benchmarks import report
 from tandem.benchmarks.application import application
 from tandem.benchmarks.chats import Server, chat
 from tandem.benchmarks.paths import DATA, MODELS
+from tandem.benchmarks.real import split
 from tandem.benchmarks.real.figures import AGAIN, CLOUD, COLUMNS, DEVICE, HALF, Compared
 from tandem.benchmarks.real.recording import record, write
 from tandem.benchmarks.real.results import Answer, Results
@@ -90,10 +93,10 @@ def _engine(model: Path, kind: str, threads: int) -> dict[str, Any]:
 
 
 async def answers(
-    url: str, modes: Sequence[str], asked: Sequence[Task], tokenizer: Tokenizer, results: Results, key: str
+    servers: Mapping[str, Server], asked: Sequence[Task], tokenizer: Tokenizer, results: Results, key: str
 ) -> dict[str, str]:
-    """Have the tasks answered that have no answer yet; the modes that the server refuses, and its words."""
-    servers = {mode: Server(url, {"tandem": MODES[mode]}) for mode in modes}
+    """Have the tasks answered that have no answer yet; the modes that a server refuses, and its words. servers: by
+    mode."""
     refused: dict[str, str] = {}
     async with httpx.AsyncClient(timeout=600) as client:
         for mode, server in servers.items():  # warms up
@@ -101,7 +104,7 @@ async def answers(
                 await chat(client, server, "Say hello.", 8)
             except RuntimeError as error:
                 refused[mode] = str(error)
-        able = [mode for mode in modes if mode not in refused]
+        able = [mode for mode in servers if mode not in refused]
         left = [
             (task, mode)
             for task in asked
@@ -130,14 +133,20 @@ async def answers(
     return refused
 
 
-def show(found: Mapping[Any, Answer], refused: Mapping[str, str]) -> None:
-    """Print the table and the figures."""
+def show(found: Mapping[Any, Answer], splitting: Sequence[Answer], refused: Mapping[str, str]) -> None:
+    """Print the tables and the figures. splitting: answers of mode split, and those beside them."""
     compared = Compared(sorted(found.values(), key=lambda a: (a.set, list(MODES).index(a.mode))))
     report.table("Real models, beside the cloud alone (links emulated)", COLUMNS, compared.rows())
+    if splitting:
+        report.table(
+            "Mode split, beside the whole model on the same engine (loopback)",
+            COLUMNS,
+            split.compared(splitting).rows(),
+        )
+        report.table("Traffic of mode split, of an answer", split.COLUMNS, split.rows(splitting))
     for mode, reason in refused.items():
         print(f"left out: {mode}: {reason}")
-    print("left out: split: needs a bundle, and is asked at the device's own API")
-    report.figures("real", compared.figures(LOSSLESS))
+    report.figures("real", compared.figures(LOSSLESS) | split.figures(splitting))
 
 
 def main(arguments: Sequence[str] = ()) -> None:
@@ -148,7 +157,10 @@ def main(arguments: Sequence[str] = ()) -> None:
     parser.add_argument("--device", default="smollm2-135m.gguf", help="model of a device")
     parser.add_argument("--engine", choices=["torch", "vllm"], default="torch", help="of models in folders")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
+    parser.add_argument("--modes", nargs="*", choices=MODES, default=list(MODES))
+    parser.add_argument(
+        "--split", nargs=2, type=Path, metavar=("BUNDLE", "WHOLE"), help="folders for mode split"
+    )
     parser.add_argument("--prompts", type=int, default=8, help="of each set (default 8)")
     parser.add_argument("--results", type=Path, default=Path("real.jsonl"), help="file of the answers")
     parser.add_argument("--record", type=Path, help="file for acceptances, which `real_gpu` reads")
@@ -159,16 +171,34 @@ def main(arguments: Sequence[str] = ()) -> None:
             raise SystemExit(f"there is no {model}; name the models' folder with --models")
     if not (DATA / "prompts").is_dir():
         raise SystemExit("the public data is not here; name its folder in TANDEM_DATA")
+    parts = None
+    if options.split is not None:
+        try:
+            parts = split.settings(*options.split, options.threads)
+        except (ValueError, OSError) as error:
+            raise SystemExit(f"--split: {error}") from None
     wanted = settings(options.engine, options.threads, *models)
     key = json.dumps(wanted, sort_keys=True)
     results = Results(options.results, key)
     asked = tasks(options.prompts, DATA / "prompts")
     tokenizer = Tokenizer.load(model_folder(str(models[0])))
-    with application(wanted) as (host, port):
-        url = f"http://{host}:{port}"
-        refused = asyncio.run(answers(url, options.modes, asked, tokenizer, results, key))
+    refused: dict[str, str] = {}
+    if options.modes:
+        with application(wanted) as (host, port):
+            url = f"http://{host}:{port}"
+            servers = {mode: Server(url, {"tandem": MODES[mode]}) for mode in options.modes}
+            refused = asyncio.run(answers(servers, asked, tokenizer, results, key))
     if options.record is not None:
         by_name = {(task.set, task.name): task for task in asked}
         own = [a for a in results.answers.values() if a.mode == CLOUD and (a.set, a.task) in by_name]
         write(options.record, record(models[1], tokenizer, by_name, own))
-    show(results.answers, refused)
+    splitting: list[Answer] = []
+    if parts is None:
+        refused[split.SPLIT] = "needs --split BUNDLE WHOLE"
+    else:
+        key = json.dumps(parts, sort_keys=True)
+        own_results = Results(options.results, key)
+        with TemporaryDirectory() as folder, split.serving(*parts, Path(folder)) as servers:
+            refused |= asyncio.run(answers(servers, asked, tokenizer, own_results, key))
+        splitting = list(own_results.answers.values())
+    show(results.answers, splitting, refused)

@@ -53,8 +53,8 @@ def run(
 ) -> tuple[Results, Any]:
     monkeypatch.setattr(live, "chat", asked)
     results = Results(path, key)
-    modes = ["cloud", "fused", "sketch"]
-    return results, asyncio.run(live.answers("", modes, TASKS, Letters(), results, key))  # type: ignore[arg-type]
+    servers = {mode: Server("", {"tandem": live.MODES[mode]}) for mode in ("cloud", "fused", "sketch")}
+    return results, asyncio.run(live.answers(servers, TASKS, Letters(), results, key))  # type: ignore[arg-type]
 
 
 def test_a_second_run_goes_on_where_the_first_one_was_broken_off(
