@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from tandem.app.cli.server.facts import Machine, inspect
-from tandem.app.settings import Settings
 from tandem.deployments.pools.engines import (
     AnySettings,
     MiddleSettings,
@@ -15,6 +15,9 @@ from tandem.deployments.pools.engines import (
 )
 from tandem.deployments.request.pools import POOLS
 from tandem.engine import family
+
+if TYPE_CHECKING:
+    from tandem.app.settings import Settings  # needs Ray, which is not on devices
 
 GB = 1e9
 BESIDE_BYTES = 1.5 * GB
