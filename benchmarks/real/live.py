@@ -173,8 +173,9 @@ def main(arguments: Sequence[str] = ()) -> None:
         raise SystemExit("the public data is not here; name its folder in TANDEM_DATA")
     parts = None
     if options.split is not None:
+        bundle, whole = options.split
         try:
-            parts = split.settings(*options.split, options.threads)
+            parts = split.settings(bundle, whole, options.threads)
         except (ValueError, OSError) as error:
             raise SystemExit(f"--split: {error}") from None
     wanted = settings(options.engine, options.threads, *models)

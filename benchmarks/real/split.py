@@ -41,7 +41,8 @@ def settings(bundle: Path, whole: Path, threads: int) -> tuple[dict[str, Any], d
     ends = read(bundle).split
     if (why := misfit(ends, describe(whole, ends.first))) is not None:
         raise ValueError(why)
-    model = {"model": str(whole.absolute()), "threads": threads, "kv_blocks": KV_BLOCKS, "max_sessions": 4}
+    memory = {"kv_blocks": KV_BLOCKS, "max_sessions": 4, "prefix_caching": False}
+    model = memory | {"model": str(whole.absolute()), "threads": threads}
     cloud = {
         "model": "model",
         "verifier": {"engine": model | {"kind": "torch"}},
@@ -52,7 +53,7 @@ def settings(bundle: Path, whole: Path, threads: int) -> tuple[dict[str, Any], d
         "model": "model",
         "bundle": str(bundle.absolute()),
         "threads": threads,
-        "outer": {"kv_blocks": KV_BLOCKS},
+        "outer": memory,
         "engine": {
             "kind": "null",
             "context": 16 * KV_BLOCKS,
