@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tokenizers import Tokenizer as RustTokenizer
 from tokenizers import decoders, models, pre_tokenizers
 
@@ -31,15 +35,18 @@ from tandem.engine.torch.engine import load
 from tandem.engine.translate import Translated, translate, unfinished_bytes
 from tandem.training.family.prompts import answer_prompt, heldout
 from tests import engine_contract
-from tests.engine.test_translate import OTHER, TARGET, TEXTS
+from tests.engine.test_translate import OTHER, TARGET, TEXTS, check_every_cut
 from tests.engine.torch import tiny_weights
 from tests.engine.torch.engines import Engines
 from tests.engine_contract import CHECKS, close_ends_it, drain, greedy, session
 
 
-def byte_tokenizer(specials: Sequence[str], order: Sequence[str]) -> Tokenizer:
-    """One token a byte, so that every cut of the text is a cut of the tokens."""
-    tokenizer = RustTokenizer(models.BPE(vocab={t: i for i, t in enumerate([*specials, *order])}, merges=[]))
+def byte_level(
+    specials: Sequence[str], order: Sequence[str], merges: Sequence[tuple[str, str]] = ()
+) -> Tokenizer:
+    """Return a tokenizer with these tokens. Without merges every cut of the text is a cut of the tokens."""
+    vocab = {token: i for i, token in enumerate([*specials, *order])}
+    tokenizer = RustTokenizer(models.BPE(vocab=vocab, merges=[*merges]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens(list(specials))
@@ -47,14 +54,47 @@ def byte_tokenizer(specials: Sequence[str], order: Sequence[str]) -> Tokenizer:
 
 
 ALPHABET = sorted(pre_tokenizers.ByteLevel.alphabet())
-THERE = byte_tokenizer(["<pad>", "<bos>", "<eos>"], ALPHABET)
-HERE = byte_tokenizer(["<eos>", "<pad>", "<bos>"], ALPHABET[::-1])
+LETTERS = "abcde\u0120\u00c3\u00a9"  # five letters, the space, and the two bytes of é
+SPECIALS = ["<pad>", "<bos>", "<eos>"]
+
+
+def toy_tokenizer(size: int, seed: int) -> Tokenizer:
+    """Return a tokenizer with `size` tokens, made of the same few letters: byte-level BPE with random merges."""
+    chance, tokens, merges = random.Random(seed), [*LETTERS], list[tuple[str, str]]()
+    while len(tokens) < size - len(SPECIALS):
+        left, right = chance.choice(tokens), chance.choice(tokens)
+        if left + right not in tokens:
+            merges.append((left, right))
+            tokens.append(left + right)
+    chance.shuffle(tokens)
+    return byte_level(SPECIALS, tokens, merges)
+
+
+def toy_tokenizers(size: int) -> st.SearchStrategy[Tokenizer]:
+    return st.integers(0, 2**32).map(partial(toy_tokenizer, size))
+
+
+THERE = byte_level(["<pad>", "<bos>", "<eos>"], ALPHABET)
+HERE = byte_level(["<eos>", "<pad>", "<bos>"], ALPHABET[::-1])
 PROMPT = translate([20, 21, 22], THERE, HERE)
 IN_THEIR_TOKENS = {engine_contract.counts}
 DRAFTING = {engine_contract.drafts_are_tentative, engine_contract.drafts_no_further_than_the_end}
 VERIFYING = {*engine_contract.SPECULATIVE} - DRAFTING
 LONG = {engine_contract.cancel_ends_what_runs}  # longer than a tiny model's context
 FITTING = [check for check in CHECKS if check not in IN_THEIR_TOKENS | VERIFYING]
+
+
+@given(toy_tokenizers(31), toy_tokenizers(25), st.data())
+def test_bytes_are_conserved_between_any_two_vocabularies(
+    here: Tokenizer, there: Tokenizer, data: st.DataObject
+) -> None:
+    """In logs, streams and drafts, which may end before half a character or an unknown special token."""
+    ids = data.draw(st.lists(st.integers(len(SPECIALS), there.vocab_size - 1), max_size=12))
+    check_every_cut(ids, there, here)
+    said = there.shown_bytes(ids)
+    drafts = Translated(NullEngine(vocab_size=there.vocab_size), here, there).drafts(ids)
+    drafted = here.shown_bytes(drafts)
+    assert drafted == said[: len(said) - unfinished_bytes(said)]
 
 
 @pytest.fixture(params=["null", "tiny"])

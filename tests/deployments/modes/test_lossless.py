@@ -30,6 +30,7 @@ from tandem.deployments.routing.directory import Snapshot
 from tandem.deployments.routing.routing import Routing
 from tandem.engine import family
 from tandem.engine.base import Engine, Sampling
+from tandem.engine.core.engine import CoreEngine
 from tandem.engine.tokenizer import Tokenizer
 from tandem.engine.translate import Translated
 from tandem.policies.routing.collaboration import collaboration
@@ -39,7 +40,7 @@ from tandem.training.family.prompts import heldout_questions
 from tests import model_contract
 from tests.deployments.faults import Script, with_window
 from tests.deployments.modes.test_modes import answer
-from tests.engine.test_translated import ALPHABET, byte_tokenizer
+from tests.engine.test_translated import toy_tokenizers
 from tests.engine.torch import tiny_weights
 from tests.engine.torch.engines import Engines
 
@@ -185,37 +186,67 @@ class Untold:
         self.open, self.stats, self.close = engine.open, engine.stats, engine.close
 
 
-@pytest.mark.parametrize("translated", [False, True])
-async def test_greedy_drafts_leave_the_targets_distribution_as_it_is(
-    translated: bool, tmp_path: Path
-) -> None:
+async def test_greedy_drafts_leave_the_targets_distribution_as_it_is(tmp_path: Path) -> None:
     """And are accepted as often as the target gives the drafter's likeliest token."""
-    tiny, prompt, temperature, answers = Engines(tmp_path), [20, 21, 22], 2.0, 320
+    tiny, answers = Engines(tmp_path), 320
     target = tiny.start(seed=1, max_waiting=answers)
     drafter = tiny.start(seed=1, noise=0.08, max_waiting=answers)
-    engines: dict[str, Engine] = {"target": Untold(target), "drafter": drafter}
-    if translated:
-        specials, common = ["<pad>", "<bos>", "<eos>"], tiny_weights.VOCAB - 3
-        orders = (ALPHABET, [*ALPHABET[:common], *ALPHABET[: common - 1 : -1]])
-        engines = {
-            "target": target,
-            "drafter": Translated(drafter, *(byte_tokenizer(specials, o) for o in orders)),
-        }
-    jobs = [
-        Job(n, tuple(prompt), Sampling(max_tokens=3, temperature=temperature, seed=n, ignore_eos=True))
-        for n in range(answers)
-    ]
-    done = await asyncio.gather(*(answer(SpeculativeMode, engines, job, StaticWindow(1)) for job in jobs))
+    seen = await _sampled({"target": Untold(target), "drafter": drafter}, tiny, answers, StaticWindow(1))
     await tiny.close()
-
-    def probs(model: int, *output: int) -> torch.Tensor:
-        return (tiny.models[model].logits((*prompt, *output)) / temperature).softmax(-1)
-
-    first, tokens = probs(0), range(tiny_weights.VOCAB)
-    pairs = {(a, b): float((first[a] * probs(0, a)[b]).log()) for a in tokens for b in tokens}
-    model_contract.check_frequencies(Counter((log.ids[0], log.ids[1]) for log, _, _ in done), pairs)
-    likeliest = sum(float(first[a] * probs(0, a)[probs(1, a).argmax()]) for a in tokens)
-    seen = [Speculation.of(stats) for _, _, stats in done]
+    first, tokens = _probs(tiny, 0), range(tiny_weights.VOCAB)
+    likeliest = sum(float(first[a] * _probs(tiny, 0, a)[_probs(tiny, 1, a).argmax()]) for a in tokens)
     assert sum(s.drafted for s in seen) == answers
     margin = 3 * (0.25 / answers) ** 0.5
     assert sum(s.accepted for s in seen) / answers == pytest.approx(likeliest, abs=margin)
+
+
+@pytest.mark.timeout(300)
+def test_drafts_between_any_two_vocabularies_lose_nothing(tmp_path: Path) -> None:
+    """Two models that say the same characters in tokens of their own, greedy and sampled."""
+    tiny, answers = Engines(tmp_path), 320
+    accepted = rejected = 0
+    with asyncio.Runner() as runner:
+
+        async def start() -> list[CoreEngine]:
+            return [tiny.start(seed=1, noise=noise, max_waiting=answers) for noise in (0.0, 0.08)]
+
+        target, drafter = runner.run(start())
+
+        @settings(max_examples=settings.default.max_examples // 10)
+        @given(toy_tokenizers(tiny_weights.VOCAB), toy_tokenizers(tiny_weights.VOCAB), st.integers(1, 5))
+        def lossless(here: Tokenizer, there: Tokenizer, window: int) -> None:
+            nonlocal accepted, rejected
+            engines: dict[str, Engine] = {"target": target, "drafter": Translated(drafter, here, there)}
+            seen = runner.run(_sampled(engines, tiny, answers, StaticWindow(window)))
+            greedy = Job(1, TOY_PROMPT, Sampling(max_tokens=30))
+            log, finish, _ = runner.run(answer(SpeculativeMode, engines, greedy, StaticWindow(window)))
+            assert (log.ids, finish) == tiny.greedy([*TOY_PROMPT], greedy.sampling)
+            accepted += sum(s.accepted for s in seen)
+            rejected += sum(s.drafted - s.accepted for s in seen)
+
+        try:
+            lossless()
+        finally:
+            runner.run(tiny.close())
+    assert accepted > 0
+    assert rejected > 0
+
+
+TOY_PROMPT, HOT = (20, 21, 22), 2.0
+
+
+async def _sampled(
+    engines: dict[str, Engine], tiny: Engines, answers: int, window: WindowPolicy
+) -> list[Speculation]:
+    """Return the figures of so many answers, whose first two tokens must have the target's distribution."""
+    sampling = Sampling(max_tokens=3, temperature=HOT, ignore_eos=True)
+    jobs = [Job(n, TOY_PROMPT, msgspec.structs.replace(sampling, seed=n)) for n in range(answers)]
+    done = await asyncio.gather(*(answer(SpeculativeMode, engines, job, window) for job in jobs))
+    first, tokens = _probs(tiny, 0), range(tiny_weights.VOCAB)
+    pairs = {(a, b): float((first[a] * _probs(tiny, 0, a)[b]).log()) for a in tokens for b in tokens}
+    model_contract.check_frequencies(Counter((log.ids[0], log.ids[1]) for log, _, _ in done), pairs)
+    return [Speculation.of(stats) for _, _, stats in done]
+
+
+def _probs(tiny: Engines, model: int, *output: int) -> torch.Tensor:
+    return (tiny.models[model].logits((*TOY_PROMPT, *output)) / HOT).softmax(-1)
