@@ -45,7 +45,8 @@ class GainWindow:
     def choose(self, state: WindowState) -> int:
         if not state.alone_s:  # first of all, the time that drafting has to beat
             return 0
-        alpha = (state.alpha * state.judged + WEIGHT * (state.prior or FIRST_ALPHA)) / (state.judged + WEIGHT)
+        prior = state.prior if state.prior or state.judged else FIRST_ALPHA
+        alpha = (state.alpha * state.judged + WEIGHT * prior) / (state.judged + WEIGHT)
 
         def gain_s(gamma: int) -> float:
             """Return the seconds that a round saves; negative if it loses some."""
