@@ -154,7 +154,7 @@ class Config(Strict):
                 continue
             if role.needed:
                 raise ValueError(f"mode {mode} needs devices")
-            if not any(t.draft_model or t.measured_draft for t in targets):
+            if not any(target.drafts for target in targets):
                 raise ValueError(f"mode {mode} needs devices, or targets with a draft_model")
         if self.reader == "device":
             raise ValueError("reader device needs devices")

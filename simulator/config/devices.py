@@ -14,12 +14,13 @@ from tandem.simulator.hardware import DrafterKind, Ends, MeasuredEnds, MeasuredT
 
 
 class DeviceModel(Strict):
-    """A model on a device. Its speed is given by exactly one of: hardware and model, profile, rates, measured.
+    """A model on a device. Its speed is given by exactly one of: hardware and model, profile, rates, measured, table.
 
     hardware, model: names known to the hardware model ("A40", "Qwen-7B").
     profile: a profile of `cluster/configs`, as in the application's `hosts`.
     rates: prefill_tokens_per_s and decode_tokens_per_s.
     measured: step times of a live engine.
+    table: file of such times, see `hardware.measured`.
     load_s: seconds to load the model in place of another; null: the profile's, else 0.
     """
 
@@ -28,17 +29,22 @@ class DeviceModel(Strict):
     profile: str | None = None
     rates: RateTimer | None = None
     measured: MeasuredTimer | None = None
+    table: str | None = None
     load_s: float | None = Field(None, ge=0)
 
     @model_validator(mode="after")
     def _has_one_speed(self) -> DeviceModel:
-        ways = (self.hardware or self.model, self.profile, self.rates, self.measured)
+        ways = (self.hardware or self.model, self.profile, self.rates, self.measured, self.table)
         if sum(way is not None for way in ways) != 1 or (self.hardware is None) != (self.model is None):
-            raise ValueError("a device needs either hardware and model, or profile, or rates, or measured")
+            raise ValueError(
+                "a device needs either hardware and model, or profile, or rates, or measured, or table"
+            )
         if self.hardware is not None and self.model is not None:
             hardware.check(self.hardware, self.model)
         if self.profile is not None:
             RateTimer.of(load_profile(self.profile))
+        if self.table is not None:
+            hardware.table(self.table)
         return self
 
     def timer(self, data: Path | None) -> StepTimer:
@@ -47,7 +53,7 @@ class DeviceModel(Strict):
             return RateTimer.of(load_profile(self.profile))
         if self.hardware is not None and self.model is not None:
             return hardware.timer(self.hardware, self.model, data)
-        timer = self.rates or self.measured
+        timer = hardware.table(self.table) if self.table is not None else self.rates or self.measured
         assert timer is not None
         return timer
 

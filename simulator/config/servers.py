@@ -106,6 +106,7 @@ class TargetGroup(Strict):
     measured: step times of a live engine, in place of hardware; `model` is then any name.
     draft_model: a small model on the same hardware that drafts in fused rounds; null for none.
     measured_draft: step times of such a model, in place of draft_model.
+    table, draft_table: files of measured step times in place of these, see `hardware.measured`.
     kv_bytes: bytes of KV cache a token, for host memory; null: the model's.
     engine: memory, limits and policies that differ from the simulation's `engine`.
     padded: a step costs as if every sequence were as long as the longest, and every window as wide as the widest.
@@ -123,6 +124,8 @@ class TargetGroup(Strict):
     measured: MeasuredTimer | None = None
     draft_model: str | None = None
     measured_draft: MeasuredTimer | None = None
+    table: str | None = None
+    draft_table: str | None = None
     kv_bytes: int | None = Field(None, ge=1)
     engine: ServerEngine = TimedEngineConfig()
     padded: bool = False
@@ -139,6 +142,16 @@ class TargetGroup(Strict):
         return min(max(self.count, bounds.min_replicas), bounds.max_replicas)
 
     @property
+    def drafts(self) -> bool:
+        """Whether a small model drafts beside each server."""
+        return bool(self._drafters)
+
+    @property
+    def _drafters(self) -> list[object]:
+        ways = (self.draft_model, self.measured_draft, self.draft_table)
+        return [way for way in ways if way is not None]
+
+    @property
     def pool(self) -> str:
         """Name of the servers' pool."""
         return VERIFIER if self.first is None else MIDDLE
@@ -152,12 +165,15 @@ class TargetGroup(Strict):
 
     @model_validator(mode="after")
     def _is_consistent(self) -> TargetGroup:
-        if (self.hardware is None) == (self.measured is None):
-            raise ValueError("a target needs either hardware or measured")
-        if self.draft_model is not None and (self.measured_draft is not None or self.hardware is None):
-            raise ValueError("draft_model goes with hardware, and without measured_draft")
+        if sum(way is not None for way in (self.hardware, self.measured, self.table)) != 1:
+            raise ValueError("a target needs either hardware, or measured, or table")
+        if len(self._drafters) > 1 or (self.draft_model is not None and self.hardware is None):
+            raise ValueError("draft_model goes with hardware, and without measured_draft or draft_table")
+        for table in (self.table, self.draft_table):
+            if table is not None:
+                hardware.table(table)
         if self.first is not None:
-            if self.draft_model is not None or self.measured_draft is not None:
+            if self.drafts:
                 raise ValueError("a middle has no drafter beside it")
             if self.engine.latency is not None:
                 raise ValueError("a middle is no service with a latency of its own")
@@ -177,8 +193,9 @@ class TargetGroup(Strict):
     def timer(self, data: Path | None) -> StepTimer:
         """Step times of a server. data: folder of the tables, see `hardware.data_folder`."""
         if self.hardware is None:
-            assert self.measured is not None
-            return self.measured
+            timer = self.measured if self.table is None else hardware.table(self.table)
+            assert timer is not None
+            return timer
         if self.first is not None:
             return self.stage_timers(data)[0]
         return hardware.timer(self.hardware, self.model, data)
@@ -195,6 +212,8 @@ class TargetGroup(Strict):
 
     def draft_timer(self, data: Path | None) -> StepTimer | None:
         """Step times of the small model beside each server; None if there is none."""
+        if self.draft_table is not None:
+            return hardware.table(self.draft_table)
         if self.draft_model is None or self.hardware is None:
             return self.measured_draft
         return hardware.timer(self.hardware, self.draft_model, data)
