@@ -2,11 +2,11 @@
 
     python -m benchmarks real_gpu [--recorded FILE] [--answers 120]
 
-In virtual time. Recorded (`benchmarks real --record`): which tokens of Qwen2.5-Coder 1.5B its 0.5B would have drafted
+In virtual time. Recorded (`real_record`): which tokens of Qwen2.5-Coder 1.5B its 0.5B would have drafted
 on HumanEval (code) and on SpecBench and Vicuna's questions (chat), and the lengths of prompts and answers. Emulated:
 that larger targets, whose step times the tables have, and a drafter with the 0.5B's times on a desktop GPU accept and
 write the same. Every device is 20 ms away; requests arrive independently. The window policy is chosen on other prompts
-and other arrivals than it is judged by. Tandem's own recordings are of five prompts a set.
+and other arrivals than it is judged by. Tandem's own recordings are of twenty prompts a set.
 
 code_gpu_x: speed over the cloud's (mean seconds of an answer) on code at low load, worst of the targets; chat_gpu_x: on
 chat; worst_gpu_x: on either at any load. *_TARGET: of one target.

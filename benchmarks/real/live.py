@@ -40,7 +40,6 @@ from tandem.benchmarks.chats import Server, chat
 from tandem.benchmarks.paths import DATA, MODELS
 from tandem.benchmarks.real import split
 from tandem.benchmarks.real.figures import AGAIN, CLOUD, COLUMNS, DEVICE, HALF, Compared
-from tandem.benchmarks.real.recording import record, write
 from tandem.benchmarks.real.results import Answer, Results
 from tandem.benchmarks.real.tasks import Task, tasks
 from tandem.deployments.pools.engines import model_folder
@@ -163,7 +162,6 @@ def main(arguments: Sequence[str] = ()) -> None:
     )
     parser.add_argument("--prompts", type=int, default=8, help="of each set (default 8)")
     parser.add_argument("--results", type=Path, default=Path("real.jsonl"), help="file of the answers")
-    parser.add_argument("--record", type=Path, help="file for acceptances, which `real_gpu` reads")
     options = parser.parse_args(arguments)
     models = [options.models / name for name in (options.target, options.drafter, options.device)]
     for model in models:
@@ -189,10 +187,6 @@ def main(arguments: Sequence[str] = ()) -> None:
             url = f"http://{host}:{port}"
             servers = {mode: Server(url, {"tandem": MODES[mode]}) for mode in options.modes}
             refused = asyncio.run(answers(servers, asked, tokenizer, results, key))
-    if options.record is not None:
-        by_name = {(task.set, task.name): task for task in asked}
-        own = [a for a in results.answers.values() if a.mode == CLOUD and (a.set, a.task) in by_name]
-        write(options.record, record(models[1], tokenizer, by_name, own))
     splitting: list[Answer] = []
     if parts is None:
         refused[split.SPLIT] = "needs --split BUNDLE WHOLE"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from pathlib import Path
 
 import msgspec
@@ -55,6 +56,27 @@ class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return cost
 
 
+def read(path: Path) -> list[Answer]:
+    """Return the answers of a file, without a last line that was broken off. Raises ValueError for another line that
+    is none."""
+    answers = []
+    for number, line in enumerate(path.read_bytes().rpartition(b"\n")[0].splitlines(), 1):
+        try:
+            answers.append(msgspec.json.decode(line, type=Answer))
+        except msgspec.MsgspecError as error:
+            raise ValueError(f"{path}, line {number}: {error}") from None
+    return answers
+
+
+def last_run(path: Path, modes: Collection[str]) -> list[Answer]:
+    """Return the answers of a file in these modes that have the settings of the last one. Raises ValueError if there
+    are none."""
+    answers = [answer for answer in read(path) if answer.mode in modes]
+    if not answers:
+        raise ValueError(f"{path}: there are no answers in the modes {', '.join(modes)}")
+    return [answer for answer in answers if answer.settings == answers[-1].settings]
+
+
 class Results:
     """Answers with one kind of settings, in a file that may have others' too.
 
@@ -69,16 +91,8 @@ class Results:
         if not path.exists():
             return
         with path.open("rb+") as file:
-            whole = file.read()
-            whole = whole[: whole.rfind(b"\n") + 1]
-            file.truncate(len(whole))
-        for number, line in enumerate(whole.splitlines(), 1):
-            try:
-                answer = msgspec.json.decode(line, type=Answer)
-            except msgspec.MsgspecError as error:
-                raise ValueError(f"{path}, line {number}: {error}") from None
-            if answer.settings == settings:
-                self.answers[answer.key] = answer
+            file.truncate(file.read().rfind(b"\n") + 1)
+        self.answers = {answer.key: answer for answer in read(path) if answer.settings == settings}
 
     def add(self, answer: Answer) -> None:
         """Keep an answer."""

@@ -1,9 +1,11 @@
-"""Acceptances are recorded where the drafter's likeliest token is the target's own."""
+"""Acceptances are recorded where the drafter's likeliest token is the target's own; a run that was broken off goes
+on."""
 
 from __future__ import annotations
 
+import asyncio
 import sys
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,46 +13,85 @@ import msgspec
 import numpy as np
 import pytest
 
-from tandem.benchmarks.real.recording import CONTEXT, Recorded, read, record, write
-from tandem.benchmarks.real.results import Answer
+from tandem.benchmarks.real import recording
+from tandem.benchmarks.real.recording import CONTEXT, Recorded, Written, accepted, answers, left, read
 from tandem.benchmarks.real.tasks import Task
+from tandem.engine.base import Sampling, Tokens
 
 RECORDED = [Recorded("Vicuna", "1", 2, "1101"), Recorded("GSM8K", "2", 7, "0")]
+TASKS = [Task("Vicuna", str(i), f"question {i}", 8, {}) for i in range(4)]
 
 
 class Counting:
-    """A drafter that expects each token's successor."""
+    """A drafter that expects each token's successor; it counts, beyond its vocabulary, on nonsense even more."""
 
-    def __init__(self, path: str, **options: object) -> None:
-        self.scores = np.zeros((CONTEXT, 128))
+    def __init__(self) -> None:
+        self.computed = 0
 
-    def reset(self) -> None:
-        self.scores[:] = 0
+    def remove(self, row: int, first: int, end: int) -> None:
+        self.computed = first
 
-    def eval(self, tokens: Sequence[int]) -> None:
-        for place, token in enumerate(tokens):
-            self.scores[place, (token + 1) % 128] = 1
-
-
-class Chats:
-    """A tokenizer whose prompts have two tokens."""
-
-    def render_chat(self, messages: object) -> tuple[int, ...]:
-        return 10, 11
+    def forward(self, batch: Sequence[tuple[int, int, Sequence[int], int]]) -> np.ndarray:
+        ((row, start, ids, wanted),) = batch
+        assert (row, start, wanted) == (0, self.computed, len(ids))
+        self.computed += len(ids)
+        logits = np.zeros((len(ids), 130))
+        logits[range(len(ids)), [(token + 1) % 128 for token in ids]] = 1
+        logits[:, 129] = 2
+        return logits
 
 
-def answer(task: str, ids: list[int]) -> Answer:
-    return Answer("", "Vicuna", task, "cloud", "", ids, len(ids), 0.1, 1.0, None, msgspec.Raw(b"{}"))
+@pytest.mark.parametrize("chunk", [2, 256])
+def test_a_draft_is_judged_by_the_token_in_its_place(monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
+    row = SimpleNamespace(BatchRow=lambda *parts: parts)
+    monkeypatch.setitem(sys.modules, "tandem.engine.llamacpp.model", row)
+    monkeypatch.setattr(recording, "CHUNK", chunk)
+    drafter = Counting()
+    for _ in range(2):  # nothing is left of the answer before
+        assert accepted(drafter, Written((10, 11), [12, 13, 99, 100]), 128) == "1101"  # type: ignore[arg-type]
 
 
-def test_a_draft_is_judged_by_the_token_in_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "llama_cpp", SimpleNamespace(Llama=Counting))
-    asked = {("Vicuna", name): Task("Vicuna", name, "?", 8, {}) for name in ("1", "2", "3")}
-    answers = [answer("1", [12, 13, 99, 100]), answer("2", []), answer("3", [1] * CONTEXT)]
-    found = list(record(Path("drafter.gguf"), Chats(), asked, answers))  # type: ignore[arg-type]
-    assert found == RECORDED[:1]  # an empty answer and one beyond the context are left out
+class Writer:
+    """An engine that answers with the prompt's tokens, and counts how many it writes at once."""
+
+    def __init__(self) -> None:
+        self.open_now = self.most = 0
+
+    async def open(self, prompt: Sequence[int], sampling: Sampling) -> Writer:
+        self.open_now += 1
+        self.most = max(self.most, self.open_now)
+        self._ids = list(prompt)[: sampling.max_tokens]
+        return self
+
+    async def generate(self) -> AsyncIterator[Tokens]:
+        ids = self._ids
+        await asyncio.sleep(0)
+        for token in ids:
+            yield Tokens([token], None)
+
+    async def cancel(self) -> None:
+        self.open_now -= 1
 
 
-def test_a_file_of_recordings_is_read_as_it_was_written(tmp_path: Path) -> None:
-    write(tmp_path / "r.jsonl", RECORDED)
-    assert read(tmp_path / "r.jsonl") == RECORDED
+class Numbers:
+    """A tokenizer whose prompt of "question i" has i tokens; of the last one, more than the context."""
+
+    def render_chat(self, messages: list[dict[str, str]]) -> list[int]:
+        number = int(messages[0]["content"].split()[1])
+        return [number] * (CONTEXT if number == 3 else number)
+
+
+async def test_answers_come_in_order_and_some_at_once() -> None:
+    engine = Writer()
+    written = [(task.name, one) async for task, one in answers(engine, Numbers(), TASKS, 2)]  # type: ignore[arg-type]
+    # the empty one, and the one beyond the context, are left out
+    assert written == [("1", Written((1,), [1])), ("2", Written((2, 2), [2, 2]))]
+    assert (engine.most, engine.open_now) == (2, 0)
+
+
+def test_a_run_goes_on_after_the_last_whole_recording(tmp_path: Path) -> None:
+    file = tmp_path / "r.jsonl"
+    assert left(TASKS, file) == TASKS
+    file.write_bytes(b"".join(msgspec.json.encode(one) + b"\n" for one in RECORDED) + b'{"set": "Vicu')
+    assert left(TASKS, file) == [TASKS[0], *TASKS[2:]]
+    assert read(file) == RECORDED
