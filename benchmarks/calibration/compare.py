@@ -1,6 +1,7 @@
 """The simulator against reality: the same requests live on this machine and simulated.
 
     python -m benchmarks calibration [--requests 200] [--grow 4] [--engine vllm] [--modes split]
+    python -m benchmarks calibration --real real.jsonl
 
 Live: a target (the embedded one, grown), and emulated devices behind emulated links, in processes of their own, driven
 by the executor over the wire. In mode split: the embedded target cut in two (m = 2), its middle in another process, and
@@ -16,6 +17,9 @@ in full, of its sketch, and from that. Three loads, two RTTs, every mode.
 MODE_ttft_p50_error and the like: relative, the mean over the six cases of a mode. sketch_agreed, sketch_tokens_agreed:
 share of the answers that both worlds sketched or both did not, and that came out equally long. Races are decided by
 policies that learn; each world learns for itself, as devices in mode split do.
+
+With --real: answers of `benchmarks real`, with nothing fitted to them (see `benchmarks.calibration.real`).
+real_ttft_error, real_rate_error: relative, of a mode's median TTFT and tokens/s, the mean over its modes.
 """
 
 from __future__ import annotations
@@ -34,7 +38,8 @@ import msgspec
 import numpy as np
 
 from tandem.benchmarks import report
-from tandem.benchmarks.calibration import sketch, split
+from tandem.benchmarks.calibration import real, sketch, split
+from tandem.benchmarks.calibration.errors import Compared, Figures, show
 from tandem.benchmarks.calibration.live import (
     DEVICES,
     GAMMA,
@@ -48,6 +53,8 @@ from tandem.benchmarks.calibration.live import (
     whole_models,
 )
 from tandem.benchmarks.calibration.profile import Costs
+from tandem.benchmarks.real.gpu import SAMPLE
+from tandem.benchmarks.real.recording import read
 from tandem.deployments.modes import AT_FRONT_DOORS, MODES
 from tandem.deployments.modes.sketch.mode import SketchMode
 from tandem.deployments.modes.split import SplitMode
@@ -168,9 +175,6 @@ RATES = {
 def _target(case: Case) -> dict[str, Any]:
     costs = case.costs
     return {"model": "target", "measured": msgspec.to_builtins(costs.timer), "call_s": costs.call_s}
-
-
-Figures = dict[str, float]
 
 
 def _live_figures(seen: list[Seen]) -> Figures:
@@ -318,29 +322,30 @@ def main(arguments: Sequence[str] = ()) -> None:
     parser.add_argument("--seed", type=int, default=11, help="of the arrivals")
     parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
     parser.add_argument("--engine", choices=["torch", "vllm"], default="torch", help="of the target")
+    parser.add_argument(
+        "--real", type=Path, help="compare the answers of this file of `benchmarks real` instead"
+    )
+    parser.add_argument(
+        "--recorded", type=Path, default=SAMPLE, help="acceptances of --real; default: Tandem's own"
+    )
+    parser.add_argument("--tables", type=Path, help="folder of step times of --real; default: Tandem's own")
     options = parser.parse_args(arguments)
+    if options.real is not None:
+        report.figures("calibration", real.errors(options.real, read(options.recorded), options.tables))
+        return
     with grown(options.engine, options.grow) as target:
         cases = asyncio.run(play(target, options.requests, options.seed, options.modes))
-    rows: list[list[str]] = []
-    errors: dict[str, list[float]] = {}
+    compared: list[Compared] = []
     agreed: dict[str, list[float]] = {}
     for case in report.progress(cases, "simulated"):
         result = simulated(case)
-        live, simulation = _live_figures(case.seen), _simulated_figures(result)
-        rows.append([case.name, *(_pair(key, live[key], simulation[key]) for key in live)])
-        for key in live:
-            errors.setdefault(f"{case.mode}_{key}_error", []).append(abs(simulation[key] / live[key] - 1))
+        compared.append(Compared(case.name, case.mode, _live_figures(case.seen), _simulated_figures(result)))
         if case.mode == SketchMode.name:
             for key, share in agreement(case, result).items():
                 agreed.setdefault(f"sketch_{key}", []).append(share)
-    report.table(
+    errors = show(
         f"Live → simulated, {options.requests} requests a case (devices and links emulated)",
-        ["", "TTFT p50 ms", "TTFT p99 ms", "TPOT p50 ms", "TPOT p99 ms", "tokens/s"],
-        rows,
+        ["TTFT p50 ms", "TTFT p99 ms", "TPOT p50 ms", "TPOT p99 ms", "tokens/s"],
+        compared,
     )
-    report.figures("calibration", {name: round(mean(found), 4) for name, found in (errors | agreed).items()})
-
-
-def _pair(key: str, live: float, simulation: float) -> str:
-    scale, digits = (1.0, 0) if key == "throughput" else (1e3, 1)
-    return f"{live * scale:.{digits}f} → {simulation * scale:.{digits}f}"
+    report.figures("calibration", errors | {name: round(mean(found), 4) for name, found in agreed.items()})
