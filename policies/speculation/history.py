@@ -32,9 +32,13 @@ class SpeculativeRound(NamedTuple):
     judged: accepted tokens and the first rejected one.
     tokens: output tokens of the round.
     verify_s: seconds at the target, queueing included.
-    draft_s: seconds at the drafter.
+    draft_s: seconds at the drafter; 0 if it first read what it had missed.
     weight: how well the round represents rounds while all of the target's pairs make such ones.
-    weighed_s: verify_s times weight.
+    weighed_s, weighed_drafts: verify_s and drafted times weight.
+    timed: tokens that draft_s is for.
+    read: tokens that the drafter had missed and first read.
+    read_s: seconds at the drafter of a round with such tokens, else 0.
+    untimed: tokens that were drafted in it as well.
     """
 
     drafted: int
@@ -45,9 +49,14 @@ class SpeculativeRound(NamedTuple):
     draft_s: float
     weight: float
     weighed_s: float
+    weighed_drafts: float
+    timed: int
+    read: int
+    read_s: float
+    untimed: int
 
 
-_NOTHING = SpeculativeRound(0, 0, 0, 0, 0.0, 0.0, 0.0, 0.0)
+_NOTHING = SpeculativeRound(0, 0, 0, 0, 0.0, 0.0, 0.0, 0.0, 0.0, 0, 0, 0.0, 0)
 
 
 class WindowedMin:
@@ -334,18 +343,45 @@ class PairHistory:
         self._previous = self.seen = 0
         self._chose = False
 
-    def note(self, drafted: int, accepted: int, tokens: int, verify_s: float, draft_s: float) -> None:
-        """Record a round of this pair; see SpeculativeRound."""
+    def note(
+        self, drafted: int, accepted: int, tokens: int, verify_s: float, draft_s: float, read: int = 0
+    ) -> None:
+        """Record a round of this pair; see SpeculativeRound.
+
+        read: tokens that the drafter had missed while the target decoded alone, and first read in draft_s; 0 for none.
+        With the first round after one, times from before it are forgotten; what was accepted is not.
+        """
         self.target.take_part(self._number)
         self.seen += 1
+        if not read and self._rounds and self._rounds[-1].read:
+            self._forget_times()
         judged = accepted + (accepted < drafted)
         weight = self.target.note(accepted, judged, verify_s)
         new = SpeculativeRound(
-            drafted, accepted, judged, tokens, verify_s, draft_s, weight, weight * verify_s
+            drafted,
+            accepted,
+            judged,
+            tokens,
+            verify_s,
+            0.0 if read else draft_s,
+            weight,
+            weight * verify_s,
+            weight * drafted,
+            0 if read else drafted,
+            read,
+            draft_s if read else 0.0,
+            drafted if read else 0,
         )
         self._rounds.append(new)
         old = self._rounds.popleft() if len(self._rounds) > RECENT_ROUNDS else _NOTHING
         self._sums = tuple([a + b - c for a, b, c in zip(self._sums, new, old, strict=True)])
+
+    def _forget_times(self) -> None:
+        self._rounds = deque(
+            each._replace(draft_s=0.0, timed=0, weight=0.0, weighed_s=0.0, weighed_drafts=0.0)
+            for each in self._rounds
+        )
+        self._sums = tuple(map(sum, zip(_NOTHING, *self._rounds, strict=True)))
 
     def note_fused(self, drafted: int, tokens: int, seconds: float, cut: bool = False) -> None:
         """Record a round of the cloud without the device, see TargetHistory; the device's statistics stay."""
@@ -371,24 +407,26 @@ class PairHistory:
             self._previous = window
             self.target.note_window(window)
 
-    def state(self) -> WindowState:
-        """Return the state that a policy decides from."""
-        drafted, accepted, judged, tokens, verify_s, draft_s, weight, weighed_s = self._sums
-        tpot_s = verify_s / tokens if tokens else 0.0
+    def state(self, behind: int = 0) -> WindowState:
+        """Return the state that a policy decides from. behind: tokens that the drafter has to read before it drafts."""
+        sums = SpeculativeRound._make(self._sums)
+        drafted, judged, tokens, weight = sums.drafted, sums.judged, sums.tokens, sums.weight
+        tpot_s = sums.verify_s / tokens if tokens else 0.0
+        draft_s = max(0.0, sums.draft_s / sums.timed) if sums.timed else 0.0
         target = self.target
         shared, fused_s = target.pairs > 1, target.fused_s
         if self._previous <= 1 and fused_s > 0:
             tpot_s = fused_s
         return WindowState(
-            acceptance=accepted / drafted if drafted else 0.0,
+            acceptance=sums.accepted / drafted if drafted else 0.0,
             rtt_s=self.rtt_s,
             tpot_s=max(0.0, tpot_s),
             queue=target.queue,
             previous=self._previous,
-            verify_s=max(0.0, weighed_s / weight) if self._rounds else 0.0,
-            draft_s=max(0.0, draft_s / drafted) if drafted else 0.0,
+            verify_s=max(0.0, sums.weighed_s / weight) if weight > 0 else 0.0,
+            draft_s=draft_s,
             fused_s=fused_s,
-            alpha=accepted / judged if judged else 0.0,
+            alpha=sums.accepted / judged if judged else 0.0,
             judged=int(judged),
             prior=target.alpha,
             verify_least_s=target.verify_least_s,
@@ -396,14 +434,16 @@ class PairHistory:
             fused_share=target.fused if shared else 0.5,
             mean_window=target.window if shared else 0.0,
             alone_s=target.alone_s,
-            drafted=drafted / len(self._rounds) if self._rounds else 0.0,
+            drafted=max(0.0, sums.weighed_drafts / weight) if weight > 0 else 0.0,
+            read_s=max(0.0, sums.read_s - sums.untimed * draft_s) / sums.read if sums.read else 0.0,
+            behind=behind,
         )
 
-    def choose(self) -> int:
-        """Return γ for the next round."""
+    def choose(self, behind: int = 0) -> int:
+        """Return γ for the next round. behind: tokens that the drafter has to read before it drafts."""
         self.target.take_part(self._number)
         self._chose = True
-        self._previous = self._policy.choose(self.state())
+        self._previous = self._policy.choose(self.state(behind))
         self.target.note_window(self._previous)
         return self._previous
 

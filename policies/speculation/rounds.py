@@ -39,6 +39,7 @@ class PairRound(NamedTuple):
     """A round of the pair.
 
     verify_s, draft_s: without the time on links.
+    read: tokens that the drafter had missed and first read.
     window: chosen by the policy for it; 0 if fixed.
     """
 
@@ -47,6 +48,7 @@ class PairRound(NamedTuple):
     tokens: int
     verify_s: float
     draft_s: float
+    read: int
     window: int
 
 
@@ -90,9 +92,11 @@ class RoundCounts(Protocol):
 class PairMemory(Protocol):
     """Statistics of a pair, as in `policies.speculation.history.PairHistory`."""
 
-    def choose(self) -> int: ...
+    def choose(self, behind: int = 0) -> int: ...
     def note_window(self, window: int) -> None: ...
-    def note(self, drafted: int, accepted: int, tokens: int, verify_s: float, draft_s: float) -> None: ...
+    def note(
+        self, drafted: int, accepted: int, tokens: int, verify_s: float, draft_s: float, read: int
+    ) -> None: ...
     def note_fused(self, drafted: int, tokens: int, seconds: float, cut: bool = False) -> None: ...
     def note_alone(self, tokens: int, seconds: float) -> None: ...
 
@@ -149,21 +153,21 @@ class Rounds:
         """Whether the policy may choose distributed or fused rounds."""
         return self._adaptive
 
-    def next(self, sent: int) -> RoundPlan:
-        """Return the round that follows an answer of `sent` tokens."""
-        planned, self._planned = self._planned or self._plan(sent), None
+    def next(self, sent: int, behind: int = 0) -> RoundPlan:
+        """Return the round that follows an answer of `sent` tokens. behind: tokens that the drafter must read first."""
+        planned, self._planned = self._planned or self._plan(sent, behind), None
         return planned
 
-    def stays_alone(self, sent: int) -> bool:
+    def stays_alone(self, sent: int, behind: int = 0) -> bool:
         """Return whether the target goes on alone after `sent` tokens of an answer; if not, `next` gives the round."""
-        planned = self._plan(sent)
+        planned = self._plan(sent, behind)
         if planned.alone:
             return True
         self._planned = planned
         return False
 
-    def _plan(self, sent: int) -> RoundPlan:
-        chosen = self._pair.choose() if self._window is None else self._window
+    def _plan(self, sent: int, behind: int) -> RoundPlan:
+        chosen = self._pair.choose(behind) if self._window is None else self._window
         self._chosen = chosen
         if chosen == 0:
             return RoundPlan(DraftSource.NOBODY, 0, BURST)
@@ -185,8 +189,17 @@ class Rounds:
         self._pair.note_alone(*alone)
         self.learnt.append(alone)
 
-    def done(self, drafted: int, accepted: int, tokens: int, draft_s: float, verify_s: float) -> None:
-        """Record a round that added `tokens` to the answer. draft_s, verify_s: without the time on links."""
+    def done(
+        self,
+        drafted: int,
+        accepted: int,
+        tokens: int,
+        draft_s: float,
+        verify_s: float,
+        read: int = 0,
+    ) -> None:
+        """Record a round that added `tokens` to the answer. draft_s, verify_s: without the time on links. read:
+        tokens that the drafter had missed and first read."""
         counts, self._begun = self._counts, True
         counts.rounds += 1
         counts.drafted += drafted
@@ -200,8 +213,9 @@ class Rounds:
             self.learnt.append(fused)
         elif drafted:
             window = 0 if self._window is not None else self._chosen
-            self._pair.note(drafted, accepted, tokens, verify_s, draft_s)
-            self.learnt.append(PairRound(drafted, accepted, tokens, verify_s, draft_s, window))
+            done = PairRound(drafted, accepted, tokens, verify_s, draft_s, read, window)
+            self._pair.note(*done[:6])
+            self.learnt.append(done)
         else:
             counts.single_rounds += 1
 
@@ -215,4 +229,4 @@ def teach(pair: PairMemory, learnt: Iterable[Learnt]) -> None:
             pair.note_alone(*done)
         else:
             pair.note_window(done.window)
-            pair.note(*done[:5])
+            pair.note(*done[:6])

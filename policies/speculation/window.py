@@ -31,7 +31,9 @@ class WindowState:
     fused_share: present share of fused rounds among the target's, over all of its pairs; 0.5 without other pairs.
     mean_window: mean window of its other rounds; 0 without other pairs.
     alone_s: seconds per output token while the target decodes alone; 0 if unknown.
-    drafted: mean drafts of the pair's recent rounds; 0 without any.
+    drafted: mean drafts of the rounds that verify_s is of; 0 without any.
+    behind: tokens that the drafter has missed, and has to read before it drafts.
+    read_s: seconds per such token; 0 if unknown.
     """
 
     acceptance: float
@@ -51,6 +53,8 @@ class WindowState:
     mean_window: float = 0.0
     alone_s: float = 0.0
     drafted: float = 0.0
+    behind: int = 0
+    read_s: float = 0.0
 
 
 class WindowPolicy(Protocol):

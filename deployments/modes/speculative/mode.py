@@ -35,6 +35,7 @@ from tandem.deployments.request.pools import DEVICE, DRAFTER, VERIFIER
 from tandem.deployments.request.session import EndpointSession, EndpointSessions
 from tandem.deployments.request.tokenlog import Origin, TokenLog
 from tandem.engine.base import Drafts, Sampling
+from tandem.policies.speculation.arithmetic import MAX_WINDOW
 from tandem.policies.speculation.history import PairSnapshot
 from tandem.policies.speculation.rounds import DraftSource, Learnt, Rounds, teach
 from tandem.policies.speculation.window import StaticWindow
@@ -206,23 +207,24 @@ class SpeculativeRun(ModeRun):
             while finish is None:
                 if rounds.adaptive and first.begun:
                     observer.look()
-                who, gamma, alone = rounds.next(len(log))
+                who, gamma, alone = rounds.next(len(log), first.behind)
                 if alone:
-                    async with aclosing(_decode_alone(target, log, alone, rounds)) as deltas:
+                    async with aclosing(_decode_alone(target, first, log, alone, rounds)) as deltas:
                         async for delta in deltas:
                             finish = delta.finish
                             yield delta
                     continue
-                drafter, draft, draft_s = drafters.get(who), NOTHING, 0.0
+                drafter, draft, draft_s, read = drafters.get(who), NOTHING, 0.0, 0
                 if drafter is not None:
+                    read = drafter.behind
                     draft = await drafter.draft(gamma)
                     if drafter is device:
                         observer.drafted(draft)
                     link_s = observer.device_s if drafter is first else drafter.session.endpoint.rtt_s
-                    draft_s = max(0.0, drafter.session.took_s - link_s)
+                    draft_s = max(0.0, drafter.took_s - link_s)
                 verdict = await target.verify(draft.ids, draft.probs)
                 verify_s = max(0.0, target.took_s - observer.target_s)
-                rounds.done(len(draft.ids), verdict.accepted, len(verdict.ids), draft_s, verify_s)
+                rounds.done(len(draft.ids), verdict.accepted, len(verdict.ids), draft_s, verify_s, read)
                 finish = verdict.finish
                 yield judged(len(log), len(draft.ids), verdict)
         finally:
@@ -236,7 +238,7 @@ class SpeculativeRun(ModeRun):
 
 
 async def _decode_alone(
-    target: EndpointSession, log: TokenLog, count: int, rounds: Rounds
+    target: EndpointSession, drafter: _DraftSession, log: TokenLog, count: int, rounds: Rounds
 ) -> AsyncGenerator[Delta, None]:
     """Have the target decode to the output's end, or until `rounds`, asked after every `count` tokens, wants drafts."""
     seconds, tokens, finish = 0.0, 0, None
@@ -251,7 +253,7 @@ async def _decode_alone(
             if tokens >= count:
                 rounds.decoded(tokens, seconds)
                 seconds, tokens = 0.0, 0
-                if not rounds.stays_alone(len(log)):
+                if not rounds.stays_alone(len(log), drafter.behind):
                     break
     if tokens:
         rounds.decoded(tokens, seconds)
@@ -260,13 +262,25 @@ async def _decode_alone(
 
 
 class _DraftSession:
-    """A drafter's session: opened in the background, and kept up with the log. `target` is connected before that."""
+    """A drafter's session: opened in the background, and kept up with the log. `target` is connected before that.
+
+    took_s: seconds of the last draft; with the session's opening if that had not begun before.
+    """
 
     def __init__(self, session: EndpointSession, target: EndpointSession, job: Job, log: TokenLog) -> None:
         self.session, self._target, self._job, self._log = session, target, job, log
         self._known = 0  # output tokens that it has got
         self._opening: asyncio.Task[None] | None = None
         self._open = False
+        self.took_s = 0.0
+
+    @property
+    def behind(self) -> int:
+        """Tokens that the drafter has to read before it drafts; 0 if they are no more than a round's."""
+        if not self.begun:
+            return len(self._job.prompt) + len(self._log)
+        missed = len(self._log) - self._known
+        return missed if missed > MAX_WINDOW + 1 else 0
 
     @property
     def begun(self) -> bool:
@@ -294,11 +308,15 @@ class _DraftSession:
 
     async def draft(self, gamma: int) -> Drafts:
         """Draft after the log's end, after sending the drafter the log's new tokens."""
+        asked_s, begun = asyncio.get_running_loop().time(), self.begun
         if not self._open:
             await self.ready()
+        waited_s = 0.0 if begun else asyncio.get_running_loop().time() - asked_s
         ids = self._log.ids
         position, self._known = self._known, len(ids)
-        return await self.session.draft(position, ids[position:], gamma)
+        draft = await self.session.draft(position, ids[position:], gamma)
+        self.took_s = waited_s + self.session.took_s
+        return draft
 
     def forget(self) -> None:
         """Stop opening, if it still is; the session itself is the executor's to close."""

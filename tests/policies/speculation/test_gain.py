@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from tandem.policies.speculation.arithmetic import MAX_WINDOW
 from tandem.policies.speculation.gain import GainWindow
 from tandem.policies.speculation.history import PairHistory
 from tandem.policies.speculation.rounds import BURST
@@ -16,25 +17,39 @@ from tandem.policies.speculation.window import WindowState
 
 @dataclass(frozen=True)
 class World:
-    """Seconds of a drafted token, of the link's round trip, and of a step with so many positions."""
+    """Seconds of a drafted token, of a step with so many positions, of the link's round trip, and of a token that the
+    drafter reads."""
 
     draft_s: float
     step_s: Callable[[int], float]
     rtt_s: float = 0.005
+    read_s: float = 0.0
 
 
 FEW = (0.0, 0.027, 0.043, 0.059, 0.078, 0.097)
-TWO_CORES = World(0.015, lambda n: FEW[n] if n < len(FEW) else FEW[-1] + 0.0108 * (n - 5))
+TWO_CORES = World(0.015, lambda n: FEW[n] if n < len(FEW) else FEW[-1] + 0.0108 * (n - 5), read_s=0.005)
 """A 1.5B model in Q4 and a 0.5B one that drafts, on two cores."""
-GPU = World(0.004, lambda n: 0.03 + 1e-4 * n)
+PROMPT, ANSWER = 64, 256  # tokens
+GPU = World(0.004, lambda n: 0.03 + 1e-4 * n, read_s=0.001)
 
 
-def played(world: World, alpha: Callable[[int], float], tokens: int, seed: int) -> tuple[float, list[int]]:
-    """Return the seconds of an output over those of the target alone, and the windows. alpha: by position."""
+def played(
+    world: World,
+    alpha: Callable[[int], float],
+    tokens: int,
+    seed: int,
+    slower: Callable[[int], float] = lambda _: 1.0,
+) -> tuple[float, list[int]]:
+    """Return the seconds of an output over those of the target alone, and the windows. alpha, and how much slower the
+    drafter is: by position."""
     chance, pair = random.Random(seed), PairHistory(GainWindow(), world.rtt_s)
-    seconds, done, windows = 0.0, 0, list[int]()
+    seconds, done, read, windows = 0.0, 0, -PROMPT, list[int]()
+    began = 0
     while done < tokens:
-        gamma = pair.choose()
+        if done - began >= ANSWER:  # another one begins: what drafts reads its prompt beside the target
+            began, read = done, done - PROMPT if pair.rests else done
+        behind = done - read if done - read > MAX_WINDOW + 1 else 0
+        gamma = pair.choose(behind)
         windows.append(gamma)
         if gamma == 0:
             alone_s = BURST * world.step_s(1)
@@ -44,9 +59,12 @@ def played(world: World, alpha: Callable[[int], float], tokens: int, seed: int) 
         accepted = 0
         while accepted < gamma and chance.random() < alpha(done + accepted):
             accepted += 1
-        draft_s, verify_s = gamma * world.draft_s, world.step_s(gamma + 1)
-        pair.note(gamma, accepted, accepted + 1, verify_s, draft_s)
-        done, seconds = done + accepted + 1, seconds + world.rtt_s + draft_s + verify_s
+        draft_s, verify_s = (
+            (gamma * world.draft_s + behind * world.read_s) * slower(done),
+            world.step_s(gamma + 1),
+        )
+        pair.note(gamma, accepted, accepted + 1, verify_s, draft_s, behind)
+        read, done, seconds = done, done + accepted + 1, seconds + world.rtt_s + draft_s + verify_s
     return seconds / (done * world.step_s(1)), windows
 
 
@@ -76,6 +94,14 @@ def test_it_comes_back_when_drafts_are_right_again() -> None:
     half = len(windows) // 2
     assert 0 in windows[:half]
     assert windows[-1] >= 8
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_it_comes_back_when_the_drafter_is_fast_again(seed: int) -> None:
+    """Times from before a rest are forgotten, and what is read after one does not count as drafting."""
+    _, windows = played(GPU, lambda _: 0.9, 15_000, seed, lambda position: 30.0 if position < 1500 else 1.0)
+    assert windows[len(windows) // 8] == 0
+    assert min(windows[-20:]) >= 6
 
 
 def test_a_new_pair_drafts_unless_its_link_takes_too_long() -> None:
