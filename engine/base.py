@@ -208,10 +208,10 @@ class Drafts(msgspec.Struct, array_like=True):
 
 
 class Verdict(msgspec.Struct, array_like=True):
-    """Result of verifying drafts: the first `accepted` drafts stand, and the target adds a token of its own.
+    """Result of verifying drafts: the first `accepted` drafts stand, and the target adds at least a token of its own.
 
-    ids: the accepted drafts and the target's token (a correction, or a bonus after a full accept); fewer if the output
-        ended before, which sets `finish`.
+    ids: the accepted drafts and the target's token (a correction, or a bonus after a full accept), further ones if the
+        engine looks up drafts itself; fewer if the output ended before, which sets `finish`.
     """
 
     accepted: int

@@ -26,7 +26,7 @@ from tandem.policies.scheduling.base import SchedulingPolicy
 from tandem.policies.scheduling.batching import BatchingPolicy, Demand
 from tandem.policies.scheduling.control import SchedulingControl
 from tandem.policies.scheduling.outstanding import outstanding
-from tandem.policies.speculation.lookup import LookupHistory, PromptLookup
+from tandem.policies.speculation.lookup import LookupHistory, PromptLookup, agreement
 
 GRACE_S = 0.002
 """Seconds that the engine waits for a session's first task, which usually follows at once: one step then covers prompt
@@ -129,17 +129,24 @@ class Core:
         self._changed()
 
     def _begin(self, s: Sequence, task: Task) -> None:
-        if isinstance(task, GenerateTask) and s.lookup is not None:
-            task.drafts = self._look_up(s, s.lookup)
+        if s.lookup is not None and not s.sampling.forced:
+            self._look_up(s, s.lookup, task)
         self._arrivals += 1
         s.begin(task, self._arrivals)
         self.memory.wake(s)
 
-    def _look_up(self, s: Sequence, lookup: PromptLookup) -> list[int]:
-        """Return drafts from the session's own text that are worth the time of verifying them."""
+    def _look_up(self, s: Sequence, lookup: PromptLookup, task: Task) -> None:
+        """Add drafts from the session's own text that are worth the time of verifying them."""
         most = min(self.config.lookup, s.sampling.max_tokens - s.output_len - 1)
         others, positions = self._others
-        return lookup.draft(s.tokens, most, others, lambda own: self._small_steps.step_s(positions + own))
+
+        def step_s(own: int) -> float:
+            return self._small_steps.step_s(positions + own)
+
+        if isinstance(task, GenerateTask):
+            task.drafts = lookup.draft(s.tokens, most, others, step_s)
+        elif isinstance(task, VerifyTask):
+            task.mix(lookup.mix(s.tokens, task.drafts, task.q_ids is not None, most, others, step_s))
 
     def extend(self, s: Sequence, position: int, tokens: list[int] | np.ndarray) -> None:
         """Set the output from `position` on; the cache keeps the common part.
@@ -309,9 +316,15 @@ class Core:
         if drafts:  # keys and values beyond the accepted drafts are void
             self.memory.roll_back(s, min(before + accepted, len(s.tokens) - 1))
         if isinstance(task, VerifyTask):
-            stats.tokens_verified += len(drafts)
-            stats.tokens_accepted += accepted
-            task.deliver(Verdict(accepted, ids, s.finish, scores))
+            given, kept = task.given, agreement(task.given, drafts)
+            stand = min(accepted, kept) if kept == len(given) else agreement(given, ids)
+            if s.lookup is not None:
+                s.lookup.judge(len(given), stand)
+            stats.tokens_verified += len(given)
+            stats.tokens_accepted += stand
+            stats.tokens_looked_up += len(drafts) - kept
+            stats.tokens_found += max(0, accepted - kept)
+            task.deliver(Verdict(stand, ids, s.finish, scores))
         else:
             stats.tokens_looked_up += len(drafts)
             stats.tokens_found += accepted

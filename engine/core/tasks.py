@@ -33,13 +33,18 @@ class VerifyTask:
     """Verify the drafts in one step and deliver the verdict.
 
     q_ids: ids of the distributions that the drafts were drawn from, [drafts, width]; None for point masses.
-    q_probs: their probabilities, [drafts, width].
+    q_probs: their probabilities, [drafts, width]; zeros for a point mass.
+    given: the client's drafts; looked up ones may be verified after them or in their place.
     """
 
     drafts: list[int]
     q_ids: np.ndarray | None
     q_probs: np.ndarray | None
     deliver: Callable[[Verdict], None]
+    given: list[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.given = self.drafts
 
     @property
     def window(self) -> int:
@@ -51,6 +56,13 @@ class VerifyTask:
         q_ids = None if self.q_ids is None else self.q_ids[:drafts]
         q_probs = None if self.q_probs is None else self.q_probs[:drafts]
         return VerifyTask(self.drafts[:drafts], q_ids, q_probs, self.deliver)
+
+    def mix(self, drafts: list[int]) -> None:
+        """Verify these drafts in place of the client's; they begin with those if those have distributions."""
+        self.drafts = drafts
+        if self.q_ids is not None and self.q_probs is not None:
+            more = ((0, len(drafts) - len(self.given)), (0, 0))
+            self.q_ids, self.q_probs = np.pad(self.q_ids, more), np.pad(self.q_probs, more)
 
 
 @dataclass(slots=True, eq=False)

@@ -1,9 +1,10 @@
 """Windows by expected gain: as many drafts as give the most tokens a second, none where drafting does not pay.
 
 A round of γ drafts takes the link's round trip, γ times the drafter's time for a token, and the target's step with
-γ + 1 positions; it gives 1 + α + … + α^γ tokens (Leviathan et al. 2023). The target alone gives a token a step. All
-times are measured: on a GPU, further positions of a step cost next to nothing, on few cores each costs much of one. A
-new pair's drafts are taken to cost nothing, so that it drafts unless its link alone takes too long.
+γ + 1 positions; it gives 1 + α + … + α^γ tokens (Leviathan et al. 2023), and what the target looks up. The target
+alone gives a token a step, and what it looks up. All times are measured: on a GPU, further positions of a step cost
+next to nothing, on few cores each costs much of one. A new pair's drafts are taken to cost nothing, so that it
+drafts unless its link alone takes too long.
 
 A pair that rests is tried again when that is cheap beside the time since: at an answer's beginning, where its drafter
 has little to read. A trial has two rounds, as the time of the first one has the reading in it.
@@ -54,22 +55,28 @@ class GainWindow:
     def choose(self, state: WindowState) -> int:
         if not state.alone_s:  # first of all, the time that drafting has to beat
             return 0
+        alone_s = state.alone_s
+        if state.own > 1 and state.verify_s:  # what it finds in rounds, it would find alone in less time
+            alone_s = min(alone_s, state.verify_s / state.own)
         prior = state.prior if state.prior or state.judged else FIRST_ALPHA
         alpha = (state.alpha * state.judged + WEIGHT * prior) / (state.judged + WEIGHT)
         alpha = min(1.0, alpha + OPTIMISM * sqrt(alpha * (1 - alpha) / (state.judged + WEIGHT)))
 
+        def tokens(gamma: int) -> float:
+            return expected_tokens(alpha, gamma) + state.own - 1
+
         def gain_s(gamma: int) -> float:
             """Return the seconds that a round saves; negative if it loses some."""
-            return expected_tokens(alpha, gamma) * state.alone_s - _round_s(state, gamma)
+            return tokens(gamma) * alone_s - _round_s(state, alone_s, gamma)
 
         def tokens_per_s(gamma: int) -> float:
-            return expected_tokens(alpha, gamma) / _round_s(state, gamma)
+            return tokens(gamma) / _round_s(state, alone_s, gamma)
 
         untimed = state.read_s > 0 and not state.draft_s  # the drafter was only seen catching up
         most = self.start if untimed or state.judged < self.start else self.most
         best = max(range(2, most + 1), key=tokens_per_s)
         if gain_s(best) <= 0:
-            spent_s = self._rested * BURST * state.alone_s
+            spent_s = self._rested * BURST * alone_s
             trial_s = state.behind * state.read_s - 2 * gain_s(PROBE)
             try_ = self._tried or self.explore * spent_s > trial_s
             best = PROBE if try_ else 0
@@ -78,7 +85,7 @@ class GainWindow:
         return best
 
 
-def _round_s(state: WindowState, gamma: int) -> float:
-    """Return the expected seconds of a round of γ drafts."""
-    position_s = max(0.0, state.verify_s - state.alone_s) / state.drafted if state.drafted else 0.0
-    return state.rtt_s + gamma * state.draft_s + state.alone_s + gamma * position_s
+def _round_s(state: WindowState, alone_s: float, gamma: int) -> float:
+    """Return the expected seconds of a round of γ drafts. alone_s: of a token of the target alone."""
+    position_s = max(0.0, state.verify_s - alone_s) / state.drafted if state.drafted else 0.0
+    return state.rtt_s + gamma * state.draft_s + alone_s + gamma * position_s

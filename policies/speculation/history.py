@@ -437,6 +437,7 @@ class PairHistory:
             drafted=max(0.0, sums.weighed_drafts / weight) if weight > 0 else 0.0,
             read_s=max(0.0, sums.read_s - sums.untimed * draft_s) / sums.read if sums.read else 0.0,
             behind=behind,
+            own=max(1.0, (tokens - sums.accepted) / len(self._rounds)) if self._rounds else 1.0,
         )
 
     def choose(self, behind: int = 0) -> int:

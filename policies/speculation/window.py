@@ -34,6 +34,7 @@ class WindowState:
     drafted: mean drafts of the rounds that verify_s is of; 0 without any.
     behind: tokens that the drafter has missed, and has to read before it drafts.
     read_s: seconds per such token; 0 if unknown.
+    own: mean tokens of recent rounds beyond accepted drafts: the target's own one, and what it looks up; 1 without any.
     """
 
     acceptance: float
@@ -55,6 +56,7 @@ class WindowState:
     drafted: float = 0.0
     behind: int = 0
     read_s: float = 0.0
+    own: float = 1.0
 
 
 class WindowPolicy(Protocol):

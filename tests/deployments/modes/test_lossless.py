@@ -232,7 +232,24 @@ def test_drafts_between_any_two_vocabularies_lose_nothing(tmp_path: Path) -> Non
     assert rejected > 0
 
 
-TOY_PROMPT, HOT = (20, 21, 22), 2.0
+@pytest.mark.parametrize("stated", [False, True])
+async def test_lookups_beside_a_drafters_drafts_leave_the_distribution_as_it_is(
+    stated: bool, tmp_path: Path
+) -> None:
+    """Drafts with their distributions are followed by lookups; drafts without are also replaced by them."""
+    tiny, answers = Engines(tmp_path), 320
+    target = tiny.start(seed=1, max_waiting=answers, lookup=6)
+    target._core._small_steps.step_s = lambda tokens: 1.0  # lookups cost nothing
+    drafter = tiny.start(seed=1, noise=0.08, max_waiting=answers)
+    there = target if stated else Untold(target)
+    seen = await _sampled({"target": there, "drafter": drafter}, tiny, answers, StaticWindow(1))
+    assert 0 < sum(s.accepted for s in seen) < sum(s.drafted for s in seen)
+    assert target.counters.tokens_looked_up > 100
+    assert target.counters.tokens_found > 0
+    await tiny.close()
+
+
+TOY_PROMPT, HOT = (20, 21, 22) * 3, 2.0
 
 
 async def _sampled(

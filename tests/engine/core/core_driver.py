@@ -15,7 +15,7 @@ from tandem.engine.config import EngineConfig, HostMemory
 from tandem.engine.core.runner import Outcome, Runner, Work
 from tandem.engine.core.sequence import Sequence as Session
 from tandem.engine.core.step import Core
-from tandem.engine.core.tasks import DraftTask, GenerateTask, VerifyTask
+from tandem.engine.core.tasks import DraftTask, GenerateTask, Task, VerifyTask
 from tandem.policies.scheduling import SchedulingPolicy
 from tandem.policies.scheduling.batching import BatchingPolicy, ChunkedPrefill
 
@@ -167,22 +167,35 @@ class Driver:
                 return
             room = client.sampling.max_tokens - len(client.output)
             stand = drafts[: room - 1]
-            stated = None if q is None else (q[0][: len(stand)], q[1][: len(stand)])
-            accepted, own = self.runner.verdict(client.prompt, client.output, client.sampling, stand, stated)
+            (task,) = begun
+            assert isinstance(task, VerifyTask)
+            assert task.drafts[: len(stand)] == stand or (q is None and self.core.config.lookup)
+            assert len(task.drafts) <= max(len(stand), self.core.config.lookup)
+            stated = None
+            if task.q_ids is not None and task.q_probs is not None:
+                stated = task.q_ids, task.q_probs
+                assert (task.q_probs[len(stand) :] == 0).all(), "point masses"
+            accepted, own = self.runner.verdict(
+                client.prompt, client.output, client.sampling, task.drafts, stated
+            )
             expected: list[int] = []
-            for token in [*stand[:accepted], own]:
+            for token in [*task.drafts[:accepted], own]:
                 expected.append(token)
                 client.output.append(token)
                 client.finish = client.end()
                 if client.finish:
                     break
             assert verdict.ids == expected
-            assert verdict.accepted == min(accepted, len(expected))
+            assert verdict.ids[: verdict.accepted] == stand[: verdict.accepted]
+            if task.drafts[: len(stand)] == stand:
+                assert verdict.accepted == min(accepted, len(stand), len(expected))
             assert verdict.finish == client.finish
 
         client.busy = "verify"
         q_ids, q_probs = (None, None) if q is None else q
+        begun: list[Task | None] = []
         self.core.assign(client.sequence, VerifyTask(list(drafts), q_ids, q_probs, deliver))
+        begun.append(client.sequence.task)
 
     def extend(self, client: Client, position: int, tokens: list[int]) -> None:
         self.core.extend(client.sequence, position, list(tokens))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -119,3 +120,50 @@ def test_beside_others_a_window_must_pay_for_their_wait() -> None:
     assert best_window(0.8, 8, 0, lambda own: 0.02 + 0.01 * own) > 0
     assert best_window(0.8, 8, 8, step_s) == 0
     assert best_window(0.95, 8, 8, step_s) > 0
+
+
+@given(texts, st.integers(0, 40))
+def test_a_text_that_was_cut_back_is_known_as_before(text: list[int], keep: int) -> None:
+    index = NgramIndex()
+    index.find(text, 4)
+    assert index.find(text[:keep], 4) == NgramIndex().find(text[:keep], 4)
+
+
+@given(texts, texts)
+def test_what_may_follow_is_matched_and_not_learnt(text: list[int], ahead: list[int]) -> None:
+    index = NgramIndex()
+    length, draft = index.find(text, 4, ahead)
+    assert index.find(text, 4) == NgramIndex().find(text, 4)
+    if length:
+        whole = text + ahead
+        follows = [at for at in range(length, len(text)) if whole[at - length : at] == whole[-length:]]
+        assert draft in [(whole[at:] + draft)[:4] for at in follows]
+
+
+PASSAGE = list(range(20))
+QUOTED = [*PASSAGE, 50, *PASSAGE[:8]]
+
+
+def mixed(
+    drafts: list[int], stated: bool, right: bool, step_s: Callable[[int], float] = free, most: int = 8
+) -> list[int]:
+    """Return what is verified for a client whose drafts have been right or wrong."""
+    lookup = PromptLookup(LookupHistory())
+    for _ in range(40):
+        lookup.judge(4, 4 if right else 0)
+    return lookup.mix(QUOTED, drafts, stated, most, 0, step_s)
+
+
+@pytest.mark.parametrize("stated", [False, True])
+def test_lookups_follow_a_clients_drafts(stated: bool) -> None:
+    assert mixed([8, 9], stated, True) == list(range(8, 16))
+    assert mixed([60, 61], stated, True) == [60, 61], "nothing was said after these"
+    assert mixed([8, 9], stated, True, lambda own: float(own**2)) == [8, 9], "costs too much"
+    assert mixed(list(range(60, 70)), stated, True) == list(range(60, 70)), "more than are looked up"
+
+
+def test_lookups_replace_the_drafts_of_a_client_that_is_wrong() -> None:
+    """But never drafts that come with the distributions that they were drawn from."""
+    assert mixed([60, 61], False, False) == list(range(8, 16))
+    assert mixed([60, 61], True, False) == [60, 61]
+    assert mixed([], False, False) == list(range(8, 16))
