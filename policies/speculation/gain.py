@@ -75,9 +75,11 @@ class GainWindow:
         untimed = state.read_s > 0 and not state.draft_s  # the drafter was only seen catching up
         most = self.start if untimed or state.judged < self.start else self.most
         best = max(range(2, most + 1), key=tokens_per_s)
-        if gain_s(best) <= 0:
+        # Where the target's stream is left, the step that runs is lost: a long one where lookups are checked.
+        left_s = state.verify_s if self._rested and state.own > 1 else 0.0
+        if gain_s(best) * BURST / tokens(best) <= left_s:
             spent_s = self._rested * BURST * alone_s
-            trial_s = state.behind * state.read_s - 2 * gain_s(PROBE)
+            trial_s = left_s + state.behind * state.read_s - 2 * gain_s(PROBE)
             try_ = self._tried or self.explore * spent_s > trial_s
             best = PROBE if try_ else 0
         self._tried = best > 0 and self._rested > 0

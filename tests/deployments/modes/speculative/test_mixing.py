@@ -39,7 +39,7 @@ SAID = {
     "quoted": [*new(5), *PROMPT, *new(5), *PROMPT],
     "both": [token for passage in PASSAGES * 2 for part in (new(30), passage) for token in part],
 }
-"""What the target says."""
+"""Texts that the target says."""
 
 
 class Says(Script):
