@@ -79,7 +79,7 @@ SETS = {
     "GSM8K": TaskSet(
         "gsm8k_test.jsonl",
         lambda row: f"{row['question']}\n\nThink step by step, and end with: The answer is NUMBER.",
-        256,
+        320,
         same_number,
     ),
     "SpecBench": TaskSet("spec_bench.jsonl", lambda row: row["turns"][0], 96),
