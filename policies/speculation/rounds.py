@@ -156,10 +156,17 @@ class Rounds:
     def next(self, sent: int, behind: int = 0) -> RoundPlan:
         """Return the round that follows an answer of `sent` tokens. behind: tokens that the drafter must read first."""
         planned, self._planned = self._planned or self._plan(sent, behind), None
-        return planned
+        return self._within(planned, sent)
+
+    def put_off(self, plan: RoundPlan) -> RoundPlan:
+        """Return what the target does before the round while its drafter begins: it decodes alone."""
+        self._planned = plan
+        return RoundPlan(DraftSource.NOBODY, 0, BURST)
 
     def stays_alone(self, sent: int, behind: int = 0) -> bool:
         """Return whether the target goes on alone after `sent` tokens of an answer; if not, `next` gives the round."""
+        if self._planned is not None:
+            return False
         planned = self._plan(sent, behind)
         if planned.alone:
             return True
@@ -178,8 +185,14 @@ class Rounds:
             self._fused = fused
             if fused:
                 drafter, gamma = DraftSource.CLOUD if self._helper else DraftSource.NOBODY, self._fused_window
-        gamma = min(gamma, self._max_tokens - sent - 1)  # the target adds one token of its own
-        return RoundPlan(drafter, gamma) if gamma > 0 else RoundPlan(DraftSource.NOBODY, 0)
+        return RoundPlan(drafter, gamma)
+
+    def _within(self, plan: RoundPlan, sent: int) -> RoundPlan:
+        """Return the plan, cut off where the output would end."""
+        gamma = min(plan.gamma, self._max_tokens - sent - 1)  # the target adds one token of its own
+        if plan.alone:
+            return plan
+        return RoundPlan(plan.drafter, gamma) if gamma > 0 else RoundPlan(DraftSource.NOBODY, 0)
 
     def decoded(self, tokens: int, seconds: float) -> None:
         """Record that the target decoded alone, in place of rounds."""

@@ -207,17 +207,21 @@ class SpeculativeRun(ModeRun):
             while finish is None:
                 if rounds.adaptive and first.begun:
                     observer.look()
-                who, gamma, alone = rounds.next(len(log), first.behind)
-                if alone:
-                    async with aclosing(_decode_alone(target, first, log, alone, rounds)) as deltas:
+                plan = rounds.next(len(log), first.behind)
+                drafter = drafters.get(plan.drafter)
+                if drafter is first and not drafter.begun:  # the pair has rested
+                    drafter.begin()
+                    plan = rounds.put_off(plan)
+                if plan.alone:
+                    async with aclosing(_decode_alone(target, first, log, plan.alone, rounds)) as deltas:
                         async for delta in deltas:
                             finish = delta.finish
                             yield delta
                     continue
-                drafter, draft, draft_s, read = drafters.get(who), NOTHING, 0.0, 0
+                draft, draft_s, read = NOTHING, 0.0, 0
                 if drafter is not None:
                     read = drafter.behind
-                    draft = await drafter.draft(gamma)
+                    draft = await drafter.draft(plan.gamma)
                     if drafter is device:
                         observer.drafted(draft)
                     link_s = observer.device_s if drafter is first else drafter.session.endpoint.rtt_s

@@ -143,3 +143,14 @@ def test_the_target_stays_alone_until_there_is_to_be_a_draft() -> None:
     assert not chosen.stays_alone(80)
     assert chosen.next(80).gamma == 3
     assert chosen.next(84).gamma == 2
+
+
+def test_a_round_is_put_off_while_its_drafter_begins_and_cut_off_where_the_output_ends() -> None:
+    chosen, counted, _ = rounds([3, 0], tokens=100)
+    plan = chosen.next(1)
+    assert chosen.put_off(plan) == RoundPlan(DraftSource.NOBODY, 0, BURST)
+    chosen.decoded(BURST, 0.1)
+    assert not chosen.stays_alone(97)
+    assert chosen.next(97) == RoundPlan(DraftSource.DEVICE, 2)
+    assert chosen.next(98).alone == BURST  # the round was asked for once
+    assert counted.alone == BURST

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,7 @@ from tandem.deployments.modes.speculative.mode import Speculation
 from tandem.deployments.request.job import Job
 from tandem.engine.base import Draft, Drafts, EngineStats, NoCapacity, Sampling, Verdict, Verify
 from tandem.engine.null_engine import NullEngine, NullSession
+from tandem.policies.speculation.rounds import BURST
 from tests.deployments.faults import PROMPT, Failing, World, reference
 from tests.deployments.modes.test_executor import answer, left_open
 
@@ -155,3 +157,29 @@ class Holding(NullEngine):
 
 async def _helpers(world: World) -> list[EngineStats]:
     return [await e.stats() for key, e in world.engines.items() if not key.startswith("verifier")]
+
+
+class SlowToOpen(NullEngine):
+    """A device that takes OPEN_S to open a session; it counts the drafts that it was asked for."""
+
+    OPEN_S = 0.2
+
+    async def open(self, *asked: Any) -> NullSession:
+        await asyncio.sleep(self.OPEN_S)
+        return await super().open(*asked)
+
+
+async def test_the_target_decodes_while_a_drafter_begins_that_has_rested() -> None:
+    """The first answer leaves the pair at rest; in the second one it is tried once."""
+    tokens = 2 * BURST
+    phone = SlowToOpen()
+    world = World([NullEngine(tokens_per_s=100)], [], {"phone": phone}, (0, 0, 3, 0))
+    loop, times_s = asyncio.get_running_loop(), list[float]()
+    for number in (11, 12):
+        began_s = loop.time()
+        ids, stats = await answer(world, job(number, tokens))
+        times_s.append(loop.time() - began_s)
+        assert ids == reference(PROMPT, tokens)
+    seen = Speculation.of(stats)
+    assert (seen.rounds, seen.drafted) == (1, 3)
+    assert times_s[1] <= times_s[0] + SlowToOpen.OPEN_S / 2
