@@ -40,7 +40,16 @@ from tandem.engine.tokenizer import Tokenizer
 from tandem.engine.torch.split import bundle
 from tandem.engine.torch.weights import check_adaptable
 from tandem.training.adapter import answers, texts
-from tandem.training.adapter.distil import LOSSES, TOGETHER, VISITS, Distillation, compared, lessons, turns
+from tandem.training.adapter.distil import (
+    KEPT_BYTES,
+    LOSSES,
+    TOGETHER,
+    VISITS,
+    Distillation,
+    compared,
+    kept_bytes,
+    lessons,
+)
 from tandem.training.adapter.evaluate import ETAS, Figures, Questions, measure, table
 
 JUDGING_SEED = 11
@@ -173,14 +182,15 @@ def _train(model: Path, file: Path, options: argparse.Namespace) -> dict[str, An
     disable_progress_bar()  # of transformers
     together, visits, tokens = TOGETHER, VISITS, None
     if options.corpus is None:
-        documents = texts.of_family(Tokenizer.load(model), rng)
+        batches = texts.batches(texts.of_family(Tokenizer.load(model), rng), options.batch, rng)
     else:
-        lines = texts.divided(options.corpus)[0]
+        lines, config = texts.divided(options.corpus)[0], shape(model)
         known = texts.documents_of(Tokenizer.load(model), lines, options.length)
-        config = shape(model)
-        together, visits = turns(sum(map(len, known)), options.batch, config.hidden, options.steps)
-        tokens = compared(known, config.vocab_size)
-        documents = texts.again_and_again(known, rng)
+        tokens, whole = compared(known, config.vocab_size), texts.grouped(known, options.batch, rng)
+        if kept_bytes(whole, config.hidden) <= KEPT_BYTES:
+            batches, together, visits = iter(whole), len(whole), options.steps
+        else:
+            batches = texts.batches(texts.again_and_again(known, rng), options.batch, rng)
     frozen = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval().requires_grad_(False)
     run = Distillation(frozen, options.layers, options.loss, options.rate, options.steps, tokens)
     columns = (
@@ -191,7 +201,7 @@ def _train(model: Path, file: Path, options: argparse.Namespace) -> dict[str, An
     )
     began_s, learnt, smooth = time.monotonic(), 0, math.nan
     with Progress(*columns, console=Console(stderr=True)) as progress:
-        supply = lessons(run, texts.batches(documents, options.batch, rng), rng, together, visits)
+        supply = lessons(run, batches, rng, together, visits)
         bar = progress.add_task("distilling", total=options.steps, loss=math.nan)
         while run.done < options.steps:
             lesson = next(supply)

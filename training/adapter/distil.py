@@ -136,13 +136,9 @@ def lessons(
             yield from rng.sample(some, len(some))
 
 
-def turns(tokens: int, batch: int, hidden: int, steps: int) -> tuple[int, int]:
-    """Return (batches together, visits of each) for a corpus: all at once, until the end, if memory holds their frozen
-    tensors. tokens: of the corpus; batch: tokens of a batch; hidden: size of a hidden state."""
-    whole = max(1, tokens // batch)
-    if whole * batch * 2 * hidden * 4 > KEPT_BYTES:
-        return TOGETHER, VISITS
-    return whole, -(-steps // whole)
+def kept_bytes(batches: Sequence[Batch], hidden: int) -> int:
+    """Return the memory of the frozen tensors of all these batches. hidden: size of a hidden state."""
+    return sum(2 * 4 * hidden * batch.ids.numel() for batch in batches)
 
 
 def compared(documents: Sequence[Document], vocabulary: int) -> Tensor | None:

@@ -135,16 +135,20 @@ def again_and_again(documents: Sequence[Document], rng: Random) -> Iterator[Docu
 
 
 def batches(documents: Iterator[Document], tokens: int, rng: Random) -> Iterator[Batch]:
-    """Batches of at most `tokens` positions, padding included, in an order drawn by chance."""
+    """Yield batches of at most `tokens` positions, padding included, in an order drawn by chance."""
     while True:
-        pool = sorted((next(documents) for _ in range(POOL)), key=len)
-        groups: list[list[Document]] = [[]]
-        for document in pool:
-            if groups[-1] and len(document) * (len(groups[-1]) + 1) > tokens:
-                groups.append([])
-            groups[-1].append(document)
-        rng.shuffle(groups)
-        yield from map(_batch, groups)
+        yield from grouped([next(documents) for _ in range(POOL)], tokens, rng)
+
+
+def grouped(documents: Sequence[Document], tokens: int, rng: Random) -> list[Batch]:
+    """Return all documents in batches of at most `tokens` positions, in an order drawn by chance."""
+    groups: list[list[Document]] = [[]]
+    for document in sorted(documents, key=len):
+        if groups[-1] and len(document) * (len(groups[-1]) + 1) > tokens:
+            groups.append([])
+        groups[-1].append(document)
+    rng.shuffle(groups)
+    return [_batch(group) for group in groups]
 
 
 def _batch(documents: Sequence[Document]) -> Batch:

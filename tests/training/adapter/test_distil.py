@@ -19,14 +19,11 @@ from tandem.engine.torch.weights import Part
 from tandem.training.adapter import texts
 from tandem.training.adapter.block import Adapter
 from tandem.training.adapter.distil import (
-    KEPT_BYTES,
     LOSSES,
-    TOGETHER,
-    VISITS,
     Distillation,
     compared,
+    kept_bytes,
     lessons,
-    turns,
 )
 from tests.engine.torch import tiny
 
@@ -82,23 +79,24 @@ def test_a_loss_compares_the_tokens_of_answers_where_these_are_few() -> None:
     assert compared(documents, 12) is None
 
 
-def test_a_corpus_that_memory_holds_is_computed_once(tiny_model: Path) -> None:
-    """All its batches take turns until the end; a large one goes through in parts."""
-    hidden, batch = 32, 64
-    together, visits = turns(10 * batch, batch, hidden, 35)
-    assert (together, visits) == (10, 4)
-    assert turns(KEPT_BYTES // hidden, batch, hidden, 35) == (TOGETHER, VISITS)
-    assert turns(1, batch, hidden, 3) == (1, 3)
+def test_a_corpus_that_memory_holds_is_computed_once() -> None:
+    """All its batches take turns, and a document is in one of them."""
+    documents = [texts.Document([1], [i] * (1 + i % 7)) for i in range(2, 40)]
+    batches = texts.grouped(documents, 24, Random(1))
+    counts = [batch.ids[batch.counted.roll(1, 1)].unique().tolist() for batch in batches]
+    assert sorted(token for tokens in counts for token in tokens) == list(range(2, 40))
+    assert kept_bytes(batches, 10) == sum(80 * batch.ids.numel() for batch in batches)
 
     class Counting:
         lessons = 0
 
-        def lesson(self, batch: int) -> int:
+        def lesson(self, batch: texts.Batch) -> int:
             self.lessons += 1
-            return batch
+            return self.lessons
 
-    run = Counting()
-    drawn = list(islice(lessons(run, iter(range(100)), Random(1), together, visits), 35))  # type: ignore[arg-type, misc]
-    assert run.lessons == 10
-    assert sorted(drawn[:10]) == sorted(drawn[10:20]) == sorted(drawn[20:30]) == list(range(10))
-    assert drawn[10:20] != drawn[20:30]
+    run, once = Counting(), len(batches)
+    supply = lessons(run, iter(batches), Random(1), once, 4)  # type: ignore[arg-type]
+    passes: list[list[object]] = [list(islice(supply, once)) for _ in range(4)]
+    assert run.lessons == once
+    assert all(sorted(each) == sorted(passes[0]) for each in passes)  # type: ignore[type-var]
+    assert passes[1] != passes[2]
