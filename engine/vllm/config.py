@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import difflib
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from tandem.engine.config import SessionLimits
 
@@ -37,8 +37,9 @@ class VllmConfig(SessionLimits):
     block_size: tokens per block; a multiple of 32 on a CPU.
     token_budget: most positions in a step; null: vLLM's choice.
     window: most drafts that one step verifies for a session.
+    lookup: most drafts that a session looks up in its own text, where that is worth the time; 0 for none.
     speculation: vLLM's own speculative_config (n-gram, EAGLE ...) for sessions that decode without a device; null for
-        none.
+        none. It takes the place of `lookup`.
     options: further arguments of vLLM by its own names (dtype, tensor_parallel_size, kv_offloading_size ...).
     The rest: see `engine.config.SessionLimits`.
     """
@@ -47,8 +48,15 @@ class VllmConfig(SessionLimits):
     block_size: int = Field(32, ge=16)
     token_budget: int | None = Field(None, ge=1)
     window: int = Field(8, ge=1)
+    lookup: int = Field(0, ge=0, le=64)
     speculation: dict[str, Any] | None = None
     options: dict[str, Any] = Field({})
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Self:
+        if self.lookup and self.speculation is not None:
+            raise ValueError("lookup: vLLM drafts by `speculation` already; leave one of both out")
+        return self
 
     @property
     def host_tier(self) -> bool:
@@ -91,13 +99,17 @@ def arguments(folder: Path, config: VllmConfig) -> Any:
         "model": str(folder),
         "scheduler_cls": SCHEDULER,
         "worker_extension_cls": WORKER,
-        "speculative_config": {"num_speculative_tokens": config.window, **speculation},
+        "speculative_config": {"num_speculative_tokens": max(config.window, config.lookup), **speculation},
         "max_num_seqs": config.max_sessions,
         "num_gpu_blocks_override": config.kv_blocks,
         "block_size": config.block_size,
         "max_num_batched_tokens": config.token_budget,
         "skip_tokenizer_init": True,
-        "additional_config": {"scheduling": scheduling, "max_running": config.max_running},
+        "additional_config": {
+            "scheduling": scheduling,
+            "max_running": config.max_running,
+            "lookup": config.lookup,
+        },
         "disable_log_stats": True,
     }
     if current_platform.is_cpu():  # nothing is compiled there, as in what the benchmarks compare

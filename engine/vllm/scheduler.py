@@ -3,7 +3,8 @@
 A session is one request of vLLM's. It runs until it has the output tokens that its client has asked for, and is then
 **parked**: it keeps its KV cache, takes part in no step, and is preempted first when memory is short. A client that
 verifies asks for one more token and sends drafts along, which replace vLLM's own proposals. While not all sessions
-with work can run, the torch engine's SchedulingControl decides which do.
+with work can run, the torch engine's SchedulingControl decides which do. Where `lookup` is set, a session's own text
+gives drafts, too (`policies.speculation.lookup`).
 
 vLLM imports this module in its scheduler's process: the change to vLLM's EngineCore at the end receives the asks.
 """
@@ -24,16 +25,17 @@ from vllm.v1.request import Request, RequestStatus
 from tandem.engine.base import EngineStats
 from tandem.engine.config import SchedulingChoice
 from tandem.engine.vllm.views import REPLAYED, Ask, Label, RequestView, VllmMemory
-from tandem.policies.estimators.step_time import StepTimeModel
+from tandem.policies.estimators.step_time import SmallSteps, StepTimeModel
 from tandem.policies.scheduling.control import SchedulingControl
 from tandem.policies.scheduling.outstanding import outstanding
+from tandem.policies.speculation.lookup import LookupHistory, PromptLookup, agreement
 
 POLL_S = 1e-3
 """Seconds that vLLM waits after a step in which no session with work could run."""
 
 
 class TandemScheduler(Scheduler):
-    """additional_config of vLLM's: `scheduling` (a SchedulingChoice or None) and `max_running`.
+    """additional_config of vLLM's: `scheduling` (a SchedulingChoice or None), `max_running` and `lookup`.
 
     clock: seconds; a simulation has another one.
     """
@@ -49,7 +51,11 @@ class TandemScheduler(Scheduler):
             blocks_total=self.kv_cache_manager.block_pool.num_gpu_blocks - 1, block_size=self.block_size
         )
         self._step_time = StepTimeModel()
-        self._given = set[str]()  # requests whose drafts in the present step are a client's
+        self._small_steps = SmallSteps(self._step_time)
+        self._most_lookups: int = given.get("lookup") or 0
+        self._history = LookupHistory()
+        self._placed: dict[str, list[int]] = {}  # clients' drafts, where a step has no proposals of vLLM's
+        self._last: dict[str, int] = {}  # positions of each request in the last step
         self._began_s = 0.0
         self._ended_s: float | None = None  # when the last step did, where nothing came between
         self._memory = VllmMemory(self.kv_cache_manager, self.block_size, self.max_num_running_reqs)
@@ -85,7 +91,8 @@ class TandemScheduler(Scheduler):
         extra = request.sampling_params.extra_args
         _replay(request, extra.get(REPLAYED, ()))
         label = Label(*extra["tandem"])
-        self._views[request.request_id] = RequestView(request, label, self._memory, self.clock())
+        lookup = PromptLookup(self._history) if self._most_lookups else None
+        self._views[request.request_id] = RequestView(request, label, self._memory, self.clock(), lookup)
         super().add_request(request)
         self._changed()
 
@@ -158,20 +165,34 @@ class TandemScheduler(Scheduler):
             self._stats.decision_s += time.thread_time() - begin
 
     def _place_drafts(self, ready: Iterable[RequestView]) -> None:
-        """Drafts take the place of what vLLM proposes itself. The target's own token needs one, too."""
-        self._given.clear()
+        """Clients' drafts and looked up ones take the place of what vLLM proposes itself. The target's own token needs
+        one, too."""
+        self._placed.clear()
         for view in ready:
-            if view.drafts:
-                self._given.add(view.request.request_id)
-                request, drafts, view.drafts = view.request, view.drafts, []
-                room = (
-                    min(
-                        self.max_model_len - request.num_tokens,
-                        request.max_tokens - request.num_output_tokens,
-                    )
-                    - 1
-                )
-                request.spec_token_ids = drafts[: max(0, min(room, self.num_spec_tokens))]
+            request, given, view.drafts = view.request, view.drafts, []
+            room = min(
+                self.max_model_len - request.num_tokens, request.max_tokens - request.num_output_tokens
+            )
+            given = given[: max(0, min(room - 1, self.num_spec_tokens))]
+            drafts = given if view.lookup is None else self._look_up(view, view.lookup, given, room - 1)
+            if drafts:
+                self._placed[request.request_id], request.spec_token_ids = given, drafts
+
+    def _look_up(self, view: RequestView, lookup: PromptLookup, given: list[int], room: int) -> list[int]:
+        """Return the drafts that are worth verifying: a client's, and such from the session's own text."""
+        request, last = view.request, self._last
+        if request.num_computed_tokens < request.num_tokens - 1:  # not yet decoding
+            return given
+        own = last.get(request.request_id, 0)
+        others, positions = len(last) - (own > 0), sum(last.values()) - own
+        return lookup.mix(
+            request.all_token_ids,
+            given,
+            False,
+            min(self._most_lookups, room),
+            others,
+            lambda count: self._small_steps.step_s(positions + count),
+        )
 
     def _make_room(
         self, ready: list[RequestView], waiting: list[RequestView], resting: list[RequestView], now: float
@@ -216,16 +237,30 @@ class TandemScheduler(Scheduler):
             stats.tokens_prefilled += positions - _windows(scheduler_output, model_runner_output)
             self._count_proposals(scheduler_output, model_runner_output)
             self._step_time.note(positions, seconds)
+            self._small_steps.note(positions, seconds)
+            self._last = scheduler_output.num_scheduled_tokens
         return outputs
 
     def _count_proposals(self, scheduled: SchedulerOutput, made: ModelRunnerOutput) -> None:
-        """vLLM's own ones; a client's count where it asks."""
+        """Count vLLM's own drafts, and looked up ones; a client's count where it asks."""
         stats, drafts = self._stats, scheduled.scheduled_spec_decode_tokens
         for request_id, ids in zip(made.req_ids, made.sampled_token_ids, strict=True):
-            if ids and request_id not in self._given and (proposed := len(drafts.get(request_id, ()))):
-                stats.tokens_drafted += proposed
-                stats.tokens_verified += proposed
-                stats.tokens_accepted += len(ids) - 1
+            if not ids or not (proposed := drafts.get(request_id, ())):
+                continue
+            accepted, given = len(ids) - 1, self._placed.get(request_id)
+            if given is None:
+                stats.tokens_drafted += len(proposed)
+                stats.tokens_verified += len(proposed)
+                stats.tokens_accepted += accepted
+                continue
+            kept = agreement(given, proposed)
+            stats.tokens_looked_up += len(proposed) - kept
+            stats.tokens_found += max(0, accepted - kept)
+            view = self._views.get(request_id)
+            if view is not None and view.lookup is not None:
+                view.lookup.judge(
+                    len(given), min(accepted, kept) if kept == len(given) else agreement(given, ids)
+                )
 
     def _update_request_with_output(
         self, request: Request, new_token_ids: list[int], is_stale: bool = False

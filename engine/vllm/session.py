@@ -156,16 +156,19 @@ class VllmSession(BaseSession):
 
     async def _verify(self, drafts: Sequence[int]) -> Verdict:
         """Verify drafts as point masses, whatever their distributions: fewer are accepted, as faithfully."""
-        log, before, accepted, own = self.log, len(self.log.tokens), 0, False
+        log, before, accepted, own, asked = self.log, len(self.log.tokens), 0, False, False
         drafts = drafts[: max(0, log.longest - log.output_len - 1)]  # the target's own token needs a place
         if log.sampling.forced and log.finish is None:
             return await self._force(drafts)
         while log.finish is None and not own:
-            ahead = self._ahead or await self._more(1, drafts[accepted:])
+            if not (ahead := self._ahead):
+                ahead, asked = await self._more(1, drafts[accepted:]), True
             token = ahead[0]
             self._keep([token])
             own = accepted == len(drafts) or token != drafts[accepted]
             accepted += not own
+        if asked and log.finish is None and self._ahead:  # drafts of vLLM's side, which stand
+            self._keep(self._ahead)
         counters = self._engine.counters
         counters.tokens_verified += len(drafts)
         counters.tokens_accepted += accepted

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tandem.policies.reader.quality import Reader
 from tandem.policies.scheduling.control import REFERENCE_RATE
+from tandem.policies.speculation.lookup import PromptLookup
 
 if TYPE_CHECKING:
     from vllm.v1.core.kv_cache_manager import KVCacheManager
@@ -43,9 +44,18 @@ class RequestView:
     until: of them, from which on it is parked.
     drafts: to be verified with its next step.
     parked_s: since when it has been.
+    lookup: finds drafts in its own text; None if the engine looks up nothing.
     """
 
-    def __init__(self, request: Request, label: Label, memory: VllmMemory, now_s: float) -> None:
+    def __init__(
+        self,
+        request: Request,
+        label: Label,
+        memory: VllmMemory,
+        now_s: float,
+        lookup: PromptLookup | None = None,
+    ) -> None:
+        self.lookup = lookup
         self.request, self._before, self._memory = request, label.before, memory
         self._replayed = request.num_output_tokens  # vLLM counts the others as its prompt
         self.number = self.rank = label.number

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import AsyncIterator
 from typing import Any
 
+import pytest
 import pytest_asyncio
 
 from tandem.engine import family
@@ -35,9 +36,14 @@ def _load(**changes: Any) -> Engine:
 NGRAM = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 2, "prompt_lookup_max": 4}
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="package")
-async def speculating_engine() -> AsyncIterator[Engine]:
-    """One that drafts by itself, too, from what has been said before."""
-    made = _load(speculation=NGRAM)
+@pytest_asyncio.fixture(
+    scope="module",
+    loop_scope="package",
+    params=[{"speculation": NGRAM}, {"lookup": 4}],
+    ids=["vllm", "lookup"],
+)
+async def speculating_engine(request: pytest.FixtureRequest) -> AsyncIterator[Engine]:
+    """Drafts by itself, too, from what has been said before: by vLLM's proposer, or by our own lookup."""
+    made = _load(**request.param)
     yield made
     await made.close()

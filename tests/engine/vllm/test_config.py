@@ -67,6 +67,14 @@ def test_options_reach_vllm() -> None:
     assert parallel.distributed_executor_backend is None
 
 
+def test_lookup_takes_room_beside_the_window_and_no_second_drafter() -> None:
+    given = arguments(family.path("target"), VllmConfig(window=3, lookup=16))
+    assert given.speculative_config["num_speculative_tokens"] == 16
+    assert given.additional_config["lookup"] == 16
+    with pytest.raises(ValueError, match="leave one of both out"):
+        VllmConfig(lookup=4, speculation={"method": "ngram"})
+
+
 @pytest.mark.parametrize(
     ("settings", "context"),
     [({}, 1024), ({"kv_blocks": 9}, 256), ({"options": {"max_model_len": 100}}, 100)],
