@@ -6,7 +6,7 @@ In virtual time. Recorded (`real_record`): which tokens of Qwen2.5-Coder 1.5B it
 on HumanEval (code) and on SpecBench and Vicuna's questions (chat), and the lengths of prompts and answers. Emulated:
 that larger targets, whose step times the tables have, and a drafter with the 0.5B's times on a desktop GPU accept and
 write the same. Every device is 20 ms away; requests arrive independently. The window policy is chosen on other prompts
-and other arrivals than it is judged by. Tandem's own recordings are of twenty prompts a set.
+and other arrivals than it is judged by. Tandem's own recordings are of fifteen prompts a set.
 
 code_gpu_x: speed over the cloud's (mean seconds of an answer) on code at low load, worst of the targets; chat_gpu_x: on
 chat; worst_gpu_x: on either at any load. *_TARGET: of one target.

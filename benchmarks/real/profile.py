@@ -116,11 +116,9 @@ def machine(file: Path, threads: int, repack: bool) -> str:
     """Return what the model was measured on."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     name = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), "a CPU")
-    cores = len(os.sched_getaffinity(0))
+    cores, weights = len(os.sched_getaffinity(0)), read_header(file).quantization
     layout = "" if repack else ", repack: false"
-    return (
-        f"{cores} cores of {name}, {threads} threads, {read_header(file).quantization} on llama.cpp{layout}"
-    )
+    return f"{name} (cores: {cores}, threads: {threads}), {weights} on llama.cpp{layout}"
 
 
 def main(arguments: Sequence[str] = ()) -> None:
