@@ -47,6 +47,7 @@ BENCHMARKS = {
     "autoscaling_live": Benchmark("autoscaling.live", 8),
     "real": Benchmark("real.live", 55),
     "real_gpu": Benchmark("real.gpu", 6),
+    "real_pairs": Benchmark("real.pairs", 4),
     "real_profile": Benchmark("real.profile", 4),
     "real_record": Benchmark("real.recording", 12),
     "chaos": Benchmark("robustness.chaos", 6),
