@@ -36,22 +36,24 @@ PAIR = recorded("HumanEval", 0.97) + recorded("Vicuna", 0.2)
 
 
 def test_drafts_that_are_accepted_pay_where_steps_are_long() -> None:
-    found = ratios(PAIR, 1, 40, WINDOWS["gain"], [Case(BIG, "code", LOW), Case(SMALL, "code", LOW)])
+    cases = [Case(BIG, "code", LOW), Case(SMALL, "code", LOW)]
+    found = ratios(PAIR, 1, 40, {"gain": WINDOWS["gain"]}, cases)["gain"]
     assert found[Case(BIG, "code", LOW)] > 1.8
     assert found[Case(BIG, "code", LOW)] > found[Case(SMALL, "code", LOW)]
 
 
-def test_of_window_policies_the_one_is_chosen_that_gives_up_what_does_not_pay(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_of_window_policies_the_one_is_chosen_that_gives_up_what_does_not_pay() -> None:
     case = Case(BIG, "chat", LOW)
-    gain, static = (ratios(PAIR, 1, 40, WINDOWS[name], [case])[case] for name in ("gain", "static"))
-    assert static < gain
-    monkeypatch.setattr(
-        "tandem.benchmarks.real.gpu.WINDOWS", {name: WINDOWS[name] for name in ("static", "gain")}
-    )
-    monkeypatch.setattr("tandem.benchmarks.real.gpu.CASES", [case])
-    assert best_window(PAIR, 1, 40) == "gain"
+    found = ratios(PAIR, 1, 40, {name: WINDOWS[name] for name in ("static", "gain")}, [case])
+    assert found["static"][case] < found["gain"][case]
+    assert best_window(found) == "gain"
+
+
+def test_a_policy_that_is_somewhere_slower_than_the_cloud_is_chosen_only_if_all_are() -> None:
+    code, chat = Case(BIG, "code", LOW), Case(BIG, "chat", LOW)
+    found = {"bold": {code: 4.0, chat: 0.9}, "fast": {code: 3.0, chat: 0.98}, "shy": {code: 1.0, chat: 1.0}}
+    assert best_window(found) == "fast"
+    assert best_window({"bold": found["bold"], "worse": {code: 9.0, chat: 0.8}}) == "bold"
 
 
 def test_the_halves_share_no_recording_and_have_both_kinds_of_text() -> None:
