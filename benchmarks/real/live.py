@@ -49,7 +49,7 @@ RTTS_MS = (5, 20, 60)
 BUDGETS = (0.25, 0.5, 0.75)
 CONTEXT = 2048  # tokens of a KV cache
 WINDOW = 6
-"""Most drafts of a step: steps of so few positions round on llama.cpp, without `repack`, as steps of one do."""
+"""Most drafts of a step: see `LlamacppConfig.reproducible`."""
 MODES: dict[str, dict[str, Any]] = {
     CLOUD: {"mode": "cloud"},
     AGAIN: {"mode": "cloud"},
@@ -88,7 +88,9 @@ def _engine(model: Path, kind: str, threads: int) -> dict[str, Any]:
     if model.suffix != ".gguf" and kind == "vllm":
         return common | {"kind": kind}
     common |= {"lookup": WINDOW, "prefix_caching": False}
-    return common | ({"kind": kind} if model.suffix != ".gguf" else {"kind": "llamacpp", "repack": False})
+    return common | (
+        {"kind": kind} if model.suffix != ".gguf" else {"kind": "llamacpp", "reproducible": True}
+    )
 
 
 async def answers(

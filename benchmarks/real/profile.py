@@ -1,13 +1,13 @@
 """Step times of real models on this machine, in tables that the simulator reads.
 
-    python -m benchmarks real_profile [--out profiles] [--models DIR] [--threads 2] [--repack]
+    python -m benchmarks real_profile [--out profiles] [--models DIR] [--threads 2] [--fast]
 
 Times llama.cpp's forward pass below Tandem's engine, medians of some steps of each kind: prompts by length, and windows
 by sequences × positions, after few and after many cached tokens. Each model's table is a file of its own, with the
 machine in it, kept as it grows: a second run goes on from there. The machine has to be quiet. The tables that Tandem
 comes with are recorded by `--out simulator/hardware/measured`, once the old ones are deleted.
 
-By default as `benchmarks real` has it: `repack: false`, with which windows round as single steps do.
+By default as `benchmarks real` has it: `reproducible: true`.
 
 MODEL_step_ms, MODEL_prompt_ms: a step of one position, and a prompt's position in a chunk of 256. MODEL_error: mean
 relative error of the simulator's reading of the table on the table itself.
@@ -90,7 +90,7 @@ class Stopwatch:
         self._model.forward([BatchRow(row, start, [TOKEN] * positions, wanted) for row in rows])
 
 
-def measure(file: Path, threads: int, repack: bool, out: Path) -> TableTimer:
+def measure(file: Path, threads: int, reproducible: bool, out: Path) -> TableTimer:
     """Return the table of a model on this machine, what the file `out` has not got of it measured. file: GGUF."""
     from tandem.engine.llamacpp.model import LlamaModel
 
@@ -98,7 +98,12 @@ def measure(file: Path, threads: int, repack: bool, out: Path) -> TableTimer:
     known = {(step.sequences, step.positions, step.cached) for step in steps}
     cells = max(max(LONG) + max(CHUNKS), max(SEQUENCES) * (SHORT + max(POSITIONS)))
     model = LlamaModel(
-        file, cells=cells, rows=max(SEQUENCES), batch_tokens=max(CHUNKS), threads=threads, repack=repack
+        file,
+        cells=cells,
+        rows=max(SEQUENCES),
+        batch_tokens=max(CHUNKS),
+        threads=threads,
+        reproducible=reproducible,
     )
     stopwatch = Stopwatch(model)
     stopwatch.step_s((1, CHUNKS[0], 0))  # warms up
@@ -106,18 +111,18 @@ def measure(file: Path, threads: int, repack: bool, out: Path) -> TableTimer:
         count = ROUNDS if shape[1] <= max(POSITIONS) else CHUNK_ROUNDS
         seconds = median(stopwatch.step_s(shape) for _ in range(count))
         steps.append(MeasuredStep(*shape, round(seconds, 6)))
-        timer = TableTimer(file.stem, machine(file, threads, repack), steps)
+        timer = TableTimer(file.stem, machine(file, threads, reproducible), steps)
         out.write_bytes(msgspec.json.encode(timer).replace(b"],[", b"],\n[") + b"\n")
     model.close()
-    return TableTimer(file.stem, machine(file, threads, repack), steps)
+    return TableTimer(file.stem, machine(file, threads, reproducible), steps)
 
 
-def machine(file: Path, threads: int, repack: bool) -> str:
+def machine(file: Path, threads: int, reproducible: bool) -> str:
     """Return what the model was measured on."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     name = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), "a CPU")
     cores, weights = len(os.sched_getaffinity(0)), read_header(file).quantization
-    layout = "" if repack else ", repack: false"
+    layout = ", reproducible" if reproducible else ""
     return f"{name} (cores: {cores}, threads: {threads}), {weights} on llama.cpp{layout}"
 
 
@@ -127,13 +132,13 @@ def main(arguments: Sequence[str] = ()) -> None:
     parser.add_argument("--files", nargs="+", default=list(FILES), help="models in it")
     parser.add_argument("--out", type=Path, default=Path("profiles"), help="folder of the tables")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--repack", action="store_true", help="with llama.cpp's layout for larger steps")
+    parser.add_argument("--fast", action="store_true", help="as llama.cpp is fastest, not `reproducible`")
     options = parser.parse_args(arguments)
     options.out.mkdir(exist_ok=True, parents=True)
     figures: dict[str, float] = {}
     for name in options.files:
         file = options.models / name
-        timer = measure(file, options.threads, options.repack, options.out / f"{file.stem}.json")
+        timer = measure(file, options.threads, not options.fast, options.out / f"{file.stem}.json")
         figures |= {
             f"{file.stem}_step_ms": round(1e3 * timer.step_s(1, 1, SHORT), 2),
             f"{file.stem}_prompt_ms": round(1e3 * timer.step_s(256, 0, 0, [(256, 0)]) / 256, 2),

@@ -44,7 +44,7 @@ def load(
         batch_tokens=config.token_budget,
         threads=threads,
         gpu_layers=config.gpu_layers,
-        repack=config.repack,
+        reproducible=config.reproducible,
     )
     info = EngineInfo(
         model=name or file.stem,

@@ -52,6 +52,10 @@ class BatchRow(NamedTuple):
     logits: int
 
 
+_BF16 = 30
+"""GGML_TYPE_BF16 of ggml.h, which the binding does not name."""
+
+
 class LlamaModel:
     """Weights and one context. Not for two threads at once.
 
@@ -70,21 +74,21 @@ class LlamaModel:
         batch_tokens: int,
         threads: int,
         gpu_layers: int = 0,
-        repack: bool = True,
+        reproducible: bool = False,
     ) -> None:
         """cells: positions that the KV cache holds.
         rows: sequences of llama.cpp.
         batch_tokens: most positions of a step.
         threads: most threads of a step; it has fewer while other programs keep cores busy.
         gpu_layers: layers on a GPU, where the build has one; the rest runs on the CPU.
-        repack: see `LlamacppConfig`.
+        reproducible: see `LlamacppConfig`.
 
         Raises UnsupportedModel.
         """
         self._context = self._model = None
         wanted = lib.llama_model_default_params()
         wanted.n_gpu_layers = gpu_layers
-        wanted.use_extra_bufts = repack
+        wanted.use_extra_bufts = not reproducible  # laid out for large steps, weights round otherwise
         self._model = _load(file, wanted)
         params = lib.llama_context_default_params()
         params.n_ctx, params.n_seq_max = cells, rows
@@ -93,6 +97,8 @@ class LlamaModel:
         params.kv_unified = True  # one pool of cells for all rows
         params.swa_full = True  # rows are rolled back further than a sliding window reaches
         params.no_perf = True
+        if reproducible:  # with values in float16, a single query's attention is summed by thread
+            params.flash_attn_type, params.type_v = lib.LLAMA_FLASH_ATTN_TYPE_ENABLED, _BF16
         self._context = lib.llama_init_from_model(self._model, params)
         if not self._context:
             self.close()
