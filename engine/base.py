@@ -171,6 +171,11 @@ class DraftProbs(msgspec.Struct, array_like=True):
         ids = np.frombuffer(self.ids, "<i4").reshape(-1, self.width)
         return ids, np.frombuffer(self.probs, "<f4").reshape(-1, self.width)
 
+    def first(self, count: int) -> DraftProbs:
+        """Return the distributions of the first `count` drafts."""
+        used = 4 * count * self.width
+        return DraftProbs(self.width, self.ids[:used], self.probs[:used])
+
 
 class Tensor(msgspec.Struct, array_like=True):
     """An array as its shape, dtype name ("float32", "bfloat16" ...) and little-endian bytes, row by row."""
@@ -205,6 +210,11 @@ class Drafts(msgspec.Struct, array_like=True):
     ids: list[int]
     probs: DraftProbs | None = None
     took_s: float = 0.0
+
+    def first(self, count: int) -> Drafts:
+        """Return the first `count` of them."""
+        probs = self.probs.first(count) if self.probs is not None and count else None
+        return Drafts(self.ids[:count], probs, self.took_s)
 
 
 class Verdict(msgspec.Struct, array_like=True):

@@ -2,6 +2,10 @@
 
 Tokens travel as bytes: each side's tokens are decoded to bytes, and these encoded anew. Bytes are conserved exactly,
 also where a token is half a character, or where tokens would merge across a cut.
+
+Drafts travel in one of two ways (Timor et al. 2025). Greedy ones as text, which is encoded anew: string-level exact
+match, algorithm 2. Sampled ones token by token, with their distributions over the tokens that both vocabularies have:
+token-level intersection, algorithm 4.
 """
 
 from __future__ import annotations
@@ -9,14 +13,16 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing, suppress
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from tandem.engine.base import (
     ContextOverflow,
     Draft,
+    DraftProbs,
     Drafts,
     Engine,
     EngineInfo,
@@ -31,7 +37,7 @@ from tandem.engine.base import (
 )
 from tandem.engine.session import BaseSession
 from tandem.engine.tokenizer import Tokenizer
-from tandem.engine.validation import check_ids, check_request, check_window
+from tandem.engine.validation import check_ids, check_request, check_window, checked_probs
 
 
 class _Session(BaseSession):
@@ -101,8 +107,10 @@ class _Session(BaseSession):
             case Draft(position, ids, window):
                 check_window(window)
                 theirs = await self._set(position, ids, partial(Draft, window=window))
-                drafts = [] if self.finish else self._fitting(self._translated.drafts(theirs.ids))
-                return Drafts(drafts[:window], took_s=theirs.took_s)
+                if self.finish is not None:
+                    return Drafts([], took_s=theirs.took_s)
+                drafts = self._translated.drafts(theirs)
+                return drafts.first(len(self._fitting(drafts.ids[:window])))
         raise self._lacks(operation.name)
 
     async def _set(
@@ -141,10 +149,8 @@ class _Session(BaseSession):
 class Translated:
     """The Engine protocol in the vocabulary of `here`, over an engine in that of `there`.
 
-    Special tokens are translated by name. Sessions generate in whole words, and draft without probabilities: a draft's
-    text in this side's tokens counts as point masses, which a target verifies by its own tokens (string-level exact
-    match; Timor et al. 2025, algorithm 2). The limit of tokens and the stop tokens are kept on this side. Counters are
-    in the other side's tokens.
+    Special tokens are translated by name. Sessions generate in whole words. The limit of tokens and the stop tokens are
+    kept on this side. Counters are in the other side's tokens.
     """
 
     def __init__(self, engine: Engine, here: Tokenizer, there: Tokenizer) -> None:
@@ -158,7 +164,6 @@ class Translated:
             vocab_size=self._here.vocab_size,
             eos=self._here.eos,
             capabilities=tuple(c for c in self.engine.info.capabilities if c in ("generate", "draft")),
-            draft_probs=False,
         )
 
     async def open(self, prompt: Sequence[int], sampling: Sampling, log: Sequence[int] = ()) -> _Session:
@@ -183,9 +188,18 @@ class Translated:
         """Return a new retokeniser from this side's tokens to the other side's."""
         return Retokeniser(self._here, self._there)
 
-    def drafts(self, ids: Sequence[int]) -> list[int]:
-        """Return the other side's drafts in this side's tokens, up to half a character or a special token that this
-        side lacks."""
+    def drafts(self, theirs: Drafts) -> Drafts:
+        """Return the other side's drafts in this side's tokens. Raise InvalidRequest if they are malformed."""
+        size = self.engine.info.vocab_size
+        check_ids(theirs.ids, size)
+        if theirs.probs is None:
+            return Drafts(self._by_text(theirs.ids), took_s=theirs.took_s)
+        q_ids, q_probs = checked_probs(theirs.probs, len(theirs.ids), size)
+        ids, probs = intersect(theirs.ids, q_ids, q_probs, shared_tokens(self._there, self._here))
+        return Drafts(ids, probs, theirs.took_s)
+
+    def _by_text(self, ids: Sequence[int]) -> list[int]:
+        """Return this side's tokens of the text up to half a character or a special token that this side lacks."""
         names = [self._there.special_name(token) for token in ids]
         plain = next((n for n, name in enumerate(names) if name is not None), len(ids))
         data = self._there.shown_bytes(ids[:plain])
@@ -201,6 +215,51 @@ class Translated:
 
     async def close(self) -> None:
         await self.engine.close()
+
+
+def intersect(
+    ids: Sequence[int], q_ids: np.ndarray, q_probs: np.ndarray, shared: np.ndarray
+) -> tuple[list[int], DraftProbs | None]:
+    """Return the drafts up to the first that the target's vocabulary lacks, and their distributions, both in the
+    target's tokens.
+
+    A token that is proposed has been drawn from q, on condition that both vocabularies have it; so q is restricted to
+    their intersection. Where none is proposed, the target draws its own token as ever. Both leave its distribution as
+    it is (Timor et al. 2025, theorem 4).
+
+    q_ids, q_probs: the distributions, [drafts, width], in the drafter's tokens.
+    shared: as shared_tokens returns it.
+    """
+    drafts = shared[np.minimum(ids, len(shared) - 1)]
+    count = int(np.argmin(np.append(drafts, -1) >= 0))
+    if count == 0:
+        return [], None
+    here = shared[np.minimum(q_ids[:count], len(shared) - 1)]
+    probs = np.where(here >= 0, q_probs[:count], 0.0)
+    probs /= probs.sum(axis=1, keepdims=True)
+    return drafts[:count].tolist(), DraftProbs.of(np.maximum(here, 0), probs)
+
+
+@lru_cache(maxsize=16)
+def shared_tokens(source: Tokenizer, target: Tokenizer) -> np.ndarray:
+    """Return the target's token for each of the source's: that of the same bytes, for a special one that of the same
+    name, -1 where there is none; and at the end another -1, for ids that pad a model's matrix.
+
+    Takes some tenths of a second for the vocabularies of large models, the first time.
+    """
+    by_bytes: dict[bytes, int] = {}
+    for token in range(target.vocab_size - 1, -1, -1):  # of several tokens of the same bytes the first
+        if target.special_name(token) is None:
+            by_bytes[target.token_bytes(token)] = token
+    by_bytes.pop(b"", None)
+    shared = np.full(source.vocab_size + 1, -1, np.int64)
+    for token in range(source.vocab_size):
+        if (name := source.special_name(token)) is None:
+            shared[token] = by_bytes.get(source.token_bytes(token), -1)
+        else:
+            with suppress(InvalidRequest):
+                shared[token] = target.special_id(name)
+    return shared
 
 
 class Retokeniser:

@@ -11,6 +11,7 @@ from math import inf
 from typing import NamedTuple
 
 from tandem.policies.speculation.arithmetic import expected_tokens
+from tandem.policies.speculation.drafting import DraftChoice
 from tandem.policies.speculation.window import Remembering, WindowPolicy, WindowState
 
 RECENT_ROUNDS = 24  # window of recent rounds: with fewer, acceptance would be noise
@@ -300,6 +301,7 @@ class PairSnapshot(NamedTuple):
     sums: of their fields.
     memory: the window policy's; empty if it has none, or never chose in this process.
     target: the target's, shared by its pairs.
+    drafting: state of the choice of drafts.
     """
 
     seen: int
@@ -309,6 +311,7 @@ class PairSnapshot(NamedTuple):
     sums: tuple[float, ...]
     memory: tuple[float, ...]
     target: TargetSnapshot
+    drafting: tuple[float, float, float, float]
 
 
 class PairHistory:
@@ -318,6 +321,7 @@ class PairHistory:
     rtt_s: round-trip time of the link as last observed, seconds; set by its observer.
     target: statistics shared by the target's pairs; None if there are no others.
     seen: rounds of the pair, forgotten ones included.
+    drafting: choice of drafts for sampled answers, where the vocabularies differ.
     """
 
     __slots__ = (
@@ -328,6 +332,7 @@ class PairHistory:
         "_remembering",
         "_rounds",
         "_sums",
+        "drafting",
         "rtt_s",
         "seen",
         "target",
@@ -339,6 +344,7 @@ class PairHistory:
         self._rounds: deque[SpeculativeRound] = deque()
         self._sums: tuple[float, ...] = _NOTHING
         self.target = target or TargetHistory()
+        self.drafting = DraftChoice()
         self._number = self.target.join()
         self._previous = self.seen = 0
         self._chose = False
@@ -395,6 +401,10 @@ class PairHistory:
         self.seen += 1
         self._previous = 0
         self.target.note_alone(tokens, seconds)
+
+    def note_drafting(self, sampled: bool, asked: int, accepted: int) -> None:
+        """Record the acceptance of sampled or greedy drafts, see DraftChoice."""
+        self.drafting.note(sampled, asked, accepted)
 
     @property
     def rests(self) -> bool:
@@ -471,6 +481,7 @@ class PairHistory:
             sums=self._sums,
             memory=self.memory,
             target=self.target.snapshot(),
+            drafting=self.drafting.state,
         )
 
     def adopt(self, other: PairSnapshot) -> None:
@@ -483,4 +494,4 @@ class PairHistory:
                 self._number = other.number
             self.seen, self._previous = other.seen, other.previous
             self._rounds, self._sums = deque(other.rounds), other.sums
-            self.memory = other.memory
+            self.memory, self.drafting.state = other.memory, other.drafting

@@ -72,7 +72,18 @@ class AloneRound(NamedTuple):
     seconds: float
 
 
-Learnt = PairRound | FusedRound | AloneRound
+class DraftingRound(NamedTuple):
+    """Acceptance of the drafts of a round, where they might be sampled or greedy.
+
+    asked: drafts asked for.
+    """
+
+    sampled: bool
+    asked: int
+    accepted: int
+
+
+Learnt = PairRound | FusedRound | AloneRound | DraftingRound
 
 
 class RoundCounts(Protocol):
@@ -99,6 +110,7 @@ class PairMemory(Protocol):
     ) -> None: ...
     def note_fused(self, drafted: int, tokens: int, seconds: float, cut: bool = False) -> None: ...
     def note_alone(self, tokens: int, seconds: float) -> None: ...
+    def note_drafting(self, sampled: bool, asked: int, accepted: int) -> None: ...
 
 
 class Rounds:
@@ -232,6 +244,12 @@ class Rounds:
         else:
             counts.single_rounds += 1
 
+    def compared(self, sampled: bool, asked: int, accepted: int) -> None:
+        """Record the acceptance of the drafts of the round before, where they might be sampled or greedy."""
+        drafting = DraftingRound(sampled, asked, accepted)
+        self._pair.note_drafting(*drafting)
+        self.learnt.append(drafting)
+
 
 def teach(pair: PairMemory, learnt: Iterable[Learnt]) -> None:
     """Record another process's rounds in the statistics of the same pair here."""
@@ -240,6 +258,8 @@ def teach(pair: PairMemory, learnt: Iterable[Learnt]) -> None:
             pair.note_fused(*done)
         elif isinstance(done, AloneRound):
             pair.note_alone(*done)
+        elif isinstance(done, DraftingRound):
+            pair.note_drafting(*done)
         else:
             pair.note_window(done.window)
             pair.note(*done[:6])

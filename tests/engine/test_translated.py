@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
@@ -10,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,6 +21,8 @@ from tokenizers import decoders, models, pre_tokenizers
 from tandem.engine import family
 from tandem.engine.base import (
     ContextOverflow,
+    DraftProbs,
+    Drafts,
     Engine,
     Extend,
     InvalidRequest,
@@ -33,6 +37,7 @@ from tandem.engine.text import Detokenizer
 from tandem.engine.tokenizer import Tokenizer
 from tandem.engine.torch.engine import load
 from tandem.engine.translate import Translated, translate, unfinished_bytes
+from tandem.engine.validation import checked_probs
 from tandem.training.family.prompts import answer_prompt, heldout
 from tests import engine_contract
 from tests.engine.test_translate import OTHER, TARGET, TEXTS, check_every_cut
@@ -92,9 +97,60 @@ def test_bytes_are_conserved_between_any_two_vocabularies(
     ids = data.draw(st.lists(st.integers(len(SPECIALS), there.vocab_size - 1), max_size=12))
     check_every_cut(ids, there, here)
     said = there.shown_bytes(ids)
-    drafts = Translated(NullEngine(vocab_size=there.vocab_size), here, there).drafts(ids)
-    drafted = here.shown_bytes(drafts)
+    drafts = Translated(NullEngine(vocab_size=there.vocab_size), here, there).drafts(Drafts(ids))
+    assert drafts.probs is None
+    drafted = here.shown_bytes(drafts.ids)
     assert drafted == said[: len(said) - unfinished_bytes(said)]
+
+
+@given(toy_tokenizers(31), toy_tokenizers(25), st.data())
+def test_sampled_drafts_are_restricted_to_the_tokens_of_both_vocabularies(
+    here: Tokenizer, there: Tokenizer, data: st.DataObject
+) -> None:
+    """Each is proposed with its probability among them, in this side's tokens, up to the first that is not shared."""
+    width = data.draw(st.integers(1, 6))
+    rows = st.permutations(range(there.vocab_size)).map(lambda ids: ids[:width])
+    q_ids = np.array(data.draw(st.lists(rows, min_size=1, max_size=5)))
+    weights = np.array(
+        [data.draw(st.lists(st.integers(1, 9), min_size=width, max_size=width)) for _ in q_ids]
+    )
+    q_probs = weights / weights.sum(axis=1, keepdims=True)
+    ids = [int(row[data.draw(st.integers(0, width - 1))]) for row in q_ids]
+    theirs = Drafts(ids, DraftProbs.of(q_ids, q_probs), took_s=0.5)
+    drafts = Translated(NullEngine(vocab_size=there.vocab_size), here, there).drafts(theirs)
+    assert drafts.took_s == 0.5
+    named = {here.token_bytes(token): token for token in range(here.vocab_size)}
+    twins = [named.get(there.token_bytes(token)) for token in range(there.vocab_size)]
+    proposed = [twins[token] for token in ids]
+    assert drafts.ids == [*itertools.takewhile(lambda token: token is not None, proposed)]
+    if not drafts.ids:
+        assert drafts.probs is None
+        return
+    assert drafts.probs is not None
+    q_here = checked_probs(drafts.probs, len(drafts.ids), here.vocab_size)
+    for n, (now_ids, now) in enumerate(zip(*q_here, strict=True)):
+        kept = {twins[i]: p for i, p in zip(q_ids[n], q_probs[n], strict=True) if twins[i] is not None}
+        expected = {token: p / sum(kept.values()) for token, p in kept.items()}
+        assert {int(i): float(p) for i, p in zip(now_ids, now, strict=True) if p > 0} == pytest.approx(
+            expected
+        )
+
+
+@pytest.mark.parametrize(
+    ("ids", "probs"),
+    [
+        ([31], None),
+        ([-1], None),
+        ([3], DraftProbs.of(np.array([[99]]), np.ones((1, 1)))),
+        ([3], DraftProbs.of(np.array([[3]]), np.array([[0.5]]))),
+        ([3, 4], DraftProbs.of(np.array([[3]]), np.ones((1, 1)))),
+        ([3], DraftProbs(1, b"123", b"")),
+    ],
+)
+def test_malformed_drafts_are_refused(ids: list[int], probs: DraftProbs | None) -> None:
+    there = toy_tokenizer(31, 0)
+    with pytest.raises(InvalidRequest):
+        Translated(NullEngine(vocab_size=31), toy_tokenizer(25, 1), there).drafts(Drafts(ids, probs))
 
 
 @pytest.fixture(params=["null", "tiny"])

@@ -11,6 +11,7 @@ from tandem.policies.speculation.rounds import (
     BURST,
     FUSED_WINDOW,
     AloneRound,
+    DraftingRound,
     DraftSource,
     FusedRound,
     PairRound,
@@ -127,13 +128,16 @@ def test_another_process_learns_the_same() -> None:
             continue
         drafted = gamma if drafter is not DraftSource.NOBODY else 0
         made.done(drafted, n % (drafted + 1), n % (drafted + 1) + 1, 0.01 * n, 0.02 * n)
-    assert {type(round_) for round_ in made.learnt} == {PairRound, FusedRound, AloneRound}
+        made.compared(n % 3 == 0, gamma, n % (drafted + 1))
+    assert {type(round_) for round_ in made.learnt} == {PairRound, FusedRound, AloneRound, DraftingRound}
     assert counted.alone == 8 * (BURST + 1)
     other = PairHistory(StaticWindow())
     teach(other, made.learnt)
     ours, theirs = pair.state(), other.state()
     for field in ("acceptance", "verify_s", "draft_s", "fused_s", "alpha", "judged", "prior", "alone_s"):
         assert getattr(theirs, field) == pytest.approx(getattr(ours, field)), field
+    assert other.drafting.state == pair.drafting.state
+    assert min(other.drafting.state) > 0
 
 
 def test_the_target_stays_alone_until_there_is_to_be_a_draft() -> None:
