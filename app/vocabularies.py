@@ -11,7 +11,7 @@ from tandem.deployments.pools.models import model_folder
 from tandem.deployments.request.assignment import EndpointInfo
 from tandem.engine.base import Engine
 from tandem.engine.tokenizer import Tokenizer
-from tandem.engine.translate import Translated
+from tandem.engine.translate import Translated, shared_tokens
 
 NULL = "null"
 """The model of an engine without one, to which any tokens will do."""
@@ -40,6 +40,9 @@ class Vocabularies:
         engines += [settings.drafter.engine] if settings.drafter.exists else []
         models = {engine.model for engine in engines if isinstance(engine, ModelSettings)}
         self._others = {there.vocabulary: there for there in map(load, sorted(models))}
+        for there in self._others.values():
+            if there.vocabulary != self.target.vocabulary:
+                shared_tokens(there, self.target)  # takes long the first time: not while a request waits
 
     def spoken(self, engine: Engine, endpoint: EndpointInfo) -> Engine:
         """The endpoint's engine, driven in the target's tokens. Raises UnknownVocabulary."""

@@ -36,6 +36,7 @@ from tandem.deployments.request.session import EndpointSession, EndpointSessions
 from tandem.deployments.request.tokenlog import Origin, TokenLog
 from tandem.engine.base import Drafts, Sampling
 from tandem.policies.speculation.arithmetic import MAX_WINDOW
+from tandem.policies.speculation.drafting import DraftChoice
 from tandem.policies.speculation.history import PairSnapshot
 from tandem.policies.speculation.rounds import DraftSource, Learnt, Rounds, teach
 from tandem.policies.speculation.window import StaticWindow
@@ -184,6 +185,7 @@ class SpeculativeRun(ModeRun):
         pair = self._pairs.of(first.session.endpoint, target.endpoint)
         pair.adopt(briefing.pair)
         pair.target.queue = briefing.queue
+        first.choice = pair.drafting
         rounds = Rounds(
             pair,
             job.sampling.max_tokens,
@@ -229,6 +231,8 @@ class SpeculativeRun(ModeRun):
                 verdict = await target.verify(draft.ids, draft.probs)
                 verify_s = max(0.0, target.took_s - observer.target_s)
                 rounds.done(len(draft.ids), verdict.accepted, len(verdict.ids), draft_s, verify_s, read)
+                if drafter is first and first.sampled is not None:
+                    rounds.compared(first.sampled, plan.gamma, verdict.accepted)
                 finish = verdict.finish
                 yield judged(len(log), len(draft.ids), verdict)
         finally:
@@ -269,6 +273,8 @@ class _DraftSession:
     """A drafter's session: opened in the background, and kept up with the log. `target` is connected before that.
 
     took_s: seconds of the last draft; with the session's opening if that had not begun before.
+    choice: between sampled and greedy drafts, where the vocabularies differ; None to draw drafts as the target does.
+    sampled: the choice made; None if there was none.
     """
 
     def __init__(self, session: EndpointSession, target: EndpointSession, job: Job, log: TokenLog) -> None:
@@ -277,6 +283,8 @@ class _DraftSession:
         self._opening: asyncio.Task[None] | None = None
         self._open = False
         self.took_s = 0.0
+        self.choice: DraftChoice | None = None
+        self.sampled: bool | None = None
 
     @property
     def behind(self) -> int:
@@ -298,6 +306,9 @@ class _DraftSession:
 
     async def _begin(self, log: tuple[int, ...]) -> None:
         probs = (await self.session.connect()).info.draft_probs and self._target.info.draft_probs
+        translated = self.session.endpoint.vocabulary != self._target.endpoint.vocabulary
+        if probs and translated and self.choice is not None and not self._job.sampling.greedy:
+            self.sampled = probs = self.choice.choose()
         await self.session.open(self._job.prompt, drafting(self._job.sampling, probs), log)
 
     async def ready(self) -> None:

@@ -29,7 +29,7 @@ from tandem.deployments.routing.assigner import Assigner
 from tandem.deployments.routing.directory import Snapshot
 from tandem.deployments.routing.routing import Routing
 from tandem.engine import family
-from tandem.engine.base import Engine, Sampling
+from tandem.engine.base import Drafts, Engine, Sampling
 from tandem.engine.core.engine import CoreEngine
 from tandem.engine.tokenizer import Tokenizer
 from tandem.engine.translate import Translated
@@ -202,9 +202,18 @@ async def test_greedy_drafts_leave_the_targets_distribution_as_it_is(tmp_path: P
 
 @pytest.mark.timeout(300)
 def test_drafts_between_any_two_vocabularies_lose_nothing(tmp_path: Path) -> None:
-    """Two models that say the same characters in tokens of their own, greedy and sampled."""
+    """Two models that say the same characters in tokens of their own, greedy and sampled; sampled drafts come with
+    their distributions."""
     tiny, answers = Engines(tmp_path), 320
     accepted = rejected = compared = 0
+    stated = Counter[bool]()
+
+    class Noted(Translated):
+        def drafts(self, theirs: Drafts) -> Drafts:
+            ours = super().drafts(theirs)
+            stated[ours.probs is not None] += 1
+            return ours
+
     with asyncio.Runner() as runner:
 
         async def start() -> list[CoreEngine]:
@@ -216,7 +225,7 @@ def test_drafts_between_any_two_vocabularies_lose_nothing(tmp_path: Path) -> Non
         @given(toy_tokenizers(tiny_weights.VOCAB), toy_tokenizers(tiny_weights.VOCAB), st.integers(1, 5))
         def lossless(here: Tokenizer, there: Tokenizer, window: int) -> None:
             nonlocal accepted, rejected, compared
-            engines: dict[str, Engine] = {"target": target, "drafter": Translated(drafter, here, there)}
+            engines: dict[str, Engine] = {"target": target, "drafter": Noted(drafter, here, there)}
             seen = runner.run(_sampled(engines, tiny, answers, StaticWindow(window)))
             greedy = Job(1, TOY_PROMPT, Sampling(max_tokens=12))
             wanted, ends = tiny.greedy([*TOY_PROMPT], greedy.sampling)
@@ -234,6 +243,7 @@ def test_drafts_between_any_two_vocabularies_lose_nothing(tmp_path: Path) -> Non
     assert accepted > 0
     assert rejected > 0
     assert compared > 0
+    assert stated[True] > answers
 
 
 @pytest.mark.parametrize("stated", [False, True])

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import msgspec
 import pytest
 
 from tandem.deployments.modes.speculative.mode import Speculation
-from tandem.deployments.modes.speculative.settings import SpeculativeSettings
+from tandem.deployments.modes.speculative.settings import SpeculativeOptions, SpeculativeSettings
 from tandem.deployments.request.assignment import EndpointInfo
 from tandem.deployments.request.job import Job
 from tandem.engine.base import Engine, Sampling
-from tandem.engine.null_engine import NullEngine
+from tandem.engine.null_engine import NullEngine, NullSession
 from tandem.engine.tokenizer import Tokenizer
-from tandem.engine.translate import Translated
+from tandem.engine.translate import Translated, translate
 from tests.deployments.faults import World
 from tests.deployments.modes.test_executor import answer, left_open
 from tests.engine.test_translated import ALPHABET, HERE, PROMPT, THERE, byte_level
@@ -33,8 +35,9 @@ def target() -> NullEngine:
 class Translating(World):
     """Devices speak a vocabulary of their own, as live ones do: what is dialled translates."""
 
-    def __init__(self, device: Engine, there: Tokenizer) -> None:
-        super().__init__([target()], devices={"phone": device}, speculative=SpeculativeSettings())
+    def __init__(self, device: Engine, there: Tokenizer, verifier: Engine | None = None) -> None:
+        verifiers = [verifier or target()]
+        super().__init__(verifiers, devices={"phone": device}, speculative=SpeculativeSettings())
         self._there = there
 
     async def _dial(self, endpoint: EndpointInfo) -> Engine:
@@ -63,6 +66,41 @@ async def test_a_useless_pair_is_hardly_slower_than_the_cloud_alone(token_s: flo
     drafting_s, drafted = await served(wrong, "speculative")
     assert drafted > 0, "it was never tried"
     assert drafting_s < 1.03 * alone_s
+
+
+class ByTemperature(NullEngine):
+    """Takes sampled requests, too, and notes the temperatures. It says tokens of its own for each kind."""
+
+    def __init__(self, tokens: Mapping[bool, int]) -> None:
+        super().__init__(1 / 0.01, vocab_size=HERE.vocab_size)
+        self.info = msgspec.structs.replace(self.info, vocabulary=HERE.vocabulary)
+        self.asked: list[float] = []
+        self._kinds = {greedy: NullEngine(1 / 0.01, vocab_size=HERE.vocab_size) for greedy in tokens}
+        for greedy, token in tokens.items():
+            self._kinds[greedy].next_token = lambda prompt, output, token=token: token  # type: ignore[misc]
+
+    async def open(self, prompt: Sequence[int], sampling: Sampling, log: Sequence[int] = ()) -> NullSession:
+        self.asked.append(sampling.temperature)
+        kind = self._kinds[sampling.greedy]
+        return await kind.open(prompt, msgspec.structs.replace(sampling, temperature=0.0), log)
+
+
+@pytest.mark.parametrize("better", ["sampled", "greedy"])
+async def test_sampled_and_greedy_drafts_are_tried_and_the_better_ones_kept(better: str) -> None:
+    (right,) = translate([40], THERE, HERE)
+    target = ByTemperature({False: right, True: right})
+    device = ByTemperature({False: 40 if better == "sampled" else 41, True: 40 if better == "greedy" else 41})
+    device.info = msgspec.structs.replace(device.info, vocabulary=THERE.vocabulary)
+    world = Translating(device, THERE, target)
+    for n in range(60):
+        sampling = Sampling(max_tokens=20, temperature=0.7, seed=n)
+        options = (SpeculativeOptions(window=4),)
+        wanted = Job(n + 1, tuple(PROMPT), sampling, mode="speculative", device="phone", options=options)
+        ids, stats = await answer(world, wanted)
+        assert (ids, stats.mode) == ([right] * 20, "speculative")
+    assert {0.7, 0.0} == {*device.asked[:30]}
+    assert device.asked[-15:].count(0.7 if better == "sampled" else 0.0) >= 14
+    assert {*target.asked} == {0.7}
 
 
 async def test_a_drafter_without_the_prompts_special_tokens_leaves_the_answer_to_the_cloud() -> None:
