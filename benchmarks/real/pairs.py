@@ -2,11 +2,13 @@
 
     python -m benchmarks real_pairs [--target T.gguf] [--drafter D.gguf] [--prompts 8] [--tokens 48] [--window 4]
 
-Rounds as in mode `speculative`, without an application: a drafter of another vocabulary is translated, and drafts
-greedily. The load of the machine changes nothing but the time it takes.
+Rounds as in mode `speculative`, without an application. At temperature 1 drafts are sampled, with their distributions,
+or greedy; between two vocabularies sampled ones travel token by token, greedy ones as text. The load of the machine
+changes nothing but the time it takes.
 
-alpha_SET, alpha_SET_sampled: accepted drafts as a share of judged ones, at temperature 0 and 1.
-tokens_SET, tokens_SET_sampled: tokens of a round.
+alpha_SET, alpha_SET_sampled, alpha_SET_greedy: accepted drafts as a share of judged ones, at temperature 0, and of
+sampled and greedy drafts at 1.
+tokens_SET, tokens_SET_sampled, tokens_SET_greedy: tokens of a round.
 """
 
 from __future__ import annotations
@@ -28,6 +30,8 @@ from tandem.engine.tokenizer import Tokenizer
 from tandem.engine.translate import Translated
 
 SETS = ("HumanEval", "Vicuna")
+WAYS = {"": (0.0, "greedy"), "_sampled": (1.0, "sampled"), "_greedy": (1.0, "greedy")}
+"""Temperatures, and how drafts are drawn, by the suffix of their figures."""
 
 
 @dataclass
@@ -42,12 +46,15 @@ class Rounds:
 
 
 async def play(
-    target: Engine, drafter: Engine, prompt: Sequence[int], sampling: Sampling, window: int, counts: Rounds
+    target: Engine,
+    drafter: Engine,
+    prompt: Sequence[int],
+    samplings: tuple[Sampling, Sampling],
+    window: int,
+    counts: Rounds,
 ) -> None:
-    """Add the rounds of one answer to the counts."""
-    there = await target.open(prompt, sampling)
-    probs = target.info.draft_probs and drafter.info.draft_probs
-    here = await drafter.open(prompt, drafting(sampling, probs))
+    """Add the rounds of one answer to the counts. samplings: the target's and the drafter's."""
+    there, here = await target.open(prompt, samplings[0]), await drafter.open(prompt, samplings[1])
     known, new, finish = 0, list[int](), None
     while finish is None:
         draft = await here.draft(known, new, window)
@@ -79,21 +86,23 @@ async def measure(options: Options) -> dict[str, float]:
     figures, rows = dict[str, float](), list[list[str]]()
     asked = [task for task in tasks(options.prompts, DATA / "prompts") if task.set in SETS]
     for name in SETS:
-        for temperature in (0.0, 1.0):
+        for suffix, (temperature, drawn) in WAYS.items():
             counts = Rounds()
             for seed, task in enumerate(report.progress([t for t in asked if t.set == name], name)):
                 prompt = here.render_chat([{"role": "user", "content": task.question}])
                 sampling = Sampling(max_tokens=options.tokens, temperature=temperature, seed=seed)
-                await play(target, drafter, prompt, sampling, options.window, counts)
-            suffix = "_sampled" if temperature else ""
+                both = sampling, drafting(sampling, probs=drawn == "sampled")
+                await play(target, drafter, prompt, both, options.window, counts)
             figures[f"alpha_{name}{suffix}"] = alpha = round(counts.accepted / counts.judged, 3)
             figures[f"tokens_{name}{suffix}"] = tokens = round(counts.tokens / counts.rounds, 2)
             drafted = counts.drafted / counts.rounds
             share = f"{counts.accepted / counts.drafted:.0%}"
-            rows.append([name, f"{temperature:g}", f"{drafted:.1f}", share, f"{alpha:.2f}", f"{tokens:.1f}"])
+            rows.append(
+                [name, f"{temperature:g}", drawn, f"{drafted:.1f}", share, f"{alpha:.2f}", f"{tokens:.1f}"]
+            )
     await target.close()
     await drafter.close()
-    columns = ("prompts", "temperature", "drafts a round", "accepted", "α", "tokens a round")
+    columns = ("prompts", "temperature", "drafts", "drafts a round", "accepted", "α", "tokens a round")
     report.table(f"{options.drafter} drafts for {options.target}", columns, rows)
     return figures
 

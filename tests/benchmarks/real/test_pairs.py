@@ -18,6 +18,7 @@ from tandem.engine.null_engine import NullEngine
 )
 async def test_rounds_are_counted(mistake_every: int, counts: Rounds) -> None:
     seen, target, drafter = Rounds(), NullEngine(), NullEngine(mistake_every=mistake_every)
-    await play(target, drafter, [20, 21], Sampling(max_tokens=20), 4, seen)
+    sampling = Sampling(max_tokens=20)
+    await play(target, drafter, [20, 21], (sampling, sampling), 4, seen)
     assert seen == counts
     assert (await target.stats()).sessions == (await drafter.stats()).sessions == 0
