@@ -20,7 +20,7 @@ from tandem.policies.estimators.windows import Latencies, Outputs
 from tandem.policies.race.costs import Costs
 from tandem.policies.race.dispatch import Side, dispatch
 from tandem.policies.race.migration import migration
-from tandem.policies.race.race import Race, RaceAccount, RaceHistory
+from tandem.policies.race.race import Race, RaceAccount, RaceHistory, RaceRequest
 
 Rates = Mapping[Side, float]
 """Dollars for a FLOP of the device, in either setting."""
@@ -218,7 +218,8 @@ class Migration:
         return sent[0], sent[1]
 
     def _race(self, tokens: int) -> Race:
-        return Race(tokens, ANSWER, READER, self.costs(tokens), self._payer, self._known, coin=0.5, share=1.0)
+        request = RaceRequest(tokens, ANSWER, READER, share=1.0)
+        return Race(request, self.costs(tokens), self._payer, self._known, coin=0.5)
 
     def _moves(self, race: Race, source: int) -> int:
         """Tokens that the source gives before the answer moves on."""

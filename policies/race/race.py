@@ -85,17 +85,28 @@ class RaceHistory:
         self.outputs.adopt(other.outputs)
 
 
-class Race:
-    """One race, driven by a mode that reports events and asks for decisions.
+class RaceRequest(NamedTuple):
+    """The request that is raced for.
 
     prompt: prompt length, tokens.
     max_tokens: most tokens of the answer.
     reader_rate: tokens/s; 0 without a reader.
+    share: its own budget; None for the account's.
+    """
+
+    prompt: int
+    max_tokens: int
+    reader_rate: float = 0.0
+    share: float | None = None
+
+
+class Race:
+    """One race, driven by a mode that reports events and asks for decisions.
+
     costs: of the two endpoints.
     account: account of the request.
     history: statistics of the two endpoints.
     coin: uniform in [0, 1), for random choices.
-    share: the request's own budget; None for the account's.
 
     start: when each endpoint starts; the constrained one only if the budget has room for the prompt.
     limit: tokens that the constrained endpoint may take in while the other one has not failed; may be set before the
@@ -104,16 +115,9 @@ class Race:
     """
 
     def __init__(
-        self,
-        prompt: int,
-        max_tokens: int,
-        reader_rate: float,
-        costs: Costs,
-        account: RaceAccount,
-        history: RaceHistory,
-        coin: float,
-        share: float | None = None,
+        self, request: RaceRequest, costs: Costs, account: RaceAccount, history: RaceHistory, coin: float
     ) -> None:
+        prompt, max_tokens, reader_rate, share = request
         self._prompt, self._max_tokens, self._history = prompt, max_tokens, history
         self._constrained = costs.constrained
         self._budget = account.budgets[self._constrained]

@@ -7,7 +7,7 @@ parameters most of a step would be their own.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from random import Random
 
 import torch
@@ -68,9 +68,8 @@ def reinforce(
     descent: Descent,
     tokenizer: PreTrainedTokenizerFast,
     rng: Random,
-    hear: Callable[[float], object],
-) -> None:
-    """Ascend J on questions as the family was trained on; hears the mean reward of a sketch."""
+) -> Iterator[float]:
+    """Ascend J on questions as the family was trained on; yield the mean reward of a sketch after each step."""
     for _ in range(descent.steps):
         questions = [item.question for item in draw_items(QUESTIONS, rng) for _ in range(TOGETHER)]
         sketches = sample(merged(policy), tokenizer, questions, rng.randrange(2**31))
@@ -80,4 +79,4 @@ def reinforce(
                 worth = reward(batch)
             loss = objective(policy, reference, batch, advantages(worth, batch, TOGETHER), gamma)
         descent.step(loss)
-        hear(float(worth.sum(1).mean()))
+        yield float(worth.sum(1).mean())

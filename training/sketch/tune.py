@@ -102,7 +102,8 @@ def tune(
 
     descent = Descent(learnt, plan.reinforce_rate, plan.reinforce)
     hear = bar("reinforcing, reward", plan.reinforce)
-    reinforce(target, reference, reward, plan.gamma, descent, tokenizer, rng, hear)
+    for mean in reinforce(target, reference, reward, plan.gamma, descent, tokenizer, rng):
+        hear(mean)
     return asdict(plan) | {
         "parameters": sum(parameter.numel() for parameter in learnt),
         "scored_pairs": len(pairs),

@@ -26,7 +26,7 @@ from tandem.deployments.request.session import EndpointSession, EndpointSessions
 from tandem.deployments.request.tokenlog import Origin, TokenLog
 from tandem.engine.base import EngineError, EngineStopped, NoCapacity, Tokens
 from tandem.policies.race.dispatch import NEVER, DispatchState, Side, Start
-from tandem.policies.race.race import Race, RaceAccount
+from tandem.policies.race.race import Race, RaceAccount, RaceRequest
 
 ORIGINS = {Side.SERVER: Origin.CLOUD, Side.DEVICE: Origin.DEVICE}
 LOST = (EndpointLost, EngineStopped, NoCapacity)
@@ -166,15 +166,13 @@ class RaceRun(ModeRun):
             job = self._job
             history = self._rivals.of(sessions["server"].endpoint, sessions["device"].endpoint)
             history.adopt(briefing.history)
+            sampling = job.sampling
             race = Race(
-                len(job.prompt),
-                job.sampling.max_tokens,
-                job.sampling.reader_rate,
+                RaceRequest(len(job.prompt), sampling.max_tokens, sampling.reader_rate, share=1.0),
                 briefing.costs,
                 RaceAccount(_AsTold(briefing.start), briefing.migration),  # the books are the router's
                 history,
                 coin=0.0,
-                share=1.0,
             )
             race.limit = briefing.limit
             self._contest = _Contest(job, race)

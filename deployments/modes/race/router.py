@@ -14,7 +14,7 @@ from tandem.deployments.request.assignment import Endpoints, Prices, RoutingRequ
 from tandem.policies.race.costs import Costs
 from tandem.policies.race.dispatch import Side, Start
 from tandem.policies.race.migration import MigrationPolicy
-from tandem.policies.race.race import Race, RaceAccount, RaceSnapshot
+from tandem.policies.race.race import Race, RaceAccount, RaceRequest, RaceSnapshot
 
 ACCOUNTS_KEPT = 65_536
 """Accounts that have not raced for longest are forgotten first."""
@@ -73,14 +73,11 @@ class RaceRouter(RouterPart[RaceSettings]):
         race = self.races.get(wanted.request)
         if race is None:  # otherwise it goes on with other endpoints
             race = self.races[wanted.request] = Race(
-                wanted.prompt_tokens,
-                wanted.max_tokens,
-                wanted.reader_rate,
+                RaceRequest(wanted.prompt_tokens, wanted.max_tokens, wanted.reader_rate, wanted.budget),
                 costs,
                 account,
                 history,
                 self.router.random.random(),
-                wanted.budget,
             )
         return RaceBriefing(race.start, race.limit, costs, account.migration, history.snapshot())
 

@@ -25,7 +25,7 @@ from tandem.policies.race.dispatch import (
     dispatch,
 )
 from tandem.policies.race.migration import migration
-from tandem.policies.race.race import STALLED_S, Race, RaceAccount, RaceHistory
+from tandem.policies.race.race import STALLED_S, Race, RaceAccount, RaceHistory, RaceRequest
 
 SERVER, DEVICE = Side.SERVER, Side.DEVICE
 DEVICE_CHEAPER = Costs(PerToken(1.0, 2.0), PerToken(0.1, 0.2), 1.0)  # the server is constrained
@@ -59,9 +59,13 @@ def history() -> RaceHistory:
 
 
 def a_race(
-    who: RaceAccount, known: RaceHistory, costs: Costs = DEVICE_CHEAPER, rate: float = 0.0, **own: float
+    who: RaceAccount,
+    known: RaceHistory,
+    costs: Costs = DEVICE_CHEAPER,
+    rate: float = 0.0,
+    share: float | None = None,
 ) -> Race:
-    return Race(100, 1000, rate, costs, who, known, coin=0.5, **own)
+    return Race(RaceRequest(100, 1000, rate, share), costs, who, known, coin=0.5)
 
 
 def test_times_and_lengths_are_learnt():
@@ -178,7 +182,7 @@ def test_whatever_happens_the_books_are_right_and_decisions_make_sense(
     for event, which, side, tokens in [("new", 0, SERVER, 7), *events]:
         now_s += 0.1
         if event == "new":
-            races.append(Race(tokens, most, rate, costs, who, known, coin, share))
+            races.append(Race(RaceRequest(tokens, most, rate, share), costs, who, known, coin))
             prompts.append(tokens)
             taken_in.append(0)
             start = races[-1].start
@@ -239,7 +243,7 @@ def test_the_answer_goes_where_decoding_is_cheaper():
 def test_a_server_that_was_never_seen_gets_no_answer_that_is_read(name: str):
     """The server's time to first token is unknown, so no buffer is large enough."""
     who = RaceAccount(dispatch.create(name), migration.create("buffered"))
-    race = Race(100, 1000, 5.0, DEVICE_DEARER, who, history(), coin=0.1, share=1.0)
+    race = Race(RaceRequest(100, 1000, 5.0, share=1.0), DEVICE_DEARER, who, history(), coin=0.1)
     assert race.start == Start(NEVER, 0.0)
     race.took_in(DEVICE, 100)
     race.first_token(DEVICE, 100, 0.5)
@@ -261,7 +265,7 @@ def test_it_goes_when_the_reader_has_enough():
 
 def lost(known: RaceHistory, rate: float, max_tokens: int = 1000, prompt: int = 100) -> Race:
     """A race that the device, where decoding is cheaper, has lost."""
-    race = Race(prompt, max_tokens, rate, DEVICE_CHEAPER, account(), known, coin=0.5)
+    race = Race(RaceRequest(prompt, max_tokens, rate), DEVICE_CHEAPER, account(), known, coin=0.5)
     race.took_in(SERVER, prompt)
     race.took_in(DEVICE, prompt)
     race.first_token(SERVER, prompt, 0.2)
@@ -275,7 +279,7 @@ def test_a_loser_keeps_the_prompt_where_the_answer_will_go_there():
     slow = RaceHistory(Latencies(), StepTimeModel(0.0, 1.0), Outputs())
     assert not lost(slow, rate=5.0).keep_loser(DEVICE)
     assert not lost(history(), rate=5.0).keep_loser(SERVER), "it won, and it is dearer"
-    never = Race(100, 1000, 5.0, DEVICE_CHEAPER, account(), history(), coin=0.5)
+    never = Race(RaceRequest(100, 1000, 5.0), DEVICE_CHEAPER, account(), history(), coin=0.5)
     assert not never.keep_loser(DEVICE), "it holds nothing"
 
 
@@ -304,7 +308,7 @@ def test_what_is_kept_makes_the_way_shorter_and_cheaper():
 
 def test_a_hand_over_to_what_was_kept_is_booked_with_what_it_takes_in():
     known = history()
-    race = Race(100, 1000, 0.0, SERVER_DECODES_CHEAPER, who := account(), known, coin=0.5)
+    race = Race(RaceRequest(100, 1000), SERVER_DECODES_CHEAPER, who := account(), known, coin=0.5)
     race.took_in(SERVER, 100)
     race.took_in(DEVICE, 100)
     race.first_token(DEVICE, 100, 0.5)
