@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Coroutine, Sequence
-from typing import Annotated, Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
 import msgspec
 import numpy as np
@@ -67,6 +67,20 @@ class EngineStopped(EngineError):
     code = "engine_stopped"
 
 
+class Grammar(msgspec.Struct, frozen=True, array_like=True):
+    """Form that an output has to have.
+
+    kind: "json_object" for any JSON object, "json_schema", "regex", "choice" for one of several texts, or "grammar" in
+        the notation of Lark or GBNF.
+    source: the schema, the expression, the texts as a JSON list, or the grammar; nothing for "json_object".
+    strict: whether a schema with a keyword that cannot be enforced is refused; otherwise such keywords are ignored.
+    """
+
+    kind: Literal["json_object", "json_schema", "regex", "choice", "grammar"]
+    source: str = ""
+    strict: bool = True
+
+
 class Sampling(msgspec.Struct, frozen=True, array_like=True):
     """Choice of output tokens. A session's randomness depends only on (seed, output position), so that a
     preempted, moved or retried session repeats its tokens.
@@ -83,6 +97,7 @@ class Sampling(msgspec.Struct, frozen=True, array_like=True):
     forced: whether all drafts stand; with logprobs, this scores a given text.
     waited_s: seconds that the request has spent in an earlier session, which count for its place among waiting
         sessions.
+    grammar: form of the output, which ends only where that is complete; None for any.
     """
 
     max_tokens: int = 256
@@ -100,6 +115,7 @@ class Sampling(msgspec.Struct, frozen=True, array_like=True):
     reader_rate: float = 0.0
     forced: bool = False
     waited_s: float = 0.0
+    grammar: Grammar | None = None
 
     @property
     def greedy(self) -> bool:
@@ -125,6 +141,11 @@ class Sampling(msgspec.Struct, frozen=True, array_like=True):
             ("logprobs", -1 <= self.logprobs <= 20, "between -1 (none) and 20"),
             ("reader_rate", 0.0 <= self.reader_rate <= 1e6, "between 0 and 1,000,000 tokens/s"),
             ("waited_s", 0.0 <= self.waited_s <= 1e6, "between 0 and 1,000,000 s"),
+            (
+                "ignore_eos",
+                self.grammar is None or not self.ignore_eos,
+                "false where a grammar tells the end",
+            ),
         ]
         for name, fine, range_ in allowed:
             if not fine:

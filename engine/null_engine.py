@@ -1,7 +1,7 @@
 """An engine without a model: its next token is a fixed function of the tokens before it.
 
 For tests, and for benchmarks of everything around an engine. It refuses what it cannot do: sampling other than
-greedy, penalties, stop strings and logprobs.
+greedy, penalties, stop strings, logprobs and grammars.
 """
 
 from __future__ import annotations
@@ -173,8 +173,8 @@ class NullEngine:
         if self._stopped:
             raise EngineStopped(_CLOSED)
         check_request(prompt, log, sampling, self.info.vocab_size, self.info.context)
-        if not sampling.greedy or sampling.stop or sampling.logprobs >= 0:
-            raise InvalidRequest("the null engine is greedy and knows no stop strings or logprobs")
+        if not sampling.greedy or sampling.stop or sampling.logprobs >= 0 or sampling.grammar is not None:
+            raise InvalidRequest("the null engine is greedy and knows no stop strings, logprobs or grammars")
         if len(self._sessions) >= self._capacity:
             raise NoCapacity(f"all {self._capacity} sessions are taken")
         session = self.session_class(self, prompt, sampling, log)

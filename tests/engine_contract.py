@@ -5,6 +5,7 @@ async def test_contract(check, engine, prompt): await check(engine, prompt)
 
 A check opens sessions of its own and cancels them. Sampling is greedy and ignores the end of sequence,
 so that the number of tokens is known. `SPECULATIVE` are those of CHECKS that ask an engine to verify and draft;
+`GRAMMATICAL` is for engines that follow grammars, and takes the tokenizer in place of the prompt;
 `FORWARDING` is for the middle of a split model, whose prompt is empty.
 """
 
@@ -15,6 +16,7 @@ import gc
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -25,6 +27,7 @@ from tandem.engine.base import (
     ContextOverflow,
     Engine,
     EngineStopped,
+    Grammar,
     InvalidRequest,
     Sampling,
     Session,
@@ -33,6 +36,7 @@ from tandem.engine.base import (
     Tokens,
     UnknownSession,
 )
+from tandem.engine.text import Spelling
 
 TOKENS = 12
 
@@ -320,6 +324,148 @@ CHECKS = [
     sessions_do_not_mix,
     refuses_what_makes_no_sense,
     counts,
+]
+
+
+NUMBERS = Grammar("regex", "[0-3]{1,2}(,[0-5]{2})?")
+_LEADING = [*"0123", *(a + b for a, b in product("0123", repeat=2))]
+LANGUAGE = frozenset(
+    (leading + rest).encode()
+    for leading in _LEADING
+    for rest in ("", *(f",{a}{b}" for a, b in product("012345", repeat=2)))
+)
+"""All texts of NUMBERS."""
+BEFORE = [20, 21, 22]
+"""Prompt of the checks of grammars."""
+
+
+def ruled(seed: int | None = None, grammar: Grammar = NUMBERS) -> Sampling:
+    """Sampling by a grammar; greedy without a seed."""
+    return Sampling(max_tokens=TOKENS, temperature=float(seed is not None), seed=seed or 0, grammar=grammar)
+
+
+def begins(text: bytes) -> bool:
+    """Whether a text of LANGUAGE begins so."""
+    return any(whole.startswith(text) for whole in LANGUAGE)
+
+
+async def follows_a_grammar(engine: Engine, tokenizer: Spelling) -> None:
+    texts = set()
+    for seed in (None, *range(12)):
+        async with session(engine, BEFORE, ruled(seed)) as s:
+            ids, finish = await drain(s)
+        assert finish == "stop"
+        texts.add(tokenizer.shown_bytes(ids))
+    assert texts <= LANGUAGE
+    assert len(texts) > 2
+
+
+async def rules_bind_their_own_session(engine: Engine, tokenizer: Spelling) -> None:
+    """Beside one without, in the same steps."""
+    free = await answer(engine, BEFORE)
+    async with session(engine, BEFORE, ruled()) as s:
+        whole = await drain(s)
+
+    async def one(sampling: Sampling) -> tuple[list[int], str | None]:
+        async with session(engine, BEFORE, sampling) as s:
+            return await drain(s)
+
+    outputs = await asyncio.gather(*(one(s) for s in (greedy(), ruled(), greedy(), ruled(7))))
+    assert outputs[:3] == [(free, "length"), whole, (free, "length")]
+    assert tokenizer.shown_bytes(outputs[3][0]) in LANGUAGE
+
+
+async def a_grammar_goes_on_after_a_log(engine: Engine, tokenizer: Spelling) -> None:
+    for seed in (None, 3):
+        async with session(engine, BEFORE, ruled(seed)) as s:
+            whole, finish = await drain(s)
+        for cut in range(len(whole) + 1):
+            async with session(engine, BEFORE, ruled(seed), log=whole[:cut]) as s:
+                assert await drain(s) == (whole[cut:], finish)
+
+
+async def a_grammar_steps_back(engine: Engine, tokenizer: Spelling) -> None:
+    async with session(engine, BEFORE, ruled()) as s:
+        whole = await drain(s)
+        await s.extend(1, [])
+        assert await drain(s) == (whole[0][1:], whole[1])
+        other = next(t for t in range(engine.info.vocab_size) if tokenizer.shown_bytes([t]) == b"1")
+        await s.extend(0, [other, other])
+        ids, finish = await drain(s)
+        assert finish == "stop"
+        assert tokenizer.shown_bytes([other, other, *ids]) in LANGUAGE
+
+
+async def speculates_by_a_grammar(engine: Engine, tokenizer: Spelling) -> None:
+    """Drafts follow it too; one that does not is rejected."""
+    spoilt_ones = 0
+    for seed in (None, *range(8)):
+        async with session(engine, BEFORE, ruled(seed)) as s:
+            whole, _ = await drain(s)
+        spoilt = next(t for t in range(20) if not begins(b"0" + (tokenizer.shown_bytes([t]) or b"!")))
+        async with (
+            session(engine, BEFORE, ruled(seed)) as target,
+            session(engine, BEFORE, ruled(seed)) as drafter,
+        ):
+            output: list[int] = []
+            news: list[int] = []
+            finish = None
+            while finish is None:
+                drafts = await drafter.draft(len(output) - len(news), news, 4)
+                assert begins(tokenizer.shown_bytes([*output, *drafts.ids]))
+                ids, probs = list(drafts.ids), drafts.probs
+                if len(output) % 2:
+                    ids, probs = [*ids[:1], spoilt, *ids[1:]], None
+                    spoilt_ones += 1
+                verdict = await target.verify(ids, probs)
+                assert verdict.accepted <= (1 if spoilt in ids else len(ids))
+                news, finish = verdict.ids, verdict.finish
+                output += news
+        assert finish == "stop"
+        assert tokenizer.shown_bytes(output) in LANGUAGE
+        if seed is None:
+            assert output == whole
+    assert spoilt_ones
+
+
+async def refuses_a_broken_grammar(engine: Engine, tokenizer: Spelling) -> None:
+    """Name what is broken, and leave nothing behind."""
+    before = (await engine.stats()).sessions
+    for grammar, named in (
+        (Grammar("regex", "a("), "regex"),
+        (Grammar("json_schema", '{"type": "nonsense"}'), "json schema"),
+        (Grammar("grammar", "start: missing"), "missing"),
+        (Grammar("choice", "no list"), "choice"),
+    ):
+        with pytest.raises(InvalidRequest, match=named):
+            await engine.open(BEFORE, ruled(grammar=grammar))
+    with pytest.raises(InvalidRequest, match="ignore_eos"):
+        await engine.open(BEFORE, Sampling(grammar=NUMBERS, ignore_eos=True))
+    assert (await engine.stats()).sessions == before
+
+
+async def tells_when_an_output_leaves_its_grammar(engine: Engine, tokenizer: Spelling) -> None:
+    wrong = next(t for t in range(engine.info.vocab_size) if tokenizer.shown_bytes([t]) == b"!")
+    with pytest.raises(InvalidRequest, match="grammar"):
+        await engine.open(BEFORE, ruled(), [wrong])
+    async with session(engine, BEFORE, ruled()) as s:
+        await s.extend(0, [wrong])
+        with pytest.raises(InvalidRequest, match="grammar"):
+            await drain(s)
+        with pytest.raises(InvalidRequest, match="grammar"):
+            await s.verify([wrong])
+        await s.extend(0, [])  # it is open, and goes on
+        assert tokenizer.shown_bytes((await drain(s))[0]) in LANGUAGE
+
+
+GRAMMATICAL = [
+    follows_a_grammar,
+    rules_bind_their_own_session,
+    a_grammar_goes_on_after_a_log,
+    a_grammar_steps_back,
+    speculates_by_a_grammar,
+    refuses_a_broken_grammar,
+    tells_when_an_output_leaves_its_grammar,
 ]
 
 

@@ -9,7 +9,7 @@ import asyncio
 import copy
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
@@ -20,6 +20,7 @@ from tandem.engine.base import (
     EngineStats,
     EngineStopped,
     Extend,
+    Grammar,
     InvalidRequest,
     NoCapacity,
     Operation,
@@ -34,6 +35,9 @@ from tandem.engine.core.token_queue import TokenQueue
 from tandem.engine.session import BaseSession
 from tandem.engine.text import Spelling, watch
 from tandem.engine.validation import check_ids, check_request, check_window, checked_probs
+
+if TYPE_CHECKING:
+    from tandem.engine.grammar import Grammars, Matcher
 
 Command = Callable[[], None]
 Receive = Callable[[Any], None]
@@ -64,11 +68,18 @@ class CoreEngine:
     """The Engine protocol over one core."""
 
     def __init__(
-        self, core: Core, driver: Driver, info: EngineInfo, tokenizer: Spelling | None = None
+        self,
+        core: Core,
+        driver: Driver,
+        info: EngineInfo,
+        tokenizer: Spelling | None = None,
+        grammars: Grammars | None = None,
     ) -> None:
-        """tokenizer: recognises stop strings; None refuses requests that have some."""
+        """tokenizer: recognises stop strings; None refuses requests that have some.
+        grammars: of the model's vocabulary; None refuses requests that have one.
+        """
         self.info = msgspec.structs.replace(info, context=min(info.context, core.config.kv_tokens))
-        self._core, self._driver, self._tokenizer = core, driver, tokenizer
+        self._core, self._driver, self._tokenizer, self._grammars = core, driver, tokenizer, grammars
         self._sequence: type[CoreSequence] = CoreSequence
         self._session: type[CoreSession] = CoreSession
         self._max_open = core.config.max_sessions + core.config.max_waiting
@@ -80,6 +91,8 @@ class CoreEngine:
     async def open(self, prompt: Sequence[int], sampling: Sampling, log: Sequence[int] = ()) -> CoreSession:
         self._check_running()
         self.check_request(prompt, log, sampling)
+        grammar = sampling.grammar
+        matcher = None if grammar is None else await self._matcher(grammar, sampling, log)
         if len(self._sessions) >= self._max_open:
             raise NoCapacity(f"{len(self._sessions)} sessions are open; no room for another now")
         stops = None
@@ -89,9 +102,19 @@ class CoreEngine:
             stops = partial(watch, self._tokenizer, sampling.stop)
         number = self.number()
         sequence = self._sequence(number, list(prompt), list(log), sampling, self.info.eos, stops)
+        sequence.matcher = matcher
         session = self._sessions[number] = self._session(self, self._core, self._driver, sequence)
         self._driver.submit(partial(self._core.open, sequence))
         return session
+
+    async def _matcher(self, grammar: Grammar, sampling: Sampling, log: Sequence[int]) -> Matcher:
+        """Return a matcher of the output so far. Raise InvalidRequest if there are no grammars, or for a broken one."""
+        if self._grammars is None:
+            raise InvalidRequest("this engine follows no grammars")
+        ends = frozenset((*sampling.stop_tokens, self.info.eos))
+        matcher = await asyncio.to_thread(self._grammars.matcher, grammar, ends, log)
+        self._check_running()  # meanwhile it may have been closed
+        return matcher
 
     def check_request(self, prompt: Sequence[int], log: Sequence[int], sampling: Sampling) -> None:
         """Raise InvalidRequest or ContextOverflow for a request that this engine does not take."""

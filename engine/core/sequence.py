@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,6 +15,9 @@ from tandem.engine.text import Detokenizer, StopStrings
 from tandem.policies.reader.quality import Reader
 from tandem.policies.scheduling.control import REFERENCE_RATE
 from tandem.policies.speculation.lookup import PromptLookup
+
+if TYPE_CHECKING:
+    from tandem.engine.grammar import Matcher
 
 
 class SequencePlace:
@@ -60,6 +63,7 @@ class Sequence(SequencePlace):
     ends: tokens with which the output ends.
     reader: the client's reading of the output.
     lookup: finds drafts in its own text; None if the engine looks up nothing.
+    matcher: allows the tokens that may follow by its grammar; None if any may.
     opened_s: when the request's first session was opened, on the engine's clock.
     """
 
@@ -76,6 +80,7 @@ class Sequence(SequencePlace):
         "fresh",
         "goal",
         "lookup",
+        "matcher",
         "number",
         "opened_s",
         "paused",
@@ -108,6 +113,7 @@ class Sequence(SequencePlace):
         self.goal, self.window = len(self.tokens) - self.RESERVED, 0
         self.paused, self.fresh = False, True
         self.lookup: PromptLookup | None = None
+        self.matcher: Matcher | None = None
         self.opened_s = 0.0
         self.reader = Reader(sampling.reader_rate or REFERENCE_RATE)
         self.ends = frozenset(sampling.stop_tokens if sampling.ignore_eos else (*sampling.stop_tokens, eos))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -300,6 +301,12 @@ class Core:
             task.deliver(Computed(outcome.hidden, *self._batch))
             return
         assert isinstance(task, GenerateTask | VerifyTask)
+        if s.matcher is not None and s.matcher.failure is not None:
+            deliver: Callable[[Any], None] = task.deliver
+            s.end()
+            self.memory.roll_back(s, len(s.tokens) - 1)  # its last token's logits are needed again
+            deliver(InvalidRequest(s.matcher.failure))
+            return
         before, drafts = len(s.tokens), task.drafts
         accepted, token = outcome.accepted, outcome.token
         ids = [*drafts[:accepted], token]

@@ -11,6 +11,7 @@ from pathlib import Path
 from tandem.engine.base import EngineInfo
 from tandem.engine.core.engine import CoreEngine
 from tandem.engine.core.step import Core
+from tandem.engine.grammar import Grammars
 from tandem.engine.llamacpp.config import MAX_ROWS, LlamacppConfig
 from tandem.engine.llamacpp.model import LlamaModel
 from tandem.engine.llamacpp.runner import LlamaRunner
@@ -54,7 +55,9 @@ def load(
         eos=tokenizer.eos,
     )
     core = Core(LlamaRunner(model, MAX_ROWS, config.block_size, info.vocab_size), config)
-    engine = drive(core, info, 1, partial(CoreEngine, tokenizer=tokenizer))  # torch only samples
+    grammars = Grammars(tokenizer, info.vocab_size)
+    make = partial(CoreEngine, tokenizer=tokenizer, grammars=grammars)
+    engine = drive(core, info, 1, make)  # torch only samples
     if report is not None:
         report(
             {

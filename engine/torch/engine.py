@@ -19,6 +19,7 @@ from tandem.engine.core.engine import CoreEngine, Driver
 from tandem.engine.core.step import Core
 from tandem.engine.core.thread import ThreadDriver
 from tandem.engine.dtype import Dtype, choose
+from tandem.engine.grammar import Grammars
 from tandem.engine.memory import free_bytes
 from tandem.engine.model_folder import model_name, shape
 from tandem.engine.tokenizer import Tokenizer
@@ -146,7 +147,8 @@ def start(
         lambda: Core(TorchRunner(model, config.kv_blocks, config.block_size, info.vocab_size), config),
         threads,
     )
-    return drive(core, info, threads, partial(CoreEngine, tokenizer=tokenizer))
+    grammars = None if tokenizer is None else Grammars(tokenizer, info.vocab_size)
+    return drive(core, info, threads, partial(CoreEngine, tokenizer=tokenizer, grammars=grammars))
 
 
 def drive(core: C, info: EngineInfo, threads: int | None, make: Callable[[C, Driver, EngineInfo], E]) -> E:

@@ -44,6 +44,10 @@ def decide(sequences: Sequence[Session], raw: torch.Tensor) -> list[Outcome]:
             [w.sampling for _, w, _ in rows],
             lambda i: (rows[i][0].prompt, rows[i][0].output + rows[i][1].drafts[: rows[i][2]]),
         )
+    if any(s.matcher is not None for s in sequences):
+        if logits is raw and any(w.sampling.logprobs >= 0 for w in windows):
+            logits = raw.clone()
+        forbid(logits, sequences)
     found = []
     row = 0
     for window, (accepted, own) in zip(windows, verify(logits, windows), strict=True):
@@ -56,10 +60,21 @@ def decide(sequences: Sequence[Session], raw: torch.Tensor) -> list[Outcome]:
     return found
 
 
+def forbid(logits: torch.Tensor, sequences: Sequence[Session]) -> None:
+    """Rule out, in place, the tokens that the sequences' grammars forbid. logits: [Σ window, vocab]."""
+    row = 0
+    for s in sequences:
+        if s.matcher is not None and s.task is not None:
+            forbidden = torch.from_numpy(s.matcher.forbidden(s.output, s.task.drafts)).to(logits.device)
+            logits[row : row + s.window, : forbidden.shape[1]].masked_fill_(forbidden, -torch.inf)
+        row += s.window
+
+
 def _draw(sequences: Sequence[Session], raw: torch.Tensor) -> list[Outcome]:
     """Drafts drawn by chance, each with the distribution it was drawn from."""
     settings = [s.sampling for s in sequences]
     logits = penalise(raw, settings, lambda i: (sequences[i].prompt, sequences[i].output))
+    forbid(logits, sequences)
     q_ids, q_probs = sparse(distributions(logits, settings))
     chance = uniforms([s.seed for s in settings], [s.output_len for s in sequences], Purpose.DRAFT)
     drawn = q_ids.gather(1, draw(q_probs, chance)[:, None]).squeeze(1).tolist()

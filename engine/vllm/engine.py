@@ -103,6 +103,8 @@ class VllmEngine:
         check_request(prompt, log, sampling, self.info.vocab_size, self.info.context)
         if len(self._sessions) >= self._max_open:
             raise NoCapacity(f"{len(self._sessions)} sessions are open; no room for another now")
+        if sampling.grammar is not None:
+            raise InvalidRequest("this engine follows no grammars")
         stops = None
         if sampling.stop:
             if self._tokenizer is None:

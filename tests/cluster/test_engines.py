@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -23,7 +24,9 @@ from tandem.cluster.wire.server import EngineHandler
 from tandem.cluster.wire.wire import WireSettings
 from tandem.engine.base import Engine
 from tandem.engine.null_engine import NullEngine
-from tests.engine_contract import CHECKS, close_ends_it
+from tandem.engine.text import Spelling
+from tests.engine.torch.engines import Engines, tokenizer
+from tests.engine_contract import CHECKS, GRAMMATICAL, close_ends_it
 
 PROMPT = [20, 21, 22]
 FAST = DeviceProfile(
@@ -101,6 +104,20 @@ async def dialled_in(device: Device) -> AsyncIterator[Engine]:
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 async def test_contract(check: Callable[[Engine, list[int]], Awaitable[None]], engine: Engine) -> None:
     await check(engine, PROMPT)
+
+
+@pytest.mark.parametrize("check", GRAMMATICAL, ids=lambda check: check.__name__)
+async def test_contract_of_grammars(
+    check: Callable[[Engine, Spelling], Awaitable[None]], tmp_path: Path
+) -> None:
+    """Run the checks over the wire, at a device with a profile."""
+    made = Engines(tmp_path)
+    engines: dict[str, Engine] = {"engine": Device(made.start(text=tokenizer()), FAST)}
+    async with serve_engines(engines, handler=partial(EngineHandler, engines)) as endpoint:
+        connection = await connect(endpoint.address)
+        await check(connection.engine("engine"), tokenizer())
+        await connection.close()
+    await made.close()
 
 
 @pytest.mark.parametrize("name", LOCAL)

@@ -322,7 +322,8 @@ class SketchRun(ModeRun):
 
 def divisible(sampling: Sampling) -> bool:
     """Whether an answer can be written in parts, each without sight of the others."""
-    return sampling.logprobs < 0 and not (sampling.penalised or sampling.ignore_eos or sampling.forced)
+    whole = sampling.penalised or sampling.ignore_eos or sampling.forced or sampling.grammar is not None
+    return sampling.logprobs < 0 and not whole
 
 
 def cut(ids: list[int], end: int, sampling: Sampling, sent: int) -> tuple[list[int], str | None]:

@@ -40,6 +40,13 @@ async def test_contract(check: Callable[[Engine, list[int]], Awaitable[None]], e
     await check(engine, prompts()[0])
 
 
+@pytest.mark.parametrize("check", engine_contract.GRAMMATICAL, ids=lambda c: c.__name__)
+async def test_contract_of_grammars(
+    check: Callable[[Engine, Tokenizer], Awaitable[None]], engine: Engine
+) -> None:
+    await check(engine, Tokenizer.load(family.path("target")))
+
+
 async def test_many_at_once_say_what_the_torch_engine_says(target_gguf: Path) -> None:
     """Prompts of common and of other beginnings, over a KV cache that does not hold all sessions."""
     from tandem.engine.torch.engine import load

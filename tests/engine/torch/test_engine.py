@@ -18,6 +18,7 @@ from tandem.engine.base import (
     Engine,
     EngineError,
     EngineStopped,
+    Grammar,
     InvalidRequest,
     NoCapacity,
     Sampling,
@@ -26,10 +27,11 @@ from tandem.engine.base import (
 )
 from tandem.engine.config import HostMemory, SchedulingChoice
 from tandem.engine.core.engine import CoreEngine
+from tandem.engine.text import Spelling
 from tandem.policies.scheduling import scheduling
 from tests.engine.torch.engines import CONTEXT, Engines, Gate, collect, handled, thread, tokenizer
 from tests.engine.torch.tiny_weights import EOS, VOCAB
-from tests.engine_contract import CHECKS, close_ends_it, exhaust
+from tests.engine_contract import CHECKS, GRAMMATICAL, close_ends_it, exhaust
 
 PROMPT = [20, 21, 22]
 
@@ -68,6 +70,19 @@ def gate(engine: CoreEngine, monkeypatch: pytest.MonkeyPatch) -> Gate:
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 async def test_contract(check: Callable[[Engine, list[int]], Awaitable[None]], engine: CoreEngine) -> None:
     await check(engine, PROMPT)
+
+
+@pytest.mark.parametrize("check", GRAMMATICAL, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("kind", KINDS)
+async def test_contract_of_grammars(
+    check: Callable[[Engine, Spelling], Awaitable[None]], kind: str, engines: Engines
+) -> None:
+    await check(engines.start(text=tokenizer(), **KINDS[kind]), tokenizer())
+
+
+async def test_no_grammar_without_a_tokenizer(engine: CoreEngine) -> None:
+    with pytest.raises(InvalidRequest, match="grammars"):
+        await engine.open(PROMPT, Sampling(max_tokens=9, grammar=Grammar("json_object")))
 
 
 @pytest.mark.parametrize("kind", KINDS)

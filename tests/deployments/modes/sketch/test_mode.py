@@ -20,7 +20,7 @@ from tandem.deployments.modes.sketch.settings import SketchOptions, SketchSettin
 from tandem.deployments.request.job import Delta, Job, JobStats
 from tandem.deployments.request.timeouts import Limits
 from tandem.engine import family
-from tandem.engine.base import Engine, Sampling, Session, Tokens
+from tandem.engine.base import Engine, Grammar, Sampling, Session, Tokens
 from tandem.engine.config import EngineConfig
 from tandem.engine.sketch.base import Question
 from tandem.engine.sketch.marked import MarkedFormat
@@ -192,6 +192,7 @@ async def test_short_answers_are_the_targets_own(
         ({"logprobs": 0}, "indivisible"),
         ({"presence_penalty": 1.0}, "indivisible"),
         ({"ignore_eos": True, "max_tokens": 60}, "indivisible"),
+        ({"grammar": Grammar("regex", "[A-Z][a-z ]{1,40}[.]")}, "indivisible"),
     ],
 )
 async def test_what_concerns_the_whole_answer_needs_one_writer(

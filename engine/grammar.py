@@ -1,0 +1,198 @@
+"""Grammars: the tokens that may follow, so that an output has the form asked for.
+
+They are compiled and matched by llguidance. Beside xgrammar, the other library that vLLM has: its wheel (3 MB, no
+dependencies, one for all versions of Python) suits a device, where xgrammar wants transformers, triton and
+apache-tvm-ffi; it computes a mask from the matcher's present state without compiling the grammar for the whole
+vocabulary first, so that a schema nobody has asked for before costs milliseconds; a matcher rolls back any number of
+tokens, as tentative drafts need, and a copy takes microseconds; and it refuses a schema's keyword that it cannot
+enforce.
+
+A grammar is over bytes. So an engine with another vocabulary can draft by the same one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
+from llguidance.gbnf_to_lark import any_to_lark
+
+from tandem.engine.base import Grammar, InvalidRequest
+
+if TYPE_CHECKING:
+    from llguidance._lib import JsonCompileOptions
+
+KEPT = 64
+"""Compiled grammars that an engine keeps, the last used."""
+_LIMITS = LLParserLimits(verbose_errors=False)
+_SILENT = 0  # its log level; by default it writes to stderr
+
+
+class Vocabulary(Protocol):
+    """The bytes of tokens and back, as `engine.tokenizer.Tokenizer` has them."""
+
+    eos: int
+
+    def token_bytes(self, token: int, /) -> bytes:
+        """Return one token's bytes."""
+        ...
+
+    def special_name(self, token: int, /) -> str | None:
+        """Return a special token's name; None for an ordinary token."""
+        ...
+
+    def encode_bytes(self, data: bytes, /) -> list[int]:
+        """Return ordinary tokens of these bytes."""
+        ...
+
+
+def check(grammar: Grammar) -> None:
+    """Raise InvalidRequest for a grammar that does not compile. It may take a tenth of a second."""
+    failed, said = LLMatcher.validate_grammar_with_warnings(_compiled(grammar), limits=_LIMITS)
+    if failed:
+        raise _refusal(grammar, said[0])
+
+
+def json_options(strict: bool) -> JsonCompileOptions:
+    """Return how JSON of a schema is written, and whether a keyword that cannot be enforced is refused.
+
+    On one line, with a space after a separator or none: where white space is free, a model that knows little of JSON
+    writes no end of it.
+    """
+    return {
+        "whitespace_flexible": False,
+        "item_separator": r",\x20?",
+        "key_separator": r":\x20?",
+        "lenient": not strict,
+    }
+
+
+class Grammars:
+    """Grammars over the first `vocab_size` tokens of a vocabulary."""
+
+    def __init__(self, vocabulary: Vocabulary, vocab_size: int) -> None:
+        self._vocabulary, self._vocab_size = vocabulary, vocab_size
+        self._begun = lru_cache(KEPT)(self._begin)
+
+    def matcher(self, grammar: Grammar, ends: frozenset[int], output: Sequence[int] = ()) -> Matcher:
+        """Return a matcher after `output`. It compiles a new grammar, and so is no work for an event loop.
+
+        ends: tokens that end an output.
+
+        Raise InvalidRequest for a grammar that does not compile or does not allow that output.
+        """
+        matcher = Matcher(self._begun(grammar).deep_copy(), self._vocab_size, ends)
+        if not matcher.follow(output):
+            raise InvalidRequest("the output so far does not follow the grammar")
+        return matcher
+
+    def _begin(self, grammar: Grammar) -> LLMatcher:
+        """Return a matcher before an output, to be copied."""
+        matcher = LLMatcher(self._tokenizer, _compiled(grammar), log_level=_SILENT, limits=_LIMITS)
+        if matcher.is_error():
+            raise _refusal(grammar, matcher.get_error())
+        return matcher
+
+    @cached_property
+    def _tokenizer(self) -> LLTokenizer:
+        wrapped = TokenizerWrapper(_Tokens(self._vocabulary, self._vocab_size))
+        return LLTokenizer(wrapped, n_vocab=self._vocab_size)
+
+
+class Matcher:
+    """One output's way through its grammar. It follows wherever the output goes: on, or back to an earlier place.
+
+    failure: why it can tell no further tokens, such as a grammar too ambiguous to follow; None if it can.
+    """
+
+    def __init__(self, matcher: LLMatcher, vocab_size: int, ends: frozenset[int]) -> None:
+        """matcher: before the output."""
+        self._matcher, self._vocab_size, self._ends = matcher, vocab_size, ends
+        self._end_ids = sorted(e for e in ends if e < vocab_size)
+        self._read: list[int] = []
+        self.failure: str | None = None
+
+    def follow(self, output: Sequence[int]) -> bool:
+        """Go to the end of `output`. Return False if that leaves the grammar; the matcher is then where it does."""
+        read = self._read
+        tokens = list(output)
+        if tokens[: len(read)] != read:
+            same = next(
+                (n for n, (a, b) in enumerate(zip(read, tokens, strict=False)) if a != b), len(tokens)
+            )
+            self._matcher.rollback(len(read) - same)
+            del read[same:]
+        news = tokens[len(read) :]
+        if not self._ends.isdisjoint(news):  # the end is no part of the text
+            news = news[: next(n for n, token in enumerate(news) if token in self._ends)]
+        taken = self._matcher.try_consume_tokens(news) if news else 0
+        read += news[:taken]
+        return taken == len(news)
+
+    def forbidden(self, output: Sequence[int], drafts: Sequence[int] = ()) -> np.ndarray:
+        """Return whether a token is forbidden after `output` and each of `drafts` that follow it, [drafts + 1, vocab].
+
+        No token is after a draft that is forbidden itself, or after the end: nobody asks there. Nor is one after a
+        failure.
+        """
+        found = np.zeros((len(drafts) + 1, self._vocab_size), bool)
+        self.failure = None
+        if not self.follow(output):
+            self.failure = "the output does not follow its grammar"
+            return found
+        for row, draft in zip(found, (*drafts, None), strict=True):
+            bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
+            allowed = np.unpackbits(bits, count=self._vocab_size, bitorder="little")
+            if accepting := self._matcher.is_accepting():
+                allowed[self._end_ids] = 1
+            if self._matcher.is_error() or not (accepting or allowed.any()):
+                self.failure = f"the grammar cannot be followed further: {self._matcher.get_error()[:200]}"
+                return np.zeros_like(found)
+            np.logical_not(allowed, out=row)
+            if draft is None or row[draft] or draft in self._ends:
+                break
+            self._matcher.consume_token(draft)  # rolled back when the output turns out to be another
+            self._read.append(draft)
+        return found
+
+
+class _Tokens:
+    """A vocabulary as llguidance reads it."""
+
+    def __init__(self, vocabulary: Vocabulary, size: int) -> None:
+        self.eos_token_id, self.bos_token_id = vocabulary.eos, None
+        self.tokens = [vocabulary.token_bytes(i) for i in range(size)]
+        self.special_token_ids = [i for i in range(size) if vocabulary.special_name(i) is not None]
+        self._encode = vocabulary.encode_bytes
+
+    def __call__(self, data: bytes) -> list[int]:
+        return self._encode(data)
+
+
+def _compiled(grammar: Grammar) -> str:
+    """Return a grammar in llguidance's notation. Raise InvalidRequest for one that is none."""
+    try:
+        match grammar.kind:
+            case "json_object":
+                return LLMatcher.grammar_from_json_schema('{"type": "object"}', overrides=json_options(True))
+            case "json_schema":
+                return LLMatcher.grammar_from_json_schema(
+                    grammar.source, overrides=json_options(grammar.strict)
+                )
+            case "regex":
+                return LLMatcher.grammar_from_regex(grammar.source)
+            case "choice":
+                texts = [json.dumps(text, ensure_ascii=False) for text in json.loads(grammar.source)]
+                return LLMatcher.grammar_from_lark("start: " + " | ".join(texts))
+            case "grammar":
+                return LLMatcher.grammar_from_lark(any_to_lark(grammar.source))
+    except Exception as error:  # any_to_lark raises plain ones
+        raise _refusal(grammar, str(error)) from None
+
+
+def _refusal(grammar: Grammar, why: str) -> InvalidRequest:
+    return InvalidRequest(f"the {grammar.kind.replace('_', ' ')} cannot be used: {why[:500].strip()}")
