@@ -67,6 +67,12 @@ class EngineStopped(EngineError):
     code = "engine_stopped"
 
 
+class ContentFiltered(InvalidRequest):
+    """A service's content filter refuses the prompt."""
+
+    code = "content_filter"
+
+
 class Grammar(msgspec.Struct, frozen=True, array_like=True):
     """Form that an output has to have.
 
@@ -159,15 +165,28 @@ class TokenLogprob(msgspec.Struct, array_like=True):
     top: list[tuple[int, float]] = []
 
 
+class Usage(msgspec.Struct, frozen=True, array_like=True):
+    """Tokens that a service asks money for, by its own count.
+
+    tokens_in: of the prompt.
+    tokens_out: of the output.
+    """
+
+    tokens_in: int
+    tokens_out: int
+
+
 class Tokens(msgspec.Struct, array_like=True):
     """Output tokens in order.
 
-    finish: "stop" or "length" at the output's end; None before.
+    finish: "stop" or "length" at the output's end, "content_filter" if a service broke it off; None before.
+    usage: with finish, what a service bills for this stream; None if it does not say.
     """
 
     ids: list[int]
     finish: str | None = None
     logprobs: list[TokenLogprob] | None = None
+    usage: Usage | None = None
 
 
 class DraftProbs(msgspec.Struct, array_like=True):
@@ -350,6 +369,9 @@ class SplitInfo(msgspec.Struct, frozen=True):
     stages: int = 1
 
 
+Continuation = Literal["kept", "anew", "none"]
+
+
 class EngineInfo(msgspec.Struct, frozen=True):
     """The model behind an engine, as its callers need to know it.
 
@@ -360,6 +382,8 @@ class EngineInfo(msgspec.Struct, frozen=True):
     capabilities: operations of its sessions, of CAPABILITIES.
     split: the part of a split model that the engine has; None for a whole model.
     draft_probs: whether drafts come with the distributions they were drawn from, and are verified with them.
+    continuation: how its sessions go on after an output that they have not just made: "kept", from what they keep of
+        prompt and output; "anew", by taking in both once more; "none", not at all.
     """
 
     model: str
@@ -370,6 +394,7 @@ class EngineInfo(msgspec.Struct, frozen=True):
     capabilities: tuple[str, ...] = ("generate", "verify", "draft")
     split: SplitInfo | None = None
     draft_probs: bool = True
+    continuation: Continuation = "kept"
 
 
 CAPABILITIES = ("generate", "verify", "draft", "forward")

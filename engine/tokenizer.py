@@ -250,6 +250,18 @@ class Tokenizer:
         """Return the text of output tokens, without special ones; broken UTF-8 becomes U+FFFD."""
         return self.shown_bytes(ids).decode("utf-8", "replace")
 
+    def written(self, ids: Iterable[int]) -> bytes:
+        """Return the bytes from which these tokens would be read, special ones by name, without bos at the beginning.
+        Raise InvalidRequest if ordinary tokens spell the name of a special one."""
+        ids = list(ids)
+        if ids[:1] == [self.bos]:
+            del ids[0]
+        data = b"".join([self._bytes[i] for i in ids])
+        named = (self._added[match[0]] for match in self._any_added.finditer(data.decode("utf-8", "replace")))
+        if [i for i in named if i in self._special] != [i for i in ids if i in self._special]:
+            raise InvalidRequest("the text spells a special token's name, which would be read as that token")
+        return data
+
     def shown_bytes(self, ids: Iterable[int]) -> bytes:
         """Return the bytes that tokens add to the output's text: none for special ones."""
         return b"".join([self._bytes[i] for i in ids if i not in self._special])

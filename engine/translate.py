@@ -35,16 +35,13 @@ from tandem.engine.base import (
     Session,
     Tokens,
 )
-from tandem.engine.session import BaseSession
+from tandem.engine.output_session import OutputSession
 from tandem.engine.tokenizer import Tokenizer
 from tandem.engine.validation import check_ids, check_request, check_window, checked_probs
 
 
-class _Session(BaseSession):
-    """sampling: as this side gave it.
-    output: in this side's tokens.
-    ends: tokens that end the output.
-    room: most output tokens of the other side.
+class _Session(OutputSession):
+    """room: most output tokens of the other side.
     _words: has read the first `_read` tokens of the output, and given `_whole` for them; `_read` is None if it has read
         others.
     _sent: tokens that the other side's output begins with.
@@ -53,20 +50,11 @@ class _Session(BaseSession):
     def __init__(
         self, translated: Translated, inner: Session, sampling: Sampling, log: Sequence[int], room: int
     ) -> None:
-        super().__init__(translated.info)
-        self._translated, self._inner = translated, inner
-        self.sampling, self.output, self.room = sampling, list(log), room
-        self.ends = {*sampling.stop_tokens} | (set() if sampling.ignore_eos else {translated.info.eos})
+        super().__init__(translated.info, sampling, log)
+        self._translated, self._inner, self.room = translated, inner, room
         self._words, self._whole = translated.to_there(), list[int]()
         self._read: int | None = 0
         self._sent: list[int] = []
-
-    @property
-    def finish(self) -> str | None:
-        """ "stop" or "length" at the output's end, as far as this side can tell; None before."""
-        if not self.ends.isdisjoint(self.output):
-            return "stop"
-        return "length" if len(self.output) >= self.sampling.max_tokens else None
 
     async def generate(self) -> AsyncGenerator[Tokens, None]:
         self._begin("generate")
@@ -80,25 +68,13 @@ class _Session(BaseSession):
                     ids = retokeniser.push(tokens.ids)
                     if tokens.finish is not None:
                         ids += retokeniser.flush()
-                    taken = self._take(Tokens(ids, tokens.finish))
+                    taken = self._take(Tokens(ids, tokens.finish, usage=tokens.usage))
                     if taken.ids or taken.finish is not None:
                         yield taken
                     if taken.finish is not None:
                         return
         finally:
             self._finish()
-
-    def _take(self, tokens: Tokens) -> Tokens:
-        """Add those of the tokens that still belong to the output, and return them."""
-        ids = self._fitting(tokens.ids)
-        self.output += ids
-        return Tokens(ids, self.finish if len(ids) < len(tokens.ids) else tokens.finish or self.finish)
-
-    def _fitting(self, ids: list[int]) -> list[int]:
-        """Return those of the tokens that may follow the output, up to its end."""
-        room = self.sampling.max_tokens - len(self.output)
-        end = next((n for n, i in enumerate(ids[:room], 1) if i in self.ends), None)
-        return ids[: room if end is None else end]
 
     async def _run(self, operation: Operation[Any]) -> Any:
         match operation:
@@ -117,12 +93,7 @@ class _Session(BaseSession):
         self, position: int, ids: Sequence[int], operation: Callable[[int, Sequence[int]], Operation[R]]
     ) -> R:
         """Set the output from `position` on, here and by an operation there, whose result is returned."""
-        check_ids(ids, self._info.vocab_size)
-        if not 0 <= position <= len(self.output) or position + len(ids) > self.sampling.max_tokens:
-            raise InvalidRequest(
-                f"{len(ids)} tokens at output position {position} do not fit an output of "
-                f"{len(self.output)} tokens, of at most {self.sampling.max_tokens}"
-            )
+        self._check_fits(position, ids)
         output = [*self.output[:position], *ids]
         if self._read is None or position < self._read:
             self._words, self._whole, self._read = self._translated.to_there(), [], 0
@@ -263,43 +234,64 @@ def shared_tokens(source: Tokenizer, target: Tokenizer) -> np.ndarray:
 
 
 class Retokeniser:
-    """Translates tokens of one vocabulary to another as they come.
-
-    A word is held back until the next one begins, or until the end: its pieces may be one token there, and a model
-    continues badly from tokens that it would not have chosen. Longer text without a space is given out earlier, as are
-    scripts without spaces; half a character never is.
-    """
+    """Translates tokens of one vocabulary to another as they come, in whole words."""
 
     def __init__(self, source: Tokenizer, target: Tokenizer) -> None:
         self._source, self._target = source, target
-        self._held = b""
+        self._words = WordEncoder(target)
 
     def push(self, ids: Sequence[int]) -> list[int]:
         """Return the other vocabulary's tokens that these complete, without special ones that it lacks."""
         translated: list[int] = []
+        data = b""
         for token in ids:
             if (name := self._source.special_name(token)) is None:
-                self._held += self._source.token_bytes(token)
+                data += self._source.token_bytes(token)
                 continue
-            translated += self.flush()
+            translated += self._words.flush(data)
+            data = b""
             with suppress(InvalidRequest):
                 translated.append(self._target.special_id(name))
-        data = self._held
+        return translated + self._words.push(data)
+
+    def held(self) -> list[int]:
+        """Return the tokens of the text held back, which stays held back."""
+        return self._words.held()
+
+    def flush(self) -> list[int]:
+        """Return the tokens of the text held back, at the end."""
+        return self._words.flush()
+
+
+class WordEncoder:
+    """Encodes text as it comes.
+
+    A word is held back until the next one begins, or until the end: its pieces may be one token, and a model
+    continues badly from tokens that it would not have chosen. Longer text without a space is given out earlier, as are
+    scripts without spaces; half a character never is.
+    """
+
+    def __init__(self, target: Tokenizer) -> None:
+        self._target = target
+        self._held = b""
+
+    def push(self, data: bytes) -> list[int]:
+        """Return the tokens of the text that these bytes complete."""
+        data = self._held + data
         whole = words.end() if (words := _WORDS.match(data)) else 0
         if len(data) - whole > _LONGEST_WORD:
             whole = len(data) - unfinished_bytes(data)
         self._held = data[whole:]
-        return translated + self._target.encode_bytes(data[:whole])
+        return self._target.encode_bytes(data[:whole])
 
     def held(self) -> list[int]:
         """Return the tokens of the text held back, which stays held back."""
         return self._target.encode_bytes(self._held)
 
-    def flush(self) -> list[int]:
-        """Return the tokens of the text held back, at the end."""
-        held = self.held()
-        self._held = b""
-        return held
+    def flush(self, data: bytes = b"") -> list[int]:
+        """Return the tokens of the text held back, and of these bytes after it."""
+        held, self._held = self._held + data, b""
+        return self._target.encode_bytes(held)
 
 
 _WORDS = re.compile(

@@ -290,10 +290,10 @@ class RemoteSession(BaseSession):
                         await call.wait(self._loop, self._connection.settings.timeout_s)
                     tokens = Tokens([])
                     for reply in call.take():
-                        if type(reply) is not frames.Tokens:
+                        if not isinstance(reply, frames.Tokens):
                             break
                         tokens.ids += unpack_ids(reply.ids)
-                        tokens.finish = reply.finish
+                        tokens.finish, tokens.usage = reply.finish, reply.billed
                         if reply.logprobs is not None:
                             tokens.logprobs = (tokens.logprobs or []) + reply.logprobs
                     if tokens.ids or tokens.finish is not None:

@@ -27,6 +27,7 @@ from tandem.engine.base import (
     Sampling,
     Tensor,
     TokenLogprob,
+    Usage,
 )
 
 VERSION = 1
@@ -194,6 +195,21 @@ class Tokens(Frame, tag=34):
     finish: str | None = None
     logprobs: list[TokenLogprob] | None = None
 
+    @property
+    def billed(self) -> Usage | None:
+        """Bill of a service for the stream; None if there is none."""
+        return None
+
+
+class LastTokens(Tokens, tag=43):
+    """The last tokens of a service's stream, with its bill: only these cost the wire its bytes."""
+
+    usage: Usage | None = None
+
+    @property
+    def billed(self) -> Usage | None:
+        return self.usage
+
 
 class Drafts(Frame, tag=35):
     ids: bytes
@@ -270,7 +286,8 @@ _ERRORS: dict[str, type[EngineError]] = {
 
 AnyFrame = (
     Open | Generate | Verify | Draft | Extend | Cancel | Forward | GetStats | GetInfo | Ask | Abandon | Ping | Hello
-    | Ack | Bye | Welcome | Done | Tokens | Drafts | Verdict | Hidden | StatsReply | Info | AskReply | Pong | Error
+    | Ack | Bye | Welcome | Done | Tokens | LastTokens | Drafts | Verdict | Hidden | StatsReply | Info | AskReply
+    | Pong | Error
 )  # fmt: skip
 
 REQUESTS: dict[type[base.Operation[Any]], tuple[Callable[[Any, int, str], RequestFrame], type[Frame]]] = {

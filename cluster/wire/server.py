@@ -180,7 +180,10 @@ class EngineHandler:
         async with aclosing(session.generate()) as stream:
             async for tokens in stream:
                 ids = pack_ids(tokens.ids)
-                frame = frames.Tokens(request.session, request.seq, ids, tokens.finish, tokens.logprobs)
+                said = (request.session, request.seq, ids, tokens.finish, tokens.logprobs)
+                frame = (
+                    frames.Tokens(*said) if tokens.usage is None else frames.LastTokens(*said, tokens.usage)
+                )
                 self._send(frame, request.engine)
                 if tokens.finish is not None:
                     return None

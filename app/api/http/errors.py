@@ -98,6 +98,7 @@ class ApiError(Exception):
 _ENGINE_ERRORS: dict[str, tuple[int, str, str | None]] = {
     "invalid_request": (400, INVALID, None),
     "context_length_exceeded": (400, INVALID, None),
+    "content_filter": (400, INVALID, None),
     "unknown_mode": (400, INVALID, "tandem.mode"),
     "prompt_left_device": (400, INVALID, "tandem.mode"),
     "split_mismatch": (400, INVALID, "tandem.mode"),

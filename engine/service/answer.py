@@ -1,0 +1,87 @@
+"""One answer of a service: from the text that comes to tokens of this side."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import aclosing
+from typing import Any
+
+from tandem.engine.base import Tokens, Usage
+from tandem.engine.core.token_queue import TokenQueue
+from tandem.engine.service.client import ServiceClient
+from tandem.engine.text import StopStrings, unfinished_length
+from tandem.engine.tokenizer import Tokenizer
+from tandem.engine.translate import WordEncoder
+
+FINISHES = ("stop", "length", "content_filter")
+"""Ends of an output that a service may name; others count as stop."""
+
+
+class Answer:
+    """One answer of the service, read to its end. begun: whether some of it has come."""
+
+    def __init__(
+        self, client: ServiceClient, tokenizer: Tokenizer, body: Mapping[str, Any], half: bytes, stops: Stops
+    ) -> None:
+        """half: bytes of a character with which the answer begins, and that are known already."""
+        self.begun = False
+        self._client, self._words = client, WordEncoder(tokenizer)
+        self._body, self._half, self._stops = body, half, stops
+
+    async def read(self, stream: TokenQueue) -> None:
+        """Put the answer's tokens into the queue. Raise EngineError."""
+        finish: str | None = None
+        usage: Usage | None = None
+        async with aclosing(self._client.stream(self._body)) as chunks:
+            async for chunk in chunks:
+                usage = chunk.usage or usage
+                text, stopped = self._stops.push(chunk.text)
+                over = stopped or (chunk.finish is not None and finish is None)
+                if over:
+                    finish = "stop" if stopped or chunk.finish not in FINISHES else chunk.finish
+                    text += "" if stopped else self._stops.flush()
+                data = self._without_half(text.encode("utf-8", "replace"))
+                if ids := self._words.flush(data) if over else self._words.push(data):
+                    stream.put(Tokens(ids))
+                self.begun = self.begun or bool(chunk.text)
+                if stopped:
+                    break
+        stream.put(Tokens([], finish, usage=usage))
+
+    async def text(self) -> bytes:
+        """Return the whole answer. Raise EngineError."""
+        data = b""
+        async with aclosing(self._client.stream(self._body)) as chunks:
+            async for chunk in chunks:
+                data += self._without_half(chunk.text.encode("utf-8", "replace"))
+        return data
+
+    def _without_half(self, data: bytes) -> bytes:
+        """Return the bytes without those that the output had of their first character."""
+        if data and self._half:
+            data, self._half = data.removeprefix(self._half), b""
+        return data
+
+
+class Stops:
+    """Stop strings in an output, of which some is known."""
+
+    def __init__(self, stops: Sequence[str], known: str) -> None:
+        self._stops = StopStrings(stops)
+        self._known = unfinished_length(known, stops)
+        self._stops.push(known[len(known) - self._known :])
+
+    def push(self, text: str) -> tuple[str, bool]:
+        """Return text that is safe to give out, and whether a stop string was met."""
+        safe, stopped = self._stops.push(text)
+        return self._new(safe), stopped
+
+    def flush(self) -> str:
+        """Return the text held back, at the output's end."""
+        return self._new(self._stops.flush())
+
+    def _new(self, text: str) -> str:
+        """Return the text without what was known before."""
+        old = min(self._known, len(text))
+        self._known -= old
+        return text[old:]
