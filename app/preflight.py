@@ -18,11 +18,14 @@ from tandem.deployments.pools.engines import (
     EngineSettings,
     MiddleSettings,
     NullSettings,
+    ServiceSettings,
     VllmSettings,
 )
-from tandem.deployments.pools.models import require
+from tandem.deployments.pools.models import model_folder, require
 from tandem.deployments.request.pools import POOLS
 from tandem.engine.packages import PackageMissing
+from tandem.engine.service.request import RequestWriter
+from tandem.engine.tokenizer import Tokenizer
 from tandem.engine.vllm.config import check_options
 
 M = TypeVar("M", bound=BaseModel)
@@ -81,6 +84,9 @@ def check(settings: Settings) -> None:
     for where, engine in _engines(settings):
         if isinstance(engine, NullSettings):
             continue
+        if isinstance(engine, ServiceSettings):
+            _check_service(where, engine)
+            continue
         try:
             config = require(engine.model, engine.kind)
         except PackageMissing as error:
@@ -115,6 +121,18 @@ def _check_middle(where: str, engine: MiddleSettings, layers: int) -> None:
         raise ValueError(
             f"{where}.engine.stages: {layers - engine.first} layers cannot be {engine.stages} stages"
         )
+
+
+def _check_service(where: str, engine: ServiceSettings) -> None:
+    """Ask nothing of the service: it may be down at the moment."""
+    try:
+        engine.key()
+    except ValueError as error:
+        raise ValueError(f"{where}.engine.{error}") from None
+    try:
+        RequestWriter(engine, Tokenizer.load(model_folder(engine.tokenizer)))
+    except (ValueError, OSError) as error:
+        raise ValueError(f"{where}.engine.tokenizer: {error}") from None
 
 
 def _check_vllm(where: str, engine: VllmSettings) -> None:

@@ -19,7 +19,12 @@ from tandem.deployments.modes import AT_FRONT_DOORS
 from tandem.deployments.modes.sections import with_sections
 from tandem.deployments.pools.autoscaling import AutoscalingSettings
 from tandem.deployments.pools.device_hosts import HostSettings
-from tandem.deployments.pools.engines import EngineSettings, MiddleSettings, ModelSettings, TorchSettings
+from tandem.deployments.pools.engines import (
+    EngineSettings,
+    MiddleSettings,
+    TorchSettings,
+    tokenizer_model,
+)
 from tandem.deployments.pools.replica import EndpointSettings
 from tandem.engine.config import Strict
 
@@ -117,8 +122,7 @@ class Settings(Strict):
         """The model whose tokenizer turns text into tokens."""
         if self.tokenizer is not None:
             return self.tokenizer
-        engine = self.verifier.engine
-        return engine.model if isinstance(engine, ModelSettings) else "target"
+        return tokenizer_model(self.verifier.engine) or "target"
 
     @model_validator(mode="after")
     def _names_differ(self) -> Settings:

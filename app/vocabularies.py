@@ -6,7 +6,7 @@ from functools import cache
 
 from tandem.app.settings import Settings
 from tandem.cluster.wire.frames import UnknownEngine
-from tandem.deployments.pools.engines import ModelSettings
+from tandem.deployments.pools.engines import tokenizer_model
 from tandem.deployments.pools.models import model_folder
 from tandem.deployments.request.assignment import EndpointInfo
 from tandem.engine.base import Engine
@@ -30,15 +30,15 @@ class Vocabularies:
         """Read the tokenizers. Raise ValueError if a verifier has another vocabulary than the text's."""
         load = cache(_load)
         self.target = load(settings.text_model)
-        verifier = settings.verifier.engine if settings.verifier.exists else None
-        if isinstance(verifier, ModelSettings) and load(verifier.model).vocabulary != self.target.vocabulary:
+        verifier = tokenizer_model(settings.verifier.engine) if settings.verifier.exists else None
+        if verifier is not None and load(verifier).vocabulary != self.target.vocabulary:
             raise ValueError(
                 f"the tokenizer {settings.text_model!r} has another vocabulary than the verifier's model "
-                f"{verifier.model!r}"
+                f"{verifier!r}"
             )
         engines = [engine for host in settings.hosts for engine in host.engines]
         engines += [settings.drafter.engine] if settings.drafter.exists else []
-        models = {engine.model for engine in engines if isinstance(engine, ModelSettings)}
+        models = {model for engine in engines if (model := tokenizer_model(engine)) is not None}
         self._others = {there.vocabulary: there for there in map(load, sorted(models))}
         for there in self._others.values():
             if there.vocabulary != self.target.vocabulary:

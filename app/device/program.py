@@ -20,7 +20,7 @@ from tandem.cluster.devices.device import Device
 from tandem.cluster.devices.profile import load_profile
 from tandem.cluster.devices.record import DeviceRecord
 from tandem.deployments.gateway.client import Uplink
-from tandem.deployments.pools.engines import EngineSettings, ModelSettings, build_engine
+from tandem.deployments.pools.engines import EngineSettings, build_engine, tokenizer_model
 from tandem.deployments.pools.models import model_folder
 from tandem.engine.base import SplitInfo
 from tandem.engine.split.base import OuterEngine
@@ -174,7 +174,7 @@ def _check_own(settings: DeviceProgram, speaks: Tokenizer, ends: Bundle) -> None
 
 def _tokenizer(engine: EngineSettings) -> Tokenizer:
     """Return the tokenizer of a device's own engine; any will do for one without a model."""
-    return Tokenizer.load(model_folder(engine.model if isinstance(engine, ModelSettings) else "target"))
+    return Tokenizer.load(model_folder(tokenizer_model(engine) or "target"))
 
 
 @contextmanager

@@ -146,6 +146,7 @@ class Device:
             prefill_j=speed.power_w * speed.prefill_s(1),
             decode_j=speed.power_w * speed.decode_s(1, 0),
             energy_j=round(self.energy_j, 3),
+            continuation=self.info.continuation,
         )
 
     async def stats(self) -> EngineStats:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from tandem.engine.base import Continuation
+
 
 class ModelRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A model that a device can load; as in DeviceRecord.
@@ -42,6 +44,7 @@ class DeviceRecord(msgspec.Struct, frozen=True, kw_only=True):
     prefill_j, decode_j: joules that a token costs.
     energy_j: joules spent so far.
     dialled_in: whether it is a program of its own behind a gateway, whose address it shares with others.
+    continuation: as in EngineInfo.
     """
 
     name: str
@@ -62,3 +65,4 @@ class DeviceRecord(msgspec.Struct, frozen=True, kw_only=True):
     energy_j: float = 0.0
     dialled_in: bool = False
     models: tuple[ModelRecord, ...] = ()
+    continuation: Continuation = "kept"

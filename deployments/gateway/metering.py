@@ -65,17 +65,25 @@ class CountedSession(Session):
     def __init__(self, session: Session, taken_in: int, book: Book) -> None:
         self._session, self._book = session, book
         self._taken_in, self._given_out = taken_in, 0
+        self._unbilled_in = taken_in  # since the last bill of a service
         self._over = False
 
     async def generate(self) -> AsyncGenerator[Tokens, None]:
+        given_out = 0
         async with aclosing(self._session.generate()) as stream:
             async for tokens in stream:
+                given_out += len(tokens.ids)
                 self._given_out += len(tokens.ids)
+                if (usage := tokens.usage) is not None:  # that is what the service asks money for
+                    self._given_out += usage.tokens_out - given_out
+                    self._taken_in += usage.tokens_in - self._unbilled_in
+                    self._unbilled_in = 0
                 yield tokens
 
     async def call(self, operation: Operation[R]) -> R:
         result = await self._session.call(operation)
         self._taken_in += operation.taken_in
+        self._unbilled_in += operation.taken_in
         self._given_out += operation.given_out(result)
         return result
 

@@ -19,6 +19,7 @@ from tandem.engine.dtype import Dtype
 from tandem.engine.llamacpp.config import LlamacppConfig
 from tandem.engine.model_folder import GGUF_FILE, read_config
 from tandem.engine.packages import LLAMACPP
+from tandem.engine.service.config import ServiceConfig
 from tandem.engine.tokenizer import Tokenizer
 from tandem.engine.vllm.config import VllmConfig
 
@@ -111,6 +112,16 @@ class LlamacppSettings(LlamacppConfig):
     latency: LatencySettings | None = None
 
 
+class ServiceSettings(ServiceConfig):
+    """Any service with OpenAI's API: a commercial one, vLLM, llama.cpp's server, Ollama.
+
+    kind: kind of engine.
+    The rest: see `engine.service.config.ServiceConfig`.
+    """
+
+    kind: Literal["openai"]
+
+
 class NullSettings(Strict):
     """The engine without a model, for tests and benchmarks of everything around an engine.
 
@@ -141,17 +152,22 @@ class NullSettings(Strict):
 
 ModelSettings = TorchSettings | VllmSettings | LlamacppSettings
 """Settings of engines that have a model in a folder."""
-AnySettings = ModelSettings | NullSettings
+AnySettings = ModelSettings | ServiceSettings | NullSettings
 EngineSettings = Annotated[AnySettings, Field(discriminator="kind")]
 
 
 def build_engine(settings: AnySettings | MiddleSettings) -> Engine:
     """Load and start the engine; takes seconds for a torch engine, half a minute for vLLM. Raises FileNotFoundError,
-    ValueError."""
+    ValueError; a service is not asked."""
     if isinstance(settings, NullSettings):
         from tandem.engine.null_engine import NullEngine
 
         return NullEngine(**settings.model_dump(exclude={"kind"}))
+
+    if isinstance(settings, ServiceSettings):
+        from tandem.engine.service.engine import ServiceEngine
+
+        return ServiceEngine(settings, Tokenizer.load(model_folder(settings.tokenizer)))
 
     if settings.scheduling_warning is not None:
         logger.warning("%s", settings.scheduling_warning)
@@ -208,9 +224,19 @@ def _log_loaded(said: dict[str, object]) -> None:
     logger.info("loaded %s", " ".join(f"{name}={value}" for name, value in said.items()), extra=said)
 
 
+def tokenizer_model(settings: AnySettings) -> str | None:
+    """Return the model whose tokenizer an engine has; None for one to which any will do."""
+    match settings:
+        case NullSettings():
+            return None
+        case ServiceSettings():
+            return settings.tokenizer
+    return settings.model
+
+
 def context_of(settings: AnySettings) -> int:
     """Tokens of prompt and output that model and KV cache can hold, without loading the model."""
-    if isinstance(settings, NullSettings):
+    if isinstance(settings, NullSettings | ServiceSettings):
         return settings.context
     config = json.loads((model_folder(settings.model) / "config.json").read_text(encoding="utf-8"))
     most = int(config["max_position_embeddings"])

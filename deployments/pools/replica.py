@@ -15,7 +15,7 @@ from tandem.cluster.wire.listener import serve_engines
 from tandem.cluster.wire.tls import contexts
 from tandem.deployments.config.settings import Strict
 from tandem.deployments.pools.autoscaling import as_numbers, replica_state
-from tandem.deployments.pools.engines import AnySettings, MiddleSettings, build_engine
+from tandem.deployments.pools.engines import AnySettings, MiddleSettings, ServiceSettings, build_engine
 from tandem.deployments.request.assignment import EndpointInfo, Load
 from tandem.engine.base import EngineStopped
 
@@ -78,6 +78,7 @@ class EngineEndpoint:
         )
         self._address = reachable(server.address)
         self._draining, self._waiting, self._places = False, 0.0, engine.batch_limit
+        self._price = engine.price if isinstance(engine, ServiceSettings) else None
         logger.info("%s serves %s at %s", pool, self._engine.info.model, self._address)
 
     async def state(self, waiting: float = 0.0) -> EndpointInfo | None:
@@ -98,6 +99,8 @@ class EngineEndpoint:
             sessions=stats.sessions,
             load=Load(stats.waiting, stats.blocks_free, stats.blocks_total),
             split=info.split,
+            price=self._price,
+            continuation=info.continuation,
         )
 
     async def record_autoscaling_stats(self) -> dict[str, float]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from tandem.cluster.devices.record import DeviceRecord, ModelRecord, engine_name
-from tandem.engine.base import EngineError, EngineStopped, SplitInfo
+from tandem.engine.base import Continuation, EngineError, EngineStopped, SplitInfo
 from tandem.policies.cost import MAINS_USD_PER_J, PerToken
 
 FREE = PerToken(0.0, 0.0)
@@ -62,6 +62,8 @@ class EndpointInfo:
     load: of a replica; that it has changed is no news.
     split: which part of a split model it has; None: a whole one.
     load_s: of a device that has another of its models loaded, seconds until it has this one.
+    price: of a service, what it asks for a token, dollars; None: the application's prices.
+    continuation: as in EngineInfo.
     """
 
     name: str
@@ -77,6 +79,8 @@ class EndpointInfo:
     load: Load = field(default=IDLE, compare=False)
     split: SplitInfo | None = None
     load_s: float = 0.0
+    price: PerToken | None = None
+    continuation: Continuation = "kept"
 
     @classmethod
     def of(cls, device: DeviceRecord) -> EndpointInfo:
@@ -92,6 +96,7 @@ class EndpointInfo:
             device=True,
             prefill_token_s=device.prefill_token_s,
             joules=PerToken(device.prefill_j, device.decode_j),
+            continuation=device.continuation,
         )
 
     def having(self, model: ModelRecord, load_s: float) -> EndpointInfo:
@@ -107,6 +112,11 @@ class EndpointInfo:
         )
 
     @property
+    def continues(self) -> bool:
+        """Whether it can go on with an answer that has begun."""
+        return self.continuation != "none"
+
+    @property
     def key(self) -> str:
         """Tells it from every other one, and from a restarted one in its place; a device is one, whatever its model."""
         return f"{self.name if self.device else self.engine}@{self.address}"
@@ -118,7 +128,7 @@ class RoutingRequest:
 
     mode, device: requested by the client, or None; device: a name, or several to pick from.
     lost: keys of the endpoints that have failed this request.
-    full: keys of those that had no room for the rest of its answer.
+    full: keys of those that had no room for it.
     request: its id, which its report repeats.
     prompt_tokens, max_tokens: tokens of the prompt, and of the answer at most.
     sent: tokens of the answer so far.

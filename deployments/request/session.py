@@ -154,18 +154,21 @@ class EndpointSession(Session):
         except asyncio.CancelledError:
             self.stop_meter()
             raise
-        except BaseException as error:
+        except BaseException:
             self._unbilled = 0  # it was not admitted
-            self.full = isinstance(error, NoCapacity) or isinstance(error.__cause__, NoCapacity)
             raise
 
     async def generate(self) -> AsyncGenerator[Tokens, None]:
+        taken_in = given_out = 0
         async with aclosing(self._opened.generate()) as stream:
             while True:
                 tokens = await self._call("decode", self._limit_s(), anext(stream, None))
                 if tokens is None:
                     return
+                taken_in, given_out = taken_in + self._unbilled, given_out + len(tokens.ids)
                 self._gave(len(tokens.ids))
+                if (usage := tokens.usage) is not None:  # that is what the service asks money for
+                    self._book(usage.tokens_in - taken_in, usage.tokens_out - given_out)
                 yield tokens
 
     async def call(self, operation: Operation[R]) -> R:
@@ -312,6 +315,7 @@ class EndpointSession(Session):
         except BaseException as error:
             late = deadline.stop()
             self._took(stage, began_s)
+            self.full = self.full or isinstance(error, NoCapacity)
             if late:
                 if self._hurried:
                     self._context.patience.stalled()

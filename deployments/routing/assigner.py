@@ -20,7 +20,7 @@ from tandem.deployments.request.job import NoSuchDevice, UnknownMode
 from tandem.deployments.request.pools import DEVICE, POOLS
 from tandem.deployments.routing.device_index import DeviceIndex
 from tandem.deployments.routing.directory import Snapshot
-from tandem.engine.base import NoCapacity
+from tandem.engine.base import EngineStopped, NoCapacity
 from tandem.engine.split.base import SplitMismatch, misfit
 from tandem.policies.routing.collaboration import (
     ANY_DEVICE,
@@ -121,8 +121,8 @@ class Assigner:
         is not up (it may come: ask again with the next snapshot).
         """
         self._devices.forget_assigned(now_s - ASSIGNED_S)
-        for key in wanted.full:
-            self._kept_until_s[key] = now_s + FIRST_S
+        if wanted.sent:
+            self._kept_until_s |= dict.fromkeys(wanted.full, now_s + FIRST_S)
         chosen = self._choose(wanted)
         name = chosen.mode
         while True:
@@ -191,6 +191,8 @@ class Assigner:
             elif needed:
                 empty = None if self._pools.get(role.pool) else role.pool
                 if not role.if_absent:
+                    if wanted.sent and empty is None and not any(e.continues for e in self._pools[role.pool]):
+                        raise EngineStopped(f"no {role.pool} can continue an answer that has begun")
                     raise NoEndpoint(f"no {role.pool} is up", empty)
                 if empty:
                     self.missed[empty] += 1
@@ -237,8 +239,11 @@ class Assigner:
         return up[policy.choose([self._load(e) for e in up])]
 
     def _fitting(self, pool: str, wanted: RoutingRequest) -> Sequence[EndpointInfo]:
-        """Return the replicas that are up; of parts of a split model, those that fit the driver's part."""
+        """Return the replicas that are up and can go on with the answer; of parts of a split model, those that fit the
+        driver's part."""
         up, ours = self._pools.get(pool, ()), wanted.split
+        if wanted.sent and not all(e.continues for e in up):
+            up = tuple(e for e in up if e.continues)
         if ours is None or not any(e.split for e in up):
             return up
         whys = [misfit(ours, e.split) if e.split else None for e in up]
@@ -262,7 +267,9 @@ class Assigner:
             return True
         pools = [r.pool for r in MODES[role.if_lost].roles if r.needed] if role.if_lost else [role.pool]
         taken = {cast[role.name].key, *wanted.lost}
-        return all(any(e.key not in taken for e in self._fitting(pool, wanted)) for pool in pools)
+        return all(
+            any(e.continues and e.key not in taken for e in self._fitting(pool, wanted)) for pool in pools
+        )
 
     def _load(self, endpoint: EndpointInfo) -> int:
         return endpoint.sessions + self._assigned[endpoint.key]

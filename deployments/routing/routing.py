@@ -127,8 +127,9 @@ class Routing:
         """Assign as Assigner.assign, and add prices and the mode's briefing."""
         made = self.assigner.assign(wanted, retry_lost, now_s)
         accounts, rate = self.accounts, wanted.exchange_rate
+        asked = (endpoint.price for endpoint in made.endpoints.values())
         prices = Prices(
-            per_million(accounts.price_in, accounts.price_out),
+            next(filter(None, asked), None) or per_million(accounts.price_in, accounts.price_out),
             accounts.exchange_rate if rate is None else rate,
         )
         briefing = self.modes[made.mode].brief(wanted, made.endpoints, prices)

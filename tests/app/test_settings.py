@@ -49,7 +49,11 @@ def test_an_application_without_settings_is_not_built() -> None:
     [
         ({"verifer": {}}, "verifer", "Extra inputs are not permitted"),
         ({"verifier": {"replicas": -1}}, "verifier.replicas", "greater than or equal to 0"),
-        ({"verifier": {"engine": {"kind": "gpu"}}}, "verifier.engine", "'torch', 'vllm', 'llamacpp', 'null'"),
+        (
+            {"verifier": {"engine": {"kind": "gpu"}}},
+            "verifier.engine",
+            "'torch', 'vllm', 'llamacpp', 'openai', 'null'",
+        ),
         ({"drafter": {"engine": {"kind": "null", "tokens_per_s": 0}}}, "tokens_per_s", "greater than 0"),
         ({"window": {"name": "wide"}}, "window", "static"),
         ({"window": {"name": "static", "parameters": {"gamma": 4}}}, "window", "gamma"),

@@ -204,6 +204,7 @@ class World:
             model=engine.info.model,
             vocabulary=engine.info.vocabulary,
             split=engine.info.split,
+            continuation=engine.info.continuation,
         )
         self.engines[endpoint.key] = engine
         return endpoint
@@ -220,6 +221,7 @@ class World:
             capacity=4,
             prefill_j=1.0,
             decode_j=2.0,
+            continuation=engine.info.continuation,
         )
 
     async def _assign(self, wanted: RoutingRequest) -> Assignment:

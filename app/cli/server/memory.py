@@ -10,6 +10,7 @@ from tandem.deployments.pools.engines import (
     AnySettings,
     MiddleSettings,
     NullSettings,
+    ServiceSettings,
     TorchSettings,
     context_of,
 )
@@ -34,7 +35,7 @@ def check_memory(settings: Settings, machine: Machine | None = None) -> None:
     parts = {
         f"{where} ({count} × {engine.model})": count * _bytes(engine, machine)
         for where, count, engine in _on_cpu(settings)
-        if not isinstance(engine, NullSettings) and engine.model not in family.NAMES
+        if not isinstance(engine, NullSettings | ServiceSettings) and engine.model not in family.NAMES
     }
     if sum(parts.values()) > machine.free_bytes:
         raise ValueError(
@@ -65,7 +66,7 @@ def _on_cpu(settings: Settings) -> Iterator[tuple[str, int, AnySettings | Middle
 
 def _bytes(engine: AnySettings | MiddleSettings, machine: Machine) -> float:
     """Return the memory of an engine's weights and KV cache."""
-    assert not isinstance(engine, NullSettings)
+    assert not isinstance(engine, NullSettings | ServiceSettings)
     precision = engine.dtype if isinstance(engine, TorchSettings) else "auto"
     facts = inspect(engine.model, machine, engine.kind, precision)
     if isinstance(engine, MiddleSettings):

@@ -19,7 +19,7 @@ from tandem.deployments.modes.base import EndpointRole, Mode, ModeRun, Services
 from tandem.deployments.modes.race.latencies import Rivals
 from tandem.deployments.modes.race.router import Event, RaceBriefing, RaceRouter, Taught
 from tandem.deployments.modes.race.settings import RaceSettings
-from tandem.deployments.request.assignment import EndpointLost
+from tandem.deployments.request.assignment import EndpointInfo, EndpointLost
 from tandem.deployments.request.job import Delta, Figures, Job
 from tandem.deployments.request.pools import DEVICE, VERIFIER
 from tandem.deployments.request.session import EndpointSession, EndpointSessions
@@ -125,12 +125,13 @@ class RaceRun(ModeRun):
         server = _Runner(sessions["server"], Side.SERVER, self._job, log, contest)
         device = _Runner(sessions["device"], Side.DEVICE, self._job, log, contest)
         # In another vocabulary the log is prefilled anew, with the prompt: holding that is useless.
-        alike = sessions["server"].endpoint.vocabulary == sessions["device"].endpoint.vocabulary
+        alike = server.endpoint.vocabulary == device.endpoint.vocabulary
         try:
             start = race.starts(len(log))
             source, tokens = await _first_token(server, device, start, len(log), race)
             other = device if source is server else server
-            if other.racing and alike and race.keep_loser(other.side, other.spared):
+            holds = alike and other.endpoint.continuation == "kept"
+            if other.racing and holds and race.keep_loser(other.side, other.spared):
                 figures.kept += 1
                 await other.hold()
             else:
@@ -143,13 +144,13 @@ class RaceRun(ModeRun):
                     return
                 race.delivered(len(tokens.ids), loop.time())
                 other = device if source is server else server
-                if other.fit and race.hand_over(source.side, len(log), loop.time()):
+                if other.may_continue and race.hand_over(source.side, len(log), loop.time()):
                     source, tokens = await self._hand_over(source, other, len(log), race)
                     continue
                 try:
                     tokens = await source.next()
                 except LOST:
-                    if not other.fit:
+                    if not other.may_continue:
                         raise
                     source.lose(fit=False)
                     figures.failovers += 1
@@ -182,7 +183,8 @@ class RaceRun(ModeRun):
         self, source: _Runner, target: _Runner, sent: int, race: Race
     ) -> tuple[_Runner, Tokens]:
         """Migrate; return the endpoint that continues after `sent` tokens, and its first tokens."""
-        await source.pause()
+        if source.may_continue:  # another one is left running until it is not needed any more
+            await source.pause()
         try:
             limit_s = race.patience_s(target.side, sent)
             async with asyncio.timeout(None if limit_s == NEVER else limit_s):
@@ -260,6 +262,15 @@ class _Runner:
     def racing(self) -> bool:
         """Whether it has begun, and has not failed."""
         return self._beginning is not None and self.fit
+
+    @property
+    def endpoint(self) -> EndpointInfo:
+        return self._session.endpoint
+
+    @property
+    def may_continue(self) -> bool:
+        """Whether it may be asked to go on with what the log says."""
+        return self.fit and self.endpoint.continues
 
     @property
     def full(self) -> bool:
@@ -347,7 +358,9 @@ class _Runner:
             await stream.aclose()
 
     async def resume(self) -> None:
-        """Go on from the log's end after a pause."""
+        """Go on from the log's end, also after a pause."""
+        if self._stream is not None:
+            return
         await self._session.extend(len(self._log), [])
         self._stream = self._session.generate()
 

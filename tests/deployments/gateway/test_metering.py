@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 
 import pytest
 
 from tandem.deployments.gateway.metering import Counted
-from tandem.engine.base import Engine, Sampling
-from tandem.engine.null_engine import NullEngine
+from tandem.engine.base import Engine, Sampling, Tokens, Usage
+from tandem.engine.null_engine import NullEngine, NullSession
 from tests.engine_contract import CHECKS
 
 PROMPT = [20, 21, 22]
@@ -30,3 +30,23 @@ async def test_all_that_a_session_took_in_and_gave_out() -> None:
     await session.cancel()
     await session.cancel()
     assert booked == [(3 + 2 + 1 + 2, len(draft.ids) + len(verdict.ids))]
+
+
+class _BilledSession(NullSession):
+    async def generate(self) -> AsyncGenerator[Tokens, None]:
+        async for tokens in super().generate():
+            usage = None if tokens.finish is None else Usage(50, 60)
+            yield Tokens(tokens.ids, tokens.finish, usage=usage)
+
+
+async def test_what_a_service_bills_takes_the_place_of_our_count() -> None:
+    booked: list[tuple[int, int]] = []
+    inner = NullEngine()
+    inner.session_class = _BilledSession  # type: ignore[misc]
+    session = await Counted(inner, lambda *tokens: booked.append(tokens)).open(PROMPT, Sampling(max_tokens=4))
+    for _ in range(2):
+        async for _ in session.generate():
+            pass
+        await session.extend(1, [5])
+    await session.cancel()
+    assert booked == [(50 + 50 + 1, 60 + 60)]

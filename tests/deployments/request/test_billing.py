@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator
 
 import pytest
 from hypothesis import given
@@ -13,8 +14,8 @@ from tandem.cluster.devices.profile import load_profile
 from tandem.deployments.request.assignment import EndpointInfo
 from tandem.deployments.request.job import JobStats
 from tandem.deployments.request.session import EndpointSession, RequestContext
-from tandem.engine.base import Engine, NoCapacity, Sampling
-from tandem.engine.null_engine import NullEngine
+from tandem.engine.base import Engine, NoCapacity, Sampling, Tokens, Usage
+from tandem.engine.null_engine import NullEngine, NullSession
 from tandem.policies.cost import PerToken
 from tests.deployments.faults import PROMPT, Failing
 from tests.virtual import run
@@ -89,3 +90,36 @@ async def test_a_server_asks_for_all_of_a_prompt() -> None:
     await session.open(PROMPT, Sampling())
     await session.close()
     assert stats.used.server_in == len(PROMPT)
+
+
+class _BilledSession(NullSession):
+    async def generate(self) -> AsyncGenerator[Tokens, None]:
+        async for tokens in super().generate():
+            usage = None if tokens.finish is None else Usage(50, 60)
+            yield Tokens(tokens.ids, tokens.finish, usage=usage)
+
+
+class Billed(NullEngine):
+    """An engine that bills like a service: by tokens of its own."""
+
+    session_class = _BilledSession
+
+
+@pytest.mark.parametrize("endpoint", [EndpointInfo("verifier", "here:1", "verifier"), PHONE])
+async def test_what_a_service_bills_takes_the_place_of_our_count(endpoint: EndpointInfo) -> None:
+    stats = JobStats()
+    session = session_at(endpoint, Billed(), stats)
+    await session.open(PROMPT, Sampling(max_tokens=4), [7])
+    await _decode(session)
+    await session.close()
+    used = stats.used
+    assert (used.server_in + used.device_in, used.server_out + used.device_out) == (50, 60)
+
+
+async def test_a_stream_that_is_left_is_billed_by_our_count() -> None:
+    stats = JobStats()
+    session = session_at(EndpointInfo("verifier", "here:1", "verifier"), Billed(), stats)
+    await session.open(PROMPT, Sampling(max_tokens=4))
+    await anext(session.generate())
+    await session.close()
+    assert (stats.used.server_in, stats.used.server_out) == (len(PROMPT), 1)

@@ -11,14 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tandem.cluster.devices.record import DeviceRecord
+from tandem.deployments.config.settings import AccountSettings
 from tandem.deployments.modes.speculative.mode import PairBriefing
 from tandem.deployments.request.assignment import Assignment, EndpointInfo, NoEndpoint, RoutingRequest
 from tandem.deployments.request.job import NoSuchDevice, UnknownMode
 from tandem.deployments.routing.assigner import ASSIGNED_S, Assigner
 from tandem.deployments.routing.directory import Snapshot
 from tandem.deployments.routing.routing import Routing
-from tandem.engine.base import NoCapacity, SplitInfo
+from tandem.engine.base import EngineStopped, NoCapacity, SplitInfo
 from tandem.engine.split.base import SplitMismatch
+from tandem.policies.cost import PerToken, per_million
 from tandem.policies.routing.collaboration import collaboration
 from tandem.policies.routing.replica import routing
 
@@ -105,6 +107,41 @@ def test_an_answer_under_way_does_without_a_device_that_was_forgotten(mode: str)
     assert router.assign(wanted).device is None
     with pytest.raises(NoSuchDevice):
         router.assign(RoutingRequest(mode, "gone"))
+
+
+def only(*verifiers: EndpointInfo) -> Assigner:
+    return assigner(Snapshot(1, {"verifier": verifiers}, {"near": NEAR}))
+
+
+def test_a_begun_answer_goes_to_who_can_continue_it() -> None:
+    service = replace(replica("verifier", 1), continuation="none")
+    router = only(service, replica("verifier", 2))
+    assert {router.assign(RoutingRequest("cloud")).endpoints["target"].address for _ in range(2)} == {
+        "127.0.0.1:1",
+        "127.0.0.1:2",
+    }
+    for _ in range(3):
+        made = router.assign(RoutingRequest("cloud", sent=3))
+        assert made.endpoints["target"].address == "127.0.0.1:2"
+        assert made.replaceable == frozenset(), "the other one could not go on"
+
+
+def test_a_begun_answer_that_nobody_can_continue_ends_at_once() -> None:
+    router = only(replace(replica("verifier", 1), continuation="none"))
+    assert router.assign(RoutingRequest("cloud")).mode == "cloud"
+    with pytest.raises(EngineStopped, match="no verifier can continue") as caught:
+        router.assign(RoutingRequest("cloud", sent=3))
+    assert not isinstance(caught.value, NoEndpoint), "or the request would wait for one"
+    assert router.assign(RoutingRequest("race", "near", sent=3)).mode == "device"
+
+
+def test_a_services_own_price_counts() -> None:
+    price = PerToken(1e-6, 2e-6)
+    router = Routing(only(replace(replica("verifier", 1), price=price)))
+    assert router.assign_now(RoutingRequest("cloud")).prices.server == price
+    assert router.assign_now(RoutingRequest("race", "near")).briefing.costs.server == price  # type: ignore[attr-defined]
+    router = Routing(only(replica("verifier", 1)), accounts=AccountSettings(price_in=3, price_out=4))
+    assert router.assign_now(RoutingRequest("cloud")).prices.server == per_million(3, 4)
 
 
 DRAFTERS = (replica("drafter", 3), replica("drafter", 4))
