@@ -157,6 +157,7 @@ class _Request:
         self._token_s = self._began_s  # when that came
         self._lost: list[str] = []
         self._full: dict[str, None] = {}
+        self._refusal: NoCapacity | None = None  # of the last that had no room
         self._room_until_s = float("inf")  # there must be room for the rest of the answer
         self._retry_s = 0.0
 
@@ -165,6 +166,8 @@ class _Request:
         self._leave()
         self._assignment = assignment = await self._assigned()
         if any(e.key in self._full for e in assignment.endpoints.values()):
+            if not self.log and self._refusal is not None:  # there is no other one
+                raise self._refusal
             await asyncio.sleep(min(self._retry_s, self._room_until_s - self._loop.time()))
         mode, stats = self._executor.mode(assignment.mode), self.stats
         stats.mode, stats.device, stats.prices = assignment.mode, assignment.device, assignment.prices
@@ -206,16 +209,18 @@ class _Request:
         await self._vacate(s for s in self._sessions.all if not s.lost)
 
     async def wait_for_room(self, refusal: NoCapacity) -> None:
-        """Half an answer is worth waiting for; a new one is refused."""
+        """Half an answer is worth waiting for; a new one is refused, unless another endpoint has room."""
         now_s = self._loop.time()
-        if not self.log or self._sessions is None:
+        full = [] if self._sessions is None else [s.endpoint.key for s in self._sessions.all if s.full]
+        if self._sessions is None or (not self.log and self._full.keys() >= set(full)):
             raise refusal
         self._room_until_s = min(self._room_until_s, now_s + self._limits.assign_s)
         if now_s >= self._room_until_s:
             raise EngineStopped(
                 f"no room for the rest of the answer within {self._limits.assign_s:g} s"
             ) from refusal
-        self._full.update((s.endpoint.key, None) for s in self._sessions.all if s.full)
+        self._full.update(dict.fromkeys(full))
+        self._refusal = refusal
         self._retry_s = refusal.retry_after_s
         self.stats.replans += 1
         await self._vacate(self._sessions.all)

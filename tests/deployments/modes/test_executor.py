@@ -195,6 +195,28 @@ async def test_refusals_reach_the_client_as_they_are() -> None:
     assert await left_open(world) == 0
 
 
+@pytest.mark.parametrize("operation", ["open", "generate"])
+async def test_a_new_answer_goes_where_there_is_room(operation: str) -> None:
+    full = Failing(NullEngine(), operation, 0, lambda: NoCapacity("full", retry_after_s=60.0))
+    world = World([full, NullEngine()])
+    ids, stats = await answer(world, job("cloud"))
+    assert (full.fired, ids, stats.replans) == (1, EXPECTED, 1)
+    assert await left_open(world) == 0
+
+
+async def test_a_new_answer_is_refused_where_nobody_has_room() -> None:
+    engines = [
+        Failing(NullEngine(), "open", 0, lambda: NoCapacity("full", retry_after_s=60.0)) for _ in range(2)
+    ]
+    world = World(engines)
+    with pytest.raises(NoCapacity) as refused:
+        await answer(world, job("cloud"))
+    assert ([e.fired for e in engines], refused.value.retry_after_s) == ([1, 1], 60.0)
+    with pytest.raises(NoCapacity):
+        await answer(world, job("cloud"))
+    assert [e.fired for e in engines] == [2, 2], "they are asked again by the next request"
+
+
 async def test_half_an_answer_waits_for_room() -> None:
     full = Failing(NullEngine(), "open", 0, lambda: NoCapacity("full", retry_after_s=0.01))
     phone = Failing(NullEngine(), "generate", 5)
