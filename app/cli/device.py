@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -22,10 +22,13 @@ from tandem.app.device.settings import DeviceProgram
 from tandem.cluster.wire.frames import AlreadyConnected, Unauthorized
 from tandem.deployments.modes.device import DeviceMode
 from tandem.deployments.modes.split import SplitMode
-from tandem.deployments.pools.engines import NullSettings
+from tandem.deployments.pools.engines import NullSettings, ServiceSettings
 from tandem.deployments.pools.models import require
 from tandem.engine.split.base import DESCRIPTION
 from tandem.engine.split.leakage import recovery
+
+SERVICE = "openai"
+"""Kind of an engine that is a service."""
 
 
 def settings_of(file: Path | None, said: dict[str, Any]) -> DeviceProgram:
@@ -54,10 +57,15 @@ def settings_of(file: Path | None, said: dict[str, Any]) -> DeviceProgram:
         raise ClientError(f"{where}: {why}" if where else why) from None
 
 
-def model_settings(models: Sequence[str]) -> dict[str, Any]:
+def model_settings(models: Sequence[str], service: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Return the settings that `--model` stands for: the ends of a split model, and an engine with the device's own.
-    Raises ClientError."""
+    Raises ClientError.
+
+    service: settings of a service that has the device's own model, by its name there; None: the device runs it.
+    """
     said: dict[str, Any] = {}
+    if service and not models:
+        raise ClientError("give --model: the model's name at the server")
     for model in models:
         folder = Path(model)
         ends = folder.is_dir() and ((folder / DESCRIPTION).exists() or not (folder / "config.json").exists())
@@ -67,10 +75,25 @@ def model_settings(models: Sequence[str]) -> dict[str, Any]:
                 f"--model {model}: a device has one {'split model' if ends else 'model of its own'}"
             )
         try:
-            said[name] = folder if ends else alone(model)
+            said[name] = folder if ends else {**service, "model": model} if service else alone(model)
         except (OSError, ValueError) as error:
             raise ClientError(str(error)) from None
     return said
+
+
+def service_settings(engine: str, base_url: str | None, tokenizer: str | None) -> dict[str, str]:
+    """Return the settings of the service beside which a device runs. Raises ClientError."""
+    if engine != SERVICE:
+        raise ClientError(f"--engine {engine}: a device's engine follows from its --model, or is {SERVICE}")
+    if base_url is None:
+        raise ClientError(
+            "give --base-url: http://127.0.0.1:11434/v1 for Ollama, http://127.0.0.1:8080/v1 for llama-server"
+        )
+    if tokenizer is None:
+        raise ClientError(
+            "give --tokenizer: a folder or GGUF file with the model's tokenizer, or a hub's model"
+        )
+    return {"kind": SERVICE, "base_url": base_url, "tokenizer": tokenizer}
 
 
 def run(settings: DeviceProgram) -> None:
@@ -80,7 +103,7 @@ def run(settings: DeviceProgram) -> None:
         level=logging.WARNING, format="%(message)s", handlers=[RichHandler(console=console, show_path=False)]
     )
     try:
-        if not isinstance(settings.engine, NullSettings):
+        if not isinstance(settings.engine, NullSettings | ServiceSettings):
             require(settings.engine.model, settings.engine.kind)
         asyncio.run(_serve(settings, console))
     except Unauthorized as error:

@@ -135,6 +135,22 @@ def device(
             "each of the two."
         ),
     ] = None,
+    engine: Annotated[
+        str | None,
+        typer.Option(
+            help="`openai`: a server that runs already, such as Ollama or llama-server, has the device's own model, "
+            "and --model is its name there."
+        ),
+    ] = None,
+    base_url: Annotated[
+        str | None, typer.Option(metavar="URL", help="Address of that server's API, up to and with /v1.")
+    ] = None,
+    tokenizer: Annotated[
+        str | None,
+        typer.Option(
+            help="Model whose tokenizer that server's model has: a folder, a GGUF file, or a hub's."
+        ),
+    ] = None,
     listen: Annotated[
         str | None,
         typer.Option(metavar="HOST:PORT", help="Address of the device's own API; on this machine."),
@@ -154,7 +170,8 @@ def device(
         from tandem.app.cli import device as local
 
         said = {"connect": connect, "key": key, "listen": listen, "authority": authority}
-        local.run(local.settings_of(config, said | local.model_settings(model or ())))
+        service = None if engine is None else local.service_settings(engine, base_url, tokenizer)
+        local.run(local.settings_of(config, said | local.model_settings(model or (), service)))
 
 
 @cli.command()

@@ -12,12 +12,12 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from tandem.app.cli.device import model_settings, run, settings_of
+from tandem.app.cli.device import model_settings, run, service_settings, settings_of
 from tandem.app.client.http import ClientError
 from tandem.app.device import program
 from tandem.app.device.settings import DeviceProgram
 from tandem.cluster.wire.frames import AlreadyConnected, Unauthorized
-from tandem.deployments.pools.engines import TorchSettings
+from tandem.deployments.pools.engines import ServiceSettings, TorchSettings
 from tandem.engine import family
 from tandem.engine.base import EngineError
 from tandem.engine.split.base import DESCRIPTION
@@ -137,6 +137,29 @@ def test_a_model_is_two_ends_or_the_device_s_own(tmp_path: Path, monkeypatch: py
                 assert (found.engine.model, found.bundle) == (model, ends)
         with pytest.raises(ClientError, match="no model of that name"):
             model_settings(["org/none"])
+
+
+def test_a_model_may_be_that_of_a_server_that_runs_already(tmp_path: Path) -> None:
+    url = "http://127.0.0.1:11434/v1"
+    service = service_settings("openai", url, "small")
+    found = DeviceProgram.model_validate(LEAST | model_settings([str(tmp_path), "qwen2.5:0.5b"], service))
+    assert isinstance(found.engine, ServiceSettings)
+    assert (found.engine.base_url, found.engine.model, found.bundle) == (url, "qwen2.5:0.5b", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        (("vllm", "http://127.0.0.1:1/v1", "small"), "--engine vllm"),
+        (("openai", None, "small"), "give --base-url"),
+        (("openai", "http://127.0.0.1:1/v1", None), "give --tokenizer"),
+    ],
+)
+def test_what_a_server_needs_is_asked_for(given: tuple[str, str | None, str | None], why: str) -> None:
+    with pytest.raises(ClientError, match=why):
+        service_settings(*given)
+    with pytest.raises(ClientError, match="give --model"):
+        model_settings([], service_settings("openai", "http://127.0.0.1:1/v1", "small"))
 
 
 async def test_the_familys_model_does_not_stand_in_for_another_model(
