@@ -1,6 +1,6 @@
 """DiSCo live, over HTTP: server only, device only, chance, and the race without and with migration.
 
-    python -m benchmarks race_live [--devices 12] [--requests 2] [--rounds 2] [--service gpt-4o-mini]
+    python -m benchmarks race_live [--devices 12] [--requests 2] [--rounds 2] [--service gpt-4o-mini | --engine FILE]
 
 The deployed Serve application with the embedded family. Devices are slowed to the paper's three profiles, and the
 server's first token waits for a log-normal's draw in place of a service's network and queue (mean and σ as
@@ -25,16 +25,20 @@ import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from random import Random
 from statistics import mean
 from typing import Any
 
 import httpx
 import numpy as np
+import yaml
+from pydantic import TypeAdapter
 
 from tandem.benchmarks import report
 from tandem.benchmarks.application import application
 from tandem.benchmarks.disco import data as disco
+from tandem.deployments.pools.engines import EngineSettings
 from tandem.engine import family
 from tandem.engine.tokenizer import Tokenizer
 from tandem.training.family.prompts import heldout_questions
@@ -115,18 +119,26 @@ def cases(policy: str) -> list[Case]:
     return [*races, *(ENDPOINTS if policy == "chance" else ())]
 
 
-def settings(policy: str, devices: int, service: str) -> dict[str, object]:
-    """Return the application's settings. devices: number per profile."""
+def emulated_server(service: str) -> dict[str, Any]:
+    """Return the settings of an engine with a service's latency."""
     emulated = SERVICES[service]
-    dispatch, migration = POLICIES[policy]
-    engine = {
+    return {
         "kind": "torch",
         "model": "target",
         "threads": 1,
         "latency": {"median_s": emulated.median_s, "sigma": emulated.sigma, "seed": 1},
     }
+
+
+def settings(
+    policy: str, devices: int, service: str, engine: dict[str, Any] | None = None
+) -> dict[str, object]:
+    """Return the application's settings. devices: number per profile; engine: the server's, in place of an emulated
+    service's."""
+    emulated = SERVICES[service]
+    dispatch, migration = POLICIES[policy]
     return {
-        "verifier": {"replicas": 1, "engine": engine},
+        "verifier": {"replicas": 1, "engine": engine or emulated_server(service)},
         "drafter": {"replicas": 0},
         "expander": {"replicas": 0},
         "racing": {"dispatch": {"name": dispatch}, "migration": {"name": migration}},
@@ -144,6 +156,13 @@ def settings(policy: str, devices: int, service: str) -> dict[str, object]:
             }
         ],
     }
+
+
+def read(file: Path) -> dict[str, Any]:
+    """Return the settings of an engine. Raises ValueError for what is none."""
+    said: dict[str, Any] = yaml.safe_load(file.read_text(encoding="utf-8"))
+    TypeAdapter(EngineSettings).validate_python(said)
+    return said
 
 
 def prompts(count: int, seed: int) -> list[str]:
@@ -237,8 +256,11 @@ def main(arguments: Sequence[str] = ()) -> None:
     parser.add_argument("--requests", type=int, default=2, help="of each device a round (default 2)")
     parser.add_argument("--rounds", type=int, default=2, help="alternations of the policies (default 2)")
     parser.add_argument("--service", choices=SERVICES, default="gpt-4o-mini")
+    parser.add_argument("--engine", type=Path, help="YAML file of the server's engine: a real service")
     parser.add_argument("--seed", type=int, default=21, help="of the prompts")
     options = parser.parse_args(arguments)
+    engine = None if options.engine is None else read(options.engine)
+    server = options.service if engine is None else engine["model"]
     found: dict[Case, list[Answer]] = {}
     of_budget: dict[Case, list[float]] = {}
     turns = [
@@ -248,7 +270,7 @@ def main(arguments: Sequence[str] = ()) -> None:
     ]
     for turn, policy in report.progress(turns, "policies"):
         seed = options.seed + 2 * turn
-        with application(settings(policy, options.devices, options.service)) as address:
+        with application(settings(policy, options.devices, options.service, engine)) as address:
             for case, key in keys(address, cases(policy)).items():
                 if case.constrained:
                     asyncio.run(run(address, case, key, options.devices, 1, seed + 1))
@@ -258,7 +280,8 @@ def main(arguments: Sequence[str] = ()) -> None:
                     of_budget.setdefault(case, []).append(spent(address, case, key))
     count = 3 * options.devices * options.requests * options.rounds
     report.table(
-        f"{options.service}'s latency (σ = {SERVICES[options.service].sigma:.3f}) and three phones, emulated; "
+        f"{server}'s {'own latency' if engine else f'latency (σ = {SERVICES[server].sigma:.3f}), emulated,'} and three "
+        "emulated phones; "
         f"{count} answers each, a P99 rests on the {count // 100 + 1} slowest",
         [
             "",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import httpx
 import pytest
@@ -10,7 +11,9 @@ import pytest
 from tandem.app.api.admin.keys import KeyForm
 from tandem.app.settings import Settings
 from tandem.benchmarks.disco.data import sigma_of
-from tandem.benchmarks.disco.race_live import BUDGETS, POLICIES, SERVICES, Case, cases, settings, spent
+from tandem.benchmarks.disco.race_live import BUDGETS, POLICIES, SERVICES, Case, cases, read, settings, spent
+from tandem.deployments.pools.engines import ServiceSettings
+from tandem.policies.cost import per_million
 
 
 @pytest.mark.parametrize("service", SERVICES)
@@ -31,6 +34,19 @@ def test_the_application_takes_the_settings(policy: str) -> None:
     made = Settings(**settings(policy, 2, "command"))
     assert made.racing.dispatch.name == POLICIES[policy][0]
     assert (made.accounts.price_in, made.accounts.price_out) == pytest.approx((1.25, 2.0))
+
+
+def test_the_server_may_be_a_service(tmp_path: Path) -> None:
+    file = tmp_path / "engine.yaml"
+    file.write_text(
+        "{kind: openai, base_url: http://127.0.0.1:1/v1, model: m, tokenizer: target, price_in: 1, price_out: 2}"
+    )
+    made = Settings(**settings("race", 2, "command", read(file)))  # type: ignore[arg-type]
+    assert isinstance(made.verifier.engine, ServiceSettings)
+    assert made.verifier.engine.price == per_million(1, 2)
+    file.write_text("{kind: openai, model: m}")
+    with pytest.raises(ValueError, match="base_url"):
+        read(file)
 
 
 def test_every_policy_is_asked_for_the_same_at_several_budgets() -> None:
