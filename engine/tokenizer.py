@@ -35,6 +35,7 @@ class Tokenizer:
     sampling: fields of `Sampling` that generation_config.json recommends.
     bos: token id; None if the model has none.
     vocab_size: number of tokens, added ones included.
+    chat_template: jinja2 source; None if there is none.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class Tokenizer:
         self._any_added = re.compile("|".join(names) or r"(?!)")
         self._bytes = _TokenBytes(self._full, {i: token.content for i, token in added.items()})
         self._byte_ids: dict[int, int] | None = None
+        self.chat_template = template or None
         try:
             self._template = _environment().from_string(template) if template else None
         except jinja2.TemplateSyntaxError as error:

@@ -7,10 +7,11 @@ from typing import Annotated, Any
 from fastapi import FastAPI, Request, Response
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from tandem.app.api.completions.schema import DeviceName, StrictForm
+from tandem.app.api.completions.schema import DeviceName
 from tandem.app.api.http.auth import operator
 from tandem.app.api.http.backend import AdminBackend, ServingBackend
 from tandem.app.api.http.bodies import body_of, described
+from tandem.app.api.http.forms import StrictForm
 from tandem.deployments.access.accounts import Terms
 from tandem.deployments.access.keys import Key, Role
 from tandem.deployments.docstrings import describe

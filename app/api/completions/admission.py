@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,6 +13,7 @@ import msgspec
 
 from tandem.app.api.completions.choice import Choice
 from tandem.app.api.completions.schema import ChatRequest, CompletionRequest
+from tandem.app.api.completions.structured import check_grammar
 from tandem.app.api.http.backend import ModelCard, ServingBackend
 from tandem.app.api.http.errors import (
     context_overflow,
@@ -19,13 +22,16 @@ from tandem.app.api.http.errors import (
     reader_rate_missing,
     too_many_answers,
 )
+from tandem.app.api.tools.answer_reader import AnswerReader, begins_thinking, may_think
+from tandem.app.api.tools.spelling import MarkedSpelling
+from tandem.app.api.tools.use import ToolUse, tool_use
 from tandem.deployments.access.keys import Caller
 from tandem.deployments.admission.controller import Entry
 from tandem.deployments.modes import MODES
 from tandem.deployments.modes.cloud import CloudMode
 from tandem.deployments.modes.sections import options_of
 from tandem.deployments.request.job import Job, UnknownMode
-from tandem.engine.base import Sampling
+from tandem.engine.base import Grammar, Sampling
 from tandem.engine.sketch.base import Question
 from tandem.engine.tokenizer import Tokenizer
 from tandem.engine.validation import check_ids
@@ -72,8 +78,10 @@ async def admit(
     rate = _reader_rate(request, backend)
     card = model_card(request.model, backend)
     tokenizer = backend.tokenizer(card.id)
+    use = _tool_use(request, tokenizer)
+    grammar = await _grammar(request, use)
     jobs, choices = [], []
-    prompts = await _prompts(request, tokenizer, backend.api.sessions)
+    prompts = await _prompts(request, use, tokenizer, backend.api.sessions)
     for text, prompt in prompts:
         question = _question(request, text, prompt)
         wanted, room = request.wanted_tokens(), card.context - len(prompt)
@@ -82,8 +90,9 @@ async def admit(
         recommended = tokenizer.sampling if backend.api.generation_config else {}
         asked = request.sampling(room, recommended)
         ends = asked.stop_tokens if asked.ignore_eos else (*asked.stop_tokens, *tokenizer.further_ends)
-        sampling = msgspec.structs.replace(asked, reader_rate=rate, stop_tokens=ends)
+        sampling = msgspec.structs.replace(asked, reader_rate=rate, stop_tokens=ends, grammar=grammar)
         sampling.check()
+        spelling = tokenizer if use is None else MarkedSpelling(tokenizer, use.format.marks)
         for i in range(request.n):
             seed = (sampling.seed + i) % 2**63
             jobs.append(
@@ -96,8 +105,9 @@ async def admit(
                 )
             )
             choice = Choice(
-                tokenizer, sampling.stop, request.tandem.mode, rate, isinstance(request, ChatRequest)
+                spelling, sampling.stop, request.tandem.mode, rate, isinstance(request, ChatRequest)
             )
+            choice.reader = _reader(request, use, tokenizer, prompt)
             if isinstance(request, CompletionRequest) and request.echo:
                 choice.prepend(text)
                 if request.scored:
@@ -140,6 +150,39 @@ def _wishes(request: ChatRequest | CompletionRequest, caller: Caller) -> Job:
     )
 
 
+def _tool_use(request: ChatRequest | CompletionRequest, tokenizer: Tokenizer) -> ToolUse | None:
+    """Return the request's use of tools; None if it has none."""
+    if not isinstance(request, ChatRequest):
+        return None
+    return tool_use(request.tools, request.tool_choice, request.parallel_tool_calls, tokenizer)
+
+
+async def _grammar(request: ChatRequest | CompletionRequest, use: ToolUse | None) -> Grammar | None:
+    """Return the answers' form; None for any. Raise ApiError for one that does not compile."""
+    field, grammar = request.form() or ("", None)
+    if use is not None:
+        field, grammar = field or "tools", use.grammar(grammar)
+    if grammar is not None:
+        await check_grammar(grammar, field)
+    return grammar
+
+
+def _reader(
+    request: ChatRequest | CompletionRequest, use: ToolUse | None, tokenizer: Tokenizer, prompt: Sequence[int]
+) -> AnswerReader | None:
+    """Return a reader of an answer that is more than text; None if it is that.
+
+    A model that has to keep to a form does so from its first token on, without thinking.
+    """
+    formed = request.form() is not None or (use is not None and use.forced)
+    thinks = isinstance(request, ChatRequest) and may_think(tokenizer.chat_template) and not formed
+    if use is None and not thinks:
+        return None
+    return AnswerReader(
+        None if use is None else use.reader(), thinks, begins_thinking(tokenizer.decode(prompt[-8:]))
+    )
+
+
 def _question(request: ChatRequest | CompletionRequest, text: str, prompt: tuple[int, ...]) -> Question:
     """Return the question: a chat's last message, or the prompt."""
     if isinstance(request, CompletionRequest):
@@ -167,19 +210,21 @@ def model_card(model: str, backend: ServingBackend) -> ModelCard:
 
 
 async def _prompts(
-    request: ChatRequest | CompletionRequest, tokenizer: Tokenizer, most: int
+    request: ChatRequest | CompletionRequest, use: ToolUse | None, tokenizer: Tokenizer, most: int
 ) -> list[tuple[str, tuple[int, ...]]]:
     """Return each prompt as (text, tokens); a prompt of tokens has its text only if it will be echoed.
 
     most: the most answers, over all prompts.
     """
-    prompts: list[Any] = [request.chat()] if isinstance(request, ChatRequest) else request.prompt
+    prompts: list[Any] = [_chat(request, use)] if isinstance(request, ChatRequest) else request.prompt
     if len(prompts) * request.n > most:
         raise too_many_answers(most)
 
     def encoded(prompt: Any) -> tuple[str, tuple[int, ...]]:
         if isinstance(request, ChatRequest):
-            return "", tuple(tokenizer.render_chat(prompt, request.chat_template_kwargs))
+            variables = request.chat_template_kwargs | (use.variables() if use is not None else {})
+            opening = use.opening(tokenizer) if use is not None else []
+            return "", (*tokenizer.render_chat(prompt, variables), *opening)
         if isinstance(prompt, str):
             return prompt, tuple(tokenizer.encode(prompt))
         check_ids(prompt, tokenizer.vocab_size)
@@ -190,8 +235,14 @@ async def _prompts(
     return await asyncio.to_thread(lambda: [encoded(prompt) for prompt in prompts])
 
 
+def _chat(request: ChatRequest, use: ToolUse | None) -> list[dict[str, Any]]:
+    """Return the messages for the chat template."""
+    return request.chat() if use is None else use.chat(request.chat())
+
+
 def _size(request: ChatRequest | CompletionRequest) -> int:
     """Return the characters, or tokens, of all its prompts."""
     if isinstance(request, ChatRequest):
-        return sum(message.characters for message in request.messages)
+        tools = sum(len(json.dumps(tool.function.parameters)) for tool in request.tools)
+        return tools + sum(message.characters for message in request.messages)
     return sum(len(prompt) for prompt in request.prompt)

@@ -23,6 +23,7 @@ from tandem.app.api.completions.responses import (
     ChatCompletion,
     Completion,
     TextChoice,
+    joined_calls,
     tandem,
     usage,
 )
@@ -226,7 +227,13 @@ class WholeAnswer(AnswerResponse):
     def _chat_choice(self, index: int) -> ChatChoice:
         text, scored, finish = self._joined(index)
         logprobs = chat_logprobs(scored, self.admitted.tokenizer) if self.scored else None
-        message = AssistantMessage(content=text)
+        calls = joined_calls(call for piece in self._pieces[index] for call in piece.calls)
+        reasoning = "".join(piece.reasoning for piece in self._pieces[index])
+        message = AssistantMessage(
+            content=text if text or not calls else None,
+            reasoning_content=reasoning or None,
+            tool_calls=calls or None,
+        )
         return ChatChoice(index=index, message=message, logprobs=logprobs, finish_reason=finish)
 
     def _text_choice(self, index: int) -> TextChoice:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import groupby, repeat
 from operator import itemgetter
 
 from tandem.app.api.completions.reader_metrics import Arrivals, Reading
+from tandem.app.api.tools.answer_reader import AnswerReader
+from tandem.app.api.tools.reader import CallPart
 from tandem.deployments.request.job import Delta, JobStats, figures_by_mode
 from tandem.deployments.request.tokenlog import Origin
 from tandem.engine.base import TokenLogprob
-from tandem.engine.text import Detokenizer, StopStrings
-from tandem.engine.tokenizer import Tokenizer
+from tandem.engine.text import Detokenizer, Spelling, StopStrings
 
 Run = tuple[str, int]  # (origin, characters)
 
@@ -36,9 +37,12 @@ class ScoredToken:
 class ChoicePiece:
     """New text of a choice, with its tokens.
 
-    runs: (origin, characters) pairs in order, which add up to the length of `text`.
+    runs: (origin, characters) pairs in order, which add up to the length of `text`; with reasoning or calls, to that of
+        all that the model wrote.
     scored: tokens with log-probabilities, if asked for.
     finish, stats, reading: set in the last piece.
+    reasoning: new text of what the model thinks before it answers.
+    calls: new parts of its calls of tools.
     """
 
     text: str
@@ -47,6 +51,8 @@ class ChoicePiece:
     finish: str | None
     stats: JobStats | None
     reading: Reading | None
+    reasoning: str = ""
+    calls: list[CallPart] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -66,13 +72,14 @@ class Choice:
 
     tokens: output tokens used so far, up to and including one that completed a stop string.
     finish: why it ended, "stop" or "length"; None before. Later deltas are ignored.
+    reader: splits the text into content, reasoning and calls; None if all of it is content.
     reading: how the answer came for its reader; None before the last piece was taken.
     arrivals: times of the tokens, noted by the caller that runs the job.
     """
 
     def __init__(
         self,
-        tokenizer: Tokenizer,
+        tokenizer: Spelling,
         stop: tuple[str, ...] = (),
         mode: str | None = None,
         rate: float = 0.0,
@@ -100,6 +107,7 @@ class Choice:
         self._reported = False
         self.arrivals = Arrivals(rate)
         self.reading: Reading | None = None
+        self.reader: AnswerReader | None = None
         self.tokens = 0
         self.finish: str | None = None
 
@@ -142,11 +150,24 @@ class Choice:
         self._reported = self.finish is not None
         text = "".join(self._text)
         piece = ChoicePiece(text, self._runs, self._scored, self.finish, None, None)
+        if self.reader is not None:
+            self._read(self.reader, piece)
         if self.finish:
             self.reading = self.arrivals.reading(self.tokens)
             piece.stats, piece.reading = self._stats, self.reading
         self._text, self._runs, self._scored = [], [], []
         return piece
+
+    def _read(self, reader: AnswerReader, piece: ChoicePiece) -> None:
+        """Split the piece's text into content, reasoning and calls."""
+        parts = [reader.push(piece.text)]
+        if self.finish:
+            parts.append(reader.flush())
+            if reader.called and self.finish == "stop":
+                piece.finish = "tool_calls"
+        piece.text = "".join(part.content for part in parts)
+        piece.reasoning = "".join(part.reasoning for part in parts)
+        piece.calls = [call for part in parts for call in part.calls]
 
     def so_far(self) -> JobStats:
         """Return the job's stats until now, or to the choice's end."""

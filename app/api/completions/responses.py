@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
@@ -11,6 +11,7 @@ from tandem.app.api.completions.choice import Run
 from tandem.app.api.completions.reader_metrics import Reading
 from tandem.app.api.completions.stats import Stats, stats
 from tandem.app.api.http.backend import ModelCard
+from tandem.app.api.tools.reader import CallPart
 from tandem.deployments.docstrings import describe
 from tandem.deployments.request.job import JobStats
 
@@ -36,10 +37,32 @@ class Usage(BaseModel):
     total_tokens: int
 
 
+class CalledFunction(BaseModel):
+    name: str
+    arguments: str
+
+
+class CalledTool(BaseModel):
+    id: str
+    type: Literal["function"] = "function"
+    function: CalledFunction
+
+
 class AssistantMessage(BaseModel):
+    """An answer.
+
+    content: its text; null where it only calls tools.
+    reasoning_content: what the model thought before it answered; null if it did not think.
+    tool_calls: its calls of tools; null if there are none.
+    """
+
+    model_config = ConfigDict(json_schema_extra=describe)
+
     role: Literal["assistant"] = "assistant"
-    content: str
+    content: str | None
     refusal: None = None
+    reasoning_content: str | None = None
+    tool_calls: list[CalledTool] | None = None
 
 
 class ChatChoice(BaseModel):
@@ -79,6 +102,16 @@ class Completion(BaseModel):
 class ModelList(BaseModel):
     object: Literal["list"] = "list"
     data: list[ModelCard]
+
+
+def joined_calls(parts: Iterable[CallPart]) -> list[CalledTool]:
+    """Return the calls whose parts came one after the other."""
+    calls: list[CalledTool] = []
+    for part in parts:
+        if part.id is not None and part.name is not None:
+            calls.append(CalledTool(id=part.id, function=CalledFunction(name=part.name, arguments="")))
+        calls[part.index].function.arguments += part.arguments
+    return calls
 
 
 def usage(prompt_tokens: int, completion_tokens: int) -> Usage:

@@ -12,19 +12,20 @@ from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
-from tandem.deployments.docstrings import describe
+from tandem.app.api.completions.structured import ResponseFormat, StructuredOutputs
+from tandem.app.api.http.forms import StrictForm
+from tandem.app.api.tools.forms import MOST, Tool, ToolChoice
 from tandem.deployments.modes import MODES
 from tandem.deployments.modes.cloud import CloudMode
 from tandem.deployments.modes.sections import with_options
-from tandem.engine.base import Sampling
+from tandem.engine.base import Grammar, Sampling
 
 # Fields that do not change the answer; they are accepted and ignored.
 IGNORED = frozenset(
     [
         "metadata",
-        "parallel_tool_calls",
         "prompt_cache_key",
         "prompt_cache_retention",
         "safety_identifier",
@@ -35,10 +36,7 @@ IGNORED = frozenset(
 )
 # Fields that are not implemented, with the values that ask for nothing.
 NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "tools": ([],),
-    "tool_choice": ("none",),
     "functions": ([],),
-    "response_format": ({"type": "text"},),
     "logit_bias": ({},),
     "modalities": (["text"],),
     "best_of": (1,),
@@ -46,17 +44,6 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "min_p": (0, 0.0),
     "min_tokens": (0,),
 }
-
-
-class StrictForm(BaseModel):
-    """A form in which null means "not given" and unknown fields are refused."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, json_schema_extra=describe)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _drop_nulls(cls, data: Any) -> Any:
-        return {k: v for k, v in data.items() if v is not None} if isinstance(data, dict) else data
 
 
 def _content(value: Any) -> Any:
@@ -98,14 +85,15 @@ class Message(StrictForm):
     """A message of a chat.
 
     content: text, or a list of text parts.
-    tool_calls, refusal: of an assistant's earlier answer, perhaps another model's.
+    tool_calls, refusal, reasoning_content: of an assistant's earlier answer, perhaps another model's.
     """
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Annotated[str, BeforeValidator(_content)] | None = None
     name: str | None = None
     refusal: str | None = None
-    tool_calls: list[ToolCall] = []
+    reasoning_content: str | None = None
+    tool_calls: list[ToolCall] = Field([])
     tool_call_id: str | None = None
 
     @model_validator(mode="before")
@@ -141,6 +129,8 @@ class Message(StrictForm):
                 for call in self.tool_calls
                 for f in [call.function]
             ]
+        if self.reasoning_content is not None:
+            message["reasoning_content"] = self.reasoning_content
         if self.role == "tool":
             message["tool_call_id"] = self.tool_call_id
         return message
@@ -221,6 +211,8 @@ class Generation(StrictForm):
     repetition_penalty: float = Field(1.0, gt=0, le=10)
     ignore_eos: bool = False
     stop_token_ids: list[Annotated[int, Field(ge=0, lt=2**32)]] = Field([], max_length=64)
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
     tandem: TandemOptions = TandemOptions()
 
     @model_validator(mode="before")
@@ -238,6 +230,21 @@ class Generation(StrictForm):
             raise ValueError("tandem.paced is only allowed where stream is true")
         return self
 
+    @model_validator(mode="after")
+    def _has_one_form(self) -> Generation:
+        if self.structured_outputs is not None and self.response_format and self.response_format.grammar():
+            raise ValueError("response_format and structured_outputs both give the answer a form")
+        if self.ignore_eos and self.form() is not None:
+            raise ValueError("ignore_eos cannot be with a form, which tells the answer's end")
+        return self
+
+    def form(self) -> tuple[str, Grammar] | None:
+        """Return the answer's form and the field that gives it; None if it has none."""
+        if self.structured_outputs is not None:
+            return "structured_outputs", self.structured_outputs.grammar()
+        grammar = self.response_format and self.response_format.grammar()
+        return ("response_format", grammar) if grammar else None
+
     @property
     def streaming(self) -> StreamOptions:
         """Options of the stream, defaults if none are given."""
@@ -252,7 +259,7 @@ class Generation(StrictForm):
         """Return the number of alternatives to each token, as `Sampling.logprobs`; -1 for no log-probabilities."""
 
     def sampling(self, room: int, recommended: Mapping[str, Any]) -> Sampling:
-        """Return the first choice's sampling; choice i adds i to the seed.
+        """Return the first choice's sampling, without its form; choice i adds i to the seed.
 
         room: tokens that the context leaves.
         recommended: fields of `Sampling` that count where the request names none.
@@ -283,7 +290,26 @@ class ChatRequest(Generation):
     max_completion_tokens: int | None = Field(None, ge=1)
     logprobs: bool = False
     top_logprobs: int | None = Field(None, ge=0, le=20)
-    chat_template_kwargs: dict[str, Any] = {}
+    chat_template_kwargs: dict[str, Any] = Field({})
+    tools: list[Tool] = Field([], max_length=MOST)
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool = True
+
+    @model_validator(mode="after")
+    def _tools_fit_together(self) -> ChatRequest:
+        names = [tool.function.name for tool in self.tools]
+        choice = self.tool_choice
+        if len(set(names)) < len(names):
+            raise ValueError("two tools have the same name")
+        if choice is not None and not names and choice.type not in ("none", "auto"):
+            raise ValueError("tool_choice needs tools")
+        if choice is not None and choice.function is not None and choice.function.name not in names:
+            raise ValueError(f"tool_choice names {choice.function.name!r}, and there is no such tool")
+        if names and self.structured_outputs is not None:
+            raise ValueError("structured_outputs cannot be with tools; response_format can")
+        if names and self.ignore_eos and choice is not None and choice.type not in ("none", "auto"):
+            raise ValueError("ignore_eos cannot be with a tool that has to be called")
+        return self
 
     @model_validator(mode="after")
     def _alternatives_need_logprobs(self) -> ChatRequest:

@@ -8,6 +8,8 @@ After a failure the last event is {"error": {...}}, and no [DONE] follows.
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from tandem.app.api.completions.choice import ChoicePiece
@@ -16,6 +18,7 @@ from tandem.app.api.completions.responses import Usage
 from tandem.app.api.completions.schema import StreamOptions
 from tandem.app.api.completions.stats import stats
 from tandem.app.api.http.errors import ApiError
+from tandem.app.api.tools.reader import CallPart
 from tandem.engine.tokenizer import Tokenizer
 
 PADDED = 64
@@ -59,7 +62,7 @@ class EventWriter:
 
         used: tokens so far, if `counted`.
         """
-        parts = [self._head, b'{"index":%d,' % index, self._text(index, piece.text)]
+        parts = [self._head, b'{"index":%d,' % index, self._text(index, piece)]
         parts += [b',"logprobs":', self._logprobs(piece), b',"finish_reason":', _encode(piece.finish), b"}]"]
         parts.append(b',"usage":' + used.model_dump_json().encode() if used else self._nothing_yet)
         parts += [b',"tandem":{"origins":', _encode(piece.runs)]
@@ -75,18 +78,32 @@ class EventWriter:
         """Write the chunk without choices that `stream_options.include_usage` asks for."""
         return self._head + b'],"usage":' + usage.model_dump_json().encode() + b"}\n\n"
 
-    def _text(self, index: int, text: str) -> bytes:
+    def _text(self, index: int, piece: ChoicePiece) -> bytes:
         if not self._chat:
-            return b'"text":' + _encode(text)
+            return b'"text":' + _encode(piece.text)
         role = b"" if index in self._begun else b'"role":"assistant",'
         self._begun.add(index)
-        return b'"delta":{' + role + b'"content":' + _encode(text) + b"}"
+        content = piece.text if piece.text or not (piece.calls or piece.reasoning) else None
+        parts = [b'"delta":{', role, b'"content":', _encode(content)]
+        if piece.reasoning:
+            parts += [b',"reasoning_content":', _encode(piece.reasoning)]
+        if piece.calls:
+            parts += [b',"tool_calls":', _encode([_call(part) for part in piece.calls])]
+        return b"".join([*parts, b"}"])
 
     def _logprobs(self, piece: ChoicePiece) -> bytes:
         if not self._scored:
             return b"null"
         form = chat_logprobs if self._chat else completion_logprobs
         return _encode(form(piece.scored, self._tokenizer))
+
+
+def _call(part: CallPart) -> dict[str, Any]:
+    """Return OpenAI's form of a new part of a call."""
+    if part.name is None:
+        return {"index": part.index, "function": {"arguments": part.arguments}}
+    function = {"name": part.name, "arguments": part.arguments}
+    return {"index": part.index, "id": part.id, "type": "function", "function": function}
 
 
 def error_event(error: ApiError) -> bytes:

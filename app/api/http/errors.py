@@ -174,6 +174,15 @@ def reader_rate_missing() -> ApiError:
     return ApiError(400, message, code="missing_required_parameter", param="tandem.reader_rate")
 
 
+def grammar_refused(field: str, why: str) -> ApiError:
+    return ApiError(400, f"{field}: {why}", code="invalid_value", param=field)
+
+
+def form_beside_tools(family: str) -> ApiError:
+    message = f"response_format: beside tools it needs tool_choice none, as {family}'s calls have no mark in the text"
+    return ApiError(400, message, code="unsupported_parameter", param="response_format")
+
+
 def client_gone() -> ApiError:
     """Return the error of a client that left before its request was complete; only the log shows it."""
     return ApiError(DISCONNECTED, "the client has gone", code="client_gone")

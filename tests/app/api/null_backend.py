@@ -211,7 +211,7 @@ class NullBackend:
                 raise NoSuchDevice(f"no device is called {job.device!r}")
             stops = (*job.sampling.stop_tokens, *([] if job.sampling.ignore_eos else [EOS]))
             asked = msgspec.structs.replace(
-                job.sampling, temperature=0.0, stop=(), logprobs=-1, stop_tokens=stops
+                job.sampling, temperature=0.0, stop=(), logprobs=-1, stop_tokens=stops, grammar=None
             )
             session = await self.engine.open(job.prompt, asked)
             try:

@@ -65,8 +65,43 @@ async def refused(http: httpx.AsyncClient, body: object, path: str = "/v1/chat/c
         ({"logprobs": True, "top_logprobs": 21}, (400, "invalid_value", "top_logprobs")),
         ({"stream_options": {"include_usage": True}}, (400, "invalid_value", None)),
         ({"stream": True, "stream_options": {"x": 1}}, (400, "unsupported_parameter", "stream_options.x")),
-        ({"tools": [{"type": "function"}]}, (400, "unsupported_parameter", "tools")),
-        ({"response_format": {"type": "json_object"}}, (400, "unsupported_parameter", "response_format")),
+        ({"tools": [{"type": "function"}]}, (400, "missing_required_parameter", "tools[0].function")),
+        ({"functions": [{"name": "f"}]}, (400, "unsupported_parameter", "functions")),
+        ({"response_format": {"type": "xml"}}, (400, "invalid_value", "response_format.type")),
+        ({"response_format": {"type": "json_schema"}}, (400, "invalid_value", "response_format")),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "a b", "schema": {}}}},
+            (400, "invalid_value", "response_format.json_schema.name"),
+        ),
+        (
+            {
+                "response_format": {
+                    "type": "json_schema",
+                    "json_schema": {
+                        "name": "a",
+                        "strict": True,
+                        "schema": {"type": "array", "uniqueItems": True},
+                    },
+                }
+            },
+            (400, "invalid_value", "response_format"),
+        ),
+        ({"structured_outputs": {}}, (400, "invalid_value", "structured_outputs")),
+        ({"structured_outputs": {"regex": "a("}}, (400, "invalid_value", "structured_outputs")),
+        ({"structured_outputs": {"json": {"type": 5}}}, (400, "invalid_value", "structured_outputs")),
+        (
+            {"structured_outputs": {"regex": "a", "choice": ["b"]}},
+            (400, "invalid_value", "structured_outputs"),
+        ),
+        (
+            {"structured_outputs": {"structural_tag": "{}"}},
+            (400, "unsupported_parameter", "structured_outputs.structural_tag"),
+        ),
+        (
+            {"structured_outputs": {"regex": "a"}, "response_format": {"type": "json_object"}},
+            (400, "invalid_value", None),
+        ),
+        ({"structured_outputs": {"regex": "a"}, "ignore_eos": True}, (400, "invalid_value", None)),
         ({"logit_bias": {"5": 1}}, (400, "unsupported_parameter", "logit_bias")),
         ({"tandem": {"mood": "fast"}}, (400, "unsupported_parameter", "tandem.mood")),
         ({"tandem": {"mode": "warp"}}, (400, "unknown_mode", "tandem.mode")),

@@ -1,0 +1,197 @@
+"""Tools through the API, with OpenAI's own client."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from openai import AsyncOpenAI, BadRequestError, pydantic_function_tool
+from pydantic import BaseModel
+
+from tandem.app.api.routes import create_api
+from tests.app.api.family_backend import FamilyBackend
+from tests.app.api.null_backend import TOKENIZER, NullBackend, served
+
+QUESTION: Any = [{"role": "user", "content": "Does it rain in Paris?"}]
+TOOL: Any = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "description": "Tells the weather of a city.",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"enum": ["Paris", "Rome"]}},
+            "required": ["city"],
+            "additionalProperties": False,
+        },
+    },
+}
+CALLS = (
+    'I look.\n<tool_call>\n{"name": "weather", "arguments": {"city": "Paris"}}\n</tool_call>\n'
+    '<tool_call>\n{"name": "weather", "arguments": {"city": "Rome"}}\n</tool_call>'
+)
+CITIES = [{"city": "Paris"}, {"city": "Rome"}]
+
+
+class weather(BaseModel):
+    """Tells the weather of a city."""
+
+    city: str
+
+
+@asynccontextmanager
+async def asking(backend: NullBackend) -> AsyncIterator[AsyncOpenAI]:
+    await backend.treasury.open()
+    async with (
+        served(create_api(backend, backend)) as address,
+        AsyncOpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0, timeout=60) as client,
+    ):
+        yield client
+    await backend.treasury.close()
+
+
+@pytest.fixture
+async def backend(tmp_path: Path) -> NullBackend:
+    return NullBackend(says=CALLS, context=8192, ledger=tmp_path / "ledger.sqlite")
+
+
+@pytest.fixture
+async def client(backend: NullBackend) -> AsyncIterator[AsyncOpenAI]:
+    async with asking(backend) as client:
+        yield client
+
+
+@pytest.fixture
+async def model(tmp_path: Path) -> AsyncIterator[AsyncOpenAI]:
+    """A client of a model that knows no tools."""
+    backend = FamilyBackend(tmp_path / "ledger.sqlite")
+    async with asking(backend) as client:
+        yield client
+    await backend.model.close()
+
+
+async def test_calls_of_a_whole_answer(client: AsyncOpenAI, backend: NullBackend) -> None:
+    answer = await client.chat.completions.create(model="null", messages=QUESTION, tools=[TOOL])
+    choice = answer.choices[0]
+    assert choice.finish_reason == "tool_calls"
+    assert choice.message.content == "I look."
+    calls: list[Any] = choice.message.tool_calls or []
+    assert [json.loads(call.function.arguments) for call in calls] == CITIES
+    assert {call.function.name for call in calls} == {"weather"}
+    assert len({call.id for call in calls}) == 2
+    assert "Tells the weather of a city." in TOKENIZER.decode(backend.jobs[0].prompt)
+
+
+async def test_calls_of_a_stream(client: AsyncOpenAI) -> None:
+    stream = await client.chat.completions.create(
+        model="null", messages=QUESTION, tools=[TOOL], stream=True, stream_options={"include_usage": True}
+    )
+    content, finish, calls = "", None, dict[int, list[str]]()
+    async for chunk in stream:
+        for choice in chunk.choices:
+            content += choice.delta.content or ""
+            finish = choice.finish_reason or finish
+            for call in choice.delta.tool_calls or []:
+                assert call.function is not None
+                if call.id:
+                    calls[call.index] = [call.id, call.function.name or "", ""]
+                calls[call.index][2] += call.function.arguments or ""
+    assert (content, finish) == ("I look.", "tool_calls")
+    assert [json.loads(arguments) for _, _, arguments in calls.values()] == CITIES
+
+
+async def test_the_clients_own_parser(client: AsyncOpenAI) -> None:
+    answer = await client.chat.completions.parse(
+        model="null", messages=QUESTION, tools=[pydantic_function_tool(weather)]
+    )
+    calls: list[Any] = answer.choices[0].message.tool_calls or []
+    assert [call.function.parsed_arguments for call in calls] == [weather(city="Paris"), weather(city="Rome")]
+
+
+async def test_one_call_at_a_time(client: AsyncOpenAI) -> None:
+    answer = await client.chat.completions.create(
+        model="null", messages=QUESTION, tools=[TOOL], parallel_tool_calls=False
+    )
+    calls: list[Any] = answer.choices[0].message.tool_calls or []
+    assert [json.loads(call.function.arguments) for call in calls] == CITIES[:1]
+
+
+async def test_no_call_is_read_where_none_is_wanted(client: AsyncOpenAI, backend: NullBackend) -> None:
+    answer = await client.chat.completions.create(
+        model="null", messages=QUESTION, tools=[TOOL], tool_choice="none"
+    )
+    assert (answer.choices[0].message.content, answer.choices[0].finish_reason) == (CALLS, "stop")
+    assert answer.choices[0].message.tool_calls is None
+    assert "Tells the weather" not in TOKENIZER.decode(backend.jobs[0].prompt)
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "weather"}}])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_call_is_had_of_any_model(model: AsyncOpenAI, choice: Any, stream: bool) -> None:
+    asked: Any = {
+        "model": "null",
+        "messages": QUESTION,
+        "tools": [TOOL],
+        "tool_choice": choice,
+        "max_tokens": 60,
+    }
+    asked |= {"seed": 1, "parallel_tool_calls": False}
+    if stream:
+        async with model.chat.completions.stream(**asked) as events:
+            answer = await events.get_final_completion()
+    else:
+        answer = await model.chat.completions.create(**asked)
+    choice = answer.choices[0]
+    assert choice.finish_reason == "tool_calls"
+    (call,) = choice.message.tool_calls or []
+    assert call.function.name == "weather"
+    assert json.loads(call.function.arguments) in CITIES
+
+
+@pytest.mark.parametrize(
+    ("extra", "param"),
+    [
+        ({"tools": [TOOL, TOOL]}, None),
+        ({"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "sun"}}}, None),
+        ({"tools": [TOOL], "tool_choice": "perhaps"}, "tool_choice.type"),
+        ({"tool_choice": "required"}, None),
+        ({"tools": [{"type": "custom"}]}, "tools[0].type"),
+        ({"tools": [TOOL], "extra_body": {"structured_outputs": {"regex": "a"}}}, None),
+        ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools[0].function.name"),
+        (
+            {
+                "tools": [
+                    {"type": "function", "function": {"name": "f", "strict": True, "parameters": {"not": {}}}}
+                ],
+                "tool_choice": "required",
+            },
+            "tools",
+        ),
+        ({"functions": [{"name": "f"}]}, "functions"),
+    ],
+)
+async def test_what_makes_no_sense_is_refused_by_name(
+    client: AsyncOpenAI, extra: dict[str, Any], param: str | None
+) -> None:
+    with pytest.raises(BadRequestError) as refused:
+        await client.chat.completions.create(model="null", messages=QUESTION, **extra)
+    assert refused.value.param == param
+
+
+async def test_thoughts_are_split_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TOKENIZER, "chat_template", "… <think> …")
+    backend = NullBackend(says="<think>\nRain?\n</think>\n\nIt rains.", ledger=tmp_path / "ledger.sqlite")
+    async with asking(backend) as client:
+        answer = await client.chat.completions.create(model="null", messages=QUESTION)
+        message: Any = answer.choices[0].message
+        assert (message.content, message.reasoning_content) == ("It rains.", "Rain?")
+        thought, content = "", ""
+        async for chunk in await client.chat.completions.create(model="null", messages=QUESTION, stream=True):
+            delta: Any = chunk.choices[0].delta
+            thought += getattr(delta, "reasoning_content", None) or ""
+            content += delta.content or ""
+        assert (content, thought) == ("It rains.", "Rain?")

@@ -1,0 +1,168 @@
+"""A request's tools in its model's notation."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tandem.app.api.http.errors import ApiError
+from tandem.app.api.tools.answer_reader import AnswerReader
+from tandem.app.api.tools.formats import Hermes, Llama3, Mistral, ToolFormat, format_of
+from tandem.app.api.tools.forms import Choice, FunctionForm, NamedFunction, Tool
+from tandem.app.api.tools.spelling import MarkedSpelling
+from tandem.app.api.tools.use import ToolUse
+from tandem.engine.base import Grammar, InvalidRequest
+from tandem.engine.grammar import check
+from tests.app.api.tools.answers import read
+from tests.engine.test_grammar import EOS, matcher, walk
+from tests.engine.test_tokenizer import TOKENIZER
+
+CITY = {
+    "type": "object",
+    "properties": {"city": {"$ref": "#/$defs/city"}, "days": {"type": "integer"}},
+    "required": ["city"],
+    "additionalProperties": False,
+    "$defs": {"city": {"enum": ["Paris", 'a "::=" b']}},
+}
+FORMATS = [Hermes(), Llama3(), Mistral()]
+AUTO, REQUIRED = Choice(type="auto"), Choice(type="required")
+
+
+def tools(strict: bool = False, **more: Any) -> list[Tool]:
+    functions = [
+        FunctionForm(name="weather", parameters=CITY | more, strict=strict),
+        FunctionForm(name="now"),
+    ]
+    return [Tool(type="function", function=function) for function in functions]
+
+
+def use(format: ToolFormat, choice: Choice = AUTO, parallel: bool = True, strict: bool = False) -> ToolUse:
+    return ToolUse(format, tools(strict), choice, parallel)
+
+
+@pytest.mark.parametrize(
+    ("template", "name", "told"),
+    [
+        ("{% if tools %}<tools>…<tool_call>", "hermes", True),
+        ('{% if tools %}… {"name": …, "parameters": dictionary … ipython', "llama3", True),
+        ("{% if tools %}[AVAILABLE_TOOLS]… [TOOL_CALLS]", "mistral", True),
+        ("{{ messages }}", "hermes", False),
+        (None, "hermes", False),
+    ],
+)
+def test_the_template_tells_the_family(template: str | None, name: str, told: bool) -> None:
+    found = format_of(template)
+    assert (found.name, found.told) == (name, told)
+
+
+@pytest.mark.parametrize("parallel", [False, True])
+@pytest.mark.parametrize("form", FORMATS, ids=lambda form: form.name)
+def test_an_answer_of_the_grammar_is_read_as_calls(form: ToolFormat, parallel: bool) -> None:
+    asked = use(form, REQUIRED, parallel)
+    grammar = asked.grammar(None)
+    assert grammar is not None
+    check(grammar)
+    most = 0
+    for seed in range(12):
+        output = walk(grammar, seed, 600)
+        found = read(
+            lambda: AnswerReader(asked.reader(), False), map(TOKENIZER.decode, [[i] for i in output])
+        )
+        if output[-1] != EOS:
+            continue
+        assert found.content == ""
+        for name, arguments in found.calls:
+            given = json.loads(arguments)
+            assert name == "now" or given["city"] in ("Paris", 'a "::=" b')
+        most = max(most, len(found.calls))
+    assert most >= 1
+    assert (most > 1) == (parallel and form.name != "llama3")
+
+
+@pytest.mark.parametrize("form", FORMATS, ids=lambda form: form.name)
+def test_a_named_tool_is_the_only_one(form: ToolFormat) -> None:
+    grammar = use(form, Choice(type="function", function=NamedFunction(name="now"))).grammar(None)
+    assert grammar is not None
+    assert "weather" not in grammar.source
+    check(grammar)
+
+
+def test_strict_calls_follow_their_schema_among_any_text() -> None:
+    grammar = use(Hermes(), strict=True).grammar(None)
+    assert grammar is not None
+    call = '<tool_call>\n{"name": "weather", "arguments": {"city": "Paris"}}\n</tool_call>'
+    for text in ("", "It <b>rains</b>.", call, f"I look.\n{call}\n{call}"):
+        assert not matcher(grammar, text).forbidden(TOKENIZER.encode_bytes(text.encode()))[0][EOS]
+    for text in (call.replace("Paris", "Rome"), call.replace("weather", "sun"), "<tool_call>weather"):
+        with pytest.raises(InvalidRequest):
+            matcher(grammar, text)
+    assert use(Hermes()).grammar(None) is None, "without strict, the model is free"
+    assert use(Llama3(), strict=True).grammar(None) is None
+
+
+def test_an_answer_of_a_form_or_calls() -> None:
+    grammar = use(Hermes()).grammar(Grammar("json_schema", '{"type": "object", "required": ["a"]}'))
+    assert grammar is not None
+    call = '<tool_call>\n{"name": "weather", "arguments": {"city":"Paris"}}\n</tool_call>'
+    for text in ('{"a": 1}', call):
+        m = matcher(grammar, text)
+        assert not m.forbidden(TOKENIZER.encode_bytes(text.encode()))[0][EOS]
+    for text in ("It rains.", '{"b": 1}'):
+        with pytest.raises(InvalidRequest):
+            matcher(grammar, text)
+
+
+@pytest.mark.parametrize("form", [Llama3(), Mistral()], ids=lambda form: form.name)
+def test_a_form_cannot_be_beside_calls_without_a_mark_in_the_text(form: ToolFormat) -> None:
+    with pytest.raises(ApiError, match="response_format"):
+        use(form).grammar(Grammar("json_object"))
+
+
+def test_an_unknown_keyword_is_refused_in_a_strict_tool() -> None:
+    strict = ToolUse(Hermes(), tools(True, uniqueItems=True, **{"not": {}}), REQUIRED, True).grammar(None)
+    lenient = ToolUse(Hermes(), tools(False, **{"not": {}}), REQUIRED, True).grammar(None)
+    assert strict is not None
+    assert lenient is not None
+    check(lenient)
+    with pytest.raises(InvalidRequest, match="not"):
+        check(strict)
+
+
+def test_a_template_without_tools_is_told_in_words() -> None:
+    asked = use(Hermes(told=False))
+    called = {"id": "1", "type": "function", "function": {"name": "weather", "arguments": {"city": "Paris"}}}
+    chat = asked.chat(
+        [
+            {"role": "system", "content": "Be brief."},
+            {"role": "user", "content": "Rain?"},
+            {"role": "assistant", "content": "I look.", "tool_calls": [called]},
+            {"role": "tool", "content": "yes", "tool_call_id": "1"},
+        ]
+    )
+    assert [message["role"] for message in chat] == ["system", "user", "assistant", "user"]
+    assert chat[0]["content"].startswith("Be brief.\n\n")
+    assert '"weather"' in chat[0]["content"]
+    assert chat[2] == {
+        "role": "assistant",
+        "content": 'I look.\n<tool_call>\n{"name": "weather", "arguments": {"city": "Paris"}}\n</tool_call>',
+    }
+    assert chat[3]["content"] == "<tool_response>\nyes\n</tool_response>"
+    assert asked.variables() == {}
+    assert asked.chat([{"role": "user", "content": "Rain?"}])[0]["role"] == "system"
+
+
+def test_a_template_with_tools_gets_them_as_they_came() -> None:
+    asked, chat = use(Hermes()), [{"role": "user", "content": "Rain?"}]
+    assert asked.chat(chat) == chat
+    assert asked.variables()["tools"][1] == {
+        "type": "function",
+        "function": {"name": "now", "parameters": {"type": "object", "properties": {}}},
+    }
+
+
+def test_marks_are_part_of_the_text() -> None:
+    spelling = MarkedSpelling(TOKENIZER, ["<|q|>", "[TOOL_CALLS]"])
+    q, a = TOKENIZER.special_id("<|q|>"), TOKENIZER.special_id("<|a|>")
+    assert spelling.shown_bytes([q, a, *TOKENIZER.encode_bytes(b"cat")]) == b"<|q|>cat"
