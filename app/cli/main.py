@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlencode
 
 import typer
@@ -14,9 +14,12 @@ from rich.console import Console
 from tandem.app.cli.keys import keys
 from tandem.app.cli.models import models
 from tandem.app.cli.server.target import Url, failures, server
-from tandem.app.cli.terminal.render import DEVICE_COLUMNS, device_row, show_table
+from tandem.app.cli.terminal.render import DEVICE_COLUMNS, Origins, Screen, device_row, show, show_table
 from tandem.app.client.http import ClientError, HttpClient
 from tandem.deployments.modes import MODES
+
+if TYPE_CHECKING:
+    from tandem.app.cli.chat.conversation import Conversation
 
 HELP = """Language models served from the edge and the cloud together.
 
@@ -29,6 +32,7 @@ cli = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 cli.add_typer(keys.cli, name="keys")
@@ -52,6 +56,13 @@ PrintConfig = Annotated[
     bool, typer.Option("--print-config", help="Only print the Serve YAML that --model stands for.")
 ]
 ExchangeRate = Annotated[float | None, typer.Option(min=0, help="Price of a joule of the devices, dollars.")]
+ShownOrigins = Annotated[
+    Origins | None,
+    typer.Option(
+        help="How to show where tokens come from: the text in colours or with marks, or a legend alone after it. By "
+        "default colours on a terminal, marks on one without colours, and elsewhere a legend on stderr."
+    ),
+]
 Model = Annotated[str | None, typer.Option(help="A model that the server lists; by default its first.")]
 
 
@@ -83,24 +94,35 @@ def chat(
     exchange_rate: ExchangeRate = None,
     system: Annotated[str | None, typer.Option(help="System message.")] = None,
     model: Model = None,
+    origins: ShownOrigins = None,
 ) -> None:
     """Ask a question and show the origin of the answer: every token in the colour of its origin.
 
-    Ctrl-C ends an answer. In a conversation, /new starts afresh, and /quit or Ctrl-D leaves.
+    Ctrl-C stops an answer. In a conversation, /help lists commands and keys, and Ctrl-D leaves.
     """
-    from tandem.app.cli.terminal.conversation import Conversation
+    from tandem.app.cli.chat.conversation import Conversation
 
     with failures(), HttpClient(server(url)) as client:
         request = _request(mode, device, window, max_tokens, temperature, seed)
         request["tandem"] |= {"budget": budget, "exchange_rate": exchange_rate}
         request["model"] = model or client.model()
-        talk = Conversation(client, request, system, Console(highlight=False))
-        if prompt is None and not sys.stdin.isatty():
-            prompt = sys.stdin.read()
-        if prompt is not None:
-            talk.ask(prompt)
-        else:
-            talk.loop()
+        talk, screen = Conversation(client, request, system), Screen.of_process(origins)
+        if prompt is None and sys.stdin.isatty():
+            _converse(client, talk, screen)
+            return
+        with talk.ask(sys.stdin.read() if prompt is None else prompt) as stream:
+            show(stream, screen)
+
+
+def _converse(client: HttpClient, talk: Conversation, screen: Screen) -> None:
+    from tandem.app.cli.chat import commands
+    from tandem.app.cli.chat.prompt import Prompt
+    from tandem.app.cli.chat.session import Chat
+    from tandem.app.cli.chat.store import Store
+
+    store = Store()
+    prompt = Prompt(store.history(), list(commands.COMMANDS))
+    Chat(client, talk, screen, store).loop(prompt.read, commands.run)
 
 
 @cli.command()

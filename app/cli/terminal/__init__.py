@@ -1,1 +1,1 @@
-"""Answers in the terminal: the client, the conversation and its colours."""
+"""Answers, tables and progress on the terminal."""

@@ -1,47 +1,111 @@
-"""An answer on the terminal, as it is written: colours say where every token comes from."""
+"""An answer on the terminal, as it is written: colours or marks say where every token comes from."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
 
 from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-from tandem.app.client.client import pieces
+from tandem.app.client.client import Piece, Stream
 from tandem.app.client.http import Json
 
-# Origin → (style, what the legend calls it).
-ORIGINS = {
-    "cloud": ("bright_blue", "cloud"),
-    "device": ("bright_green", "device"),
-    "draft": ("green", "drafted and accepted"),
-    "corrected": ("bright_red", "corrected"),
-    "bonus": ("bright_yellow", "bonus of the cloud"),
-    "sketch": ("cyan", "sketch"),
-    "expansion": ("bright_cyan", "expanded from the sketch"),
-    "prompt": ("dim", "prompt"),
+Origins = Literal["colours", "marks", "legend", "none"]
+"""Ways to show origins: every token in a colour or behind a mark, or only their numbers after the answer, or none."""
+
+
+class Look(NamedTuple):
+    """Look of tokens of one origin.
+
+    style: of rich.
+    mark: before a run of them, where there are no colours.
+    meaning: their name in the legend.
+    """
+
+    style: str
+    mark: str
+    meaning: str
+
+
+LOOKS = {
+    "cloud": Look("bright_blue", "C", "cloud"),
+    "device": Look("bright_green", "D", "device"),
+    "draft": Look("green", "+", "drafted and accepted"),
+    "corrected": Look("bright_red", "!", "corrected"),
+    "bonus": Look("bright_yellow", "*", "bonus of the cloud"),
+    "sketch": Look("cyan", "S", "sketch"),
+    "expansion": Look("bright_cyan", "E", "expanded from the sketch"),
+    "prompt": Look("dim", "P", "prompt"),
 }
 
 
-def show(chunks: Iterable[Json], console: Console) -> str:
-    """Print an answer as it arrives, then the legend and its cost; return its text.
+def look(origin: str) -> Look:
+    """Return how an origin is shown, also one that only a newer server knows."""
+    return LOOKS.get(origin) or Look("", origin[:1].upper() or "?", origin)
 
-    On anything but a terminal: the bare text.
+
+@dataclass(frozen=True, slots=True)
+class Screen:
+    """Consoles that answers go to.
+
+    answers: console for their text.
+    notes: console for everything else: the legend, figures, failures.
+    origins: how origins are shown.
     """
-    said: list[str] = []
-    stats: Json = {}
-    for chunk in chunks:
-        for text, origin in pieces(chunk):
-            said.append(text)
-            console.print(Text(text, ORIGINS.get(origin, ("", ""))[0]), end="", soft_wrap=True)
-        stats = chunk.get("tandem", {}).get("stats", stats)
-    console.print()
-    if console.is_terminal and stats:
-        console.print()
-        console.print(legend(stats["tokens"]["by_origin"]), soft_wrap=True)
-        console.print(Text(summary(stats), "dim"), soft_wrap=True)
-    return "".join(said)
+
+    answers: Console
+    notes: Console
+    origins: Origins
+
+    @classmethod
+    def of_process(cls, origins: Origins | None = None) -> Screen:
+        """Return stdout, with notes on stderr where stdout is no terminal: what a program reads is the bare text.
+
+        origins: None: colours on a terminal, marks on one without (NO_COLOR, TERM=dumb), the legend elsewhere.
+        """
+        wanted = origins == "colours"
+        answers = Console(
+            highlight=False, force_terminal=True if wanted else None, no_color=False if wanted else None
+        )
+        notes = answers if answers.is_terminal else Console(highlight=False, stderr=True)
+        return cls(answers, notes, origins or default_origins(answers))
+
+
+def default_origins(console: Console) -> Origins:
+    """Return how origins are shown where nobody says."""
+    if not console.is_terminal:
+        return "legend"
+    return "marks" if console.no_color or console.color_system is None else "colours"
+
+
+def show(stream: Stream, screen: Screen) -> None:
+    """Print an answer as it arrives, then the legend and its cost."""
+    last = ""
+    for piece in stream:
+        screen.answers.print(_shown(piece, last, screen.origins), end="", soft_wrap=True)
+        last = piece.origin
+    screen.answers.print()
+    if stream.answer.stats and screen.origins != "none":
+        show_stats(stream.answer.stats, screen)
+
+
+def show_stats(stats: Mapping[str, Any], screen: Screen) -> None:
+    """Print the legend and the cost of an answer."""
+    if screen.notes.is_terminal:
+        screen.notes.print()
+    screen.notes.print(legend(stats["tokens"]["by_origin"], screen.origins), soft_wrap=True)
+    screen.notes.print(Text(summary(stats), "dim"), soft_wrap=True)
+
+
+def _shown(piece: Piece, last: str, origins: Origins) -> Text:
+    """Return a piece's text, by its origin. last: origin of the piece before."""
+    if origins == "colours":
+        return Text(piece.text, look(piece.origin).style)
+    marked = origins == "marks" and piece.origin not in ("", last)
+    return Text(f"[{look(piece.origin).mark}]{piece.text}" if marked else piece.text)
 
 
 DEVICE_COLUMNS = ("name", "hardware", "RTT ms", "busy", "battery")
@@ -63,7 +127,7 @@ def show_table(console: Console, columns: Sequence[str], rows: Iterable[Sequence
     """A table on a terminal, in which nothing is cut off; tab-separated lines otherwise."""
     if not console.is_terminal:
         for row in (columns, *rows):
-            print("\t".join(row))
+            print("\t".join(row), file=console.file)
         return
     table = Table(*(Column(column, overflow="fold") for column in columns))
     for row in rows:
@@ -71,16 +135,21 @@ def show_table(console: Console, columns: Sequence[str], rows: Iterable[Sequence
     console.print(table)
 
 
-def legend(by_origin: dict[str, int]) -> Text:
-    """The colours that occur, with the tokens behind them."""
+def legend(by_origin: Mapping[str, int], origins: Origins = "colours") -> Text:
+    """Return the origins that occur, with the tokens behind them."""
     line = Text()
     for origin, tokens in by_origin.items():
-        style, meaning = ORIGINS.get(origin, ("", origin))
-        line.append("■ ", style).append(f"{tokens} {meaning}   ")
+        style, mark, meaning = look(origin)
+        if origins == "colours":
+            line.append("■ ", style)
+        elif origins == "marks":
+            line.append(f"[{mark}] ")
+        line.append(f"{tokens} {meaning}   ")
+    line.rstrip()
     return line
 
 
-def summary(stats: Json) -> str:
+def summary(stats: Mapping[str, Any]) -> str:
     """One line about how an answer was served."""
     timing, tokens = stats["timing"], stats["tokens"]["output"]
     writing_s = timing["total_s"] - timing["ttft_s"]

@@ -1,6 +1,5 @@
 """The command line against a server with a null model."""
 
-import io
 import itertools
 import json
 import re
@@ -8,17 +7,11 @@ import subprocess
 import sys
 
 import pytest
-import yaml
 from anyio.from_thread import start_blocking_portal
-from rich.console import Console
 from typer.testing import CliRunner
 
 from tandem.app.api.routes import create_api
 from tandem.app.cli.main import cli
-from tandem.app.cli.server.up import CONFIG
-from tandem.app.cli.terminal import render as live
-from tandem.app.cli.terminal.conversation import Conversation
-from tandem.app.client.http import HttpClient
 from tandem.deployments.modes.speculative.settings import SpeculativeOptions
 from tests.app.api.null_backend import NullBackend, served
 
@@ -39,12 +32,17 @@ def test_help_for_everything():
         assert run(cli, ["keys", command, "--help"]).exit_code == 0
     for command in ("list", "make", "rotate", "revoke"):
         assert run(cli, ["keys", "device", command, "--help"]).exit_code == 0
+        assert run(cli, ["keys", "device", command, "-h"]).exit_code == 0
     assert run(cli, ["sing"]).exit_code == 2
 
 
 def test_chat_prints_bare_text_where_there_is_no_terminal(url):
     result = run(cli, ["chat", "Hello?", "--url", url])
     assert (result.exit_code, result.stdout) == (0, SAYS + "\n")
+    legend, figures = result.stderr.splitlines()
+    assert (legend, figures[:15]) == (f"{len(SAYS.encode()) + 1} cloud", "cloud · 41 toke")
+    silent = run(cli, ["chat", "Hello?", "--url", url, "--origins", "none"])
+    assert (silent.stdout, silent.stderr) == (SAYS + "\n", "")
 
 
 def test_chat_passes_the_wishes_on(url, backend):
@@ -132,27 +130,6 @@ def test_devices(url):
         "pixel-1\tpixel7pro-bloom560m (emulated)\t10.0\t1 of 4\t50%",
     ]
     assert json.loads(run(cli, ["devices", "--json", "--url", url]).stdout)[0]["name"] == "pixel-1"
-
-
-def test_the_devices_that_ship_fit_a_terminal_of_80_columns():
-    (application,) = yaml.safe_load(CONFIG.read_text())["applications"]
-    devices = [
-        {**device, "emulated": True, "rtt_s": 0.0321, "sessions": 1, "capacity": 1, "battery": 1.0}
-        for host in application["args"]["hosts"]
-        for device in host["devices"]
-    ]
-    console = Console(file=io.StringIO(), width=80, force_terminal=True, color_system=None)
-    live.show_table(console, live.DEVICE_COLUMNS, map(live.device_row, devices))
-    lines = console.file.getvalue().splitlines()
-    assert len(lines) == len(devices) + 4, "a line for each"
-    for device in devices:
-        assert any(f" {device['name']} " in line and device["profile"] in line for line in lines)
-
-
-def test_a_table_cuts_nothing_off():
-    console = Console(file=io.StringIO(), width=20, force_terminal=True, color_system=None)
-    live.show_table(console, ("a_column_of_a_very_long_name", "b"), [("1", "2")])
-    assert "…" not in console.file.getvalue()
 
 
 def test_no_devices(url, backend):
@@ -272,74 +249,6 @@ def test_up_says_what_is_in_the_way(url, tmp_path, monkeypatch):
     result = run(cli, ["up", "--port", url.rsplit(":", 1)[1]])
     assert result.exit_code == 1
     assert "cannot be used" in result.stderr
-
-
-def terminal() -> Console:
-    return Console(
-        force_terminal=True, color_system="standard", file=io.StringIO(), highlight=False, width=200
-    )
-
-
-@pytest.fixture
-def client(url):
-    with HttpClient(url) as client:
-        yield client
-
-
-def test_colours_show_the_origins(client):
-    console = terminal()
-    request = {"model": "null", "max_tokens": 6, "tandem": {"mode": "speculative"}}
-    request["messages"] = [{"role": "user", "content": "Hello?"}]
-    assert live.show(client.chat(request), console) == "Züric"
-    shown = console.file.getvalue()
-    assert "\x1b[32m" in shown  # green: drafted
-    assert "\x1b[91m" in shown  # bright red: corrected
-    assert "5 drafted and accepted" in shown
-    assert "speculative · 6 tokens" in shown
-    assert "rounds 2" in shown
-
-
-def test_the_figures_of_any_mode_are_summed_up():
-    timing = {"ttft_s": 0.1, "total_s": 0.1}
-    stats = {"mode": "race", "device": "pixel-1", "timing": timing, "tokens": {"output": 1}, "replans": 0}
-    figures = {
-        "cloud": {},
-        "race": {"failovers": 0, "moved_at": 1.5, "in_full": {"short": 1}, "migrations": 1},
-    }
-    assert live.summary(stats | {"modes": figures}) == (
-        "race with pixel-1 · 1 tokens · first after 0.10 s · moved at 1.50 · in full short 1 · migrations 1"
-    )
-    assert live.summary(stats | {"modes": {}}).endswith("0.10 s")
-
-
-def test_every_origin_has_a_colour():
-    from tandem.deployments.request.tokenlog import Origin
-
-    assert set(Origin) | {"prompt"} == set(live.ORIGINS)
-
-
-def test_a_conversation_remembers_and_forgets(client, backend, monkeypatch):
-    console = terminal()
-    questions = iter(["One?", "", "Two?", "/new", "Three?", "/quit"])
-    monkeypatch.setattr(console, "input", lambda _: next(questions))
-    Conversation(client, {"model": "null", "max_tokens": 2}, "Sys.", console).loop()
-    asked = [backend.tokenizer("null").decode(job.prompt) for job in backend.jobs]
-    assert asked == [" Sys. One?", " Sys. One? Z\ufffd Two?", " Sys. Three?"]
-
-
-def test_a_conversation_survives_errors_and_ends_with_the_input(client, backend, monkeypatch):
-    console = terminal()
-    questions = iter(["One?"])
-
-    def ask(_):
-        try:
-            return next(questions)
-        except StopIteration:
-            raise EOFError from None
-
-    monkeypatch.setattr(console, "input", ask)
-    Conversation(client, {"model": "[gpt]", "max_tokens": 2}, None, console).loop()
-    assert "'[gpt]' does not exist here" in console.file.getvalue()
 
 
 def test_the_module_starts_quickly_and_without_the_engines():

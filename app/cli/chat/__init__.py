@@ -1,0 +1,1 @@
+"""`tandem chat`: the conversation, its commands, what it keeps on disk, and its prompt."""
