@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlencode
@@ -14,7 +15,15 @@ from rich.console import Console
 from tandem.app.cli.keys import keys
 from tandem.app.cli.models import models
 from tandem.app.cli.server.target import Url, failures, server
-from tandem.app.cli.terminal.render import DEVICE_COLUMNS, Origins, Screen, device_row, show, show_table
+from tandem.app.cli.terminal.render import (
+    DEVICE_COLUMNS,
+    Origins,
+    Screen,
+    device_row,
+    plain,
+    show,
+    show_table,
+)
 from tandem.app.client.http import ClientError, HttpClient
 from tandem.deployments.modes import MODES
 
@@ -27,13 +36,28 @@ Exit status: 0 when all went well, 1 when something failed (the reason is on std
 130 after Ctrl-C."""
 
 cli = typer.Typer(
-    help=HELP,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"tandem {metadata.version('tandem-llm')}")
+        raise typer.Exit
+
+
+@cli.callback(help=HELP)
+def tandem(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version, and exit.")
+    ] = False,
+) -> None:
+    """Take the options of all commands."""
+
 
 cli.add_typer(keys.cli, name="keys")
 cli.add_typer(models.cli, name="models")
@@ -75,6 +99,10 @@ def _drawable(path: Path | None) -> Path | None:
 
 Picture = Annotated[
     Path | None, typer.Option(callback=_drawable, help="Write a plot there: .png, .svg or .pdf.")
+]
+
+Overrides = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Instead of the file's; dotted.")
 ]
 
 
@@ -215,7 +243,7 @@ def account(
             print(json.dumps(found))
         else:
             for name, value in found.items():
-                print(f"{name}\t{value}")
+                print(f"{name}\t{plain(value)}")
 
 
 @cli.command()
@@ -250,9 +278,7 @@ def simulate(
         Path,
         typer.Argument(exists=True, dir_okay=False, help="A YAML file; see simulator/examples/."),
     ],
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Instead of the file's; dotted.")
-    ] = None,
+    settings: Overrides = None,
     out: Annotated[Path | None, typer.Option(help="Write all results there, as JSON.")] = None,
     plot: Picture = None,
 ) -> None:
@@ -275,6 +301,7 @@ def sweep(
     vary: Annotated[
         list[str], typer.Option(metavar="KEY=V1,V2", help="An axis of the grid; may be given many times.")
     ],
+    settings: Overrides = None,
     out: Annotated[
         Path, typer.Option(help="File with a line per simulation; existing ones are not repeated.")
     ] = Path("sweep.jsonl"),
@@ -285,7 +312,7 @@ def sweep(
         from tandem.app.cli.simulate import run_sweep
 
         try:
-            run_sweep(file, vary, out, plot)
+            run_sweep(file, settings or (), vary, out, plot)
         except ValueError as error:  # what was asked for cannot be simulated
             raise ClientError(str(error)) from None
 

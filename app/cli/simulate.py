@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from tandem.app.cli.terminal.render import show_table
+from tandem.app.cli.terminal.render import plain, show_table
 from tandem.simulator.config.config import load, read
 from tandem.simulator.results.analysis import Result
 from tandem.simulator.results.plot import plot
@@ -32,9 +32,11 @@ def run_simulation(path: Path, overrides: Sequence[str], out: Path | None, pictu
         plot(result, picture)
 
 
-def run_sweep(path: Path, vary: Sequence[str], out: Path, picture: Path | None) -> None:
+def run_sweep(
+    path: Path, overrides: Sequence[str], vary: Sequence[str], out: Path, picture: Path | None
+) -> None:
     """Simulate every combination, show a line for each, and draw a picture where asked to."""
-    variants = grid(read(path), vary, str(path))
+    variants = grid(read(path), vary, str(path), overrides)
     summaries: dict[str, Mapping[str, Any]] = {}
     with _progress() as progress:
         task = progress.add_task("simulations", total=len(variants))
@@ -44,7 +46,7 @@ def run_sweep(path: Path, vary: Sequence[str], out: Path, picture: Path | None) 
     console = Console(highlight=False)
     console.print("Simulated, mean values")
     columns = ("requests/s", "TTFT ms", "TPOT ms", "fused", "stalled", "failed")
-    rows = ([*map(str, variant.settings.values()), *_cells(summaries[variant.key])] for variant in variants)
+    rows = ([*map(plain, variant.settings.values()), *_cells(summaries[variant.key])] for variant in variants)
     show_table(console, (*variants[0].settings, *columns), rows)
     if picture is not None:
         swept = [(variant.settings, summaries[variant.key]) for variant in variants]

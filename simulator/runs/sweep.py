@@ -41,8 +41,10 @@ class Variant(NamedTuple):
         return hashlib.sha256(document).hexdigest()[:24]
 
 
-def grid(raw: Mapping[str, Any], vary: Sequence[str], origin: str = "configuration") -> list[Variant]:
-    """Every combination of "dotted.key=value,value,…" over a raw configuration.
+def grid(
+    raw: Mapping[str, Any], vary: Sequence[str], origin: str = "configuration", fixed: Sequence[str] = ()
+) -> list[Variant]:
+    """Every combination of "dotted.key=value,value,…" over a raw configuration. fixed: "dotted.key=value" of all.
 
     Raises ConfigError before anything runs.
     """
@@ -53,7 +55,8 @@ def grid(raw: Mapping[str, Any], vary: Sequence[str], origin: str = "configurati
             raise ConfigError(f"--vary wants key=value,value,…, not {axis!r}")
         axes.append([f"{key}={value}" for value in _split(values)])
     return [
-        Variant(_settings(overrides), parse(raw, overrides, origin)) for overrides in itertools.product(*axes)
+        Variant(_settings(overrides), parse(raw, [*fixed, *overrides], origin))
+        for overrides in itertools.product(*axes)
     ]
 
 

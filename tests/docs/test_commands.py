@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -35,11 +36,12 @@ def check_tandem(words: list[str]) -> None:
     A command that is only named needs none.
     """
     command: Any = typer.main.get_command(cli)
-    while words and hasattr(command, "commands"):
+    while words and hasattr(command, "commands") and not words[0].startswith("-"):
         command = command.commands[words[0]]
         words = words[1:]
     if words:
-        command.make_context(command.name, words)
+        with suppress(typer.Exit):  # after --version and -h
+            command.make_context(command.name, words)
 
 
 def check_python(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -133,6 +134,11 @@ def show_table(console: Console, columns: Sequence[str], rows: Iterable[Sequence
     for row in rows:
         table.add_row(*row)
     console.print(table)
+
+
+def plain(value: object) -> str:
+    """Return a value for people and programs alike: a text as it is, anything else as JSON."""
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def legend(by_origin: Mapping[str, int], origins: Origins = "colours") -> Text:

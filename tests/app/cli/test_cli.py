@@ -5,6 +5,7 @@ import json
 import re
 import subprocess
 import sys
+from importlib import metadata
 
 import pytest
 from anyio.from_thread import start_blocking_portal
@@ -25,15 +26,20 @@ def backend(tmp_path) -> NullBackend:
 
 
 def test_help_for_everything():
-    assert run(cli, ["--help"]).exit_code == 0
+    for flag in ("--help", "-h"):
+        assert "Exit status" in run(cli, [flag]).stdout
     for command in ("chat", "devices", "account", "keys", "bench", "config", "up", "down"):
-        assert run(cli, [command, "--help"]).exit_code == 0
+        assert run(cli, [command, "--help"]).stdout == run(cli, [command, "-h"]).stdout != ""
     for command in ("list", "make", "change", "rotate", "revoke", "device"):
         assert run(cli, ["keys", command, "--help"]).exit_code == 0
     for command in ("list", "make", "rotate", "revoke"):
         assert run(cli, ["keys", "device", command, "--help"]).exit_code == 0
         assert run(cli, ["keys", "device", command, "-h"]).exit_code == 0
     assert run(cli, ["sing"]).exit_code == 2
+
+
+def test_version():
+    assert run(cli, ["--version"]).stdout == f"tandem {metadata.version('tandem-llm')}\n"
 
 
 def test_chat_prints_bare_text_where_there_is_no_terminal(url):
@@ -64,6 +70,8 @@ def test_an_account_is_shown_and_set(url, backend):
     changed = run(cli, ["account", "--budget", "0.125"], env=key)
     assert changed.exit_code == 0
     assert f"account\t{job.account}" in changed.stdout
+    told = dict(line.split("\t") for line in changed.stdout.splitlines())
+    assert json.loads(told["terms"])["budget"] == 0.125
     assert "budget\t0.125" in changed.stdout
     shown = json.loads(run(cli, ["account", "--json"], env=key).stdout)
     assert (shown["budget"], shown["account"]) == (0.125, job.account)

@@ -132,6 +132,25 @@ def test_a_sweep_is_drawn(file: Path, tmp_path: Path, monkeypatch: pytest.Monkey
     assert drawn == [({"workload.count": 14}, 14), ({"workload.count": 12}, 12)]
 
 
+def test_a_sweep_changes_settings_of_all_its_simulations(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "tandem.simulator.runs.tasks.ray_map", lambda function, items, chunk: map(function, items)
+    )
+    out = ["--out", str(tmp_path / "sweep.jsonl")]
+    vary, fixed = ["--vary", "window={name: static},{name: dynamic}"], ["--set", "workload.count=5"]
+    result = run(cli, ["sweep", str(file), *vary, *fixed, *out])
+    assert result.exit_code == 0, result.output
+    points = [json.loads(line) for line in (tmp_path / "sweep.jsonl").read_bytes().splitlines()]
+    assert [(p["settings"].keys(), p["summary"]["requests"]) for p in points] == [
+        ({"window": None}.keys(), 5)
+    ] * 2
+    assert '{"name": "static"}\t' in result.output
+    refused = run(cli, ["sweep", str(file), *vary, "--set", "workload.cuont=5", *out])
+    assert (refused.exit_code, "did you mean count" in refused.output) == (1, True)
+
+
 @pytest.mark.parametrize("command", [["simulate"], ["sweep", "--vary", "seed=1"]])
 def test_a_picture_of_an_unknown_kind_is_refused_before_anything_is_simulated(
     file: Path, command: list[str]
