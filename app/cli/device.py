@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -16,6 +17,7 @@ from rich.console import Console
 from rich.logging import RichHandler
 
 from tandem.app.cli.server.choose import alone
+from tandem.app.cli.terminal.phases import phases
 from tandem.app.client.http import ClientError
 from tandem.app.device.program import Running, running
 from tandem.app.device.settings import DeviceProgram
@@ -119,8 +121,9 @@ async def _serve(settings: DeviceProgram, console: Console) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, told.set)
     async with AsyncExitStack() as stack:
-        with console.status("Starting") as status:
-            device = await stack.enter_async_context(running(settings, status.update))
+        with phases(console, time.monotonic()) as tell:
+            tell("Starting")
+            device = await stack.enter_async_context(running(settings, tell))
         explain(console, settings, device)
         stopped = loop.create_task(told.wait())
         await asyncio.wait((device.ended, stopped), return_when=asyncio.FIRST_COMPLETED)

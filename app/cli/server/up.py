@@ -9,7 +9,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -21,6 +21,7 @@ from rich.console import Console
 
 from tandem.app.cli.server.local_ray import ENVIRONMENT, LocalRay, StillRunning, local_ray, logs_of, token_of
 from tandem.app.cli.server.processes import Process, alive, descendants, end, myself
+from tandem.app.cli.terminal.phases import Tell, line, phases
 from tandem.app.client.http import DEFAULT_URL
 from tandem.deployments.pools.models import model_folder
 from tandem.engine import family
@@ -95,6 +96,7 @@ def up(port: int | None = None, config: Path | Mapping[str, Any] = CONFIG) -> No
     console = Console()
     began = time.monotonic()
     os.environ.update(ENVIRONMENT)
+    line(console, "Reading the settings", began)
     plan = read(config, port)
     _check(plan.host, plan.port)
     _check_memory(plan.settings)
@@ -108,15 +110,16 @@ def up(port: int | None = None, config: Path | Mapping[str, Any] = CONFIG) -> No
     try:
         signal.signal(signal.SIGTERM, _interrupt)
         _record(address)
-        console.print("Starting Ray")
+        line(console, "Starting Ray", began)
         with local_ray() as ray:
             signal.signal(signal.SIGTERM, _interrupt)  # again, since Ray has set a handler of its own
             try:
-                with console.status("Deploying") as status:
+                with phases(console, began) as tell:
+                    tell("Deploying")
                     deploy(plan.deployment, ray.dashboard)
                     _record(address, ray)
                     try:
-                        wait_until_ready(address, ray.dashboard, status.update)
+                        wait_until_ready(address, ray.dashboard, tell)
                     except UpError as error:
                         raise UpError(f"{error}\nLogs: {_keep_logs(ray.folder)}") from None
                     _record(address, ray)
@@ -149,9 +152,10 @@ def change(config: Path = CONFIG) -> None:
         raise UpError("it is still starting")
     os.environ.update(ENVIRONMENT | token_of(Path(record["folder"])) | {"RAY_AUTH_MODE": "token"})
     plan = read(config, urlsplit(address).port)
-    with console.status("Deploying") as status:
+    with phases(console, began) as tell:
+        tell("Deploying")
         deploy(plan.deployment, record["dashboard"])
-        wait_until_ready(address, record["dashboard"], status.update)
+        wait_until_ready(address, record["dashboard"], tell)
     console.print(f"[bold green]Changed[/] after {time.monotonic() - began:.0f} s")
 
 
@@ -244,7 +248,7 @@ def deploy(deployment: dict[str, Any], dashboard: str) -> None:
     ServeSubmissionClient(dashboard).deploy_applications(deployment)
 
 
-def wait_until_ready(address: str, dashboard: str, tell: Callable[[str], None]) -> None:
+def wait_until_ready(address: str, dashboard: str, tell: Tell) -> None:
     """Return when the API at `address` says that it is ready; `tell` hears of progress. Raises UpError."""
     from ray.dashboard.modules.serve.sdk import ServeSubmissionClient
 
@@ -257,20 +261,24 @@ def wait_until_ready(address: str, dashboard: str, tell: Callable[[str], None]) 
             for application in applications:
                 if application["status"] == "DEPLOY_FAILED":
                     raise UpError(f"the application failed to start: {_reason(application)}")
-                tell(f"Starting {_progress(application)}")
-            if all(a["status"] == "RUNNING" for a in applications) and _all_there(client, address):
+            runs = all(a["status"] == "RUNNING" for a in applications)
+            if not (waits := _waits(client, address) if runs else progress(applications)):
                 return
+            tell(waits)
             time.sleep(0.2)
     raise UpError(f"not ready within {READY_WITHIN_S:g} s: {_reason(application)}")
 
 
-def _all_there(client: httpx.Client, address: str) -> bool:
-    """Whether the API answers, and no device is missing."""
+def _waits(client: httpx.Client, address: str) -> str:
+    """Return what the API waits for; "" once it answers, and no device is missing."""
     try:
         reply = client.get(f"{address}/readyz")
-    except httpx.TransportError:
-        return False
-    return reply.status_code == 200 and not reply.json()["missing"]
+        told = reply.json()
+    except (httpx.TransportError, ValueError):
+        return "Waiting for the API"
+    if reply.status_code != 200:
+        return f"Not ready: {', '.join(told.get('reasons', ['no reason given']))}"
+    return f"Waiting for {', '.join(told['missing'])}" if told["missing"] else ""
 
 
 def _keep_logs(folder: Path) -> Path:
@@ -288,12 +296,14 @@ def _reason(application: dict[str, Any]) -> str:
     return str(application.get("message") or "it does not say why").strip().splitlines()[-1]
 
 
-def _progress(application: dict[str, Any]) -> str:
-    """Return the deployments by name, running ones in green."""
-    return ", ".join(
-        f"[{'green' if deployment['status'] == 'HEALTHY' else 'yellow'}]{name}[/]"
-        for name, deployment in application["deployments"].items()
-    )
+def progress(applications: Collection[Mapping[str, Any]]) -> str:
+    """Return how many deployments run, and the names of those that do not."""
+    deployments = {name: d["status"] for each in applications for name, d in each["deployments"].items()}
+    waiting = [name for name, status in deployments.items() if status != "HEALTHY"]
+    if not deployments:
+        return "Deploying"
+    still = f"; starting {', '.join(waiting)}" if waiting else ""
+    return f"{len(deployments) - len(waiting)} of {len(deployments)} deployments run{still}"
 
 
 def _record(address: str, ray: LocalRay | None = None) -> None:
@@ -309,8 +319,8 @@ def _record(address: str, ray: LocalRay | None = None) -> None:
 def explain(console: Console, plan: Plan, seconds: float, is_open: bool = False) -> None:
     """Print how to use the server. is_open: whether there are no keys."""
     console.print(f"\n[bold green]Tandem is up[/] at [bold]{plan.address}[/] after {seconds:.0f} s. Try:\n")
-    for line in tries(plan):
-        console.print(f"    {line}", soft_wrap=True, highlight=False, markup=False)
+    for command in tries(plan):
+        console.print(f"    {command}", soft_wrap=True, highlight=False, markup=False)
     console.print()
     if is_open:
         console.print(
