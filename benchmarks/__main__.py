@@ -11,6 +11,9 @@ from importlib import import_module
 from tandem.benchmarks import report
 from tandem.benchmarks.catalogue import BENCHMARKS
 
+DATA = "data"
+"""Name of what is no benchmark: the public data of all."""
+
 
 def main(arguments: Sequence[str]) -> None:
     """Run the benchmark that the first argument names with the others, or list them all."""
@@ -20,8 +23,12 @@ def main(arguments: Sequence[str]) -> None:
             ["name", "what it shows", "minutes"],
             [[name, one.line, f"{one.minutes:g}"] for name, one in BENCHMARKS.items()],
         )
+        print(f"python -m benchmarks {DATA} tells where the public data come from, and fetches them.")
         return
     name, *options = arguments
+    if name == DATA:
+        import_module("tandem.benchmarks.data.command").run(options)
+        return
     if name not in BENCHMARKS:
         near = get_close_matches(name, BENCHMARKS, 1)
         raise SystemExit(

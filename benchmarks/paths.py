@@ -7,6 +7,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = Path(os.environ.get("TANDEM_DATA", ROOT.parent / "shared" / "data"))
+NO_DATA = (
+    "the public data is not here: `python -m benchmarks data --fetch` has it, or TANDEM_DATA names its folder"
+)
 
 MODELS = Path("~/.cache/tandem-models").expanduser()
 """Folder of real models."""

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from tandem.benchmarks import report
 from tandem.benchmarks.calibration.validate import HeldOut, as_without_a_table, combinations, rows
+from tandem.benchmarks.paths import NO_DATA
 from tandem.simulator.config.config import parse
 from tandem.simulator.hardware import data_folder
 from tandem.simulator.runs.run import simulate
@@ -71,7 +72,7 @@ def main(arguments: Sequence[str] = ()) -> None:
     report.parser("hardware", __doc__).parse_args(arguments)
     data = data_folder()
     if data is None:
-        raise SystemExit("the public data is not here; name its folder in TANDEM_DATA")
+        raise SystemExit(NO_DATA)
     figures: dict[str, float] = {}
     shown: list[list[str]] = []
 

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tandem.benchmarks import report
+from tandem.benchmarks.paths import NO_DATA
 from tandem.benchmarks.real.recording import Recorded, read
 from tandem.simulator.config.config import parse
 from tandem.simulator.hardware import data_folder
@@ -172,7 +173,7 @@ def main(arguments: Sequence[str] = ()) -> None:
     parser.add_argument("--answers", type=int, default=120, help="of each case (default 120)")
     options = parser.parse_args(arguments)
     if data_folder() is None:
-        raise SystemExit("the public data is not here; name its folder in TANDEM_DATA")
+        raise SystemExit(NO_DATA)
     to_choose, to_judge = halves(read(options.recorded))
     window = best_window(ratios(to_choose, 1, options.answers, WINDOWS))
     found = ratios(to_judge, 2, options.answers, {window: WINDOWS[window]})[window]

@@ -37,7 +37,7 @@ import msgspec
 from tandem.benchmarks import report
 from tandem.benchmarks.application import application
 from tandem.benchmarks.chats import Server, chat
-from tandem.benchmarks.paths import DATA, MODELS
+from tandem.benchmarks.paths import DATA, MODELS, NO_DATA
 from tandem.benchmarks.real import split
 from tandem.benchmarks.real.figures import AGAIN, CLOUD, COLUMNS, DEVICE, HALF, Compared
 from tandem.benchmarks.real.results import Answer, Results
@@ -170,7 +170,7 @@ def main(arguments: Sequence[str] = ()) -> None:
         if not model.exists():
             raise SystemExit(f"there is no {model}; name the models' folder with --models")
     if not (DATA / "prompts").is_dir():
-        raise SystemExit("the public data is not here; name its folder in TANDEM_DATA")
+        raise SystemExit(NO_DATA)
     parts = None
     if options.split is not None:
         bundle, whole = options.split

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tandem.benchmarks import report
-from tandem.benchmarks.paths import DATA, MODELS
+from tandem.benchmarks.paths import DATA, MODELS, NO_DATA
 from tandem.benchmarks.real.tasks import tasks
 from tandem.deployments.modes.speculative.mode import drafting
 from tandem.deployments.pools.engines import LlamacppSettings, build_engine
@@ -129,5 +129,5 @@ def main(arguments: Sequence[str] = ()) -> None:
     parser.add_argument("--window", type=int, default=4, help="drafts of a round (default 4)")
     options = Options(**vars(parser.parse_args(arguments)))
     if not (DATA / "prompts").is_dir():
-        raise SystemExit("the public data is not here; name its folder in TANDEM_DATA")
+        raise SystemExit(NO_DATA)
     report.figures("real_pairs", asyncio.run(measure(options)))

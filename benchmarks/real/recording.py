@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from tandem.benchmarks import report
-from tandem.benchmarks.paths import DATA, MODELS
+from tandem.benchmarks.paths import DATA, MODELS, NO_DATA
 from tandem.benchmarks.real.tasks import Task, tasks
 from tandem.deployments.pools.engines import LlamacppSettings, build_engine
 from tandem.deployments.pools.models import model_folder
@@ -147,7 +147,7 @@ def main(arguments: Sequence[str] = ()) -> None:
     parser.add_argument("--out", type=Path, default=Path("acceptance.jsonl"), help="file of the recordings")
     options = parser.parse_args(arguments)
     if not (DATA / "prompts").is_dir():
-        raise SystemExit("the public data is not here; name its folder in TANDEM_DATA")
+        raise SystemExit(NO_DATA)
     asked = tasks(options.prompts, DATA / "prompts")
     models = options.models / options.target, options.models / options.drafter
     asyncio.run(record(*models, left(asked, options.out), options.streams, options.out))

@@ -16,6 +16,7 @@ from ray.scripts.scripts import cli as ray
 from tandem.app.api.completions.schema import ChatRequest
 from tandem.app.api.routes import create_api
 from tandem.app.cli.main import cli
+from tandem.benchmarks.__main__ import DATA
 from tandem.benchmarks.__main__ import main as run_benchmark
 from tandem.benchmarks.catalogue import BENCHMARKS
 from tests.app.api.null_backend import NullBackend
@@ -54,7 +55,7 @@ def check_python(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert find_spec(module) is not None, module
     if module != "benchmarks" or not rest or rest[0] == "NAME":
         return
-    assert rest[0] in BENCHMARKS
+    assert rest[0] in {*BENCHMARKS, DATA}
     with pytest.raises(SystemExit) as left:
         run_benchmark([rest[0], "--help"])
     assert left.value.code == 0
