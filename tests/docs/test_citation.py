@@ -1,0 +1,32 @@
+"""CITATION.cff: it cites this version, and the papers that the README names."""
+
+from __future__ import annotations
+
+import re
+from importlib import metadata
+
+import yaml
+
+from tests.docs.documents import ROOT, text
+
+CITATION = yaml.safe_load(text(ROOT / "CITATION.cff"))
+
+
+def test_it_has_what_the_format_asks_for() -> None:
+    assert {"cff-version", "message", "title", "authors"} <= CITATION.keys()
+    assert CITATION["version"] == metadata.version("tandem-llm")
+    assert "license" not in CITATION, "until the owner has chosen one"
+    for paper in CITATION["references"]:
+        assert {"type", "title", "authors"} <= paper.keys()
+        assert all("family-names" in author for author in paper["authors"])
+
+
+def test_it_names_the_papers_of_the_readme_and_their_authors() -> None:
+    papers = text(ROOT / "README.md").split("## The papers")[1].split("## ")[0].replace("*", "")
+    rows = [row for row in papers.splitlines() if row.startswith("| ") and "paper" not in row]
+    assert len(rows) == len(CITATION["references"])
+    for row, paper in zip(rows, CITATION["references"], strict=True):
+        title = re.sub(r" \([A-Z]+\)", "", row)
+        assert paper["title"] in title
+        names = [" ".join([a.get("given-names", ""), a["family-names"]]).strip() for a in paper["authors"]]
+        assert ", ".join(names) in row
