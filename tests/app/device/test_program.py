@@ -126,6 +126,22 @@ async def test_its_owner_is_answered_in_every_mode(
         assert stats["modes"]["split"]["accepted"] > 0
 
 
+async def test_its_model_may_be_at_a_server_that_runs_already(
+    http: httpx.AsyncClient, cloud: str, application: Running, tmp_path: Path
+) -> None:
+    """Another application is that server, with the cloud's own model."""
+    address = f"{application.address}/v1"
+    engine = {"kind": "openai", "base_url": address, "model": "tandem", "tokenizer": "target", "context": 512}
+    async with device(http, None, tmp_path, "beside", engine=engine) as beside:
+        whole, _ = await said(cloud, QUESTIONS[0], mode="cloud")
+        own, stats = await said(beside.address, QUESTIONS[0], mode="device")
+        assert (own, set(stats["tokens"]["by_origin"])) == (whole, {"device"})
+        text, stats = await said(cloud, QUESTIONS[0], mode="speculative", device="beside")
+        assert (text, stats["device"], stats["replans"]) == (whole, "beside", 0)
+        drafted = stats["modes"]["speculative"]
+        assert drafted["accepted"] == drafted["drafted"] > 0
+
+
 async def test_the_cloud_uses_it_like_any_device(
     http: httpx.AsyncClient, cloud: str, folder: Path, tmp_path: Path
 ) -> None:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
+from starlette.responses import StreamingResponse
 
 from tandem.engine.base import (
     ContentFiltered,
@@ -207,6 +208,22 @@ async def test_half_characters_are_conserved() -> None:
         assert b"".join(map(TOKENIZER.token_bytes, [*ids[:cut], *more])) == data
         assert transport.seen[0]["prompt"] == "Tell me about Marworth." + data[: len(known) - half].decode()
         await engine.close()
+
+
+async def test_a_connection_that_breaks_is_a_lost_endpoint(
+    engine: ServiceEngine, service: FakeService
+) -> None:
+    async def broken() -> AsyncIterator[bytes]:
+        yield chunk(" one") + chunk(" two") + chunk(" three")[:-9]
+        raise ConnectionResetError
+
+    service.faults.append(lambda _: StreamingResponse(broken(), media_type="text/event-stream"))
+    session = await engine.open(PROMPT, Sampling(9))
+    stream = session.generate()
+    assert TOKENIZER.decode((await anext(stream)).ids) == " one"
+    with pytest.raises(EngineStopped, match="failed: RemoteProtocolError"):
+        await anext(stream)
+    await session.cancel()
 
 
 async def test_drafts_are_what_the_service_would_say(engine: ServiceEngine, service: FakeService) -> None:
