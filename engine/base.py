@@ -104,6 +104,9 @@ class Sampling(msgspec.Struct, frozen=True, array_like=True):
     waited_s: seconds that the request has spent in an earlier session, which count for its place among waiting
         sessions.
     grammar: form of the output, which ends only where that is complete; None for any.
+    min_tokens: least output tokens: before, no token or string of the output ends it.
+    min_p: least probability of a token, relative to the likeliest one's; 0 for any.
+    logit_bias: (id, number) pairs that are added to the model's logits.
     """
 
     max_tokens: int = 256
@@ -122,6 +125,9 @@ class Sampling(msgspec.Struct, frozen=True, array_like=True):
     forced: bool = False
     waited_s: float = 0.0
     grammar: Grammar | None = None
+    min_tokens: int = 0
+    min_p: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
 
     @property
     def greedy(self) -> bool:
@@ -130,6 +136,11 @@ class Sampling(msgspec.Struct, frozen=True, array_like=True):
     @property
     def penalised(self) -> bool:
         return self.repetition_penalty != 1.0 or bool(self.presence_penalty or self.frequency_penalty)
+
+    @property
+    def changes_logits(self) -> bool:
+        """Whether tokens are chosen by other logits than the model's."""
+        return self.penalised or bool(self.min_tokens or self.logit_bias)
 
     def check(self) -> None:
         """Raise InvalidRequest naming the first field whose value is out of range."""
@@ -151,6 +162,17 @@ class Sampling(msgspec.Struct, frozen=True, array_like=True):
                 "ignore_eos",
                 self.grammar is None or not self.ignore_eos,
                 "false where a grammar tells the end",
+            ),
+            (
+                "min_tokens",
+                self.min_tokens >= 0 and (self.grammar is None or not self.min_tokens),
+                "0 or more, and 0 where a grammar tells the end",
+            ),
+            ("min_p", 0.0 <= self.min_p <= 1.0, "between 0 and 1"),
+            (
+                "logit_bias",
+                all(-100.0 <= b <= 100.0 for _, b in self.logit_bias),
+                "between -100 and 100 each",
             ),
         ]
         for name, fine, range_ in allowed:

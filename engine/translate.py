@@ -57,6 +57,8 @@ class _Session(OutputSession):
         self._sent: list[int] = []
 
     async def generate(self) -> AsyncGenerator[Tokens, None]:
+        if self.sampling.min_tokens or self.sampling.logit_bias:
+            raise InvalidRequest("min_tokens and logit_bias do not translate between vocabularies")
         self._begin("generate")
         try:
             if self.finish is not None:
@@ -121,7 +123,8 @@ class Translated:
     """The Engine protocol in the vocabulary of `here`, over an engine in that of `there`.
 
     Special tokens are translated by name. Sessions generate in whole words. The limit of tokens and the stop tokens are
-    kept on this side. Counters are in the other side's tokens.
+    kept on this side; drafts follow no `min_tokens` and `logit_bias`, as their target does that. Counters are in the
+    other side's tokens.
     """
 
     def __init__(self, engine: Engine, here: Tokenizer, there: Tokenizer) -> None:
@@ -148,7 +151,9 @@ class Translated:
             raise ContextOverflow(
                 f"{len(theirs) + len(known)} tokens of prompt and output do not fit into the other model's context"
             )
-        there = msgspec.structs.replace(sampling, max_tokens=room, stop_tokens=())
+        there = msgspec.structs.replace(
+            sampling, max_tokens=room, stop_tokens=(), min_tokens=0, logit_bias=()
+        )
         return _Session(self, await self.engine.open(theirs, there, known), sampling, log, room)
 
     def to_here(self) -> Retokeniser:

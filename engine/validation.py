@@ -33,6 +33,7 @@ def check_request(
         raise InvalidRequest("the prompt must hold at least one token")
     check_ids(prompt, vocab_size)
     check_ids(log, vocab_size)
+    check_ids([token for token, _ in sampling.logit_bias], vocab_size)
     if len(log) > sampling.max_tokens:
         raise InvalidRequest(f"the log holds {len(log)} tokens, max_tokens is {sampling.max_tokens}")
     if len(prompt) + sampling.max_tokens > room:

@@ -231,6 +231,26 @@ async def stops_at_a_stop_string(engine: Engine, prompt: list[int]) -> None:
         assert await drain(s) == (ids[6:], "stop")
 
 
+async def ends_after_its_least_tokens(engine: Engine, prompt: list[int]) -> None:
+    """Neither a stop token nor a stop string before, whether it generates or verifies."""
+    async with session(engine, prompt, greedy(30)) as s:
+        whole, _ = await drain(s)
+    sampling = Sampling(max_tokens=30, ignore_eos=True, stop_tokens=tuple(whole), min_tokens=4)
+    async with session(engine, prompt, sampling) as s, session(engine, prompt, sampling) as t:
+        ids, finish = await drain(s)
+        assert len(ids) >= 4
+        assert set(ids[:4]).isdisjoint(whole)
+        assert (finish == "stop") == (ids[-1] in whole)
+        verdict = await t.verify([*ids[:3], whole[3]])
+        assert (verdict.accepted, verdict.ids) == (3, ids[:4])
+        assert await drain(t) == (ids[4:], finish)
+    sampling = Sampling(max_tokens=30, ignore_eos=True, stop=(" ", "e", "t"), min_tokens=9)
+    async with session(engine, prompt, sampling) as s:
+        ids, finish = await drain(s)
+        assert (ids, finish) == (whole[: len(ids)], "stop")
+        assert len(ids) > 9
+
+
 CHECKS = [
     generates_what_it_verifies,
     penalties_count_the_whole_output,
@@ -243,6 +263,7 @@ CHECKS = [
     scores_a_given_text,
     chooses_among_the_likeliest,
     stops_at_a_stop_string,
+    ends_after_its_least_tokens,
 ]
 
 

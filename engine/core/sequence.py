@@ -252,6 +252,7 @@ class Sequence(SequencePlace):
             return "stop"
         if self._text is not None:
             detokenizer, stops = self._text
-            if stops.push(detokenizer.push([token]))[1]:
+            text = detokenizer.push([token])
+            if output_len > self.sampling.min_tokens and stops.push(text)[1]:
                 return "stop"
         return "length" if output_len >= self.sampling.max_tokens else None

@@ -11,7 +11,7 @@ from tandem.engine.core.runner import Outcome
 from tandem.engine.core.sequence import Sequence as Session
 from tandem.engine.core.tasks import DraftTask, VerifyTask
 from tandem.engine.torch.rng import Purpose, uniforms
-from tandem.engine.torch.sampling import distributions, draw, logprobs, penalise, sparse
+from tandem.engine.torch.sampling import adjust, distributions, draw, logprobs, sparse
 from tandem.engine.torch.verification import Window, verify
 
 
@@ -37,12 +37,13 @@ def decide(sequences: Sequence[Session], raw: torch.Tensor) -> list[Outcome]:
     """Verification windows; plain decode and a greedy draft are windows without drafts."""
     windows = [_window(s) for s in sequences]
     logits = raw
-    if any(w.sampling.penalised for w in windows):
+    if any(w.sampling.changes_logits for w in windows):
         rows = [(s, w, j) for s, w in zip(sequences, windows, strict=True) for j in range(s.window)]
-        logits = penalise(
+        logits = adjust(
             raw,
             [w.sampling for _, w, _ in rows],
             lambda i: (rows[i][0].prompt, rows[i][0].output + rows[i][1].drafts[: rows[i][2]]),
+            [s.ends for s, _, _ in rows],
         )
     if any(s.matcher is not None for s in sequences):
         if logits is raw and any(w.sampling.logprobs >= 0 for w in windows):
@@ -70,10 +71,16 @@ def forbid(logits: torch.Tensor, sequences: Sequence[Session]) -> None:
         row += s.window
 
 
+def adjusted(sequences: Sequence[Session], raw: torch.Tensor) -> torch.Tensor:
+    """Return the logits that each sequence's next token is chosen by, a row each."""
+    settings, ends = [s.sampling for s in sequences], [s.ends for s in sequences]
+    return adjust(raw, settings, lambda i: (sequences[i].prompt, sequences[i].output), ends)
+
+
 def _draw(sequences: Sequence[Session], raw: torch.Tensor) -> list[Outcome]:
     """Drafts drawn by chance, each with the distribution it was drawn from."""
     settings = [s.sampling for s in sequences]
-    logits = penalise(raw, settings, lambda i: (sequences[i].prompt, sequences[i].output))
+    logits = adjusted(sequences, raw)
     forbid(logits, sequences)
     q_ids, q_probs = sparse(distributions(logits, settings))
     chance = uniforms([s.seed for s in settings], [s.output_len for s in sequences], Purpose.DRAFT)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 import torch
@@ -17,40 +17,55 @@ DRAFT_SUPPORT = 64
 COLDEST = 1e-6
 
 
-def penalise(
+def adjust(
     logits: torch.Tensor,
     settings: Sequence[Sampling],
     history: Callable[[int], tuple[Sequence[int], Sequence[int]]],
+    ends: Sequence[Collection[int]],
 ) -> torch.Tensor:
-    """Logits [R, V] less the penalties for tokens already there; `history(row)` is (prompt, output).
+    """Return the logits [R, V] that tokens are chosen by: with biases, without ends before `min_tokens`, less the
+    penalties for tokens already there, in vLLM's order.
 
-    The repetition penalty (Keskar et al. 2019) counts prompt and output; presence and frequency
-    penalties (OpenAI) count the output alone.
+    history: of a row, as (prompt, output).
+    ends: of each row, tokens that end its output.
+
+    The repetition penalty (Keskar et al. 2019) counts prompt and output; presence and frequency penalties (OpenAI)
+    count the output alone.
     """
-    rows = [i for i, s in enumerate(settings) if s.penalised]
+    rows = [i for i, s in enumerate(settings) if s.changes_logits]
     if not rows:
         return logits
     logits = logits.clone()
-    vocab = logits.shape[1]
     for i in rows:
         s, (prompt, output) = settings[i], history(i)
         row = logits[i]
-        counts = torch.from_numpy(np.bincount(np.asarray(output, np.int64), minlength=vocab)).to(row.device)
-        if s.repetition_penalty != 1.0:
-            seen = counts > 0
-            seen[torch.as_tensor(prompt, dtype=torch.long, device=row.device)] = True
-            penalised = torch.where(row > 0, row / s.repetition_penalty, row * s.repetition_penalty)
-            row.copy_(torch.where(seen, penalised, row))
-        row -= s.frequency_penalty * counts + s.presence_penalty * (counts > 0)
+        if s.logit_bias:
+            ids, biases = zip(*s.logit_bias, strict=True)
+            row.index_add_(0, torch.tensor(ids, device=row.device), row.new_tensor(biases))
+        if len(output) < s.min_tokens:
+            row[[token for token in ends[i] if token < len(row)]] = -torch.inf
+        if s.penalised:
+            _penalise(row, s, prompt, output)
     return logits
 
 
+def _penalise(row: torch.Tensor, s: Sampling, prompt: Sequence[int], output: Sequence[int]) -> None:
+    """Penalise a row's tokens in place."""
+    counts = torch.from_numpy(np.bincount(np.asarray(output, np.int64), minlength=len(row))).to(row.device)
+    if s.repetition_penalty != 1.0:
+        seen = counts > 0
+        seen[torch.as_tensor(prompt, dtype=torch.long, device=row.device)] = True
+        penalised = torch.where(row > 0, row / s.repetition_penalty, row * s.repetition_penalty)
+        row.copy_(torch.where(seen, penalised, row))
+    row -= s.frequency_penalty * counts + s.presence_penalty * (counts > 0)
+
+
 def distributions(logits: torch.Tensor, settings: Sequence[Sampling]) -> torch.Tensor:
-    """Probabilities [R, V] after temperature, top-k and top-p; a greedy row is a point mass on its best."""
+    """Probabilities [R, V] after temperature, min-p, top-k and top-p; a greedy row is a point mass on its best."""
     device = logits.device
     temperature = torch.tensor([max(s.temperature, COLDEST) for s in settings], device=device)[:, None]
     probs = torch.softmax(logits / temperature, dim=-1)
-    filtered = [i for i, s in enumerate(settings) if not s.greedy and (s.top_k or s.top_p < 1.0)]
+    filtered = [i for i, s in enumerate(settings) if not s.greedy and (s.top_k or s.top_p < 1.0 or s.min_p)]
     if filtered:
         rows = torch.tensor(filtered, device=device)
         probs[rows] = _filter(probs[rows], [settings[i] for i in filtered])
@@ -63,8 +78,10 @@ def distributions(logits: torch.Tensor, settings: Sequence[Sampling]) -> torch.T
 
 
 def _filter(probs: torch.Tensor, settings: Sequence[Sampling]) -> torch.Tensor:
-    """Keep the top_k most probable tokens, then of those the fewest that together reach top_p."""
+    """Keep what min_p allows, then the top_k most probable tokens, then the fewest of those that reach top_p."""
     ordered, ids = probs.sort(dim=-1, descending=True, stable=True)
+    min_p = torch.tensor([s.min_p for s in settings], device=probs.device)[:, None]
+    ordered = ordered.masked_fill(ordered < min_p * ordered[:, :1], 0.0)
     rank = torch.arange(probs.shape[1], device=probs.device)
     vocab = probs.shape[1]
     top_k = torch.tensor([min(s.top_k or vocab, vocab) for s in settings], device=probs.device)[:, None]

@@ -43,7 +43,7 @@ from tests import engine_contract
 from tests.engine.test_translate import OTHER, TARGET, TEXTS, check_every_cut
 from tests.engine.torch import tiny_weights
 from tests.engine.torch.engines import Engines
-from tests.engine_contract import CHECKS, close_ends_it, drain, greedy, session
+from tests.engine_contract import CHECKS, close_ends_it, drain, exhaust, greedy, session
 
 
 def byte_level(
@@ -420,6 +420,21 @@ async def test_the_end_of_sequence_is_this_sides(translated: Translated) -> None
     longer, finish = await ask(translated, QUESTION, ignore_eos=True)
     assert (longer[: len(whole)], len(longer), finish) == (whole, 60, "length")
     assert await ask(translated, QUESTION, ignore_eos=True, stop_tokens=(TARGET.eos,)) == (whole, "stop")
+
+
+async def test_drafts_follow_neither_biases_nor_a_least_length(translated: Translated) -> None:
+    """Their target does; what is generated here would have to."""
+    sampling = Sampling(max_tokens=40, min_tokens=3, logit_bias=((20, -100.0),))
+    session, plain = (
+        await translated.open(STORY, sampling),
+        await translated.open(STORY, Sampling(max_tokens=40)),
+    )
+    assert (await session.draft(0, [], 6)).ids == (await plain.draft(0, [], 6)).ids
+    await session.extend(0, [])
+    with pytest.raises(InvalidRequest, match="min_tokens and logit_bias do not translate"):
+        await exhaust(session.generate())
+    for each in (session, plain):
+        await each.cancel()
 
 
 async def test_stop_strings(translated: Translated) -> None:

@@ -18,9 +18,11 @@ from tandem.app.api.http.backend import ModelCard, ServingBackend
 from tandem.app.api.http.errors import (
     context_overflow,
     model_not_found,
+    no_such_token,
     not_allowed,
     reader_rate_missing,
     too_many_answers,
+    too_many_min_tokens,
 )
 from tandem.app.api.tools.answer_reader import AnswerReader, begins_thinking, may_think
 from tandem.app.api.tools.spelling import MarkedSpelling
@@ -91,7 +93,7 @@ async def admit(
         asked = request.sampling(room, recommended)
         ends = asked.stop_tokens if asked.ignore_eos else (*asked.stop_tokens, *tokenizer.further_ends)
         sampling = msgspec.structs.replace(asked, reader_rate=rate, stop_tokens=ends, grammar=grammar)
-        sampling.check()
+        _check_sampling(sampling, tokenizer)
         spelling = tokenizer if use is None else MarkedSpelling(tokenizer, use.format.marks)
         for i in range(request.n):
             seed = (sampling.seed + i) % 2**63
@@ -105,7 +107,12 @@ async def admit(
                 )
             )
             choice = Choice(
-                spelling, sampling.stop, request.tandem.mode, rate, isinstance(request, ChatRequest)
+                spelling,
+                sampling.stop,
+                request.tandem.mode,
+                rate,
+                isinstance(request, ChatRequest),
+                sampling.min_tokens,
             )
             choice.reader = _reader(request, use, tokenizer, prompt)
             if isinstance(request, CompletionRequest) and request.echo:
@@ -114,6 +121,16 @@ async def admit(
                     choice.expect_scores(prompt)
             choices.append(choice)
     return Admitted(card.id, tokenizer, jobs, choices, sum(len(prompt) for _, prompt in prompts), caller)
+
+
+def _check_sampling(sampling: Sampling, tokenizer: Tokenizer) -> None:
+    """Raise ApiError or InvalidRequest for sampling that makes no sense for this model."""
+    sampling.check()
+    if sampling.min_tokens > sampling.max_tokens:
+        raise too_many_min_tokens(sampling.min_tokens, sampling.max_tokens)
+    for token, _ in sampling.logit_bias:
+        if token >= tokenizer.vocab_size:
+            raise no_such_token(token, tokenizer.vocab_size)
 
 
 def _wishes(request: ChatRequest | CompletionRequest, caller: Caller) -> Job:

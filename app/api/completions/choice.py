@@ -84,17 +84,20 @@ class Choice:
         mode: str | None = None,
         rate: float = 0.0,
         chat: bool = False,
+        min_tokens: int = 0,
     ) -> None:
         """Begin an empty choice.
 
         mode: mode that the client asked for.
         rate: tokens/s that the reader takes in; 0 if there is no reader.
         chat: whether to drop the space that a message's first token begins with.
+        min_tokens: first tokens, in which no stop string is looked for.
         """
         self._at_beginning = chat
         self._tokenizer, self._detokenizer = tokenizer, Detokenizer(tokenizer)
         self._unscored: deque[tuple[int, int]] = deque()  # (token, offset) of the prompt
         self._stops = StopStrings(stop) if stop else None
+        self._min_tokens = min_tokens
         self._stats, self._ttft_s = JobStats(mode=mode or ""), 0.0
         self._by_origin: dict[str, int] = {}
         self._started = time.monotonic()
@@ -195,7 +198,8 @@ class Choice:
         """Add a token's text; what may be the beginning of a stop string is held back."""
         self._taken_in += len(text)
         self._held.append(_Held(origin, len(text), scored))
-        safe, stopped = (text, False) if self._stops is None else self._stops.push(text)
+        watched = self._stops is not None and self.tokens > self._min_tokens
+        safe, stopped = self._stops.push(text) if self._stops and watched else (text, False)
         self._release(safe)
         if stopped:
             self.finish = "stop"

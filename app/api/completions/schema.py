@@ -37,12 +37,9 @@ IGNORED = frozenset(
 # Fields that are not implemented, with the values that ask for nothing.
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     "functions": ([],),
-    "logit_bias": ({},),
     "modalities": (["text"],),
     "best_of": (1,),
     "suffix": ("",),
-    "min_p": (0, 0.0),
-    "min_tokens": (0,),
 }
 
 
@@ -190,8 +187,13 @@ class TandemOptions(StrictForm):
         return self.device[0] if self.device is not None and len(self.device) == 1 else self.device
 
 
+TokenId = Annotated[int, Field(ge=0, lt=2**32)]
+TokenName = Annotated[str, Field(pattern="^(0|[1-9][0-9]{0,9})$")]
+"""A token's id as a key of a JSON object."""
+
+
 class Generation(StrictForm):
-    """Fields of both endpoints. Penalties and top_k are as in vLLM; top_k of -1 or 0 is off."""
+    """Fields of both endpoints. Penalties, top_k, min_p and min_tokens are as in vLLM; top_k of -1 or 0 is off."""
 
     model: str
     stream: bool = False
@@ -206,11 +208,14 @@ class Generation(StrictForm):
     temperature: float = Field(1.0, ge=0, le=2)
     top_p: float = Field(1.0, gt=0, le=1)
     top_k: int = Field(0, ge=-1, lt=2**31)
+    min_p: float = Field(0.0, ge=0, le=1)
     presence_penalty: float = Field(0.0, ge=-2, le=2)
     frequency_penalty: float = Field(0.0, ge=-2, le=2)
     repetition_penalty: float = Field(1.0, gt=0, le=10)
     ignore_eos: bool = False
-    stop_token_ids: list[Annotated[int, Field(ge=0, lt=2**32)]] = Field([], max_length=64)
+    stop_token_ids: list[TokenId] = Field([], max_length=64)
+    min_tokens: int = Field(0, ge=0)
+    logit_bias: dict[TokenName, Annotated[float, Field(ge=-100, le=100)]] = Field({}, max_length=1024)
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
     tandem: TandemOptions = TandemOptions()
@@ -279,6 +284,9 @@ class Generation(StrictForm):
             stop_tokens=tuple(self.stop_token_ids),
             ignore_eos=self.ignore_eos,
             logprobs=self.wanted_logprobs(),
+            min_tokens=self.min_tokens,
+            min_p=self.min_p,
+            logit_bias=tuple((int(token), bias) for token, bias in self.logit_bias.items()),
         )
         return msgspec.structs.replace(asked, **unnamed)
 

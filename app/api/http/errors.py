@@ -169,6 +169,17 @@ def too_many_answers(most: int) -> ApiError:
     return ApiError(400, message, code="invalid_value", param="n")
 
 
+def too_many_min_tokens(least: int, most: int) -> ApiError:
+    """Refuse an answer of at least `least` tokens, of which there may be `most`."""
+    message = f"min_tokens is {least}, and an answer may have {most} tokens"
+    return ApiError(400, message, code="invalid_value", param="min_tokens")
+
+
+def no_such_token(token: int, vocab_size: int) -> ApiError:
+    message = f"logit_bias: there is no token {token}; ids are 0 to {vocab_size - 1}"
+    return ApiError(400, message, code="invalid_value", param="logit_bias")
+
+
 def reader_rate_missing() -> ApiError:
     message = "tandem.paced needs to know how fast the reader is: say tandem.reader_rate, in tokens/s"
     return ApiError(400, message, code="missing_required_parameter", param="tandem.reader_rate")
@@ -200,6 +211,7 @@ def _invalid_field(where: Sequence[int | str], kind: str, why: str) -> ApiError:
     """Return the reply to a field that pydantic refused."""
     if kind == "json_invalid":
         return ApiError(400, f"the body is not valid JSON: {why}", code="invalid_json")
+    where = [part for part in where if part != "[key]"]  # pydantic's mark of a key that is at fault itself
     param = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in where).lstrip(".")
     if kind == "extra_forbidden":
         return ApiError(

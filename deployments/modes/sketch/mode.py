@@ -322,7 +322,7 @@ class SketchRun(ModeRun):
 
 def divisible(sampling: Sampling) -> bool:
     """Whether an answer can be written in parts, each without sight of the others."""
-    whole = sampling.penalised or sampling.ignore_eos or sampling.forced or sampling.grammar is not None
+    whole = sampling.changes_logits or sampling.ignore_eos or sampling.forced or sampling.grammar is not None
     return sampling.logprobs < 0 and not whole
 
 

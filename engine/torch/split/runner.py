@@ -27,10 +27,10 @@ from tandem.engine.torch import weights
 from tandem.engine.torch.batch import Batch, BatchPiece
 from tandem.engine.torch.engine import Options, apart, drive, place_of, report
 from tandem.engine.torch.model import KVPool, Model
-from tandem.engine.torch.outcomes import decide
+from tandem.engine.torch.outcomes import adjusted, decide
 from tandem.engine.torch.rng import Purpose, uniforms
 from tandem.engine.torch.runner import TorchRunner
-from tandem.engine.torch.sampling import DRAFT_SUPPORT, distributions, draw, penalise
+from tandem.engine.torch.sampling import DRAFT_SUPPORT, distributions, draw
 from tandem.engine.torch.split import bundle
 from tandem.engine.torch.weights import Part, Weights
 
@@ -210,7 +210,7 @@ def _draft(sequences: Sequence[Session], raw: torch.Tensor) -> list[Outcome]:
     """Draft a token each, the best or sampled, with the likeliest and their probabilities: for a greedy draft the
     model's own, otherwise those that it was sampled from."""
     settings = [s.sampling for s in sequences]
-    logits = penalise(raw, settings, lambda i: (sequences[i].prompt, sequences[i].output))
+    logits = adjusted(sequences, raw)
     probs = distributions(logits, [_AS_IT_IS if s.greedy else s for s in settings])
     likeliest, ids = probs.topk(min(DRAFT_SUPPORT, probs.shape[1]), dim=-1)
     drawn_from = likeliest / likeliest.sum(dim=-1, keepdim=True)

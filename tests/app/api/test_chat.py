@@ -47,8 +47,11 @@ async def test_the_request_as_a_job(openai, backend):
         logprobs=True,
         top_logprobs=3,
         user="me",
+        logit_bias={"65": -100, "66": 1.5},
         extra_body={
             "top_k": 9,
+            "min_p": 0.05,
+            "min_tokens": 6,
             "repetition_penalty": 1.1,
             "ignore_eos": True,
             "stop_token_ids": [77],
@@ -63,6 +66,7 @@ async def test_the_request_as_a_job(openai, backend):
     assert (asked.presence_penalty, asked.frequency_penalty, asked.repetition_penalty) == (0.1, 0.2, 1.1)
     assert (asked.seed, asked.stop, asked.logprobs) == (5, ("x", "y"), 3)
     assert (asked.ignore_eos, asked.stop_tokens, asked.reader_rate) == (True, (77,), 7)
+    assert (asked.min_p, asked.min_tokens, asked.logit_bias) == (0.05, 6, ((65, -100), (66, 1.5)))
 
 
 async def test_every_end_token_of_the_model_ends_an_answer(openai, backend, monkeypatch):

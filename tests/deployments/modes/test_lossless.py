@@ -32,6 +32,7 @@ from tandem.engine import family
 from tandem.engine.base import Drafts, Engine, Sampling
 from tandem.engine.core.engine import CoreEngine
 from tandem.engine.tokenizer import Tokenizer
+from tandem.engine.torch.sampling import adjust, distributions
 from tandem.engine.translate import Translated
 from tandem.policies.routing.collaboration import collaboration
 from tandem.policies.routing.replica import routing
@@ -263,23 +264,52 @@ async def test_lookups_beside_a_drafters_drafts_leave_the_distribution_as_it_is(
     await tiny.close()
 
 
+async def test_biases_and_least_probabilities_are_part_of_the_targets_distribution(tmp_path: Path) -> None:
+    """A drafter knows them, too, but is unlike the target."""
+    tiny, answers = Engines(tmp_path), 320
+    target = tiny.start(seed=1, max_waiting=answers)
+    drafter = tiny.start(seed=1, noise=0.08, max_waiting=answers)
+    first = int(_probs(tiny, 0).argmax())
+    sampling = Sampling(
+        max_tokens=3,
+        temperature=HOT,
+        min_p=0.2,
+        min_tokens=2,
+        stop_tokens=(first,),
+        logit_bias=((20, 3.0), (21, 3.0), (22, 2.0), (23, -100.0)),
+    )
+    engines: dict[str, Engine] = {"target": target, "drafter": drafter}
+    seen = await _sampled(engines, tiny, answers, StaticWindow(1), sampling)
+    assert 0 < sum(s.accepted for s in seen) < sum(s.drafted for s in seen)
+    await tiny.close()
+
+
 TOY_PROMPT, HOT = (20, 21, 22) * 3, 2.0
+SAMPLED = Sampling(max_tokens=3, temperature=HOT, ignore_eos=True)
 FITTING_BYTES = 96
 """Bytes of an output that fits a tiny drafter's context, were each of them a token."""
 
 
 async def _sampled(
-    engines: dict[str, Engine], tiny: Engines, answers: int, window: WindowPolicy
+    engines: dict[str, Engine],
+    tiny: Engines,
+    answers: int,
+    window: WindowPolicy,
+    sampling: Sampling = SAMPLED,
 ) -> list[Speculation]:
     """Return the figures of so many answers, whose first two tokens must have the target's distribution."""
-    sampling = Sampling(max_tokens=3, temperature=HOT, ignore_eos=True)
     jobs = [Job(n, TOY_PROMPT, msgspec.structs.replace(sampling, seed=n)) for n in range(answers)]
     done = await asyncio.gather(*(answer(SpeculativeMode, engines, job, window) for job in jobs))
-    first, tokens = _probs(tiny, 0), range(tiny_weights.VOCAB)
-    pairs = {(a, b): float((first[a] * _probs(tiny, 0, a)[b]).log()) for a in tokens for b in tokens}
+    first, tokens = _probs(tiny, 0, sampling=sampling), range(tiny_weights.VOCAB)
+    after = [_probs(tiny, 0, token, sampling=sampling) for token in tokens]
+    pairs = {(a, b): float((first[a] * after[a][b]).log()) for a in tokens for b in tokens}
     model_contract.check_frequencies(Counter((log.ids[0], log.ids[1]) for log, _, _ in done), pairs)
     return [Speculation.of(stats) for _, _, stats in done]
 
 
-def _probs(tiny: Engines, model: int, *output: int) -> torch.Tensor:
-    return (tiny.models[model].logits((*TOY_PROMPT, *output)) / HOT).softmax(-1)
+def _probs(tiny: Engines, model: int, *output: int, sampling: Sampling = SAMPLED) -> torch.Tensor:
+    """Return the probabilities of the token after the output."""
+    logits, ends = tiny.models[model].logits((*TOY_PROMPT, *output))[None], [*sampling.stop_tokens]
+    if not sampling.ignore_eos:
+        ends.append(tiny_weights.EOS)
+    return distributions(adjust(logits, [sampling], lambda _: (TOY_PROMPT, output), [ends]), [sampling])[0]

@@ -16,7 +16,7 @@ from tandem.engine.config import EngineConfig
 from tandem.engine.core.engine import CoreEngine
 from tandem.engine.tokenizer import Tokenizer
 from tandem.engine.torch.engine import start
-from tandem.engine.torch.sampling import penalise
+from tandem.engine.torch.sampling import adjust
 from tests.engine.torch import tiny_weights
 from tests.engine.torch.tiny_weights import EOS, VOCAB, TinyModel
 
@@ -53,7 +53,8 @@ class Engines:
         output: list[int] = []
         while True:
             logits = self.models[model].logits((*prompt, *output))[None]
-            token = int(penalise(logits, [sampling], lambda _: (prompt, output)).argmax())
+            ends = (*sampling.stop_tokens, *([] if sampling.ignore_eos else [EOS]))
+            token = int(adjust(logits, [sampling], lambda _: (prompt, output), [ends]).argmax())
             output.append(token)
             if token in sampling.stop_tokens or (token == EOS and not sampling.ignore_eos):
                 return output, "stop"

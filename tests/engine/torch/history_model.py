@@ -18,7 +18,7 @@ from tandem.engine.torch.kv_offload import CPUCopies
 from tandem.engine.torch.model import KVPool
 from tandem.engine.torch.rng import Purpose, uniforms
 from tandem.engine.torch.runner import TorchRunner
-from tandem.engine.torch.sampling import distributions, draw, penalise, sparse
+from tandem.engine.torch.sampling import adjust, distributions, draw, sparse
 from tandem.engine.torch.verification import Window, verify
 from tests.engine.core.core_driver import EOS, VOCAB, Q
 
@@ -109,7 +109,8 @@ def _cells(blocks: torch.Tensor) -> list[tuple[int, int]]:
 
 def _penalised(prompt: list[int], output: list[int], sampling: Sampling) -> torch.Tensor:
     """Logits [1, VOCAB] after the output, penalties applied."""
-    return penalise(logits_after(prompt + output)[None], [sampling], lambda _: (prompt, output))
+    ends = (*sampling.stop_tokens, *([] if sampling.ignore_eos else [EOS]))
+    return adjust(logits_after(prompt + output)[None], [sampling], lambda _: (prompt, output), [ends])
 
 
 def logits_after(tokens: Sequence[int]) -> torch.Tensor:

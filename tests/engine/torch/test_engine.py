@@ -409,6 +409,11 @@ OPENS = {
     "stop": (PROMPT, Sampling(stop=("",)), []),
     "stop_tokens": (PROMPT, Sampling(stop_tokens=(-1,)), []),
     "logprobs": (PROMPT, Sampling(logprobs=21), []),
+    "min_tokens": (PROMPT, Sampling(min_tokens=-1), []),
+    "min_tokens of a grammar": (PROMPT, Sampling(min_tokens=1, grammar=Grammar("json_object")), []),
+    "min_p": (PROMPT, Sampling(min_p=1.1), []),
+    "logit_bias": (PROMPT, Sampling(logit_bias=((5, 101.0),)), []),
+    "logit_bias beyond the vocabulary": (PROMPT, Sampling(logit_bias=((VOCAB, 1.0),)), []),
 }
 
 

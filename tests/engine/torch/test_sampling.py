@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tandem.engine.base import Sampling
-from tandem.engine.torch.sampling import DRAFT_SUPPORT, distributions, draw, logprobs, penalise, sparse
+from tandem.engine.torch.sampling import DRAFT_SUPPORT, adjust, distributions, draw, logprobs, sparse
 
 VOCAB = 12
 # Multiples of 1/8 from a small range: ties are common, and are exact in float32.
@@ -29,12 +29,21 @@ settings_ = st.builds(
     repetition_penalty=st.sampled_from([1.0, 1.0, 0.5, 1.3]),
     presence_penalty=st.sampled_from([0.0, 0.0, -1.5, 0.7]),
     frequency_penalty=st.sampled_from([0.0, 0.0, -0.5, 1.1]),
+    min_tokens=st.sampled_from([0, 0, 1, 4, 20]),
+    min_p=st.sampled_from([0.0, 0.0, 0.03, 0.4, 1.0]),
+    logit_bias=st.dictionaries(
+        st.integers(0, VOCAB - 1), st.sampled_from([-100.0, -1.5, 0.25, 3.0]), max_size=3
+    ).map(lambda biases: tuple(biases.items())),
 )
+ENDS = (2, 5, 2**40)
 
 
-def reference_penalised(row: list[float], s: Sampling, prompt: list[int], output: list[int]) -> list[float]:
+def reference_adjusted(row: list[float], s: Sampling, prompt: list[int], output: list[int]) -> list[float]:
     result = []
     for token, logit in enumerate(row):
+        logit += dict(s.logit_bias).get(token, 0.0)
+        if token in ENDS and len(output) < s.min_tokens:
+            logit = -math.inf
         if token in prompt or token in output:
             logit = logit / s.repetition_penalty if logit > 0 else logit * s.repetition_penalty
         logit -= s.frequency_penalty * output.count(token)
@@ -46,12 +55,12 @@ def reference_penalised(row: list[float], s: Sampling, prompt: list[int], output
 
 def reference_distribution(row: list[float], s: Sampling) -> list[float]:
     """Tokens by falling logit, the lower id first among equals: the first top_k, and of those, renormalised,
-    the shortest beginning that reaches top_p."""
+    the shortest beginning that reaches top_p. Of all only those within min_p of the likeliest count."""
     ranked = sorted(range(len(row)), key=lambda t: (-row[t], t))
     if s.temperature == 0.0:
         return [float(t == ranked[0]) for t in range(len(row))]
     weight = {t: math.exp((row[t] - max(row)) / s.temperature) for t in ranked}
-    kept = ranked[: s.top_k or None]
+    kept = [t for t in ranked if weight[t] >= s.min_p][: s.top_k or None]
     total = sum(weight[t] for t in kept)
     nucleus, mass = [], 0.0
     for t in kept:
@@ -64,21 +73,27 @@ def reference_distribution(row: list[float], s: Sampling) -> list[float]:
 
 
 def near_a_cut(row: list[float], s: Sampling) -> bool:
-    """Whether rounding may decide on which side of top_p a token falls."""
-    whole = reference_distribution(row, Sampling(temperature=s.temperature or 1.0, top_k=s.top_k))
+    """Whether rounding may decide on which side of top_p or min_p a token falls."""
+    whole = reference_distribution(
+        row, Sampling(temperature=s.temperature or 1.0, top_k=s.top_k, min_p=s.min_p)
+    )
     mass = np.cumsum(sorted(whole, reverse=True))
-    return bool((np.abs(mass - s.top_p) < 1e-5).any())
+    weights = np.exp((np.array(row) - max(row)) / (s.temperature or 1.0))
+    return bool(
+        (np.abs(mass - s.top_p) < 1e-5).any()
+        or ((np.abs(weights - s.min_p) < 1e-5).any() and 0 < s.min_p < 1)
+    )
 
 
 @given(rows_, st.data())
-def test_penalties(rows: list[list[float]], data: st.DataObject):
+def test_adjusted_logits(rows: list[list[float]], data: st.DataObject):
     settings = [data.draw(settings_) for _ in rows]
     history = [(data.draw(tokens_), data.draw(tokens_)) for _ in rows]
     logits = torch.tensor(rows)
-    penalised = penalise(logits, settings, history.__getitem__)
+    adjusted = adjust(logits, settings, history.__getitem__, [ENDS] * len(rows))
     assert logits.tolist() == rows, "the caller's logits were changed"
-    expected = [reference_penalised(r, s, *h) for r, s, h in zip(rows, settings, history, strict=True)]
-    torch.testing.assert_close(penalised, torch.tensor(expected), atol=1e-5, rtol=1e-5)
+    expected = [reference_adjusted(r, s, *h) for r, s, h in zip(rows, settings, history, strict=True)]
+    torch.testing.assert_close(adjusted, torch.tensor(expected), atol=1e-5, rtol=1e-5)
 
 
 @given(rows_, st.data())
@@ -87,7 +102,7 @@ def test_distributions(rows: list[list[float]], data: st.DataObject):
     probs = distributions(torch.tensor(rows), settings)
     torch.testing.assert_close(probs.sum(dim=-1), torch.ones(len(rows)))
     for row, s, got in zip(rows, settings, probs.tolist(), strict=True):
-        if s.top_p == 1.0 or s.greedy or not near_a_cut(row, s):
+        if (s.top_p == 1.0 and not s.min_p) or s.greedy or not near_a_cut(row, s):
             expected = reference_distribution(row, s)
             assert [p > 0 for p in got] == [p > 1e-38 for p in expected]
             assert got == pytest.approx(expected, abs=1e-5)

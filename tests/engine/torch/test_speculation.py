@@ -84,6 +84,7 @@ async def test_greedy_is_token_for_token_the_targets(engines: Engines, gamma: in
         Sampling(max_tokens=25, ignore_eos=True, repetition_penalty=1.2, frequency_penalty=0.2),
         Sampling(max_tokens=30, ignore_eos=True, presence_penalty=0.8, stop_tokens=(7, 19)),
         Sampling(max_tokens=30, ignore_eos=True, stop=("1", "$%")),
+        Sampling(max_tokens=30, min_tokens=12, stop_tokens=(7, 19), logit_bias=((9, 2.0), (11, -100.0))),
     ]
     rounds = Rounds()
     requests = [(prompt, sampling) for prompt in PROMPTS for sampling in samplings]

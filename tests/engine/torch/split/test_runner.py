@@ -151,6 +151,7 @@ async def test_a_closed_outer_part_is_freed(tmp_path: Path) -> None:
 SAMPLINGS = [
     Sampling(max_tokens=24),
     Sampling(max_tokens=12, ignore_eos=True, repetition_penalty=1.3, presence_penalty=0.5),
+    Sampling(max_tokens=12, min_tokens=8, logit_bias=((41, 3.0), (42, -100.0))),
     Sampling(max_tokens=1),
     Sampling(max_tokens=12, ignore_eos=True, logprobs=3),
 ]
