@@ -1,6 +1,6 @@
 """Requests: OpenAI's chat and text completions, with the `tandem` extension.
 
-A field that would change the answer and is not implemented is refused, never ignored.
+A field that would change the answer and is not implemented is refused, never ignored: see `app.api.http.fields`.
 """
 
 from __future__ import annotations
@@ -15,32 +15,13 @@ import msgspec
 from pydantic import BeforeValidator, Field, model_validator
 
 from tandem.app.api.completions.structured import ResponseFormat, StructuredOutputs
+from tandem.app.api.http.fields import drop_unused
 from tandem.app.api.http.forms import StrictForm
 from tandem.app.api.tools.forms import MOST, Tool, ToolChoice
 from tandem.deployments.modes import MODES
 from tandem.deployments.modes.cloud import CloudMode
 from tandem.deployments.modes.sections import with_options
 from tandem.engine.base import Grammar, Sampling
-
-# Fields that do not change the answer; they are accepted and ignored.
-IGNORED = frozenset(
-    [
-        "metadata",
-        "prompt_cache_key",
-        "prompt_cache_retention",
-        "safety_identifier",
-        "service_tier",
-        "store",
-        "user",
-    ]
-)
-# Fields that are not implemented, with the values that ask for nothing.
-NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "functions": ([],),
-    "modalities": (["text"],),
-    "best_of": (1,),
-    "suffix": ("",),
-}
 
 
 def _content(value: Any) -> Any:
@@ -223,9 +204,7 @@ class Generation(StrictForm):
     @model_validator(mode="before")
     @classmethod
     def _drop_what_asks_for_nothing(cls, data: Any) -> Any:
-        if not isinstance(data, dict):
-            return data
-        return {k: v for k, v in data.items() if k not in IGNORED and not (k in NEUTRAL and v in NEUTRAL[k])}
+        return drop_unused(data, cls.model_fields) if isinstance(data, dict) else data
 
     @model_validator(mode="after")
     def _options_belong_to_streams(self) -> Generation:

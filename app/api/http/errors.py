@@ -16,6 +16,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ValidationError
 
+from tandem.app.api.http.fields import refusal
 from tandem.deployments.access.keys import KeyRefused, NoSuchKey
 from tandem.deployments.access.store import LedgerError
 from tandem.deployments.request.assignment import Unavailable
@@ -214,9 +215,7 @@ def _invalid_field(where: Sequence[int | str], kind: str, why: str) -> ApiError:
     where = [part for part in where if part != "[key]"]  # pydantic's mark of a key that is at fault itself
     param = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in where).lstrip(".")
     if kind == "extra_forbidden":
-        return ApiError(
-            400, f"{param} is not supported by this server", code="unsupported_parameter", param=param
-        )
+        return ApiError(400, refusal(param), code="unsupported_parameter", param=param)
     message = why.removeprefix("Value error, ")
     code = "missing_required_parameter" if kind == "missing" else "invalid_value"
     return ApiError(400, f"{param}: {message}" if param else message, code=code, param=param or None)

@@ -103,7 +103,7 @@ async def test_padded_events_do_not_reveal_the_length_of_their_text(http: httpx.
     "extra",
     [
         {"max_completion_tokens": 5},
-        {"metadata": {"a": "b"}, "store": True, "service_tier": "auto", "user": "me"},
+        {"metadata": {"a": "b"}, "store": False, "service_tier": "auto", "user": "me"},
         {"stream_options": None},
     ],
 )

@@ -1,0 +1,101 @@
+"""Fields of OpenAI's and vLLM's requests that are not implemented: some are accepted, others refused by name."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any, NamedTuple
+
+DOCS = Path(__file__).resolve().parents[3] / "docs" / "api.md"
+_TABLES = re.compile(r"(?<=<!-- fields -->\n).*?(?=<!-- /fields -->)", re.DOTALL)
+
+ACCEPTED = {
+    "metadata": "it is not kept",
+    "parallel_tool_calls": "only chats call tools",
+    "prompt_cache_key": "prompts share their beginnings in the KV cache without it",
+    "prompt_cache_retention": "memory decides how long a prompt stays in the KV cache",
+    "safety_identifier": "keys tell users apart",
+    "user": "keys tell users apart",
+}
+"""Fields that are accepted and have no effect, with the reason."""
+
+
+class Refused(NamedTuple):
+    """A field that is refused.
+
+    unless: values that ask for nothing, and are accepted.
+    instead: what there is in its place, or why there is nothing.
+    """
+
+    unless: tuple[Any, ...]
+    instead: str
+
+
+REFUSED = {
+    "audio": Refused((), "answers are text"),
+    "best_of": Refused((1,), "`n` gives several answers to choose from"),
+    "cache_salt": Refused((), "an engine with `prefix_caching: false` shares no prompts"),
+    "echo": Refused((False,), "`/v1/completions` has it"),
+    "function_call": Refused(("none",), "OpenAI has replaced it by `tool_choice`"),
+    "functions": Refused(([],), "OpenAI has replaced them by `tools`"),
+    "include_stop_str_in_output": Refused((False,), "a stop string is never part of an answer"),
+    "length_penalty": Refused((1,), "there is no beam search"),
+    "modalities": Refused((["text"],), "answers are text"),
+    "prediction": Refused((), "engines look up drafts in the prompt: `lookup`"),
+    "priority": Refused((0,), "keys have shares of the servers"),
+    "prompt_logprobs": Refused((), "`/v1/completions` scores a prompt with `echo` and `logprobs`"),
+    "reasoning_effort": Refused((), "`chat_template_kwargs` sets what the model's chat template knows"),
+    "return_token_ids": Refused((False,), "`/tokenize` gives the tokens of a text"),
+    "service_tier": Refused(("auto", "default"), "there is one tier"),
+    "skip_special_tokens": Refused((True,), "special tokens are never part of an answer's text"),
+    "spaces_between_special_tokens": Refused((True,), "special tokens are never part of an answer's text"),
+    "store": Refused((False,), "answers are not kept"),
+    "suffix": Refused(("",), "the prompt holds it, in the model's own format for filling in"),
+    "tool_choice": Refused(("none",), "only chats call tools"),
+    "tools": Refused(([],), "only chats call tools"),
+    "truncate_prompt_tokens": Refused((), "a prompt that is too long is refused"),
+    "use_beam_search": Refused((False,), "there is no beam search"),
+    "verbosity": Refused(("medium",), "a prompt can say how long the answer should be"),
+    "web_search_options": Refused((), "nothing is searched"),
+}
+"""Fields that would change the answer and are not implemented."""
+
+
+def drop_unused(given: dict[str, Any], known: Collection[str]) -> dict[str, Any]:
+    """Return the fields without those that have no effect. known: fields that the form has itself."""
+    return {name: value for name, value in given.items() if name in known or not _unused(name, value)}
+
+
+def refusal(name: str) -> str:
+    """Return why a field that no form has is refused."""
+    why = f"{name} is not supported by this server"
+    return f"{why}: {REFUSED[name].instead}" if name in REFUSED else why
+
+
+def _unused(name: str, value: Any) -> bool:
+    if name in ACCEPTED:
+        return True
+    unless = REFUSED[name].unless if name in REFUSED else ()
+    return any(value == each and isinstance(value, bool) == isinstance(each, bool) for each in unless)
+
+
+def markdown() -> str:
+    """Return both tables."""
+    lines = ["| accepted, without effect | because |", "|---|---|"]
+    lines += [f"| `{name}` | {why} |" for name, why in ACCEPTED.items()]
+    lines += ["", "| refused | but for | because |", "|---|---|---|"]
+    for name, (unless, instead) in REFUSED.items():
+        values = " or ".join(f"`{json.dumps(value)}`" for value in unless)
+        lines.append(f"| `{name}` | {values} | {instead} |")
+    return "\n".join(lines) + "\n"
+
+
+def updated(page: str) -> str:
+    """Return the page with the tables between its two marks."""
+    return _TABLES.sub(lambda _: markdown(), page)
+
+
+if __name__ == "__main__":
+    DOCS.write_text(updated(DOCS.read_text(encoding="utf-8")), encoding="utf-8")
