@@ -112,9 +112,11 @@ class Tokenizer:
             sampling["top_k"] = 0
         return cls((folder / "tokenizer.json").read_text(encoding="utf-8"), config, template, ends, sampling)
 
-    def encode(self, text: str) -> list[int]:
-        """Encode a raw prompt. Special tokens written in it count as such; bos comes first, once, if the model
-        has it."""
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """Encode a raw prompt. Special tokens written in it count as such; bos comes first, once, if the model has it
+        and `add_special_tokens` is true."""
+        if not add_special_tokens:
+            return _encode(self._full, text)
         ids = _encode(self._full, text, add_special_tokens=True)
         if ids[:2] == [self.bos, self.bos]:  # written in the text, and added by the tokenizer
             return ids[1:]

@@ -18,16 +18,18 @@ from starlette.middleware.cors import CORSMiddleware
 
 from tandem.app.api.admin.account import AccountChange, AccountView, add_terms
 from tandem.app.api.admin.keys import KeyChange, KeyForm, Rotation, add_keys
-from tandem.app.api.completions.admission import admit, model_card
+from tandem.app.api.completions.admission import admit
 from tandem.app.api.completions.answer import StreamedAnswer, WholeAnswer
 from tandem.app.api.completions.gather import ChunkCoalescer
+from tandem.app.api.completions.models import ModelList, ServedModel, model_card, served_model
 from tandem.app.api.completions.request_log import REQUEST_ID, Record
-from tandem.app.api.completions.responses import ChatCompletion, Completion, ModelList
+from tandem.app.api.completions.responses import ChatCompletion, Completion
 from tandem.app.api.completions.schema import ChatRequest, CompletionRequest, DeviceName
+from tandem.app.api.completions.tokenize import DetokenizeForm, TokenizeForm, add_tokenizer
 from tandem.app.api.http.auth import authenticate, operator
-from tandem.app.api.http.backend import AdminBackend, ModelCard, ServingBackend
+from tandem.app.api.http.backend import AdminBackend, ServingBackend
 from tandem.app.api.http.bodies import REFERENCE, body_of, described
-from tandem.app.api.http.errors import FAILURES, ApiError, ErrorReply, NotReady, api_error
+from tandem.app.api.http.errors import FAILURES, ApiError, ErrorReply, NotReady, api_error, no_embeddings
 from tandem.app.api.http.front_page import front_page
 from tandem.deployments.access.keys import KeyRefused
 from tandem.deployments.access.store import LedgerError
@@ -53,6 +55,7 @@ def create_api(
         responses={status: {"model": ErrorReply, "description": why} for status, why in FAILURES.items()},
     )
     _add_openai_endpoints(api, backend, coalescer or ChunkCoalescer())
+    add_tokenizer(api, backend)
     _add_own_endpoints(api, backend)
     if admin is None:
         _refuse_administration(api)
@@ -121,12 +124,16 @@ def _add_openai_endpoints(api: FastAPI, backend: ServingBackend, coalescer: Chun
     @api.get("/v1/models")
     async def models(request: Request) -> ModelList:
         await authenticate(request, backend)
-        return ModelList(data=list(backend.models()))
+        return ModelList(data=[served_model(card, backend) for card in backend.models()])
 
     @api.get("/v1/models/{model:path}")
-    async def model(request: Request, model: str) -> ModelCard:
+    async def model(request: Request, model: str) -> ServedModel:
         await authenticate(request, backend)
-        return model_card(model, backend)
+        return served_model(model_card(model, backend), backend)
+
+    @api.post("/v1/embeddings", include_in_schema=False)
+    async def embeddings() -> None:
+        raise no_embeddings()
 
 
 def _add_own_endpoints(api: FastAPI, backend: ServingBackend) -> None:
@@ -200,6 +207,8 @@ def _documentation(generated: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     forms: list[Any] = [
         (ChatRequest, "validation"),
         (CompletionRequest, "validation"),
+        (TokenizeForm, "validation"),
+        (DetokenizeForm, "validation"),
         (AccountChange, "validation"),
         (KeyForm, "validation"),
         (KeyChange, "validation"),

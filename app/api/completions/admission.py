@@ -12,12 +12,12 @@ from typing import Any
 import msgspec
 
 from tandem.app.api.completions.choice import Choice
+from tandem.app.api.completions.models import model_card, served_modes
 from tandem.app.api.completions.schema import ChatRequest, CompletionRequest
 from tandem.app.api.completions.structured import check_grammar
-from tandem.app.api.http.backend import ModelCard, ServingBackend
+from tandem.app.api.http.backend import ServingBackend
 from tandem.app.api.http.errors import (
     context_overflow,
-    model_not_found,
     no_such_token,
     not_allowed,
     reader_rate_missing,
@@ -74,9 +74,7 @@ async def admit(
     Raises ApiError (no such model, no room in the context, not allowed), InvalidRequest, UnknownMode, and what
     `ServingBackend.check` raises.
     """
-    wishes = _wishes(request, caller)
-    if wishes.mode is not None:
-        backend.check(wishes.mode)
+    wishes = _wishes(request, caller, backend)
     rate = _reader_rate(request, backend)
     card = model_card(request.model, backend)
     tokenizer = backend.tokenizer(card.id)
@@ -133,15 +131,17 @@ def _check_sampling(sampling: Sampling, tokenizer: Tokenizer) -> None:
             raise no_such_token(token, tokenizer.vocab_size)
 
 
-def _wishes(request: ChatRequest | CompletionRequest, caller: Caller) -> Job:
+def _wishes(request: ChatRequest | CompletionRequest, caller: Caller, backend: ServingBackend) -> Job:
     """Return the job without its tokens: what the request asks for, within its caller's terms."""
     asked, terms = request.tandem, caller.terms
     scored = isinstance(request, CompletionRequest) and request.scored
     mode = CloudMode.name if scored else asked.mode
     if mode is not None and mode not in MODES:
-        raise UnknownMode(f"mode {mode!r} is not served here; there is {', '.join(MODES)}")
+        raise UnknownMode(f"mode {mode!r} is not served here; there is {', '.join(served_modes(backend))}")
     if mode is not None and terms.modes is not None and mode not in terms.modes:
         raise not_allowed("mode", mode, terms.modes)
+    if mode is not None:
+        backend.check(mode)
     device = asked.named
     if terms.devices is not None and device is not None:
         named = (device,) if isinstance(device, str) else device
@@ -216,14 +216,6 @@ def _reader_rate(request: ChatRequest | CompletionRequest, backend: ServingBacke
     if request.tandem.paced and not rate:
         raise reader_rate_missing()
     return rate
-
-
-def model_card(model: str, backend: ServingBackend) -> ModelCard:
-    """Return the model under that name. Raises ApiError if there is none."""
-    cards = {card.id: card for card in backend.models()}
-    if model not in cards:
-        raise model_not_found(model, list(cards))
-    return cards[model]
 
 
 async def _prompts(

@@ -10,7 +10,6 @@ from pydantic import BaseModel, ConfigDict
 from tandem.app.api.completions.choice import Run
 from tandem.app.api.completions.reader_metrics import Reading
 from tandem.app.api.completions.stats import Stats, stats
-from tandem.app.api.http.backend import ModelCard
 from tandem.app.api.tools.reader import CallPart
 from tandem.deployments.docstrings import describe
 from tandem.deployments.request.job import JobStats
@@ -97,11 +96,6 @@ class Completion(BaseModel):
     choices: list[TextChoice]
     usage: Usage
     tandem: Tandem
-
-
-class ModelList(BaseModel):
-    object: Literal["list"] = "list"
-    data: list[ModelCard]
 
 
 def joined_calls(parts: Iterable[CallPart]) -> list[CalledTool]:

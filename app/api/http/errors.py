@@ -152,6 +152,11 @@ def model_not_found(model: str, known: list[str]) -> ApiError:
     return ApiError(404, message, code="model_not_found", param="model")
 
 
+def no_embeddings() -> ApiError:
+    message = "this server makes no embeddings: its engines write text, and none gives out its hidden states"
+    return ApiError(404, message, code="unsupported_endpoint")
+
+
 def context_overflow(context: int, prompt: int, wanted: int | None, param: str) -> ApiError:
     """Refuse a prompt that leaves no room, all in tokens. wanted: output that the client asked for, if it said so."""
     answer = f"{wanted} output tokens" if wanted else "an answer"

@@ -108,5 +108,8 @@ async def test_models(openai):
     (model,) = (await openai.models.list()).data
     assert (model.id, model.context, model.vocabulary) == ("null", 512, TOKENIZER.vocabulary)
     assert await openai.models.retrieve("null") == model
+    assert (model.max_model_len, model.vocab_size, model.chat) == (512, TOKENIZER.vocab_size, True)
+    assert "split" not in model.modes
+    assert {"cloud", "device", "race"} <= {*model.modes}
     with pytest.raises(NotFoundError):
         await openai.models.retrieve("other/model")
