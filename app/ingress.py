@@ -14,7 +14,7 @@ from ray import serve
 from ray.serve.handle import DeploymentHandle
 from starlette.types import ASGIApp
 
-from tandem.app.api.http.backend import ModelCard
+from tandem.app.api.http.backend import ModelCard, ResponseStore
 from tandem.app.api.http.errors import NotReady
 from tandem.app.api.http.settings import ApiSettings
 from tandem.app.api.routes import create_api
@@ -119,6 +119,10 @@ class Ingress:
     @property
     def behind_proxy(self) -> bool:
         return os.environ.get("RAY_SERVE_ENABLE_HA_PROXY") == "1"
+
+    @property
+    def responses(self) -> ResponseStore:
+        return self._access
 
     def models(self) -> Sequence[ModelCard]:
         return (self._card,)

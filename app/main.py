@@ -62,7 +62,7 @@ def build(args: Settings) -> Application:
     scheduler = _control(serve.deployment(Scheduler)).bind(pools, args.hosts, args.endpoint)
     engine = args.verifier.engine
     live = AccessLive(accounts=args.accounts)
-    access = _control(serve.deployment(Access)).bind(live, args.ledger)
+    access = _control(serve.deployment(Access)).bind(live, args.ledger, args.api.responses)
     router = _control(serve.deployment(Router)).bind(
         scheduler,
         access,

@@ -20,22 +20,24 @@ from tandem.app.api.admin.account import AccountChange, AccountView, add_terms
 from tandem.app.api.admin.keys import KeyChange, KeyForm, Rotation, add_keys
 from tandem.app.api.completions.admission import admit
 from tandem.app.api.completions.answer import StreamedAnswer, WholeAnswer
+from tandem.app.api.completions.endpoint import answered
 from tandem.app.api.completions.gather import ChunkCoalescer
 from tandem.app.api.completions.models import ModelList, ServedModel, model_card, served_model
-from tandem.app.api.completions.request_log import REQUEST_ID, Record
+from tandem.app.api.completions.request_log import Record
 from tandem.app.api.completions.responses import ChatCompletion, Completion
 from tandem.app.api.completions.schema import ChatRequest, CompletionRequest, DeviceName
 from tandem.app.api.completions.tokenize import DetokenizeForm, TokenizeForm, add_tokenizer
 from tandem.app.api.http.auth import authenticate, operator
 from tandem.app.api.http.backend import AdminBackend, ServingBackend
-from tandem.app.api.http.bodies import REFERENCE, body_of, described
+from tandem.app.api.http.bodies import REFERENCE, described
 from tandem.app.api.http.errors import FAILURES, ApiError, ErrorReply, NotReady, api_error, no_embeddings
 from tandem.app.api.http.front_page import front_page
-from tandem.deployments.access.keys import KeyRefused
+from tandem.app.api.responses.endpoints import add_responses
+from tandem.app.api.responses.form import ResponseForm
+from tandem.deployments.access.keys import Caller, KeyRefused
 from tandem.deployments.access.store import LedgerError
 from tandem.deployments.request.assignment import Unavailable
 from tandem.engine.base import EngineError
-from tandem.policies.routing.collaboration import ANY_DEVICE
 
 VERSION = metadata.version("tandem-llm")
 
@@ -54,7 +56,9 @@ def create_api(
         redoc_url=None,
         responses={status: {"model": ErrorReply, "description": why} for status, why in FAILURES.items()},
     )
-    _add_openai_endpoints(api, backend, coalescer or ChunkCoalescer())
+    coalescer = coalescer or ChunkCoalescer()
+    _add_openai_endpoints(api, backend, coalescer)
+    add_responses(api, backend, coalescer)
     add_tokenizer(api, backend)
     _add_own_endpoints(api, backend)
     if admin is None:
@@ -83,19 +87,10 @@ def create_api(
 
 
 def _add_openai_endpoints(api: FastAPI, backend: ServingBackend, coalescer: ChunkCoalescer) -> None:
-    async def complete(request: Request, form: type[ChatRequest] | type[CompletionRequest]) -> Response:
-        record = Record(request.headers.get(REQUEST_ID), backend.observe)
-        try:
-            caller = await authenticate(request, backend)
-            record.key = caller.account
-            wanted = await body_of(request, form, backend.api)
-            record.mode, named = wanted.tandem.mode, wanted.tandem.named
-            device = named if isinstance(named, str) and named != ANY_DEVICE else None
-            admitted = await admit(wanted, backend, caller.at(device))
-        except Exception as failure:
-            error = api_error(failure)
-            record.end(error.status, error.code)
-            return error.response()
+    async def respond(
+        wanted: ChatRequest | CompletionRequest, caller: Caller, payer: Caller, record: Record
+    ) -> Response:
+        admitted = await admit(wanted, backend, payer)
         kind = StreamedAnswer if wanted.stream else WholeAnswer
         return kind(wanted, admitted, backend, coalescer, record)
 
@@ -110,7 +105,7 @@ def _add_openai_endpoints(api: FastAPI, backend: ServingBackend, coalescer: Chun
         openapi_extra=described(ChatRequest),
     )
     async def chat_completions(request: Request) -> Response:
-        return await complete(request, ChatRequest)
+        return await answered(request, ChatRequest, backend, respond)
 
     @api.post(
         "/v1/completions",
@@ -119,7 +114,7 @@ def _add_openai_endpoints(api: FastAPI, backend: ServingBackend, coalescer: Chun
         openapi_extra=described(CompletionRequest),
     )
     async def completions(request: Request) -> Response:
-        return await complete(request, CompletionRequest)
+        return await answered(request, CompletionRequest, backend, respond)
 
     @api.get("/v1/models")
     async def models(request: Request) -> ModelList:
@@ -207,6 +202,7 @@ def _documentation(generated: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     forms: list[Any] = [
         (ChatRequest, "validation"),
         (CompletionRequest, "validation"),
+        (ResponseForm, "validation"),
         (TokenizeForm, "validation"),
         (DetokenizeForm, "validation"),
         (AccountChange, "validation"),

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from tandem.app.api.http.backend import ModelCard
+from tandem.app.api.http.backend import ModelCard, ResponseStore
 from tandem.app.api.http.errors import NotReady
 from tandem.app.api.http.settings import ApiSettings
 from tandem.app.device.local_router import ALONE, NEED_CLOUD, LocalRouter
@@ -21,6 +21,7 @@ from tandem.app.device.settings import DeviceProgram
 from tandem.cluster.devices.device import Device
 from tandem.cluster.devices.record import DeviceRecord
 from tandem.deployments.access.accounts import ANONYMOUS, Statement, Terms
+from tandem.deployments.access.kept_responses import KeptResponses
 from tandem.deployments.access.keys import Caller, KeyRefused, Role
 from tandem.deployments.admission.controller import Entry, Passage
 from tandem.deployments.control.metrics import Metrics, Observation
@@ -69,6 +70,7 @@ class DeviceBackend:
             self._own = Translated(device, tokenizer, speaks)
         contexts = [device.info.context] if outer is None else [device.info.context, outer.info.context]
         self._card = ModelCard(id=settings.model, context=min(contexts), vocabulary=tokenizer.vocabulary)
+        self._responses = KeptResponses(settings.api.responses)
         self._metrics = Metrics(settings.model, lambda: Snapshot(devices={"": self._record()}), lambda: 0)
         self._executor = Executor(
             self._router.assign,
@@ -121,6 +123,10 @@ class DeviceBackend:
     @property
     def behind_proxy(self) -> bool:
         return False
+
+    @property
+    def responses(self) -> ResponseStore:
+        return self._responses
 
     def models(self) -> Sequence[ModelCard]:
         return (self._card,)

@@ -9,6 +9,7 @@ from ray import serve
 
 from tandem.deployments.access.accounts import Accounts, Statement
 from tandem.deployments.access.guard_note import GuardNote
+from tandem.deployments.access.kept_responses import KeptResponses, KeptSettings
 from tandem.deployments.access.key_service import KeyService
 from tandem.deployments.access.keys import Caller, Key, KeyRefused, Role
 from tandem.deployments.access.store import BillBatch, LedgerError
@@ -28,13 +29,19 @@ class AccessLive(Live):
 
 @refuses(KeyRefused, LedgerError)
 class Access:
-    """The key service as a deployment. Raises LedgerError at the start as KeyService.open."""
+    """The key service as a deployment, which also keeps responses for a while.
 
-    async def __init__(self, live: AccessLive, ledger: LedgerSettings) -> None:  # type: ignore[misc]  # Serve awaits it
+    Raises LedgerError at the start as KeyService.open.
+    """
+
+    async def __init__(  # type: ignore[misc]  # Serve awaits it
+        self, live: AccessLive, ledger: LedgerSettings, responses: KeptSettings
+    ) -> None:
         self._started, self._accounts = live, Accounts(live.accounts)
         note = GuardNote(serve.get_replica_context().app_name)
         self._service = KeyService(ledger, self._accounts, note=note)
         await self._service.open()
+        self._responses = KeptResponses(responses)
 
     def reconfigure(self, config: dict[str, Any]) -> None:
         """Take over Serve's `user_config`, as AccessLive."""
@@ -83,6 +90,18 @@ class Access:
     async def revoke_key(self, id: str) -> Key:
         """Revoke a key, see KeyService.revoke."""
         return await self._service.revoke(id)
+
+    async def keep_response(self, account: str, id: str, body: bytes) -> bool:
+        """Keep a response for a while, see KeptResponses.keep."""
+        return await self._responses.keep(account, id, body)
+
+    async def kept_response(self, account: str, id: str) -> bytes | None:
+        """Return a response, see KeptResponses.get."""
+        return await self._responses.get(account, id)
+
+    async def drop_response(self, account: str, id: str) -> bool:
+        """Forget a response, see KeptResponses.drop."""
+        return await self._responses.drop(account, id)
 
     async def check_health(self) -> None:
         """Raise if a loop has ended, so that Serve replaces the replica."""

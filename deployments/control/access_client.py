@@ -22,7 +22,8 @@ from tandem.deployments.request.job import NoSuchDevice
 
 
 class AccessClient(HandleClient):
-    """Client of the key service, an `app.api.http.backend.AdminBackend`. Raises Unavailable without an answer in time.
+    """Client of the key service, an `AdminBackend` and a `ResponseStore` of `app.api.http.backend`. Raises
+    Unavailable without an answer in time.
 
     callers: who has which key.
     """
@@ -32,6 +33,18 @@ class AccessClient(HandleClient):
         self._router, self._soon_s = router, limits.open_s
         self.callers = Callers(lambda hashed: self.ask(limits.assign_s, Access.caller, hashed))
         self._bills = BillSender(lambda batch: self.ask(limits.assign_s, Access.charge, batch))
+
+    async def keep(self, account: str, id: str, body: bytes) -> bool:
+        """Keep a response for a while; return False if it is too large, or none is kept."""
+        return await self.ask(self._soon_s, Access.keep_response, account, id, body)
+
+    async def get(self, account: str, id: str) -> bytes | None:
+        """Return a response that is still kept."""
+        return await self.ask(self._soon_s, Access.kept_response, account, id)
+
+    async def drop(self, account: str, id: str) -> bool:
+        """Forget a response; return whether it was there."""
+        return await self.ask(self._soon_s, Access.drop_response, account, id)
 
     def charge(self, report: Report) -> None:
         """Have an answer's bill booked soon."""

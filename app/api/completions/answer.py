@@ -63,7 +63,7 @@ class AnswerResponse(Response):
         super().__init__()
         self.request, self.admitted, self._record = request, admitted, record
         self.chat = isinstance(request, ChatRequest)
-        self.id = ("chatcmpl-" if self.chat else "cmpl-") + secrets.token_hex(12)
+        self.id = self.new_id()
         record.begin(self.id, admitted)
         self.created = int(time.time())
         self._enter = partial(backend.enter, admitted.caller, admitted.entry)
@@ -73,6 +73,10 @@ class AnswerResponse(Response):
         )
         self._writes, self._writing = 0, False
         self.limits: Headers = []
+
+    def new_id(self) -> str:
+        """Return an id for the response."""
+        return ("chatcmpl-" if self.chat else "cmpl-") + secrets.token_hex(12)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         work = asyncio.create_task(self._work(scope, receive, partial(self._write, send)))
@@ -200,14 +204,7 @@ class WholeAnswer(AnswerResponse):
             self._pieces[index].append(piece)
 
     async def end(self, scope: Scope, receive: Receive, send: Send) -> None:
-        reply = self._reply().model_dump_json().encode()
-        headers = Response(reply, media_type="application/json").raw_headers + self.limits
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
-        for begin in range(0, len(reply), PIECE):
-            end = begin + PIECE
-            await send(
-                {"type": "http.response.body", "body": reply[begin:end], "more_body": end < len(reply)}
-            )
+        await send_json(self._reply().model_dump_json().encode(), self.limits, send)
 
     def _reply(self) -> ChatCompletion | Completion:
         runs: list[Run] = [run for pieces in self._pieces for piece in pieces for run in piece.runs]
@@ -248,6 +245,15 @@ class WholeAnswer(AnswerResponse):
         finish = pieces[-1].finish
         assert finish, "a choice's last piece has its finish"
         return "".join(piece.text for piece in pieces), scored, finish
+
+
+async def send_json(reply: bytes, limits: Headers, send: Send) -> None:
+    """Send a whole answer. limits: headers about rate limits."""
+    headers = Response(reply, media_type="application/json").raw_headers + limits
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    for begin in range(0, len(reply), PIECE):
+        end = begin + PIECE
+        await send({"type": "http.response.body", "body": reply[begin:end], "more_body": end < len(reply)})
 
 
 async def _disconnected(receive: Receive) -> None:

@@ -173,7 +173,13 @@ TokenName = Annotated[str, Field(pattern="^(0|[1-9][0-9]{0,9})$")]
 """A token's id as a key of a JSON object."""
 
 
-class Generation(StrictForm):
+class AnswerForm(StrictForm):
+    """A request for an answer."""
+
+    tandem: TandemOptions = TandemOptions()
+
+
+class Generation(AnswerForm):
     """Fields of both endpoints. Penalties, top_k, min_p and min_tokens are as in vLLM; top_k of -1 or 0 is off."""
 
     model: str
@@ -199,7 +205,6 @@ class Generation(StrictForm):
     logit_bias: dict[TokenName, Annotated[float, Field(ge=-100, le=100)]] = Field({}, max_length=1024)
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
-    tandem: TandemOptions = TandemOptions()
 
     @model_validator(mode="before")
     @classmethod

@@ -34,6 +34,22 @@ class ModelCard(BaseModel):
     vocabulary: str
 
 
+class ResponseStore(Protocol):
+    """Keeps responses for a while, under their account and id. Raises Unavailable without an answer in time."""
+
+    async def keep(self, account: str, id: str, body: bytes) -> bool:
+        """Keep a response; return False if it is too large, or none is kept."""
+        ...
+
+    async def get(self, account: str, id: str) -> bytes | None:
+        """Return a response; None if it is not there, or not any more."""
+        ...
+
+    async def drop(self, account: str, id: str) -> bool:
+        """Forget a response; return whether it was there."""
+        ...
+
+
 class ServingBackend(Protocol):
     """Serves requests and says what is up; every method is called on its event loop and must not block it."""
 
@@ -50,6 +66,11 @@ class ServingBackend(Protocol):
     @property
     def behind_proxy(self) -> bool:
         """Whether requests come through a proxy, which must name the client."""
+        ...
+
+    @property
+    def responses(self) -> ResponseStore:
+        """Responses that conversations may go on from."""
         ...
 
     def models(self) -> Sequence[ModelCard]: ...

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
+from tandem.deployments.access.kept_responses import KeptSettings
 from tandem.deployments.config.settings import Strict
 
 
@@ -17,6 +18,7 @@ class ApiSettings(Strict):
         where a request names none; false: OpenAI's defaults.
     cors_origins: origins of web pages that may use the API from a browser.
     drain_s: time that a replaced replica of the API has to finish its answers.
+    responses: memory for the responses of /v1/responses.
     """
 
     body_bytes: int = Field(2**20, ge=1024)
@@ -25,3 +27,4 @@ class ApiSettings(Strict):
     generation_config: bool = True
     cors_origins: tuple[str, ...] = ()
     drain_s: float = Field(300.0, ge=0)
+    responses: KeptSettings = KeptSettings()

@@ -22,6 +22,7 @@ from tandem.app.api.http.errors import NotReady
 from tandem.app.api.http.settings import ApiSettings
 from tandem.cluster.devices.record import DeviceRecord
 from tandem.deployments.access.accounts import Accounts, Statement
+from tandem.deployments.access.kept_responses import KeptResponses, KeptSettings
 from tandem.deployments.access.key_service import KeyService
 from tandem.deployments.access.keys import Caller, Key, Role
 from tandem.deployments.admission.controller import Entry, Gate, Passage
@@ -119,6 +120,7 @@ class NullBackend:
         self.default_reader_rate = 5.0
         self.behind_proxy = False
         self.api = ApiSettings()
+        self.responses = KeptResponses(KeptSettings())
         self.accounts = Accounts()
         policies = RouterSettings()
         assigner = Assigner(policies.collaboration.create(), policies.routing.create, 8)

@@ -1,0 +1,38 @@
+"""A request for an answer, from its arrival to its response: who asks, what for, and a record of how it fares."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from fastapi import Request, Response
+
+from tandem.app.api.completions.request_log import REQUEST_ID, Record
+from tandem.app.api.completions.schema import AnswerForm
+from tandem.app.api.http.auth import authenticate
+from tandem.app.api.http.backend import ServingBackend
+from tandem.app.api.http.bodies import body_of
+from tandem.app.api.http.errors import api_error
+from tandem.deployments.access.keys import Caller
+from tandem.policies.routing.collaboration import ANY_DEVICE
+
+F = TypeVar("F", bound=AnswerForm)
+
+Respond = Callable[[F, Caller, Caller, Record], Awaitable[Response]]
+"""Makes the response to a form, of the caller and who pays; raises what `api_error` knows."""
+
+
+async def answered(request: Request, form: type[F], backend: ServingBackend, respond: Respond[F]) -> Response:
+    """Return the response to a request, or to its failure, which is counted."""
+    record = Record(request.headers.get(REQUEST_ID), backend.observe)
+    try:
+        caller = await authenticate(request, backend)
+        record.key = caller.account
+        wanted = await body_of(request, form, backend.api)
+        record.mode, named = wanted.tandem.mode, wanted.tandem.named
+        device = named if isinstance(named, str) and named != ANY_DEVICE else None
+        return await respond(wanted, caller, caller.at(device), record)
+    except Exception as failure:
+        error = api_error(failure)
+        record.end(error.status, error.code)
+        return error.response()
