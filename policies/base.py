@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import cache
 from importlib import import_module
+from inspect import signature
 from pkgutil import walk_packages
 from typing import Any, Generic, TypeVar
 
@@ -15,6 +16,10 @@ P = TypeVar("P")
 
 class UnknownPolicy(ValueError):
     """No policy of the family has this name."""
+
+
+class UnknownParameter(ValueError):
+    """The policy has no parameter of this name."""
 
 
 class Registry(Generic[P]):
@@ -45,12 +50,16 @@ class Registry(Generic[P]):
         return add
 
     def create(self, name: str, **parameters: object) -> P:
-        """Build the policy called `name`; raises UnknownPolicy, which lists the known ones."""
+        """Build the policy called `name`; raises UnknownPolicy or UnknownParameter, which list the known ones."""
         _import_all()
         if name not in self._factories:
             raise UnknownPolicy(
                 f"no {self.family} policy {name!r}; there are: {', '.join(sorted(self._factories))}"
             )
+        known = signature(self._factories[name]).parameters
+        if unknown := [each for each in parameters if each not in known]:
+            there = f"it has {', '.join(known)}" if known else "it has none"
+            raise UnknownParameter(f"{self.family} policy {name!r} has no parameter {unknown[0]!r}; {there}")
         return self._factories[name](**parameters)
 
     def __iter__(self) -> Iterator[str]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
+from typing import NamedTuple
 
 import pytest
 
-from tandem.policies.base import Registry, UnknownPolicy
+from tandem.policies.base import Registry, UnknownParameter, UnknownPolicy
 from tandem.policies.routing.collaboration import collaboration
 from tandem.policies.routing.replica import routing
 from tandem.policies.scheduling import scheduling
@@ -34,10 +35,19 @@ def test_a_name_is_given_once() -> None:
         registry.register("one")(object)
 
 
+class Sized(NamedTuple):
+    size: int = 1
+
+
 def test_parameters_reach_the_policy() -> None:
-    registry: Registry[dict] = Registry("test")
-    registry.register("dict")(dict)
-    assert registry.create("dict", size=3) == {"size": 3}
+    registry: Registry[object] = Registry("test")
+    registry.register("sized")(Sized)
+    registry.register("plain")(object)
+    assert registry.create("sized", size=3) == Sized(3)
+    with pytest.raises(UnknownParameter, match="test policy 'sized' has no parameter 'siz'; it has size"):
+        registry.create("sized", siz=3)
+    with pytest.raises(UnknownParameter, match="'plain' has no parameter 'size'; it has none"):
+        registry.create("plain", size=3)
 
 
 def test_a_policy_is_found_in_whatever_module_it_lies() -> None:

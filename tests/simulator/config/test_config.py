@@ -27,7 +27,7 @@ A100 = {"hardware": "4xA100", "model": "Llama-2-70B"}
         ({"window": {"name": "static", "parameters": {"size": 0}}}, "window: .*size"),
         (
             {"engine": {"batching": {"name": "fifo", "parameters": {"x": 1}}}},
-            "engine.batching: batching policy 'fifo': got an unexpected keyword argument 'x'",
+            "engine.batching: batching policy 'fifo' has no parameter 'x'; it has size",
         ),
         ({"engine": {"tokenbudget": 1}}, r"engine.tokenbudget: no such key, did you mean token_budget\?"),
         ({"engine": {"host_memory": {"blocks": 9}}}, "engine.host_memory: needs copy_mb_per_s"),
