@@ -86,7 +86,8 @@ async def admit(
         question = _question(request, text, prompt)
         wanted, room = request.wanted_tokens(), card.context - len(prompt)
         if room < (wanted or 1):
-            raise context_overflow(card.context, len(prompt), wanted, request.prompt_field)
+            field = request.prompt_field if room < 1 else request.limit_field
+            raise context_overflow(card.context, len(prompt), wanted, field)
         recommended = tokenizer.sampling if backend.api.generation_config else {}
         asked = request.sampling(room, recommended)
         ends = asked.stop_tokens if asked.ignore_eos else (*asked.stop_tokens, *tokenizer.further_ends)

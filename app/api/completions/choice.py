@@ -26,11 +26,13 @@ class ScoredToken:
 
     offset: index of its first character in the choice's text.
     scores: its log-probabilities; None for a prompt's first token.
+    bare: whether a message begins with it, without the space before it.
     """
 
     token: int
     offset: int
     scores: TokenLogprob | None
+    bare: bool = False
 
 
 @dataclass(slots=True)
@@ -209,10 +211,11 @@ class Choice:
         at = 0
         while self._held and (at < len(safe) or not self._held[0].characters):
             held = self._held[0]
+            part = safe[at : at + held.characters]
             if held.scored:
+                held.scored.bare = self._at_beginning and bool(part)
                 self._scored.append(held.scored)
                 held.scored = None
-            part = safe[at : at + held.characters]
             if part:
                 self._append(part, held.origin)
             at += len(part)

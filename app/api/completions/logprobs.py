@@ -13,15 +13,17 @@ IMPOSSIBLE = -9999.0
 
 
 def chat_logprobs(scored: Sequence[ScoredToken], tokenizer: Tokenizer) -> dict[str, Any]:
-    """Return `choices[].logprobs` of a chat."""
+    """Return `choices[].logprobs` of a chat, whose tokens add up to the content."""
 
-    def entry(token: int, logprob: float) -> dict[str, Any]:
+    def entry(bare: bool, token: int, logprob: float) -> dict[str, Any]:
         raw = tokenizer.token_bytes(token)
+        raw = raw.removeprefix(b" ") if bare else raw
         shown = raw.decode("utf-8", "replace")
         return {"token": shown, "logprob": max(logprob, IMPOSSIBLE), "bytes": list(raw)}
 
     content = [
-        entry(s.token, s.scores.logprob) | {"top_logprobs": [entry(*pair) for pair in s.scores.top]}
+        entry(s.bare, s.token, s.scores.logprob)
+        | {"top_logprobs": [entry(s.bare, *pair) for pair in s.scores.top]}
         for s in scored
         if s.scores is not None
     ]

@@ -243,6 +243,11 @@ class Generation(AnswerForm):
         """Return the limit on a choice's output tokens that the client set; None if it set none."""
         return self.max_tokens
 
+    @property
+    def limit_field(self) -> str:
+        """Field that sets `wanted_tokens`."""
+        return "max_tokens"
+
     @abstractmethod
     def wanted_logprobs(self) -> int:
         """Return the number of alternatives to each token, as `Sampling.logprobs`; -1 for no log-probabilities."""
@@ -311,6 +316,10 @@ class ChatRequest(Generation):
 
     def wanted_tokens(self) -> int | None:
         return self.max_completion_tokens or self.max_tokens
+
+    @property
+    def limit_field(self) -> str:
+        return "max_completion_tokens" if self.max_completion_tokens else "max_tokens"
 
     def wanted_logprobs(self) -> int:
         return (self.top_logprobs or 0) if self.logprobs else -1

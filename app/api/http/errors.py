@@ -158,7 +158,11 @@ def no_embeddings() -> ApiError:
 
 
 def context_overflow(context: int, prompt: int, wanted: int | None, param: str) -> ApiError:
-    """Refuse a prompt that leaves no room, all in tokens. wanted: output that the client asked for, if it said so."""
+    """Refuse a prompt that leaves no room, all in tokens.
+
+    wanted: output that the client asked for, if it said so.
+    param: the field at fault.
+    """
     answer = f"{wanted} output tokens" if wanted else "an answer"
     message = f"the model's context is {context} tokens: a prompt of {prompt} leaves no room for {answer}"
     return ApiError(400, message, code="context_length_exceeded", param=param)

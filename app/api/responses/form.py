@@ -20,6 +20,7 @@ class ResponseChat(ChatRequest):
     """The chat that a response answers."""
 
     prompt_field: ClassVar[str] = "input"
+    limit_field: ClassVar[str] = "max_output_tokens"
 
 
 def _content(value: Any) -> Any:

@@ -198,6 +198,19 @@ async def test_logprobs(openai):
     assert content[0].top_logprobs[0].bytes == [ord("Z")]
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_logprobs_and_content_leave_out_the_same_space(openai, backend, stream):
+    backend.says = [*TOKENIZER.encode("  a b"), 2]
+    asked = {"model": "null", "messages": HELLO, "logprobs": True, "top_logprobs": 1, "stream": stream}
+    answer = await openai.chat.completions.create(**asked)
+    choices = [chunk.choices[0] async for chunk in answer] if stream else answer.choices
+    text = "".join((c.delta if stream else c.message).content for c in choices)
+    scored = [token for c in choices for token in c.logprobs.content]
+    assert text == " a b"
+    assert [t.token for t in scored] == ["", " ", "a", " ", "b", "<eos>"]
+    assert [t.token for t in scored] == [t.top_logprobs[0].token for t in scored]
+
+
 async def test_logprobs_end_where_the_text_is_cut(openai):
     answer = await openai.chat.completions.create(model="null", messages=HELLO, logprobs=True, stop="ich")
     assert [t.token for t in answer.choices[0].logprobs.content] == ["Z", "\ufffd", "\ufffd", "r"]

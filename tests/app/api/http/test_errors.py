@@ -122,7 +122,8 @@ async def refused(http: httpx.AsyncClient, body: object, path: str = "/v1/chat/c
         ({"tandem": {"paced": True}}, (400, "invalid_value", None)),
         ({"stream": True, "tandem": {"paced": 1}}, (400, "invalid_value", "tandem.paced")),
         ({"tandem": "cloud"}, (400, "invalid_value", "tandem")),
-        ({"max_tokens": 512}, (400, "context_length_exceeded", "messages")),
+        ({"max_tokens": 512}, (400, "context_length_exceeded", "max_tokens")),
+        ({"max_completion_tokens": 512}, (400, "context_length_exceeded", "max_completion_tokens")),
         (
             {"messages": [{"role": "user", "content": "x" * 600}]},
             (400, "context_length_exceeded", "messages"),

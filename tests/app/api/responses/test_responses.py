@@ -214,6 +214,7 @@ async def test_a_failure_within_a_stream(openai: AsyncOpenAI, backend: NullBacke
             (400, "invalid_value", "input[0].content"),
         ),
         ({"input": "x" * 600}, (400, "context_length_exceeded", "input")),
+        ({"max_output_tokens": 512}, (400, "context_length_exceeded", "max_output_tokens")),
         ({"max_output_tokens": 0}, (400, "invalid_value", "max_output_tokens")),
         ({"include": ["reasoning.encrypted_content"]}, (400, "invalid_value", "include[0]")),
         ({"background": True}, (400, "unsupported_parameter", "background")),
