@@ -94,7 +94,7 @@ async def admit(
         sampling = msgspec.structs.replace(asked, reader_rate=rate, stop_tokens=ends, grammar=grammar)
         _check_sampling(sampling, tokenizer)
         spelling = tokenizer if use is None else MarkedSpelling(tokenizer, use.format.marks)
-        for i in range(request.n):
+        for i in range(request.answers):
             seed = (sampling.seed + i) % 2**63
             jobs.append(
                 replace(
@@ -116,7 +116,7 @@ async def admit(
             choice.reader = _reader(request, use, tokenizer, prompt)
             if isinstance(request, CompletionRequest) and request.echo:
                 choice.prepend(text)
-                if request.scored:
+                if request.logprobs is not None:
                     choice.expect_scores(prompt)
             choices.append(choice)
     return Admitted(card.id, tokenizer, jobs, choices, sum(len(prompt) for _, prompt in prompts), caller)
@@ -135,8 +135,7 @@ def _check_sampling(sampling: Sampling, tokenizer: Tokenizer) -> None:
 def _wishes(request: ChatRequest | CompletionRequest, caller: Caller, backend: ServingBackend) -> Job:
     """Return the job without its tokens: what the request asks for, within its caller's terms."""
     asked, terms = request.tandem, caller.terms
-    scored = isinstance(request, CompletionRequest) and request.scored
-    mode = CloudMode.name if scored else asked.mode
+    mode = CloudMode.name if request.scored else asked.mode
     if mode is not None and mode not in MODES:
         raise UnknownMode(f"mode {mode!r} is not served here; there is {', '.join(served_modes(backend))}")
     if mode is not None and terms.modes is not None and mode not in terms.modes:
@@ -163,7 +162,7 @@ def _wishes(request: ChatRequest | CompletionRequest, caller: Caller, backend: S
         exchange_rate=rate,
         modes=terms.modes,
         devices=terms.devices,
-        scored=scored,
+        scored=request.scored,
         options=options_of(asked),
     )
 
@@ -227,7 +226,7 @@ async def _prompts(
     most: the most answers, over all prompts.
     """
     prompts: list[Any] = [_chat(request, use)] if isinstance(request, ChatRequest) else request.prompt
-    if len(prompts) * request.n > most:
+    if len(prompts) * request.answers > most:
         raise too_many_answers(most)
 
     def encoded(prompt: Any) -> tuple[str, tuple[int, ...]]:

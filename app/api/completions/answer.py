@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import secrets
 import time
 from abc import abstractmethod
@@ -15,7 +16,7 @@ from starlette.types import Message, Receive, Scope, Send
 from tandem.app.api.completions.admission import Admitted
 from tandem.app.api.completions.choice import ChoicePiece, Run, ScoredToken
 from tandem.app.api.completions.gather import ChunkCoalescer, Gather
-from tandem.app.api.completions.logprobs import chat_logprobs, completion_logprobs
+from tandem.app.api.completions.logprobs import chat_logprobs, completion_logprobs, prompt_logprobs
 from tandem.app.api.completions.request_log import Record
 from tandem.app.api.completions.responses import (
     AssistantMessage,
@@ -162,6 +163,7 @@ class StreamedAnswer(AnswerResponse):
             admitted.tokenizer,
             self.scored,
             request.streaming,
+            [job.prompt for job in admitted.jobs] if request.return_token_ids else None,
         )
         self._begun = False
 
@@ -207,7 +209,8 @@ class WholeAnswer(AnswerResponse):
         await send_json(self._reply().model_dump_json().encode(), self.limits, send)
 
     def _reply(self) -> ChatCompletion | Completion:
-        runs: list[Run] = [run for pieces in self._pieces for piece in pieces for run in piece.runs]
+        chosen = self._best() if self.request.answers > self.request.n else range(len(self._pieces))
+        runs: list[Run] = [run for number in chosen for piece in self._pieces[number] for run in piece.runs]
         costs = [piece.stats for pieces in self._pieces for piece in pieces if piece.stats]
         readings = [piece.reading for pieces in self._pieces for piece in pieces if piece.reading]
         common: dict[str, Any] = {
@@ -218,8 +221,41 @@ class WholeAnswer(AnswerResponse):
             "tandem": tandem(runs, costs, readings),
         }
         if self.chat:
-            return ChatCompletion(choices=[self._chat_choice(i) for i in range(len(self._pieces))], **common)
-        return Completion(choices=[self._text_choice(i) for i in range(len(self._pieces))], **common)
+            common |= self._of_prompt(0)
+            return ChatCompletion(choices=[self._chat_choice(i) for i in chosen], **common)
+        return Completion(choices=[self._text_choice(*pair) for pair in enumerate(chosen)], **common)
+
+    def _best(self) -> list[int]:
+        """Return the n answers to each prompt whose tokens are the likeliest on average, the best first."""
+        request, best = self.request, []
+        for first in range(0, len(self._pieces), request.answers):
+            numbers = range(first, first + request.answers)
+            best += sorted(numbers, key=self._likelihood, reverse=True)[: request.n]
+        return best
+
+    def _likelihood(self, number: int) -> float:
+        """Return the mean log-probability of an answer's own tokens; one without any is the least likely."""
+        scored = [token for piece in self._pieces[number] for token in piece.scored]
+        echoed = len(self.admitted.jobs[number].prompt) if self.request.echoes_scores else 0
+        own = [s.scores.logprob for s in scored[echoed:] if s.scores]
+        return sum(own) / len(own) if own else -math.inf
+
+    def _of_prompt(self, number: int) -> dict[str, Any]:
+        """Return what the client asked for of an answer's prompt: its tokens, and their log-probabilities."""
+        prompt, most = self.admitted.jobs[number].prompt, self.request.prompt_logprobs
+        scores = self.admitted.choices[number].prompt_scores
+        return {
+            "prompt_token_ids": list(prompt) if self.request.return_token_ids else None,
+            "prompt_logprobs": None
+            if most is None
+            else prompt_logprobs(prompt, scores, most, self.admitted.tokenizer),
+        }
+
+    def _ids(self, number: int) -> list[int] | None:
+        """Return an answer's tokens if the client asked for them."""
+        if not self.request.return_token_ids:
+            return None
+        return [token for piece in self._pieces[number] for token in piece.ids]
 
     def _chat_choice(self, index: int) -> ChatChoice:
         text, scored, finish = self._joined(index)
@@ -231,17 +267,34 @@ class WholeAnswer(AnswerResponse):
             reasoning_content=reasoning or None,
             tool_calls=calls or None,
         )
-        return ChatChoice(index=index, message=message, logprobs=logprobs, finish_reason=finish)
+        return ChatChoice(
+            index=index,
+            message=message,
+            logprobs=logprobs,
+            finish_reason=finish,
+            token_ids=self._ids(index),
+        )
 
-    def _text_choice(self, index: int) -> TextChoice:
-        text, scored, finish = self._joined(index)
+    def _text_choice(self, index: int, number: int) -> TextChoice:
+        """Return choice `index`, which is answer `number`."""
+        text, scored, finish = self._joined(number)
         logprobs = completion_logprobs(scored, self.admitted.tokenizer) if self.scored else None
-        return TextChoice(index=index, text=text, logprobs=logprobs, finish_reason=finish)
+        return TextChoice(
+            index=index,
+            text=text,
+            logprobs=logprobs,
+            finish_reason=finish,
+            token_ids=self._ids(number),
+            **self._of_prompt(number),
+        )
 
     def _joined(self, index: int) -> tuple[str, list[ScoredToken], str]:
         """Return a choice's text, its tokens with log-probabilities, and why it ended."""
         pieces = self._pieces[index]
         scored = [token for piece in pieces for token in piece.scored]
+        for token in scored:
+            if token.scores is not None:  # the prompt's may have more
+                del token.scores.top[max(0, self.request.wanted_logprobs()) :]
         finish = pieces[-1].finish
         assert finish, "a choice's last piece has its finish"
         return "".join(piece.text for piece in pieces), scored, finish

@@ -45,6 +45,7 @@ class ChoicePiece:
     finish, stats, reading: set in the last piece.
     reasoning: new text of what the model thinks before it answers.
     calls: new parts of its calls of tools.
+    ids: the tokens, which may be ahead of the text.
     """
 
     text: str
@@ -55,6 +56,7 @@ class ChoicePiece:
     reading: Reading | None
     reasoning: str = ""
     calls: list[CallPart] = field(default_factory=list)
+    ids: list[int] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -77,6 +79,7 @@ class Choice:
     reader: splits the text into content, reasoning and calls; None if all of it is content.
     reading: how the answer came for its reader; None before the last piece was taken.
     arrivals: times of the tokens, noted by the caller that runs the job.
+    prompt_scores: log-probabilities of the prompt's tokens but the first, as far as they have come.
     """
 
     def __init__(
@@ -113,6 +116,8 @@ class Choice:
         self.arrivals = Arrivals(rate)
         self.reading: Reading | None = None
         self.reader: AnswerReader | None = None
+        self.prompt_scores: list[TokenLogprob] = []
+        self._ids: list[int] = []
         self.tokens = 0
         self.finish: str | None = None
 
@@ -135,7 +140,9 @@ class Choice:
         if self.finish:
             return
         for score in delta.prompt_logprobs or ():
-            self._scored.append(ScoredToken(*self._unscored.popleft(), score))
+            self.prompt_scores.append(score)
+            if self._unscored:
+                self._scored.append(ScoredToken(*self._unscored.popleft(), score))
         if delta.ids and not self.tokens:
             self._ttft_s = time.monotonic() - self._started
         if self._stops is None and delta.logprobs is None:
@@ -154,13 +161,13 @@ class Choice:
             return None
         self._reported = self.finish is not None
         text = "".join(self._text)
-        piece = ChoicePiece(text, self._runs, self._scored, self.finish, None, None)
+        piece = ChoicePiece(text, self._runs, self._scored, self.finish, None, None, ids=self._ids)
         if self.reader is not None:
             self._read(self.reader, piece)
         if self.finish:
             self.reading = self.arrivals.reading(self.tokens)
             piece.stats, piece.reading = self._stats, self.reading
-        self._text, self._runs, self._scored = [], [], []
+        self._text, self._runs, self._scored, self._ids = [], [], [], []
         return piece
 
     def _read(self, reader: AnswerReader, piece: ChoicePiece) -> None:
@@ -182,7 +189,7 @@ class Choice:
         """Add text by runs of one origin: the fast path, without stop strings and log-probabilities."""
         for origin, group in groupby(zip(delta.origins, delta.ids, strict=True), itemgetter(0)):
             ids = [i for _, i in group]
-            self._count(origin, len(ids))
+            self._count(origin, ids)
             if text := self._detokenizer.push(ids):
                 self._taken_in += len(text)
                 self._append(text, origin)
@@ -190,7 +197,7 @@ class Choice:
     def _push_tokens(self, delta: Delta) -> None:
         scores: Iterator[TokenLogprob | None] = iter(delta.logprobs) if delta.logprobs else repeat(None)
         for token, origin, score in zip(delta.ids, delta.origins, scores, strict=False):
-            self._count(origin, 1)
+            self._count(origin, [token])
             scored = None if score is None else ScoredToken(token, self._taken_in, score)
             self._push_text(self._detokenizer.push([token]), origin, scored)
             if self.finish:
@@ -235,11 +242,12 @@ class Choice:
         else:
             self._runs.append((origin, len(text)))
 
-    def _count(self, origin: Origin, tokens: int) -> None:
-        self.tokens += tokens
+    def _count(self, origin: Origin, ids: list[int]) -> None:
+        self.tokens += len(ids)
+        self._ids += ids
         self._last = origin
         counts = self._by_origin
-        counts[origin] = counts.get(origin, 0) + tokens
+        counts[origin] = counts.get(origin, 0) + len(ids)
 
     def _end(self, delta: Delta) -> None:
         """End with the job: release held text, unless the rest of an unfinished character completes a stop string."""

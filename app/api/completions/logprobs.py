@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tandem.app.api.completions.choice import ScoredToken
+from tandem.engine.base import TokenLogprob
 from tandem.engine.tokenizer import Tokenizer
 
 IMPOSSIBLE = -9999.0
@@ -28,6 +29,27 @@ def chat_logprobs(scored: Sequence[ScoredToken], tokenizer: Tokenizer) -> dict[s
         if s.scores is not None
     ]
     return {"content": content, "refusal": None}
+
+
+def prompt_logprobs(
+    prompt: Sequence[int], scores: Sequence[TokenLogprob], alternatives: int, tokenizer: Tokenizer
+) -> list[dict[str, Any] | None]:
+    """Return log-probabilities of a prompt's tokens in vLLM's form; the first token has none.
+
+    scores: of all tokens but the first.
+    alternatives: number of them to show. A token's rank is null where it is not among the best that were computed.
+    """
+
+    def entry(token: int, logprob: float, rank: int | None) -> dict[str, Any]:
+        text = tokenizer.token_text(token)
+        return {"logprob": max(logprob, IMPOSSIBLE), "rank": rank, "decoded_token": text}
+
+    def shown(token: int, score: TokenLogprob) -> dict[str, Any]:
+        ranks = {other: rank for rank, (other, _) in enumerate(score.top, 1)}
+        best = {str(o): entry(o, logprob, ranks[o]) for o, logprob in score.top[:alternatives]}
+        return {str(token): entry(token, score.logprob, ranks.get(token)), **best}
+
+    return [None, *(shown(*pair) for pair in zip(prompt[1:], scores, strict=True))]
 
 
 def completion_logprobs(scored: Sequence[ScoredToken], tokenizer: Tokenizer) -> dict[str, Any]:

@@ -69,6 +69,7 @@ class ChatChoice(BaseModel):
     message: AssistantMessage
     logprobs: dict[str, Any] | None
     finish_reason: str
+    token_ids: list[int] | None
 
 
 class TextChoice(BaseModel):
@@ -76,6 +77,9 @@ class TextChoice(BaseModel):
     text: str
     logprobs: dict[str, Any] | None
     finish_reason: str
+    token_ids: list[int] | None
+    prompt_token_ids: list[int] | None
+    prompt_logprobs: list[dict[str, Any] | None] | None
 
 
 class ChatCompletion(BaseModel):
@@ -84,6 +88,8 @@ class ChatCompletion(BaseModel):
     created: int
     model: str
     choices: list[ChatChoice]
+    prompt_token_ids: list[int] | None
+    prompt_logprobs: list[dict[str, Any] | None] | None
     usage: Usage
     tandem: Tandem
 

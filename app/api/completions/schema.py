@@ -180,7 +180,11 @@ class AnswerForm(StrictForm):
 
 
 class Generation(AnswerForm):
-    """Fields of both endpoints. Penalties, top_k, min_p and min_tokens are as in vLLM; top_k of -1 or 0 is off."""
+    """Fields of both endpoints. Penalties, top_k, min_p and min_tokens are as in vLLM; top_k of -1 or 0 is off.
+
+    return_token_ids: whether to return the tokens of prompts and answers, too.
+    prompt_logprobs: number of alternatives to each of the prompt's tokens, in mode cloud.
+    """
 
     model: str
     stream: bool = False
@@ -205,6 +209,8 @@ class Generation(AnswerForm):
     logit_bias: dict[TokenName, Annotated[float, Field(ge=-100, le=100)]] = Field({}, max_length=1024)
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
+    return_token_ids: bool = False
+    prompt_logprobs: int | None = Field(None, ge=0, le=20)
 
     @model_validator(mode="before")
     @classmethod
@@ -227,12 +233,35 @@ class Generation(AnswerForm):
             raise ValueError("ignore_eos cannot be with a form, which tells the answer's end")
         return self
 
+    @model_validator(mode="after")
+    def _scores_prompts_where_possible(self) -> Generation:
+        if self.prompt_logprobs is not None and self.stream:
+            raise ValueError("prompt_logprobs is only allowed where stream is false")
+        if self.scored and self.tandem.mode not in (None, CloudMode.name):
+            raise ValueError(f"prompts are scored in mode {CloudMode.name} only")
+        return self
+
     def form(self) -> tuple[str, Grammar] | None:
         """Return the answer's form and the field that gives it; None if it has none."""
         if self.structured_outputs is not None:
             return "structured_outputs", self.structured_outputs.grammar()
         grammar = self.response_format and self.response_format.grammar()
         return ("response_format", grammar) if grammar else None
+
+    @property
+    def answers(self) -> int:
+        """Number of answers to each prompt that are made."""
+        return self.n
+
+    @property
+    def scored(self) -> bool:
+        """Whether to compute log-probabilities of the prompt's tokens, too."""
+        return self.prompt_logprobs is not None
+
+    @property
+    def echoes_scores(self) -> bool:
+        """Whether answers begin with the prompt's tokens and their log-probabilities."""
+        return False
 
     @property
     def streaming(self) -> StreamOptions:
@@ -272,7 +301,9 @@ class Generation(AnswerForm):
             stop=tuple(self.stop),
             stop_tokens=tuple(self.stop_token_ids),
             ignore_eos=self.ignore_eos,
-            logprobs=self.wanted_logprobs(),
+            logprobs=max(
+                self.wanted_logprobs(), -1 if self.prompt_logprobs is None else self.prompt_logprobs
+            ),
             min_tokens=self.min_tokens,
             min_p=self.min_p,
             logit_bias=tuple((int(token), bias) for token, bias in self.logit_bias.items()),
@@ -335,19 +366,34 @@ class CompletionRequest(Generation):
     prompt: Annotated[list[str | list[int]], BeforeValidator(_prompts)] = Field(min_length=1, max_length=128)
     logprobs: int | None = Field(None, ge=0, le=5)
     echo: bool = False
+    best_of: int | None = Field(None, ge=1, le=128)
 
     @model_validator(mode="after")
     def _possible_together(self) -> CompletionRequest:
-        if self.scored and self.tandem.mode not in (None, CloudMode.name):
-            raise ValueError(f"echo with logprobs: prompts are scored in mode {CloudMode.name} only")
-        if len(self.prompt) * self.n > 128:
-            raise ValueError("prompts times n must not exceed 128")
+        if self.best_of is not None and self.best_of < self.n:
+            raise ValueError("best_of must be at least n")
+        if self.answers > self.n and self.stream:
+            raise ValueError("best_of beyond n is only allowed where stream is false")
+        if len(self.prompt) * self.answers > 128:
+            raise ValueError("prompts times n, or best_of, must not exceed 128")
         return self
 
     @property
+    def answers(self) -> int:
+        return self.best_of or self.n
+
+    @property
     def scored(self) -> bool:
-        """Whether to compute log-probabilities of the prompt's tokens, too."""
+        return super().scored or self.echoes_scores
+
+    @property
+    def echoes_scores(self) -> bool:
         return self.echo and self.logprobs is not None
+
+    def sampling(self, room: int, recommended: Mapping[str, Any]) -> Sampling:
+        sampling = super().sampling(room, recommended)
+        ranked = self.answers > self.n and sampling.logprobs < 0
+        return msgspec.structs.replace(sampling, logprobs=0) if ranked else sampling
 
     def wanted_logprobs(self) -> int:
         return -1 if self.logprobs is None else self.logprobs

@@ -8,6 +8,7 @@ After a failure the last event is {"error": {...}}, and no [DONE] follows.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -42,12 +43,14 @@ class EventWriter:
         tokenizer: Tokenizer,
         scored: bool,
         options: StreamOptions,
+        prompts: Sequence[Sequence[int]] | None = None,
     ) -> None:
         """Prepare what all chunks share.
 
         chat: whether the answer is a chat's, rather than a text completion.
         common: fields id, created and model.
         scored: whether chunks carry log-probabilities.
+        prompts: of the choices, to be sent with their first chunks, and tokens with all; None to send none.
         """
         kind = "chat.completion.chunk" if chat else "text_completion"
         self._head = b"data: " + _encode({"object": kind, **common})[:-1] + b',"choices":['
@@ -55,6 +58,7 @@ class EventWriter:
         self.counted = options.include_usage and options.continuous_usage_stats
         self._padded = options.include_obfuscation
         self._chat, self._tokenizer, self._scored = chat, tokenizer, scored
+        self._prompts = prompts
         self._begun: set[int] = set()
 
     def chunk(self, index: int, piece: ChoicePiece, used: Usage | None = None) -> bytes:
@@ -62,8 +66,16 @@ class EventWriter:
 
         used: tokens so far, if `counted`.
         """
-        parts = [self._head, b'{"index":%d,' % index, self._text(index, piece)]
-        parts += [b',"logprobs":', self._logprobs(piece), b',"finish_reason":', _encode(piece.finish), b"}]"]
+        first = index not in self._begun
+        self._begun.add(index)
+        parts = [self._head, b'{"index":%d,' % index, self._text(first, piece)]
+        parts += [b',"logprobs":', self._logprobs(piece), b',"finish_reason":', _encode(piece.finish)]
+        if self._prompts is None:
+            parts.append(b"}]")
+        else:
+            prompt = b',"prompt_token_ids":' + _encode(self._prompts[index]) if first else b""
+            ends = [b"}]", prompt] if self._chat else [prompt, b"}]"]
+            parts += [b',"token_ids":', _encode(piece.ids), *ends]
         parts.append(b',"usage":' + used.model_dump_json().encode() if used else self._nothing_yet)
         parts += [b',"tandem":{"origins":', _encode(piece.runs)]
         if piece.stats and piece.reading:
@@ -78,11 +90,10 @@ class EventWriter:
         """Write the chunk without choices that `stream_options.include_usage` asks for."""
         return self._head + b'],"usage":' + usage.model_dump_json().encode() + b"}\n\n"
 
-    def _text(self, index: int, piece: ChoicePiece) -> bytes:
+    def _text(self, first: bool, piece: ChoicePiece) -> bytes:
         if not self._chat:
             return b'"text":' + _encode(piece.text)
-        role = b"" if index in self._begun else b'"role":"assistant",'
-        self._begun.add(index)
+        role = b'"role":"assistant",' if first else b""
         content = piece.text if piece.text or not (piece.calls or piece.reasoning) else None
         parts = [b'"delta":{', role, b'"content":', _encode(content)]
         if piece.reasoning:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
-from itertools import cycle
+from itertools import cycle, repeat
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +88,7 @@ class NullBackend:
     hold_after: number of tokens after which every job waits for `go`.
     held: released by each job that begins to wait.
     fail_after: (tokens, error): every job raises the error after so many tokens.
+    scores: log-probability of every token, for each job in its order.
     snapshot: replicas and devices that are up.
     observations: requests that are over.
     missing: reasons for not being ready.
@@ -117,6 +118,7 @@ class NullBackend:
         self.go = asyncio.Event()
         self.held = asyncio.Semaphore(0)
         self.fail_after: tuple[int, Exception] | None = None
+        self.scores: Iterator[float] = repeat(-0.25)
         self.default_reader_rate = 5.0
         self.behind_proxy = False
         self.api = ApiSettings()
@@ -227,7 +229,7 @@ class NullBackend:
 
     async def _deltas(self, job: Job, session: Session, stops: tuple[int, ...]) -> AsyncIterator[Delta]:
         """Yield the engine's tokens, or those of `says`, in bursts."""
-        origins = cycle(ORIGINS[job.mode or "cloud"])
+        origins, score = cycle(ORIGINS[job.mode or "cloud"]), next(self.scores)
         stats = JobStats(mode=job.mode or "cloud", device=job.device, ttft_s=0.001, total_s=0.002)
         stats.figures[Speculation.mode] = Speculation(rounds=2, drafted=8, accepted=6)
         if job.scored:
@@ -244,8 +246,8 @@ class NullBackend:
             delta.ids.append(token)
             delta.origins.append(origin)
             if delta.logprobs is not None:
-                others = [(token - n, -0.25 - n) for n in range(job.sampling.logprobs)]
-                delta.logprobs.append(TokenLogprob(-0.25, others))
+                others = [(token - n, score - n) for n in range(job.sampling.logprobs)]
+                delta.logprobs.append(TokenLogprob(score, others))
             if len(delta.ids) == self.burst or finish:
                 delta.finish, delta.stats = finish, stats
                 yield delta

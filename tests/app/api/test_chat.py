@@ -211,6 +211,23 @@ async def test_logprobs_and_content_leave_out_the_same_space(openai, backend, st
     assert [t.token for t in scored] == [t.top_logprobs[0].token for t in scored]
 
 
+async def test_token_ids_and_scores_of_the_prompt(openai, backend):
+    extra = {"return_token_ids": True, "prompt_logprobs": 0}
+    answer = await openai.chat.completions.create(
+        model="null", messages=HELLO, max_tokens=2, extra_body=extra
+    )
+    assert tuple(answer.prompt_token_ids) == backend.jobs[0].prompt
+    assert answer.choices[0].token_ids == TOKENIZER.encode(SAYS)[:2]
+    assert len(answer.prompt_logprobs) == PROMPT_TOKENS
+    assert answer.choices[0].logprobs is None
+    stream = await openai.chat.completions.create(
+        model="null", messages=HELLO, max_tokens=2, stream=True, extra_body={"return_token_ids": True}
+    )
+    chunks = [chunk async for chunk in stream]
+    assert tuple(chunks[0].prompt_token_ids) == backend.jobs[0].prompt
+    assert [t for c in chunks for t in c.choices[0].token_ids] == TOKENIZER.encode(SAYS)[:2]
+
+
 async def test_logprobs_end_where_the_text_is_cut(openai):
     answer = await openai.chat.completions.create(model="null", messages=HELLO, logprobs=True, stop="ich")
     assert [t.token for t in answer.choices[0].logprobs.content] == ["Z", "\ufffd", "\ufffd", "r"]

@@ -104,6 +104,56 @@ async def test_logprobs_in_a_stream(openai):
     assert all(top == {} for s in scores for top in s.top_logprobs)
 
 
+async def test_the_best_of_several(openai, backend):
+    """Return those with the likeliest tokens, in the order of that; all are counted."""
+    backend.scores = iter([-1.0, -0.5, -2.0, -0.75])
+    answer = await openai.completions.create(
+        model="null", prompt="x", n=2, best_of=4, max_tokens=3, seed=10, logprobs=1
+    )
+    assert [c.index for c in answer.choices] == [0, 1]
+    assert [c.logprobs.token_logprobs for c in answer.choices] == [[-0.5] * 3, [-0.75] * 3]
+    assert [job.sampling.seed for job in backend.jobs] == [10, 11, 12, 13]
+    assert answer.usage.completion_tokens == 12
+    assert answer.tandem["origins"] == [["cloud", 6]]
+
+
+async def test_the_best_of_several_without_log_probabilities(openai, backend):
+    answer = await openai.completions.create(model="null", prompt=["x", "y"], best_of=2, echo=True)
+    assert [c.text for c in answer.choices] == ["x" + SAYS, "y" + SAYS]
+    assert [c.logprobs for c in answer.choices] == [None, None]
+    assert [job.sampling.logprobs for job in backend.jobs] == [0] * 4
+
+
+async def test_token_ids_as_in_vllm(openai, http):
+    extra = {"return_token_ids": True}
+    answer = await openai.completions.create(model="null", prompt="One", n=2, extra_body=extra)
+    tokens = [*TOKENIZER.encode(SAYS), TOKENIZER.eos]
+    assert [c.token_ids for c in answer.choices] == [tokens, tokens]
+    assert [c.prompt_token_ids for c in answer.choices] == [TOKENIZER.encode("One")] * 2
+    asked = {"model": "null", "prompt": "One", "stream": True, "stop": "so", **extra}
+    chunks = [event["choices"][0] for event in events((await http.post("/v1/completions", json=asked)).text)]
+    assert [chunk.get("prompt_token_ids") for chunk in chunks][:2] == [TOKENIZER.encode("One"), None]
+    streamed = [token for chunk in chunks for token in chunk["token_ids"]]
+    assert streamed == TOKENIZER.encode("and so")
+    assert (await openai.completions.create(model="null", prompt="One")).choices[0].token_ids is None
+
+
+async def test_log_probabilities_of_the_prompt_as_in_vllm(openai, backend):
+    prompt = TOKENIZER.encode("abc")
+    answer = await openai.completions.create(
+        model="null", prompt="abc", max_tokens=2, logprobs=0, extra_body={"prompt_logprobs": 3}
+    )
+    (choice,) = answer.choices
+    first, *rest = choice.prompt_logprobs
+    assert first is None
+    for token, found in zip(prompt[1:], rest, strict=True):
+        text = TOKENIZER.token_text(token)
+        assert found == {str(token): {"logprob": -float(token), "rank": None, "decoded_token": text}}
+    assert [*choice.logprobs.top_logprobs] == [{}, {}]
+    (job,) = backend.jobs
+    assert (job.scored, job.mode, job.sampling.logprobs) == (True, "cloud", 3)
+
+
 async def test_models(openai):
     (model,) = (await openai.models.list()).data
     assert (model.id, model.context, model.vocabulary) == ("null", 512, TOKENIZER.vocabulary)

@@ -152,7 +152,12 @@ async def test_an_invalid_chat(http, backend, extra, expected):
         ({"prompt": ["x"] * 65, "n": 2}, (400, "invalid_value", None)),
         ({"logprobs": 6}, (400, "invalid_value", "logprobs")),
         ({"suffix": "!"}, (400, "unsupported_parameter", "suffix")),
-        ({"best_of": 3}, (400, "unsupported_parameter", "best_of")),
+        ({"best_of": 1, "n": 2}, (400, "invalid_value", None)),
+        ({"best_of": 3, "stream": True}, (400, "invalid_value", None)),
+        ({"prompt": ["x"] * 65, "best_of": 2}, (400, "invalid_value", None)),
+        ({"prompt_logprobs": 21}, (400, "invalid_value", "prompt_logprobs")),
+        ({"prompt_logprobs": 1, "stream": True}, (400, "invalid_value", None)),
+        ({"prompt_logprobs": 1, "tandem": {"mode": "race"}}, (400, "invalid_value", None)),
         (
             {"stream": True, "tandem": {"paced": True}},
             (400, "missing_required_parameter", "tandem.reader_rate"),
