@@ -11,11 +11,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tandem.engine.base import EngineInfo, EngineStats, EngineStopped, InvalidRequest, NoCapacity, Sampling
+from tandem.engine.base import (
+    EngineInfo,
+    EngineStats,
+    EngineStopped,
+    Grammar,
+    InvalidRequest,
+    NoCapacity,
+    Sampling,
+)
 from tandem.engine.core.sequence import Sequence as Log
+from tandem.engine.grammar import Grammars, Matcher
 from tandem.engine.model_folder import model_name
 from tandem.engine.packages import VLLM
-from tandem.engine.text import Spelling, watch
+from tandem.engine.text import watch
 from tandem.engine.tokenizer import Tokenizer
 from tandem.engine.validation import check_request
 from tandem.engine.vllm import set_environment
@@ -82,15 +91,16 @@ class VllmEngine:
     """
 
     def __init__(
-        self, core: VllmCore, info: EngineInfo, config: VllmConfig, tokenizer: Spelling | None = None
+        self, core: VllmCore, info: EngineInfo, config: VllmConfig, tokenizer: Tokenizer | None = None
     ) -> None:
-        """tokenizer: to recognise stop strings; without one they are refused."""
+        """tokenizer: to recognise stop strings and to follow grammars; without one they are refused."""
         from vllm.exceptions import VLLMClientError
         from vllm.v1.engine.exceptions import EngineDeadError
 
         self.info, self.counters = info, EngineStats()
         self.died, self.refused = EngineDeadError, VLLMClientError
         self._core, self._tokenizer = core, tokenizer
+        self._grammars = None if tokenizer is None else Grammars(tokenizer, info.vocab_size)
         self._max_open = config.max_sessions + config.max_waiting
         self._sessions: dict[int, VllmSession] = {}
         self._numbers = 0
@@ -103,8 +113,7 @@ class VllmEngine:
         check_request(prompt, log, sampling, self.info.vocab_size, self.info.context)
         if len(self._sessions) >= self._max_open:
             raise NoCapacity(f"{len(self._sessions)} sessions are open; no room for another now")
-        if sampling.grammar is not None:
-            raise InvalidRequest("this engine follows no grammars")
+        matcher = None if sampling.grammar is None else await self._matcher(sampling.grammar, sampling, log)
         stops = None
         if sampling.stop:
             if self._tokenizer is None:
@@ -112,6 +121,7 @@ class VllmEngine:
             stops = partial(watch, self._tokenizer, sampling.stop)
         self._numbers += 1
         sequence = Log(self._numbers, list(prompt), list(log), sampling, self.info.eos, stops)
+        sequence.matcher = matcher
         session = self._sessions[self._numbers] = VllmSession(self, sequence)
         self.counters.opened += 1
         try:
@@ -121,6 +131,15 @@ class VllmEngine:
             await session.cancel()
             raise
         return session
+
+    async def _matcher(self, grammar: Grammar, sampling: Sampling, log: Sequence[int]) -> Matcher:
+        """Return a matcher of the output so far. Raise InvalidRequest without a tokenizer or for a broken grammar."""
+        if self._grammars is None:
+            raise InvalidRequest("this engine follows no grammars")
+        ends = frozenset((*sampling.stop_tokens, self.info.eos))
+        matcher = await asyncio.to_thread(self._grammars.matcher, grammar, ends, log)
+        self._check_running()  # meanwhile it may have been closed
+        return matcher
 
     @property
     def sessions(self) -> int:

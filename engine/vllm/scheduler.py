@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.core.sched.output import GrammarOutput, SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.engine import EngineCoreOutputs
 from vllm.v1.engine.core import EngineCore
@@ -24,6 +24,7 @@ from vllm.v1.request import Request, RequestStatus
 
 from tandem.engine.base import EngineStats
 from tandem.engine.config import SchedulingChoice
+from tandem.engine.vllm.grammar import GrammarMasks
 from tandem.engine.vllm.views import REPLAYED, Ask, Label, RequestView, VllmMemory
 from tandem.policies.estimators.step_time import SmallSteps, StepTimeModel
 from tandem.policies.scheduling.control import SchedulingControl
@@ -59,6 +60,12 @@ class TandemScheduler(Scheduler):
         self._began_s = 0.0
         self._ended_s: float | None = None  # when the last step did, where nothing came between
         self._memory = VllmMemory(self.kv_cache_manager, self.block_size, self.max_num_running_reqs)
+        folder, vocab_size = (
+            self.vllm_config.model_config.tokenizer,
+            self.vllm_config.model_config.get_vocab_size(),
+        )
+        self._masks = GrammarMasks(folder, vocab_size, self.grammar_compile_error_reqs.add)
+        self.structured_output_manager = self._masks
         self._control: SchedulingControl | None = None
         if given.get("scheduling") is not None:
             policy = SchedulingChoice.model_validate(given["scheduling"]).create()
@@ -93,11 +100,13 @@ class TandemScheduler(Scheduler):
         label = Label(*extra["tandem"])
         lookup = PromptLookup(self._history) if self._most_lookups else None
         self._views[request.request_id] = RequestView(request, label, self._memory, self.clock(), lookup)
+        self._masks.begin(request, label.before)
         super().add_request(request)
         self._changed()
 
     def _free_request(self, request: Request, *args: Any, **options: Any) -> Any:
         view = self._views.pop(request.request_id)
+        self._masks.end(request.request_id)
         if self._control is not None and request.status != RequestStatus.FINISHED_ABORTED:
             self._control.ended(view.received)
         self._changed()
@@ -223,6 +232,10 @@ class TandemScheduler(Scheduler):
         """Replace the waiting requests, in this order."""
         self.waiting.clear()
         self.waiting.extend(requests)
+
+    def get_grammar_bitmask(self, scheduler_output: SchedulerOutput) -> GrammarOutput | None:
+        ids = [i for i in scheduler_output.num_scheduled_tokens if not self.requests[i].is_prefill_chunk]
+        return self._masks.output(self.requests, ids, scheduler_output.scheduled_spec_decode_tokens)
 
     def update_from_output(
         self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput

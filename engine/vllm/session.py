@@ -31,7 +31,7 @@ from tandem.engine.base import (
 from tandem.engine.core.sequence import Sequence as Log
 from tandem.engine.session import BaseSession
 from tandem.engine.validation import check_ids, check_window
-from tandem.engine.vllm.views import FOREVER, REPLAYED
+from tandem.engine.vllm.views import FOREVER, GRAMMAR, REPLAYED
 
 if TYPE_CHECKING:
     from vllm.outputs import RequestOutput
@@ -124,7 +124,10 @@ class VllmSession(BaseSession):
         self._request: VllmRequest | None = None
 
     async def start(self, forced: Sequence[int] = ()) -> None:
-        """Have vLLM begin with what there is, and `forced` tokens after it, up to its first own token."""
+        """Have vLLM begin with what there is, and `forced` tokens after it, up to its first own token. Raise
+        InvalidRequest if that does not follow the session's grammar."""
+        if self.log.matcher is not None and not self.log.matcher.follow(self.log.output):
+            raise InvalidRequest("the output does not follow its grammar")
         self._request = await self._engine.start(self.log, forced)
 
     async def generate(self) -> AsyncGenerator[Tokens, None]:
@@ -292,6 +295,8 @@ def sampling_params(log: Log, label: tuple[Any, ...], scored: bool = False) -> A
     extra: dict[str, Any] = {"tandem": label}
     if sampling.presence_penalty or sampling.frequency_penalty:
         extra[REPLAYED] = log.output
+    if (grammar := sampling.grammar) is not None:
+        extra[GRAMMAR] = grammar.kind, grammar.source, grammar.strict, sorted(log.ends)
     make = partial(
         SamplingParams,
         max_tokens=log.longest - log.output_len,

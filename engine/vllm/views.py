@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 REPLAYED = "tandem_replayed"
 """Among a request's `extra_args`: output tokens that it begins with, which penalties have to count."""
+GRAMMAR = "tandem_grammar"
+"""Among a request's `extra_args`: its grammar's kind, source and strictness, and the tokens that end its output."""
 FOREVER = 2**62
 """More tokens than any output has."""
 

@@ -33,6 +33,13 @@ async def test_contract(
     await check(engine, prompt)
 
 
+@pytest.mark.parametrize("check", engine_contract.GRAMMATICAL, ids=lambda c: c.__name__)
+async def test_contract_of_grammars(
+    check: Callable[[Engine, Tokenizer], Awaitable[None]], engine: Engine
+) -> None:
+    await check(engine, Tokenizer.load(family.path("target")))
+
+
 async def test_what_only_vllm_refuses(engine: Engine, prompt: list[int]) -> None:
     before = (await engine.stats()).sessions
     with pytest.raises(InvalidRequest, match="temperature"):
