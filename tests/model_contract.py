@@ -231,6 +231,30 @@ async def stops_at_a_stop_string(engine: Engine, prompt: list[int]) -> None:
         assert await drain(s) == (ids[6:], "stop")
 
 
+async def follows_biases_and_least_probabilities(engine: Engine, prompt: list[int]) -> None:
+    """Use logit_bias greedily, and a min_p that leaves the likeliest token alone; in generation and verification."""
+    async with session(engine, prompt) as s:
+        whole, _ = await drain(s)
+    at = next(i for i in range(1, len(whole)) if whole[i] not in whole[:i])
+    banned = whole[at]
+    sampling = Sampling(max_tokens=len(whole), ignore_eos=True, logit_bias=((banned, -100.0),))
+    async with session(engine, prompt, sampling) as s, session(engine, prompt, sampling) as t:
+        ids, _ = await drain(s)
+        assert ids[:at] == whole[:at]
+        assert banned not in ids
+        verdict = await t.verify([*ids[:at], banned])
+        assert (verdict.accepted, verdict.ids) == (at, ids[: at + 1])
+        verdict = await t.verify(ids[at + 1 : at + 3])
+        assert (verdict.accepted, verdict.ids) == (2, ids[at + 1 : at + 4])
+    wrong = (whole[1] + 1) % engine.info.vocab_size
+    for seed in range(4):
+        sampling = Sampling(max_tokens=len(whole), ignore_eos=True, temperature=2.0, min_p=1.0, seed=seed)
+        async with session(engine, prompt, sampling) as s, session(engine, prompt, sampling) as t:
+            assert (await drain(s))[0] == whole
+            assert (await t.verify([whole[0], wrong])).ids == whole[:2]
+            assert (await t.verify(whole[2:5])).ids == whole[2:6]
+
+
 async def ends_after_its_least_tokens(engine: Engine, prompt: list[int]) -> None:
     """Neither a stop token nor a stop string before, whether it generates or verifies."""
     async with session(engine, prompt, greedy(30)) as s:
@@ -264,6 +288,7 @@ CHECKS = [
     chooses_among_the_likeliest,
     stops_at_a_stop_string,
     ends_after_its_least_tokens,
+    follows_biases_and_least_probabilities,
 ]
 
 

@@ -31,7 +31,7 @@ from tandem.engine.base import (
 from tandem.engine.core.sequence import Sequence as Log
 from tandem.engine.session import BaseSession
 from tandem.engine.validation import check_ids, check_window
-from tandem.engine.vllm.views import FOREVER, GRAMMAR, REPLAYED
+from tandem.engine.vllm.views import CHOSEN_BY, FOREVER, GRAMMAR, REPLAYED
 
 if TYPE_CHECKING:
     from vllm.outputs import RequestOutput
@@ -297,15 +297,18 @@ def sampling_params(log: Log, label: tuple[Any, ...], scored: bool = False) -> A
         extra[REPLAYED] = log.output
     if (grammar := sampling.grammar) is not None:
         extra[GRAMMAR] = grammar.kind, grammar.source, grammar.strict, sorted(log.ends)
+    if sampling.logit_bias or sampling.min_p:
+        extra[CHOSEN_BY] = {
+            "logit_bias": {token: float(bias) for token, bias in sampling.logit_bias} or None,
+            "min_p": 0.0 if sampling.greedy else sampling.min_p,
+        }
     make = partial(
         SamplingParams,
         max_tokens=log.longest - log.output_len,
         temperature=sampling.temperature,
         top_k=sampling.top_k,
         top_p=sampling.top_p,
-        min_p=sampling.min_p,
         min_tokens=max(0, min(sampling.min_tokens, log.longest) - log.output_len),
-        logit_bias=dict(sampling.logit_bias) or None,
         repetition_penalty=sampling.repetition_penalty,
         presence_penalty=sampling.presence_penalty,
         frequency_penalty=sampling.frequency_penalty,

@@ -17,6 +17,8 @@ REPLAYED = "tandem_replayed"
 """Among a request's `extra_args`: output tokens that it begins with, which penalties have to count."""
 GRAMMAR = "tandem_grammar"
 """Among a request's `extra_args`: its grammar's kind, source and strictness, and the tokens that end its output."""
+CHOSEN_BY = "tandem_chosen_by"
+"""Among a request's `extra_args`: fields of vLLM's SamplingParams that it refuses where it speculates."""
 FOREVER = 2**62
 """More tokens than any output has."""
 

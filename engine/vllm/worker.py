@@ -1,18 +1,27 @@
 """Patches of the processes that run vLLM's model: each of its workers imports this.
 
-Two faults of 0.32's CPU build, mended where they would spoil samples or end the engine; and outputs that a session was
-opened with, which penalties have to count.
+Two faults of 0.32's CPU build, mended where they would spoil samples or end the engine; outputs that a session was
+opened with, which penalties have to count; and `logit_bias` and `min_p`, which vLLM leaves out where it speculates.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
+from itertools import accumulate, pairwise
+from typing import Any
+
 import torch
 from vllm.platforms import current_platform
 from vllm.v1.sample import rejection_sampler
+from vllm.v1.sample.logits_processor import LogitsProcessors
+from vllm.v1.sample.logits_processor.builtin import LogitBiasLogitsProcessor, MinPLogitsProcessor
 from vllm.v1.sample.ops import topk_topp_sampler
+from vllm.v1.sample.rejection_sampler import RejectionSampler
+from vllm.v1.worker import gpu_model_runner
 from vllm.v1.worker.gpu_input_batch import CachedRequestState
 
-from tandem.engine.vllm.views import REPLAYED
+from tandem.engine.vllm.views import CHOSEN_BY, REPLAYED
 
 
 class Extension:
@@ -36,18 +45,70 @@ def _mend_cpu() -> None:
     topk_topp_sampler.apply_top_k_only = lambda logits, k: logits if not len(logits) else plain(logits, k)
 
 
-def _replay_outputs() -> None:
-    """A request may begin with output, as the scheduler has it; vLLM's workers know of none that they have not made."""
+def _unpack_requests() -> None:
+    """A request may begin with output, as the scheduler has it; vLLM's workers know of none that they have not made.
+    And it may have parameters that vLLM would have refused."""
     plain = CachedRequestState.__post_init__
 
     def begin(state: CachedRequestState) -> None:
         plain(state)
         extra = (state.sampling_params and state.sampling_params.extra_args) or {}
         state.output_token_ids.extend(extra.get(REPLAYED, ()))
+        for name, value in extra.get(CHOSEN_BY, {}).items():
+            setattr(state.sampling_params, name, value)
 
     CachedRequestState.__post_init__ = begin
 
 
+def _choose_with_drafts() -> None:
+    """Have logit biases and min_p choose the tokens that drafts are compared with, too. They come before and after
+    penalties, as in vLLM's steps without drafts."""
+    build, process = gpu_model_runner.build_logitsprocs, RejectionSampler.apply_logits_processors
+
+    def built(
+        config: Any, device: torch.device, pinned: bool, pooling: bool, *others: Any
+    ) -> LogitsProcessors:
+        made = build(config, device, pinned, pooling, *others)
+        if config.speculative_config and not pooling:
+            made.non_argmax_invariant.append(LogitBiasLogitsProcessor(config, device, pinned))
+            made.argmax_invariant.append(MinPLogitsProcessor(config, device, pinned))
+        return made
+
+    def processed(
+        sampler: RejectionSampler, logits: torch.Tensor, sampling: Any, drafts: Any
+    ) -> torch.Tensor:
+        ends = list(accumulate(drafts.num_draft_tokens, initial=0))
+        rows = [logits[begin:end] for begin, end in pairwise(ends)]
+        for each in sampling.logitsprocs.non_argmax_invariant:
+            if isinstance(each, LogitBiasLogitsProcessor):
+                for request, biases in each.biases.items():
+                    rows[request][:, list(biases)] += torch.tensor(
+                        list(biases.values()), device=logits.device
+                    )
+        logits = process(sampler, logits, sampling, drafts)
+        for each in sampling.logitsprocs.argmax_invariant:
+            if isinstance(each, MinPLogitsProcessor) and each.min_p_count:
+                _keep_likely(
+                    (logits[begin:end] for begin, end in pairwise(ends)),
+                    each.min_p_cpu.tolist(),
+                    [] if sampling.temperature is None else sampling.temperature.tolist(),
+                )
+        return logits
+
+    gpu_model_runner.build_logitsprocs = built
+    RejectionSampler.apply_logits_processors = processed
+
+
+def _keep_likely(requests: Iterable[torch.Tensor], least: list[float], temperatures: list[float]) -> None:
+    """Rule out tokens that are less likely than `least` times the likeliest, by each request's temperature; 0 is
+    greedy."""
+    for rows, min_p, temperature in zip(requests, least, temperatures, strict=False):
+        if min_p and temperature and len(rows):
+            lowest = rows.amax(dim=-1, keepdim=True) + temperature * math.log(min_p)
+            rows.masked_fill_(rows < lowest, -torch.inf)
+
+
 if current_platform.is_cpu():
     _mend_cpu()
-_replay_outputs()
+_unpack_requests()
+_choose_with_drafts()
