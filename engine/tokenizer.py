@@ -20,7 +20,7 @@ from tokenizers import Tokenizer as RustTokenizer
 from tandem.engine.base import InvalidRequest, Sampling
 from tandem.engine.text import unfinished_length
 
-RECOMMENDED = ("temperature", "top_k", "top_p", "repetition_penalty")
+RECOMMENDED = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
 """Sampling that generation_config.json may recommend, as vLLM takes it from there."""
 PADDING = re.compile(r"\[PAD\d+\]")
 """Names that GGUF files give to ids that pad the model's matrix: `convert_hf_to_gguf.py` of llama.cpp."""

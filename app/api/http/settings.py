@@ -14,8 +14,8 @@ class ApiSettings(Strict):
     body_bytes: largest body of a request.
     body_s: time within which a body must arrive.
     sessions: most answers of one request: `n`, times prompts.
-    generation_config: whether a model's generation_config.json gives temperature, top_k, top_p and repetition_penalty
-        where a request names none; false: OpenAI's defaults.
+    generation_config: whether a model's generation_config.json gives temperature, top_k, top_p, min_p and
+        repetition_penalty where a request names none; false: OpenAI's defaults.
     cors_origins: origins of web pages that may use the API from a browser.
     drain_s: time that a replaced replica of the API has to finish its answers.
     responses: memory for the responses of /v1/responses.
