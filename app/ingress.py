@@ -29,7 +29,7 @@ from tandem.deployments.admission.controller import Entry, Passage
 from tandem.deployments.config.reconfigure import Live, in_place
 from tandem.deployments.control.access_client import AccessClient
 from tandem.deployments.control.calls import HandleClient
-from tandem.deployments.control.metrics import Observation
+from tandem.deployments.control.observation import Observation
 from tandem.deployments.control.router_client import RouterClient
 from tandem.deployments.gateway.deployment import Gateway
 from tandem.deployments.learning.report import Report

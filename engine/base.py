@@ -18,6 +18,7 @@ from typing import Annotated, Any, ClassVar, Generic, Literal, Protocol, TypeVar
 import msgspec
 import numpy as np
 
+from tandem.engine.served import Served
 from tandem.policies.scheduling.outstanding import Outstanding
 
 
@@ -332,7 +333,8 @@ class EngineStats(msgspec.Struct):
     tokens_accepted: drafts that `verify` accepted.
     tokens_looked_up: drafts that the engine looked up in sessions' own texts and checked.
     tokens_found: accepted ones of these.
-    tokens_from_prefix: tokens that admitted sessions found in the KV cache.
+    tokens_queried: tokens of admitted sessions, which the KV cache was searched for.
+    tokens_from_prefix: of these, tokens found there.
     emulated: whether times are those of other hardware.
     energy_j: joules that a device has spent.
     tokens_loaded: tokens that returning sessions loaded from host memory.
@@ -340,6 +342,7 @@ class EngineStats(msgspec.Struct):
     blocks_written: blocks copied to host memory.
     decisions: decisions of the scheduling policy.
     decision_s: CPU time that they took.
+    served: times and sizes of sessions and steps.
     """
 
     sessions: int = 0
@@ -364,6 +367,7 @@ class EngineStats(msgspec.Struct):
     tokens_accepted: int = 0
     tokens_looked_up: int = 0
     tokens_found: int = 0
+    tokens_queried: int = 0
     tokens_from_prefix: int = 0
     emulated: bool = False
     energy_j: float = 0.0
@@ -372,6 +376,7 @@ class EngineStats(msgspec.Struct):
     blocks_written: int = 0
     decisions: int = 0
     decision_s: float = 0.0
+    served: Served = msgspec.field(default_factory=Served)
 
 
 class SplitInfo(msgspec.Struct, frozen=True):

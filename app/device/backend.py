@@ -24,7 +24,8 @@ from tandem.deployments.access.accounts import ANONYMOUS, Statement, Terms
 from tandem.deployments.access.kept_responses import KeptResponses
 from tandem.deployments.access.keys import Caller, KeyRefused, Role
 from tandem.deployments.admission.controller import Entry, Passage
-from tandem.deployments.control.metrics import Metrics, Observation
+from tandem.deployments.control.metrics import Metrics
+from tandem.deployments.control.observation import Observation
 from tandem.deployments.gateway.client import Uplink
 from tandem.deployments.gateway.messages import Over
 from tandem.deployments.learning.report import Report

@@ -6,71 +6,26 @@ begin with "tandem_". No label takes a value that a client can invent.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
 
 import prometheus_client
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
-from prometheus_client.metrics_core import GaugeMetricFamily, Metric
+from prometheus_client.metrics_core import HistogramMetricFamily
 from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 
+from tandem.deployments.control.gauges import Gauges
+from tandem.deployments.control.observation import Observation
 from tandem.deployments.modes import MODES
-from tandem.deployments.request.assignment import EndpointInfo
-from tandem.deployments.request.pools import VERIFIER
 from tandem.deployments.routing.directory import Snapshot
+from tandem.engine.distribution import LATENCY_S, REQUEST_S, TOKEN_S, TOKENS, Distribution
 
-OPEN = "open"
-"""The mode of a request that left it open and did not get as far as to be given one."""
-ABORT = "abort"
-"""Why an answer ended whose client had gone, in vLLM's word."""
-
-LATENCY_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
-TOKEN_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1)
+MOST_NAMES = 200
+"""Keys, and devices, that labels name; the others are OTHERS together until the router restarts."""
+OTHERS = "others"
 
 prometheus_client.disable_created_metrics()  # they double the output, and Prometheus has no use for them
-
-
-@dataclass(frozen=True, slots=True)
-class Observation:
-    """A request that is over, however it ended, as the API saw it.
-
-    mode: in which it was served; if it did not get that far, asked for, or OPEN.
-    status: of HTTP.
-    prompt_tokens: taken in.
-    origins: output tokens by origin.
-    finished: why each answer ended that did: "stop", "length" or ABORT.
-    queue_s: that it waited at the gate; None: it did not pass.
-    ttft_s: from its arrival to the first text sent; None: there was none.
-    total_s: from its arrival to the last text sent; None: it did not come to its end.
-    tpot_s: of each answer, seconds per token after the first.
-    stall_s: that its readers waited after the first token; None: nobody reads along.
-    read_tokens, effective_tokens: of its readers, as `policies.reader.quality` counts.
-    drafted, accepted: tokens.
-    replans: how often an answer went on elsewhere.
-    usd, joules: that it cost.
-    counted: what modes count in their figures, by counter and reason.
-    """
-
-    mode: str
-    status: int
-    prompt_tokens: int = 0
-    origins: Mapping[str, int] = field(default_factory=dict)
-    finished: tuple[str, ...] = ()
-    queue_s: float | None = None
-    ttft_s: float | None = None
-    total_s: float | None = None
-    tpot_s: tuple[float, ...] = ()
-    stall_s: float | None = None
-    read_tokens: int = 0
-    effective_tokens: float = 0.0
-    drafted: int = 0
-    accepted: int = 0
-    replans: int = 0
-    usd: float = 0.0
-    joules: float = 0.0
-    counted: Mapping[tuple[str, str], float] = field(default_factory=dict)
 
 
 class Metrics:
@@ -84,7 +39,7 @@ class Metrics:
     def __init__(self, model: str, snapshot: Callable[[], Snapshot], waiting: Callable[[], int]) -> None:
         self._model = model
         self._registry = CollectorRegistry()
-        self._registry.register(_Gauges(model, snapshot, waiting))
+        self._registry.register(Gauges(model, snapshot, waiting))
         self._requests = self._counter(
             "tandem_requests", "Requests by mode and HTTP status", "mode", "status"
         )
@@ -97,6 +52,9 @@ class Metrics:
         )
         self._drafted = self._counter(
             "vllm:spec_decode_num_draft_tokens", "Tokens drafted in speculative rounds", "model_name"
+        )
+        self._rounds = self._counter(
+            "vllm:spec_decode_num_drafts", "Speculative rounds with drafts", "model_name"
         )
         self._accepted = self._counter(
             "vllm:spec_decode_num_accepted_tokens", "Of these, tokens accepted", "model_name"
@@ -119,10 +77,39 @@ class Metrics:
         self._total_s = self._histogram(
             "vllm:e2e_request_latency_seconds",
             "From a request's arrival to the last text sent",
-            (*LATENCY_S, 120, 300, 600),
+            REQUEST_S,
             "model_name",
             "mode",
         )
+        self._decode_s = self._histogram(
+            "vllm:request_decode_time_seconds",
+            "From an answer's first token to its last",
+            REQUEST_S,
+            "model_name",
+            "mode",
+        )
+        self._request_tokens = {
+            name: self._histogram(f"vllm:request_{name}", what, TOKENS, "model_name", "mode")
+            for name, what in (
+                ("prompt_tokens", "Prompt tokens of a request"),
+                ("generation_tokens", "Output tokens of an answer"),
+                ("max_num_generation_tokens", "Output tokens of a request's longest answer"),
+                ("params_max_tokens", "Output tokens that a request's answers might have"),
+            )
+        }
+        self._answers = self._histogram(
+            "vllm:request_params_n",
+            "Answers that a request asked for",
+            (1, 2, 5, 10, 20),
+            "model_name",
+            "mode",
+        )
+        self._gaps_s = _Gaps(
+            "vllm:inter_token_latency_seconds",
+            "Between an answer's tokens, or groups of them that came together",
+            model,
+        )
+        self._registry.register(self._gaps_s)
         self._stall_s = self._histogram(
             "tandem_stall_seconds",
             "What a request's readers waited with nothing left to read, after the first token",
@@ -140,6 +127,17 @@ class Metrics:
         self._replans = self._counter("tandem_replans", "Times that an answer went on elsewhere", "mode")
         self._usd = self._counter("tandem_usd", "Dollars that requests cost, joules included", "mode")
         self._joules = self._counter("tandem_device_joules", "Joules that devices spent on requests", "mode")
+        self._key_name, self._device_name = Names(MOST_NAMES), Names(MOST_NAMES)
+        self._by_key = {
+            what: self._counter(f"tandem_key_{what}", f"{what.capitalize()} by API key", "key")
+            for what in ("requests", "prompt_tokens", "output_tokens", "usd")
+        }
+        self._by_device = {
+            what: self._counter(
+                f"tandem_device_{what}", f"{what.capitalize()} by the device that took part last", "device"
+            )
+            for what in ("requests", "tokens_in", "tokens_out")
+        }
         self._figures = {
             name: self._counter(f"tandem_{name}", what, "reason")
             for mode in MODES.values()
@@ -155,10 +153,13 @@ class Metrics:
         self._prompt_tokens.labels(model).inc(seen.prompt_tokens)
         for origin, tokens in seen.origins.items():
             self._tokens.labels(model, origin).inc(tokens)
+        self._rounds.labels(model).inc(seen.rounds)
         self._drafted.labels(model).inc(seen.drafted)
         self._accepted.labels(model).inc(seen.accepted)
         if seen.queue_s is not None:
             self._queue_s.observe(seen.queue_s)
+        self._observe_sizes(seen)
+        self._observe_names(seen)
         if seen.ttft_s is not None:
             self._ttft_s.labels(model, mode).observe(seen.ttft_s)
         if seen.total_s is not None:
@@ -176,6 +177,35 @@ class Metrics:
             if counter in self._figures:  # the replica of the API may be newer than this router
                 self._figures[counter].labels(reason).inc(by)
 
+    def _observe_sizes(self, seen: Observation) -> None:
+        """Count tokens and times of a request and of its answers."""
+        labels = self._model, seen.mode
+        for tokens in seen.answer_tokens:
+            self._request_tokens["generation_tokens"].labels(*labels).observe(tokens)
+        if seen.answer_tokens:
+            self._request_tokens["prompt_tokens"].labels(*labels).observe(seen.prompt_tokens)
+            self._request_tokens["max_num_generation_tokens"].labels(*labels).observe(max(seen.answer_tokens))
+            self._request_tokens["params_max_tokens"].labels(*labels).observe(seen.most_tokens)
+            self._answers.labels(*labels).observe(seen.answers)
+        for decode_s in seen.decode_s:
+            self._decode_s.labels(*labels).observe(decode_s)
+        if seen.gaps_s is not None:
+            self._gaps_s.merge(seen.mode, seen.gaps_s)
+
+    def _observe_names(self, seen: Observation) -> None:
+        """Count a request for its key and its device."""
+        if seen.key:
+            key = self._key_name.of(seen.key)
+            self._by_key["requests"].labels(key).inc()
+            self._by_key["prompt_tokens"].labels(key).inc(seen.prompt_tokens)
+            self._by_key["output_tokens"].labels(key).inc(sum(seen.origins.values()))
+            self._by_key["usd"].labels(key).inc(seen.usd)
+        if seen.device:
+            device = self._device_name.of(seen.device)
+            self._by_device["requests"].labels(device).inc()
+            self._by_device["tokens_in"].labels(device).inc(seen.device_tokens_in)
+            self._by_device["tokens_out"].labels(device).inc(seen.device_tokens_out)
+
     def exposition(self, as_openmetrics: bool = False) -> tuple[bytes, str]:
         """Return all metrics, as OpenMetrics or in Prometheus' own text format, and the content type."""
         if as_openmetrics:
@@ -191,43 +221,35 @@ class Metrics:
         return Histogram(name, what, labels, buckets=buckets, registry=self._registry)
 
 
-class _Gauges(Collector):
-    """Collector of present states, without series of what is gone."""
+class Names:
+    """Values of a label: the first `most` by their names, all others by OTHERS."""
 
-    def __init__(self, model: str, snapshot: Callable[[], Snapshot], waiting: Callable[[], int]) -> None:
-        self._model, self._snapshot, self._waiting = model, snapshot, waiting
+    def __init__(self, most: int) -> None:
+        self._most, self._known = most, set[str]()
 
-    def collect(self) -> Iterator[Metric]:
-        of_replica = ("model_name", "pool", "replica")
-        running = _gauge(
-            "vllm:num_requests_running", "Sessions with a place in the engine's KV cache", *of_replica
-        )
-        waiting = _gauge("vllm:num_requests_waiting", "Sessions that wait for such a place", *of_replica)
-        used = _gauge("vllm:kv_cache_usage_perc", "KV blocks in use; 1: all of them", *of_replica)
-        replicas = _gauge("tandem_replicas", "Replicas that are up", "pool")
-        snapshot = self._snapshot()
-        for pool, up in snapshot.pools.items():
-            replicas.add_metric([pool], len(up))
-            for replica in up:
-                labels = [self._model_name(pool, replica), pool, replica.address]
-                load = replica.load
-                running.add_metric(labels, max(0, replica.sessions - load.waiting))  # one may just be leaving
-                waiting.add_metric(labels, load.waiting)
-                if load.blocks_total:
-                    used.add_metric(labels, 1 - load.blocks_free / load.blocks_total)
-        devices = _gauge(
-            "tandem_devices", "Devices that are registered, or awaited: should be and are not", "state"
-        )
-        devices.add_metric(["registered"], len(snapshot.devices))
-        devices.add_metric(["awaited"], len(snapshot.awaited))
-        gate = _gauge("tandem_gate_waiting", "Requests that wait at the gate, as all verifiers are full")
-        gate.add_metric([], self._waiting())
-        return iter((running, waiting, used, replicas, devices, gate))
-
-    def _model_name(self, pool: str, replica: EndpointInfo) -> str:
-        """Clients know the verifiers' model by another name than its own."""
-        return self._model if pool == VERIFIER else replica.model
+    def of(self, name: str) -> str:
+        """Return the label's value for a name."""
+        if name not in self._known:
+            if len(self._known) >= self._most:
+                return OTHERS
+            self._known.add(name)
+        return name
 
 
-def _gauge(name: str, what: str, *labels: str) -> GaugeMetricFamily:
-    return GaugeMetricFamily(name, what, labels=labels)
+class _Gaps(Collector):
+    """Collector of times between tokens by mode, which the API counts: one by one they would be too many to tell."""
+
+    def __init__(self, name: str, what: str, model: str) -> None:
+        self._name, self._what, self._model = name, what, model
+        self._seen: dict[str, Distribution] = {}
+
+    def merge(self, mode: str, gaps_s: Distribution) -> None:
+        """Count those of a request."""
+        if len(gaps_s.counts) == len(TOKEN_S) + 1:  # the replica of the API may be newer than this router
+            self._seen.setdefault(mode, Distribution.over(TOKEN_S)).merge(gaps_s)
+
+    def collect(self) -> Iterable[HistogramMetricFamily]:
+        family = HistogramMetricFamily(self._name, self._what, labels=("model_name", "mode"))
+        for mode, seen in self._seen.items():
+            family.add_metric([self._model, mode], seen.cumulative(TOKEN_S), seen.total)
+        return [family]

@@ -18,7 +18,8 @@ from tandem.deployments.config.reconfigure import Live, in_place
 from tandem.deployments.config.settings import AccountSettings, GateSettings, RouterSettings
 from tandem.deployments.control.access import Access
 from tandem.deployments.control.calls import HandleClient, refuses
-from tandem.deployments.control.metrics import Metrics, Observation
+from tandem.deployments.control.metrics import Metrics
+from tandem.deployments.control.observation import Observation
 from tandem.deployments.control.scheduler_client import SchedulerClient
 from tandem.deployments.learning.report import Report
 from tandem.deployments.modes import AT_FRONT_DOORS

@@ -10,7 +10,7 @@ from ray.serve.handle import DeploymentHandle
 from tandem.deployments.admission.controller import Entry, Passage
 from tandem.deployments.config.settings import GateSettings, LimitSettings
 from tandem.deployments.control.calls import HandleClient
-from tandem.deployments.control.metrics import Observation
+from tandem.deployments.control.observation import Observation
 from tandem.deployments.control.router import Router
 from tandem.deployments.learning.report import Report
 from tandem.deployments.outbox import Outbox

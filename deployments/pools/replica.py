@@ -97,7 +97,7 @@ class EngineEndpoint:
             model=info.model,
             vocabulary=info.vocabulary,
             sessions=stats.sessions,
-            load=Load(stats.waiting, stats.blocks_free, stats.blocks_total),
+            load=Load.of(stats),
             split=info.split,
             price=self._price,
             continuation=info.continuation,

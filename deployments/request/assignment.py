@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 
 from tandem.cluster.devices.record import DeviceRecord, ModelRecord, engine_name
-from tandem.engine.base import Continuation, EngineError, EngineStopped, SplitInfo
+from tandem.engine.base import Continuation, EngineError, EngineStats, EngineStopped, SplitInfo
+from tandem.engine.served import Served
 from tandem.policies.cost import MAINS_USD_PER_J, PerToken
 
 FREE = PerToken(0.0, 0.0)
@@ -36,11 +37,24 @@ class EndpointLost(EngineError):
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Load of a replica's engine, for display only. Fields as in EngineStats."""
+    """Load of a replica's engine, for display only. Fields as in EngineStats.
+
+    served: None if the engine does not tell.
+    """
 
     waiting: int = 0
     blocks_free: int = 0
     blocks_total: int = 0
+    block_size: int = 1
+    preempted: int = 0
+    tokens_queried: int = 0
+    tokens_from_prefix: int = 0
+    served: Served | None = None
+
+    @classmethod
+    def of(cls, stats: EngineStats) -> Load:
+        """Return the load that an engine's stats tell of."""
+        return cls(**{each.name: getattr(stats, each.name) for each in fields(cls)})
 
 
 IDLE = Load()

@@ -160,12 +160,16 @@ class Memory:
                 self.preempt(max(idle, key=_first_to_go))
             s.admitted = s.fresh = True
             self.waiting.remove(s)
-            self._stats.tokens_from_prefix += s.computed
+            found = s.computed
             self._bring_back(s)
             if s.loading is None and s.computed == s.table.shared * self.pool.block_size:
                 alike = self.pool.begin_alike(s.table, s.tokens, s.reusable)
-                self._stats.tokens_from_prefix += alike
+                found += alike
                 s.computed += alike
+            self._stats.tokens_queried += len(s.tokens)
+            self._stats.tokens_from_prefix += found
+            if not s.stay.begun:
+                s.stay.found = found
 
     @property
     def _full(self) -> bool:
@@ -224,6 +228,7 @@ class Memory:
         self.waiting.append(s)
         self.waiting.sort(key=lambda w: w.number)
         self._stats.preempted += 1
+        s.stay.preempted += 1
 
     def _save(self, s: Sequence, tier: HostTier) -> None:
         there, blocks = len(s.hosts), self.pool.blocks_for(s.computed)

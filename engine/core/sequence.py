@@ -11,6 +11,7 @@ from tandem.engine.base import InvalidRequest, Sampling
 from tandem.engine.core.host_memory import Copy
 from tandem.engine.core.kvcache import BlockTable
 from tandem.engine.core.tasks import Task
+from tandem.engine.served import Stay
 from tandem.engine.text import Detokenizer, StopStrings
 from tandem.policies.reader.quality import Reader
 from tandem.policies.scheduling.control import REFERENCE_RATE
@@ -65,6 +66,7 @@ class Sequence(SequencePlace):
     lookup: finds drafts in its own text; None if the engine looks up nothing.
     matcher: allows the tokens that may follow by its grammar; None if any may.
     opened_s: when the request's first session was opened, on the engine's clock.
+    stay: what the engine's metrics tell of it.
     """
 
     RESERVED = 1
@@ -88,6 +90,7 @@ class Sequence(SequencePlace):
         "rank",
         "reader",
         "sampling",
+        "stay",
         "task",
         "tokens",
         "window",
@@ -115,6 +118,7 @@ class Sequence(SequencePlace):
         self.lookup: PromptLookup | None = None
         self.matcher: Matcher | None = None
         self.opened_s = 0.0
+        self.stay = Stay()
         self.reader = Reader(sampling.reader_rate or REFERENCE_RATE)
         self.ends = frozenset(sampling.stop_tokens if sampling.ignore_eos else (*sampling.stop_tokens, eos))
         self._new_text = text

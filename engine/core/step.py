@@ -21,6 +21,7 @@ from tandem.engine.core.memory import Memory
 from tandem.engine.core.runner import Outcome, Runner, Work
 from tandem.engine.core.sequence import Sequence
 from tandem.engine.core.tasks import Computed, DraftTask, ForwardTask, GenerateTask, Task, VerifyTask
+from tandem.engine.distribution import TOKENS
 from tandem.engine.session import BUSY
 from tandem.policies.estimators.step_time import SmallSteps, StepTimeModel
 from tandem.policies.scheduling.base import SchedulingPolicy
@@ -246,7 +247,9 @@ class Core:
         stats, register, size = self.stats, self.memory.pool.register, self.memory.block_size
         positions, i, now = sum(grant for _, grant in work), 0, self.clock()
         self._batch = positions, now - self._began_s
+        stats.served.step_tokens.add(positions, TOKENS)
         for s, grant in work:
+            s.stay.begin(s.opened_s, self._began_s, stats.served)
             complete = s.task is not None and s.computed + grant == s.goal
             stats.tokens_prefilled += grant - s.window if complete else grant
             s.computed += grant
@@ -313,8 +316,13 @@ class Core:
         del ids[s.append(ids) :]
         s.confirmed = len(s.tokens)
         s.reader.deliver(len(ids), now)
-        if s.finish is not None and self._control is not None:
-            self._control.ended(s.output_len)
+        served = self.stats.served
+        if before == s.prompt_len:
+            s.stay.prefilled(now, s.prompt_len, served)
+        if s.finish is not None:
+            s.stay.end(now, served)
+            if self._control is not None:
+                self._control.ended(s.output_len)
         accepted = min(accepted, len(ids))
         scores = outcome.scores and outcome.scores[: len(ids)]
         stats = self.stats

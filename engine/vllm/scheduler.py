@@ -24,6 +24,7 @@ from vllm.v1.request import Request, RequestStatus
 
 from tandem.engine.base import EngineStats
 from tandem.engine.config import SchedulingChoice
+from tandem.engine.distribution import TOKENS
 from tandem.engine.vllm.grammar import GrammarMasks
 from tandem.engine.vllm.views import REPLAYED, Ask, Label, RequestView, VllmMemory
 from tandem.policies.estimators.step_time import SmallSteps, StepTimeModel
@@ -154,13 +155,25 @@ class TandemScheduler(Scheduler):
         self._queue(view.request for view in queue if view.runs)
         self.running = [view.request for view in ready]
         try:
-            return super().schedule(throttle_prefills)
+            output = super().schedule(throttle_prefills)
+            self._note_scheduled(output)
+            return output
         finally:
             self.running += [view.request for view in resting[evicted:]]
             aside = dict.fromkeys(
                 view for view in (*waiting, *running) if not view.admitted and not view.runs
             )
             self.waiting.extend(view.request for view in aside)
+
+    def _note_scheduled(self, output: SchedulerOutput) -> None:
+        """Count the sessions that begin in this step, and what the prefix cache has of them."""
+        for new in output.scheduled_new_reqs:
+            view = self._views[new.req_id]
+            if not view.stay.begun:
+                self._stats.tokens_queried += view.request.num_tokens
+                self._stats.tokens_from_prefix += new.num_computed_tokens
+                view.stay.found = new.num_computed_tokens
+            view.stay.begin(view.opened_s, self._began_s, self._stats.served)
 
     def _decide(self, now: float) -> None:
         control = self._control
@@ -225,6 +238,7 @@ class TandemScheduler(Scheduler):
     def _preempt_request(self, request: Request, *args: Any, **options: Any) -> None:
         view = self._views[request.request_id]
         view.fresh, view.drafts = True, []
+        view.stay.preempted += 1
         self._stats.preempted += 1
         super()._preempt_request(request, *args, **options)
 
@@ -247,6 +261,7 @@ class TandemScheduler(Scheduler):
             seconds = self._ended_s - self._began_s
             stats.steps += 1
             stats.step_s += seconds
+            stats.served.step_tokens.add(positions, TOKENS)
             stats.tokens_prefilled += positions - _windows(scheduler_output, model_runner_output)
             self._count_proposals(scheduler_output, model_runner_output)
             self._step_time.note(positions, seconds)
@@ -282,6 +297,10 @@ class TandemScheduler(Scheduler):
         view, now = self._views[request.request_id], self.clock()
         view.reader.deliver(len(ids), now)
         view.fresh = False
+        if ids and view.received == len(ids):
+            view.stay.prefilled(now, request.num_prompt_tokens, self._stats.served)
+        if stopped:
+            view.stay.end(now, self._stats.served)
         if not view.wanting:
             view.parked_s = now
             self._changed()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from tandem.engine.served import Stay
 from tandem.policies.reader.quality import Reader
 from tandem.policies.scheduling.control import REFERENCE_RATE
 from tandem.policies.speculation.lookup import PromptLookup
@@ -49,6 +50,7 @@ class RequestView:
     drafts: to be verified with its next step.
     parked_s: since when it has been.
     lookup: finds drafts in its own text; None if the engine looks up nothing.
+    stay: what the engine's metrics tell of it.
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class RequestView:
         self.opened_s, self.parked_s = now_s - label.waited_s, now_s
         self.reader = Reader(label.reader_rate or REFERENCE_RATE)
         self.fresh, self.paused = True, False
+        self.stay = Stay()
         self.until, self.drafts = 1, list[int]()
 
     @property

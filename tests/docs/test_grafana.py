@@ -11,9 +11,12 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tandem.deployments.control.metrics import Metrics, Observation
+from tandem.deployments.control.metrics import Metrics
+from tandem.deployments.control.observation import Observation
 from tandem.deployments.request.assignment import EndpointInfo, Load
 from tandem.deployments.routing.directory import Snapshot
+from tandem.engine.base import EngineStats
+from tandem.engine.distribution import TOKEN_S, Distribution
 
 DOCS = Path(__file__).parents[2] / "docs"
 BOARD = json.loads((DOCS / "grafana.json").read_text(encoding="utf-8"))
@@ -30,7 +33,10 @@ def expressions() -> Iterator[str]:
 @pytest.fixture(scope="module")
 def shown() -> dict[str, set[str]]:
     """Labels of every metric, after a request in which everything happened."""
-    replica = EndpointInfo("verifier 1", "v:1", "verifier", load=Load(1, 2, 4))
+    load = Load.of(EngineStats(waiting=1, blocks_free=2, blocks_total=4))
+    replica = EndpointInfo("verifier 1", "v:1", "verifier", load=load)
+    gaps_s = Distribution.over(TOKEN_S)
+    gaps_s.add(0.1, TOKEN_S)
     metrics = Metrics("tandem", lambda: Snapshot(1, {"verifier": (replica,)}), lambda: 0)
     metrics.observe(
         Observation(
@@ -45,6 +51,13 @@ def shown() -> dict[str, set[str]]:
             tpot_s=(0.1,),
             stall_s=0.0,
             counted={("migrations", "cost"): 1},
+            key="key-1",
+            device="laptop",
+            answers=1,
+            most_tokens=9,
+            answer_tokens=(2,),
+            decode_s=(0.1,),
+            gaps_s=gaps_s,
         )
     )
     labels: dict[str, set[str]] = {}

@@ -117,12 +117,13 @@ class Gather:
     async def _pump(self, number: int, job: Job, choice: Choice) -> None:
         try:
             source = self._run(job)
-            if choice.arrivals.rate:
-                source = choice.arrivals.noted(source)
             if self._paced:
-                source = paced(self._ends_noted(number, source), job.sampling.reader_rate)
+                noted = choice.arrivals.noted(source)
+                source = paced(self._ends_noted(number, noted), job.sampling.reader_rate)
             async with aclosing(source) as deltas:
                 async for delta in deltas:
+                    if not self._paced:
+                        choice.arrivals.note(len(delta.ids), self._loop.time())
                     choice.push(delta)
                     if delta.finish:
                         self._ended(number, finished=True)

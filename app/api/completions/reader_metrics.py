@@ -13,6 +13,7 @@ from pydantic import ConfigDict
 
 from tandem.deployments.docstrings import describe
 from tandem.deployments.request.job import Delta
+from tandem.engine.distribution import TOKEN_S, Distribution
 from tandem.policies.reader.quality import buffers, effective_tokens, stall_s
 
 
@@ -53,11 +54,14 @@ class Reading:
 class Arrivals:
     """Times at which the tokens of one choice came from the executor; a paced client gets them later.
 
-    rate: tokens/s that the reader takes in; 0 if there is no reader, and then no times are kept.
+    rate: tokens/s that the reader takes in; 0 if there is no reader, and then only gaps are kept.
+    gaps_s: times between tokens, or groups of them that came together; bounds are TOKEN_S.
     """
 
     def __init__(self, rate: float = 0.0) -> None:
         self.rate = rate
+        self.gaps_s = Distribution.over(TOKEN_S)
+        self._last_s: float | None = None
         self._times_s = array("d")  # on the event loop's clock
 
     async def noted(self, deltas: AsyncGenerator[Delta, None]) -> AsyncGenerator[Delta, None]:
@@ -70,6 +74,11 @@ class Arrivals:
 
     def note(self, tokens: int, now_s: float) -> None:
         """Note that `tokens` tokens came at `now_s` on the event loop's clock."""
+        if not tokens:
+            return
+        if self._last_s is not None:
+            self.gaps_s.add(now_s - self._last_s, TOKEN_S)
+        self._last_s = now_s
         if self.rate:
             self._times_s.extend([now_s] * tokens)
 

@@ -8,14 +8,16 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from tandem.app.api.completions.admission import Admitted
+from tandem.app.api.completions.choice import Choice
 from tandem.app.api.http.errors import DISCONNECTED
-from tandem.deployments.control.metrics import ABORT, OPEN, Observation
+from tandem.deployments.control.observation import ABORT, OPEN, Observation
 from tandem.deployments.modes import MODES
 from tandem.deployments.modes.speculative.mode import Speculation
 from tandem.deployments.request.job import JobStats
+from tandem.engine.distribution import TOKEN_S, Distribution
 
 logger = logging.getLogger("ray.serve")
 
@@ -63,7 +65,7 @@ class Record:
         seen = self._seen(status, jobs, total_s)
         self._observe(seen)
         if logger.isEnabledFor(logging.INFO):
-            self._log(seen, error, next((job.device for job in jobs if job.device), None), total_s)
+            self._log(seen, error, total_s)
 
     def _seen(self, status: int, jobs: list[JobStats], total_s: float) -> Observation:
         mode = (jobs[0].mode if jobs else self.mode) or ""
@@ -94,20 +96,30 @@ class Record:
             stall_s=sum(reading.stall_s for reading in readings) if readings else None,
             read_tokens=sum(reading.tokens for reading in readings),
             effective_tokens=sum(reading.effective_tokens for reading in readings),
+            rounds=sum(figures.rounds - figures.single_rounds for figures in speculation),
             drafted=sum(figures.drafted for figures in speculation),
             accepted=sum(figures.accepted for figures in speculation),
             replans=sum(job.replans for job in jobs),
             usd=sum(job.usd for job in jobs),
             joules=sum(job.joules for job in jobs),
             counted=dict(counted),
+            key=self._admitted.caller.account if self._admitted.caller.keyed else "",
+            device=next((job.device for job in jobs if job.device), ""),
+            device_tokens_in=sum(job.used.device_in for job in jobs),
+            device_tokens_out=sum(job.used.device_out for job in jobs),
+            answers=len(choices),
+            most_tokens=self._admitted.jobs[0].sampling.max_tokens,
+            answer_tokens=tuple(job.tokens for job in jobs) if whole else (),
+            decode_s=tuple(job.total_s - job.ttft_s for job in jobs) if whole else (),
+            gaps_s=_gaps_s(choices),
         )
 
-    def _log(self, seen: Observation, error: str | None, device: str | None, total_s: float) -> None:
+    def _log(self, seen: Observation, error: str | None, total_s: float) -> None:
         said = {
             "answer": self._answer,
             "key": self.key,
             "mode": seen.mode,
-            "device": device,
+            "device": seen.device or None,
             "status": seen.status,
             "error": error,
             "prompt_tokens": self._admitted.prompt_tokens if self._admitted is not None else None,
@@ -120,6 +132,14 @@ class Record:
         said = {name: value for name, value in said.items() if value is not None}
         extra = said if self._request_id is None else said | {"request_id": self._request_id[:LONGEST]}
         logger.info("request %s", " ".join(f"{name}={value}" for name, value in said.items()), extra=extra)
+
+
+def _gaps_s(choices: Sequence[Choice]) -> Distribution | None:
+    """Return the times between tokens of all choices; None if there are none."""
+    found = Distribution.over(TOKEN_S)
+    for choice in choices:
+        found.merge(choice.arrivals.gaps_s)
+    return found if any(found.counts) else None
 
 
 def _rounded(seconds: float | None) -> float | None:

@@ -11,7 +11,7 @@ from tandem.app.api.http.settings import ApiSettings
 from tandem.deployments.access.accounts import Statement
 from tandem.deployments.access.keys import Caller, Key, Role
 from tandem.deployments.admission.controller import Entry, Passage
-from tandem.deployments.control.metrics import Observation
+from tandem.deployments.control.observation import Observation
 from tandem.deployments.docstrings import describe
 from tandem.deployments.request.job import Delta, Job
 from tandem.engine.tokenizer import Tokenizer

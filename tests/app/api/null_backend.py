@@ -27,7 +27,8 @@ from tandem.deployments.access.key_service import KeyService
 from tandem.deployments.access.keys import Caller, Key, Role
 from tandem.deployments.admission.controller import Entry, Gate, Passage
 from tandem.deployments.config.settings import GateSettings, LedgerSettings, RouterSettings
-from tandem.deployments.control.metrics import Metrics, Observation
+from tandem.deployments.control.metrics import Metrics
+from tandem.deployments.control.observation import Observation
 from tandem.deployments.modes.base import Services
 from tandem.deployments.modes.speculative.mode import Speculation
 from tandem.deployments.modes.split import SplitMode, SplitSettings

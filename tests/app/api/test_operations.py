@@ -78,8 +78,35 @@ async def test_metrics(http):
     assert value("vllm:request_time_per_output_token_seconds_sum", mode="speculative", **null) == (
         pytest.approx(0.001 / 8)
     )
+    assert value("vllm:inter_token_latency_seconds_count", mode="cloud", **null) == 3 * 8
+    assert value("vllm:request_decode_time_seconds_sum", mode="cloud", **null) == pytest.approx(3 * 0.001)
+    assert value("vllm:request_generation_tokens_count", mode="cloud", **null) == 3
+    assert value("vllm:request_generation_tokens_sum", mode="cloud", **null) == 27
+    assert value("vllm:request_max_num_generation_tokens_sum", mode="cloud", **null) == 18
+    assert value("vllm:request_params_n_sum", mode="cloud", **null) == 1 + 2
+    assert value("vllm:request_params_max_tokens_sum", mode="cloud", **null) == 9 + 9
+    assert value("vllm:request_prompt_tokens_count", mode="cloud", **null) == 2
+    assert value("vllm:spec_decode_num_drafts_total", **null) == 4 * 2
     assert value("tandem_queue_seconds_count") == 3
+    assert not any(
+        name.startswith(("tandem_key_", "tandem_device_requests", "tandem_device_tokens")) and labels
+        for name, *labels in found
+    )
     assert value("tandem_usd_total", mode="cloud") >= 0
+
+
+async def test_requests_count_for_their_key_and_their_device(http):
+    made = (await http.post("/v1/keys", json={"name": "boss", "role": "operator"})).json()
+    http.headers["authorization"] = f"Bearer {made['secret']}"
+    with_device = HELLO | {"tandem": {"mode": "device", "device": "pixel-1"}}
+    for body in (HELLO, with_device, HELLO | {"model": "gpt-9"}):
+        await http.post("/v1/chat/completions", json=body)
+    found = await samples(http)
+    key = ("key", made["id"])
+    assert found["tandem_key_requests_total", key] == 2, "what was not admitted is nobody's"
+    assert found["tandem_key_output_tokens_total", key] == 18
+    assert found["tandem_device_requests_total", ("device", "pixel-1")] == 1
+    assert made["secret"] not in str(found)
 
 
 async def test_latencies_are_in_order(http, backend):

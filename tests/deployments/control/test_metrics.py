@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from tandem.deployments.control.metrics import Metrics, Observation
+from tandem.deployments.control.metrics import MOST_NAMES, Metrics
+from tandem.deployments.control.observation import Observation
+from tandem.deployments.request.assignment import EndpointInfo, Load
 from tandem.deployments.routing.directory import Snapshot
+from tandem.engine.base import EngineStats
+from tandem.engine.distribution import REQUEST_S, TOKEN_S, Distribution
 
 
 def shown(metrics: Metrics, as_openmetrics: bool = False) -> str:
@@ -36,3 +40,82 @@ def test_nobody_is_told_when_a_series_was_created() -> None:
     for as_openmetrics in (False, True):
         assert "vllm:time_to_first_token_seconds_count" in shown(metrics, as_openmetrics)
         assert "_created" not in shown(metrics, as_openmetrics)
+
+
+def test_sizes_and_times_of_answers() -> None:
+    gaps_s = Distribution.over(TOKEN_S)
+    for gap_s in (0.0005, 0.03):
+        gaps_s.add(gap_s, TOKEN_S)
+    seen = Observation(
+        "cloud", 200, 100, answers=2, most_tokens=64, answer_tokens=(3, 40), decode_s=(0.5, 4), gaps_s=gaps_s
+    )
+    metrics = Metrics("tandem", Snapshot, lambda: 0)
+    for _ in range(2):
+        metrics.observe(seen)
+    metrics.observe(
+        Observation("cloud", 200, gaps_s=Distribution([1, 2, 3]))
+    )  # of a newer replica of the API
+    text = shown(metrics)
+    labels = 'mode="cloud",model_name="tandem"'
+    assert f"vllm:inter_token_latency_seconds_count{{{labels}}} 4.0" in text
+    assert f'vllm:inter_token_latency_seconds_bucket{{le="0.0005",{labels}}} 2.0' in text
+    for name, total in (
+        ("prompt_tokens", 200),
+        ("generation_tokens", 86),
+        ("max_num_generation_tokens", 80),
+        ("params_max_tokens", 128),
+        ("params_n", 4),
+        ("decode_time_seconds", 9),
+    ):
+        assert f"vllm:request_{name}_sum{{{labels}}} {total}.0" in text
+
+
+def test_an_answer_that_broke_off_has_no_size() -> None:
+    metrics = Metrics("tandem", Snapshot, lambda: 0)
+    metrics.observe(Observation("cloud", 500, 100, origins={"cloud": 3}, answers=1, most_tokens=64))
+    assert "vllm:request_prompt_tokens_count" not in shown(metrics)
+
+
+def test_keys_and_devices_are_named_up_to_a_number() -> None:
+    metrics = Metrics("tandem", Snapshot, lambda: 0)
+    for i in range(MOST_NAMES + 5):
+        metrics.observe(
+            Observation("race", 200, 7, {"cloud": 2}, key=f"key-{i}", device=f"d{i}", device_tokens_out=3)
+        )
+    metrics.observe(Observation("cloud", 200, 7, {"cloud": 2}))
+    text = shown(metrics)
+    assert 'tandem_key_requests_total{key="key-0"} 1.0' in text
+    assert 'tandem_key_prompt_tokens_total{key="key-0"} 7.0' in text
+    assert 'tandem_key_output_tokens_total{key="others"} 10.0' in text
+    assert 'tandem_device_tokens_out_total{device="others"} 15.0' in text
+    assert text.count("tandem_key_requests_total{") == text.count("tandem_device_requests_total{") == 201
+
+
+def test_what_engines_tell_is_shown_by_replica() -> None:
+    stats = EngineStats(
+        waiting=1,
+        blocks_free=2,
+        blocks_total=8,
+        block_size=16,
+        preempted=3,
+        tokens_queried=50,
+        tokens_from_prefix=20,
+    )
+    stats.served.queue_s.add(0.25, REQUEST_S)
+    replica = EndpointInfo("verifier 1", "v:1", "verifier", sessions=4, load=Load.of(stats))
+    text = shown(Metrics("tandem", lambda: Snapshot(1, {"verifier": (replica,)}), lambda: 0))
+    labels = 'model_name="tandem",pool="verifier",replica="v:1"'
+    for name, value in (
+        ("num_requests_running", 3),
+        ("num_preemptions_total", 3),
+        ("prefix_cache_queries_total", 50),
+        ("prefix_cache_hits_total", 20),
+        ("request_queue_time_seconds_count", 1),
+        ("request_queue_time_seconds_sum", 0.25),
+        ("iteration_tokens_total_count", 0),
+    ):
+        assert f"vllm:{name}{{{labels}}} {float(value)}" in text
+    reasons = 'model_name="tandem",pool="verifier",reason="capacity",replica="v:1"'
+    assert f"vllm:num_requests_waiting_by_reason{{{reasons}}} 1.0" in text
+    info = 'block_size="16",model_name="tandem",num_gpu_blocks="8",pool="verifier",replica="v:1"'
+    assert f"vllm:cache_config_info{{{info}}} 1.0" in text

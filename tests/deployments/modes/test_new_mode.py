@@ -12,7 +12,8 @@ from pydantic import Field
 
 from tandem.app.api.completions.schema import TandemOptions
 from tandem.app.api.completions.stats import stats as shown
-from tandem.deployments.control.metrics import Metrics, Observation
+from tandem.deployments.control.metrics import Metrics
+from tandem.deployments.control.observation import Observation
 from tandem.deployments.learning.report import Report
 from tandem.deployments.modes import MODES
 from tandem.deployments.modes.base import EndpointRole, Mode, ModeRun, RouterPart

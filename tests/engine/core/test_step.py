@@ -674,7 +674,8 @@ def test_a_prompt_is_computed_from_where_it_parts_from_an_earlier_one(make: Make
 def counters(driver: Driver) -> dict[str, float]:
     """Return the counters that have changed since the start."""
     fields, first = (msgspec.structs.asdict(stats) for stats in (driver.core.stats, EngineStats()))
-    return {name: value for name, value in fields.items() if value != first[name] and name != "decision_s"}
+    apart = {"decision_s", "served"}
+    return {name: value for name, value in fields.items() if value != first[name] and name not in apart}
 
 
 def test_the_counters_count(make: MakeRunner) -> None:
@@ -684,14 +685,14 @@ def test_the_counters_count(make: MakeRunner) -> None:
     driver.generate(first)
     driver.run()
     done: dict[str, float] = {"blocks_total": 20, "opened": 1, "steps": 6, "step_s": pytest.approx(0.05)}
-    done |= {"tokens_prefilled": 8, "tokens_generated": 6}
+    done |= {"tokens_prefilled": 8, "tokens_generated": 6, "tokens_queried": 9}
     assert counters(driver) == done
     second = driver.open(first.prompt, sampling)
     wrong = (first.output[2] + 1) % VOCAB
     driver.verify(second, [*first.output[:2], wrong])
     driver.run()
     done |= {"opened": 2, "steps": 7, "tokens_generated": 9, "tokens_verified": 3, "tokens_accepted": 2}
-    done |= {"tokens_from_prefix": 8}
+    done |= {"tokens_queried": 18, "tokens_from_prefix": 8}
     assert counters(driver) == done
     driver.draft(second, 3, [], 2)
     driver.run()
@@ -710,11 +711,36 @@ def test_the_counters_of_host_memory(make: MakeRunner, sooner: str) -> None:
     driver.core.memory.preempt(client.sequence)
     driver.core.step_time.token_s = 1.0 if sooner == "loading" else 1e-6
     driver.run()
-    before = {"blocks_total": 20, "opened": 1, "preempted": 1, "blocks_written": 2, "tokens_from_prefix": 4}
+    before = {"blocks_total": 20, "opened": 1, "preempted": 1, "blocks_written": 2}
+    before |= {"tokens_queried": 16, "tokens_from_prefix": 4}
     if sooner == "loading":  # the last block alone: the other one is still there
         assert counters(driver) == before | {"steps": 1, "tokens_prefilled": 7, "tokens_loaded": 3}
     else:
         assert counters(driver) == before | {"steps": 2, "tokens_prefilled": 10, "tokens_recomputed": 3}
+
+
+def test_stays_are_told(make: MakeRunner) -> None:
+    """By the driver's clock, which goes on by 10 ms before each step."""
+    driver = Driver(make, blocks=20)
+    sampling = Sampling(max_tokens=3, ignore_eos=True)
+    first = driver.open([3, 4, 5, 6, 7, 8, 3, 4, 5], sampling)
+    driver.generate(first)
+    driver.run()
+    served = driver.core.stats.served
+    assert sum(served.queue_s.counts) == sum(served.prefill_s.counts) == sum(served.inference_s.counts) == 1
+    assert served.queue_s.total == pytest.approx(0.01)
+    assert (served.prefill_s.total, served.inference_s.total) == (0.0, pytest.approx(0.02)), (
+        "of 1 and 3 steps"
+    )
+    assert (served.prefilled.total, served.preemptions.total, served.step_tokens.total) == (9, 0, 11)
+    second = driver.open(first.prompt, sampling)
+    driver.generate(second)
+    driver.run()
+    assert served.prefilled.total == 9 + 1, "the rest was in the KV cache"
+    cancelled = driver.open([9, 9, 9, 9, 9], sampling)
+    driver.run()
+    driver.cancel(cancelled)
+    assert (sum(served.queue_s.counts), sum(served.inference_s.counts)) == (3, 2)
 
 
 def test_decisions_are_counted(make: MakeRunner) -> None:

@@ -58,3 +58,22 @@ async def test_what_is_under_way_when_the_engine_ends_hears_of_it(engine: Engine
         await waiting
     engine.forget(session)
     session._give_up()
+
+
+async def test_stays_are_told(engine: Engine, prompt: list[int]) -> None:
+    before = await engine.stats()
+    long = prompt * (before.block_size // len(prompt) + 2)  # more than a block, or none of it is found again
+    for _ in range(2):
+        await exhaust((await engine.open(long, greedy(6))).generate())
+    after = await engine.stats()
+
+    def added(field: str) -> tuple[int, float]:
+        old, new = getattr(before.served, field), getattr(after.served, field)
+        return sum(new.counts) - sum(old.counts), new.total - old.total
+
+    assert [added(field)[0] for field in ("queue_s", "prefill_s", "inference_s", "preemptions")] == [2] * 4
+    assert 0 < added("prefill_s")[1] < added("inference_s")[1]
+    assert added("step_tokens")[0] == after.steps - before.steps
+    found = after.tokens_from_prefix - before.tokens_from_prefix
+    assert after.tokens_queried - before.tokens_queried == 2 * len(long)
+    assert 0 < found == 2 * len(long) - added("prefilled")[1]

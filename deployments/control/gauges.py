@@ -1,0 +1,150 @@
+"""Metrics of how things stand: what is up, and what the engines tell of their load, memory, sessions and steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from prometheus_client.metrics_core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+
+from tandem.deployments.request.assignment import EndpointInfo, Load
+from tandem.deployments.request.pools import VERIFIER
+from tandem.deployments.routing.directory import Snapshot
+from tandem.engine.distribution import FEW, REQUEST_S, TOKENS
+
+OF_REPLICA = ("model_name", "pool", "replica")
+CAPACITY = "capacity"
+"""Why sessions wait, in vLLM's word: all places are taken."""
+
+
+class _Told(NamedTuple):
+    """A distribution that engines tell of.
+
+    name, what: of the metric.
+    field: of Served.
+    bounds: of the distribution.
+    """
+
+    name: str
+    what: str
+    field: str
+    bounds: Sequence[float]
+
+
+TOLD = (
+    _Told("request_queue_time_seconds", "From a session's opening to its first step", "queue_s", REQUEST_S),
+    _Told(
+        "request_prefill_time_seconds",
+        "From a session's first step to its first output token",
+        "prefill_s",
+        REQUEST_S,
+    ),
+    _Told(
+        "request_inference_time_seconds",
+        "From a session's first step to its output's end",
+        "inference_s",
+        REQUEST_S,
+    ),
+    _Told(
+        "request_prefill_kv_computed_tokens",
+        "Prompt tokens of a session that were not in the KV cache",
+        "prefilled",
+        TOKENS,
+    ),
+    _Told("request_num_preemptions", "Preemptions of a session", "preemptions", FEW),
+    _Told("iteration_tokens_total", "Positions of a step", "step_tokens", TOKENS),
+)
+
+
+class Gauges(Collector):
+    """Collector of present states, without series of what is gone."""
+
+    def __init__(self, model: str, snapshot: Callable[[], Snapshot], waiting: Callable[[], int]) -> None:
+        self._model, self._snapshot, self._waiting = model, snapshot, waiting
+
+    def collect(self) -> Iterator[Metric]:
+        snapshot = self._snapshot()
+        replicas = _gauge("tandem_replicas", "Replicas that are up", "pool")
+        for pool, up in snapshot.pools.items():
+            replicas.add_metric([pool], len(up))
+        devices = _gauge(
+            "tandem_devices", "Devices that are registered, or awaited: should be and are not", "state"
+        )
+        devices.add_metric(["registered"], len(snapshot.devices))
+        devices.add_metric(["awaited"], len(snapshot.awaited))
+        gate = _gauge("tandem_gate_waiting", "Requests that wait at the gate, as all verifiers are full")
+        gate.add_metric([], self._waiting())
+        there = [
+            ([self._model_name(pool, replica), pool, replica.address], replica)
+            for pool, up in snapshot.pools.items()
+            for replica in up
+        ]
+        yield from (*_loads(there), *_counters(there), *_distributions(there), replicas, devices, gate)
+
+    def _model_name(self, pool: str, replica: EndpointInfo) -> str:
+        """Clients know the verifiers' model by another name than its own."""
+        return self._model if pool == VERIFIER else replica.model
+
+
+_There = Sequence[tuple[list[str], EndpointInfo]]
+"""Replicas that are up, with their labels."""
+
+
+def _loads(there: _There) -> Iterator[Metric]:
+    running = _gauge(
+        "vllm:num_requests_running", "Sessions with a place in the engine's KV cache", *OF_REPLICA
+    )
+    waiting = _gauge("vllm:num_requests_waiting", "Sessions that wait for such a place", *OF_REPLICA)
+    reasons = _gauge(
+        "vllm:num_requests_waiting_by_reason", "The same, by what they wait for", *OF_REPLICA, "reason"
+    )
+    used = _gauge("vllm:kv_cache_usage_perc", "KV blocks in use; 1: all of them", *OF_REPLICA)
+    cache = _gauge(
+        "vllm:cache_config_info", "1; size of the KV cache", *OF_REPLICA, "block_size", "num_gpu_blocks"
+    )
+    for labels, replica in there:
+        load = replica.load
+        running.add_metric(labels, max(0, replica.sessions - load.waiting))  # one may just be leaving
+        waiting.add_metric(labels, load.waiting)
+        reasons.add_metric([*labels, CAPACITY], load.waiting)
+        if load.blocks_total:
+            used.add_metric(labels, 1 - load.blocks_free / load.blocks_total)
+            cache.add_metric([*labels, f"{load.block_size}", f"{load.blocks_total}"], 1)
+    return iter((running, waiting, reasons, used, cache))
+
+
+def _counters(there: _There) -> Iterator[Metric]:
+    told: tuple[tuple[str, str, Callable[[Load], int]], ...] = (
+        ("num_preemptions", "Times that sessions had to give up their place", lambda load: load.preempted),
+        (
+            "prefix_cache_queries",
+            "Tokens of admitted sessions, which the KV cache was searched for",
+            lambda load: load.tokens_queried,
+        ),
+        ("prefix_cache_hits", "Of these, tokens found there", lambda load: load.tokens_from_prefix),
+    )
+    for name, what, value in told:
+        family = CounterMetricFamily(f"vllm:{name}", what, labels=OF_REPLICA)
+        for labels, replica in there:
+            family.add_metric(labels, value(replica.load))
+        yield family
+
+
+def _distributions(there: _There) -> Iterator[Metric]:
+    for told in TOLD:
+        family = HistogramMetricFamily(f"vllm:{told.name}", told.what, labels=OF_REPLICA)
+        for labels, replica in there:
+            if replica.load.served is not None:
+                seen = getattr(replica.load.served, told.field)
+                family.add_metric(labels, seen.cumulative(told.bounds), seen.total)
+        yield family
+
+
+def _gauge(name: str, what: str, *labels: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(name, what, labels=labels)
