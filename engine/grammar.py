@@ -99,8 +99,7 @@ class Grammars:
 
     @cached_property
     def _tokenizer(self) -> LLTokenizer:
-        wrapped = TokenizerWrapper(_Tokens(self._vocabulary, self._vocab_size))
-        return LLTokenizer(wrapped, n_vocab=self._vocab_size)
+        return LLTokenizer(_Tokens(self._vocabulary, self._vocab_size), n_vocab=self._vocab_size)
 
 
 class Matcher:
@@ -160,17 +159,18 @@ class Matcher:
         return found
 
 
-class _Tokens:
-    """A vocabulary as llguidance reads it."""
+class _Tokens(TokenizerWrapper):
+    """A vocabulary as llguidance reads it. Its own wrapper would encode a text at once, which takes a second."""
 
     def __init__(self, vocabulary: Vocabulary, size: int) -> None:
+        self.is_tokenizer_wrapper = True
         self.eos_token_id, self.bos_token_id = vocabulary.eos, None
         self.tokens = [vocabulary.token_bytes(i) for i in range(size)]
         self.special_token_ids = [i for i in range(size) if vocabulary.special_name(i) is not None]
         self._encode = vocabulary.encode_bytes
 
-    def __call__(self, data: bytes) -> list[int]:
-        return self._encode(data)
+    def __call__(self, s: str) -> list[int]:
+        return self._encode(s.encode())
 
 
 def _compiled(grammar: Grammar) -> str:
