@@ -128,6 +128,30 @@ async def test_the_replicas_of_the_api_keep_one_account(http: httpx.AsyncClient)
     assert (await shown())["budget"] == 0.25
 
 
+async def test_a_conversation_goes_on_at_any_replica_of_the_api(openai: AsyncOpenAI) -> None:
+    made = await openai.responses.create(model="tandem", input=LONG, max_output_tokens=4, temperature=0)
+    assert made.store is True
+    for _ in range(8):
+        assert (await openai.responses.retrieve(made.id)).output_text == made.output_text
+    answers = [
+        await openai.responses.create(
+            model="tandem",
+            input="Go on.",
+            previous_response_id=made.id,
+            max_output_tokens=4,
+            temperature=0,
+            store=False,
+        )
+        for _ in range(8)
+    ]
+    assert len({answer.output_text for answer in answers}) == 1
+    assert answers[0].usage.input_tokens > made.usage.input_tokens
+    await openai.responses.delete(made.id)
+    for _ in range(8):
+        with pytest.raises(NotFoundError):
+            await openai.responses.retrieve(made.id)
+
+
 async def test_speculation_says_what_the_cloud_says(openai: AsyncOpenAI) -> None:
     for question in QUESTIONS:
         expected, stats = await ask(openai, question, {"mode": "cloud"})
