@@ -56,9 +56,7 @@ REFUSED = {
     "spaces_between_special_tokens": Refused((True,), "special tokens are never part of an answer's text"),
     "store": Refused((False,), "`/v1/responses` keeps responses for a while"),
     "suffix": Refused(("",), "the prompt holds it, in the model's own format for filling in"),
-    "text": Refused(
-        ({}, {"format": {"type": "text"}}), "answers are free text; a chat has `response_format`"
-    ),
+    "text": Refused((), "`response_format` gives a form, and `/v1/responses` has this"),
     "tool_choice": Refused(("none", "auto"), "only chats call tools"),
     "tools": Refused(([],), "only chats call tools"),
     "truncation": Refused(("disabled",), "a conversation that is too long is refused"),

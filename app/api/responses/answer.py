@@ -87,6 +87,7 @@ class ResponseAnswer(AnswerResponse):
             previous_response_id=form.previous_response_id,
             store=form.store,
             temperature=sampling.temperature,
+            text=form.text.shown(),
             top_p=sampling.top_p,
             **known,
         )

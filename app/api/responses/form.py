@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from tandem.app.api.completions.schema import AnswerForm, ChatRequest, Message
+from tandem.app.api.completions.structured import NamedSchema, ResponseFormat, Schema
 from tandem.app.api.http.fields import drop_unused
 from tandem.app.api.http.forms import StrictForm
+from tandem.engine.base import Grammar
 
 LOGPROBS = "message.output_text.logprobs"
 """The only thing that `include` may name."""
@@ -21,6 +24,10 @@ class ResponseChat(ChatRequest):
 
     prompt_field: ClassVar[str] = "input"
     limit_field: ClassVar[str] = "max_output_tokens"
+
+    def form(self) -> tuple[str, Grammar] | None:
+        found = super().form()
+        return None if found is None else ("text.format", found[1])
 
 
 def _content(value: Any) -> Any:
@@ -58,6 +65,41 @@ class InputMessage(StrictForm):
     phase: str | None = None
 
 
+class FormatForm(StrictForm):
+    """The form of the output, as `response_format` of a chat, in one object.
+
+    type: "text" for any text, "json_object" for any JSON object, or "json_schema".
+    name, description, schema, strict: of the last kind, as in `NamedSchema`.
+    """
+
+    type: Literal["text", "json_object", "json_schema"] = "text"
+    name: str | None = None
+    description: str | None = None
+    schema_: Schema | None = Field(None, alias="schema")
+    strict: bool | None = None
+
+    @model_validator(mode="after")
+    def _is_a_form(self) -> FormatForm:
+        self.of_chat()
+        return self
+
+    def of_chat(self) -> ResponseFormat:
+        """Return the same form in a chat's words."""
+        named = self.model_dump(by_alias=True, exclude={"type"}, exclude_none=True)
+        return ResponseFormat(type=self.type, json_schema=NamedSchema(**named) if named else None)
+
+
+class TextForm(StrictForm):
+    """Wishes for the text of the output."""
+
+    format: FormatForm = FormatForm()
+
+    def shown(self) -> dict[str, Any]:
+        """Return them as the response repeats them, once they are known to be right."""
+        given = self.format.model_dump(by_alias=True, exclude_none=True)
+        return {"format": given | ({"schema": json.loads(given["schema"])} if "schema" in given else {})}
+
+
 class StreamForm(StrictForm):
     """Options of a stream.
 
@@ -76,6 +118,7 @@ class ResponseForm(AnswerForm):
     store: whether to keep the response for a while.
     metadata: notes of the client's, kept with the response.
     include: "message.output_text.logprobs" for log-probabilities of the output.
+    text: the form of the output.
     """
 
     model: str
@@ -88,6 +131,7 @@ class ResponseForm(AnswerForm):
     top_logprobs: int = Field(0, ge=0, le=20)
     include: list[Literal["message.output_text.logprobs"]] = Field([])
     seed: int | None = Field(None, ge=-(2**63), lt=2**63)
+    text: TextForm = TextForm()
     stream: bool = False
     stream_options: StreamForm | None = None
     store: bool = True
@@ -120,6 +164,7 @@ class ResponseForm(AnswerForm):
             for name in ("model", "temperature", "top_p", "seed", "stream", "tandem")
             if name in self.model_fields_set
         }
+        asked["response_format"] = self.text.format.of_chat()
         if self.include:
             asked |= {"logprobs": True, "top_logprobs": self.top_logprobs}
         messages = [Message(**message) for message in (*told, *self.conversation(before))]

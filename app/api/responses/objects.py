@@ -52,14 +52,6 @@ class ResponseUsage(BaseModel):
     total_tokens: int
 
 
-class TextFormat(BaseModel):
-    type: Literal["text"] = "text"
-
-
-class TextConfig(BaseModel):
-    format: TextFormat = TextFormat()
-
-
 class ResponseObject(BaseModel):
     id: str
     object: Literal["response"] = "response"
@@ -78,7 +70,7 @@ class ResponseObject(BaseModel):
     previous_response_id: str | None
     store: bool
     temperature: float
-    text: TextConfig = TextConfig()
+    text: dict[str, Any]
     tool_choice: Literal["auto"] = "auto"
     tools: list[Any] = []
     top_p: float

@@ -51,6 +51,17 @@ async def client(backend: FamilyBackend) -> AsyncIterator[AsyncOpenAI]:
         yield client
 
 
+async def test_a_response_is_parsed(client: AsyncOpenAI) -> None:
+    asked: Any = {"model": "null", "input": MESSAGES, "text_format": Town, "max_output_tokens": 300}
+    found = await client.responses.parse(**asked, temperature=0)
+    assert isinstance(found.output_parsed, Town)
+    assert found.text.format.name == "Town"
+    async with client.responses.stream(**asked, temperature=0) as stream:
+        async for _ in stream:
+            pass
+        assert (await stream.get_final_response()).output_parsed == found.output_parsed
+
+
 @pytest.mark.parametrize("method", ["json_schema", "function_calling"])
 async def test_langchain(backend: FamilyBackend, method: Literal["json_schema", "function_calling"]) -> None:
     async with served(create_api(backend, backend)) as address:

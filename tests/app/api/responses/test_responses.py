@@ -221,7 +221,16 @@ async def test_a_failure_within_a_stream(openai: AsyncOpenAI, backend: NullBacke
         ({"conversation": "c"}, (400, "unsupported_parameter", "conversation")),
         ({"tools": [{"type": "function", "name": "f"}]}, (400, "unsupported_parameter", "tools")),
         ({"truncation": "auto"}, (400, "unsupported_parameter", "truncation")),
-        ({"text": {"format": {"type": "json_object"}}}, (400, "unsupported_parameter", "text")),
+        (
+            {"text": {"format": {"type": "json_schema", "name": "a"}}},
+            (400, "missing_required_parameter", "text.format.schema"),
+        ),
+        ({"text": {"format": {"type": "xml"}}}, (400, "invalid_value", "text.format.type")),
+        (
+            {"text": {"format": {"type": "json_schema", "name": "a", "schema": {"type": 5}}}},
+            (400, "invalid_value", "text.format"),
+        ),
+        ({"text": {"verbosity": "low"}}, (400, "unsupported_parameter", "text.verbosity")),
         ({"metadata": {"a": "x" * 513}}, (400, "invalid_value", "metadata.a")),
         ({"tandem": {"mode": "warp"}}, (400, "unknown_mode", "tandem.mode")),
         ({"model": "gpt-9"}, (404, "model_not_found", "model")),
