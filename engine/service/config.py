@@ -13,7 +13,7 @@ from tandem.engine.config import Strict
 from tandem.policies.cost import PerToken, per_million
 
 Route = Literal["completions", "chat"]
-Extension = Literal["top_k", "repetition_penalty", "ignore_eos"]
+Extension = Literal["top_k", "min_p", "min_tokens", "repetition_penalty", "ignore_eos"]
 Prefix = Literal["assistant", "continue_final_message", "prefix"]
 
 
@@ -51,8 +51,8 @@ class ServiceConfig(Strict):
     connect_s: timeout of a connection.
     first_s: timeout of the first token.
     step_s: timeout of every later one.
-    extensions: the service's names for what OpenAI's API lacks (top_k, repetition_penalty, ignore_eos); a request that
-        needs one that is missing here is refused.
+    extensions: the service's names for what OpenAI's API lacks (top_k, min_p, min_tokens, repetition_penalty,
+        ignore_eos); a request that needs one that is missing here is refused.
     options: further fields of every request to the service, by its names; null leaves out a field.
     """
 

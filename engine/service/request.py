@@ -19,6 +19,8 @@ DEFAULTS = Sampling()
 OPENAI = ("max_tokens", "temperature", "top_p", "presence_penalty", "frequency_penalty", "stop", "seed")
 HERE = ("stop_tokens", "reader_rate", "waited_s", "logprobs", "forced")
 """Fields that never go to a service."""
+CHANCES = ("top_k", "min_p")
+"""Fields that greedy sampling does without."""
 BEYOND = tuple(name for name in Sampling.__struct_fields__ if name not in OPENAI + HERE)
 """Fields that OpenAI's API lacks."""
 
@@ -87,11 +89,11 @@ class RequestWriter:
             body["seed"] = (sampling.seed + STRIDE * position) % MOST_SEED
         for name in BEYOND:
             value = getattr(sampling, name)
-            if value == getattr(DEFAULTS, name) or (name == "top_k" and sampling.greedy):
+            if value == getattr(DEFAULTS, name) or (sampling.greedy and name in CHANCES):
                 continue
             if (theirs := self._config.extensions.get(name)) is None:
                 raise InvalidRequest(f"the service of {self._config.model} knows no {name}")
-            body[theirs] = value
+            body[theirs] = max(0, value - position) if name == "min_tokens" else value
         return body
 
 

@@ -13,6 +13,7 @@ from tandem.engine.base import (
     ContextOverflow,
     Engine,
     EngineStopped,
+    Grammar,
     InvalidRequest,
     NoCapacity,
     Sampling,
@@ -124,6 +125,16 @@ async def test_the_service_gets_text_and_its_own_words(engine: ServiceEngine, se
         "seed": 7,
     }
     assert text_of(items) == answer("Tell me about Marworth.", 5)
+
+
+@pytest.mark.virtual_time
+async def test_the_least_length_counts_what_was_said() -> None:
+    transport = Transport(said(chunk(" so", "stop"), DONE), said(chunk(" so", "stop"), DONE))
+    engine = engine_of(transport)
+    for log in (TOKENIZER.encode_bytes(b" and"), TOKENIZER.encode_bytes(b" and so they")):
+        await whole(engine, Sampling(9, min_tokens=2), log)
+    assert [body["min_tokens"] for body in transport.seen] == [1, 0]
+    await engine.close()
 
 
 async def test_the_bill_is_the_services(engine: ServiceEngine) -> None:
@@ -289,7 +300,11 @@ async def test_a_service_that_says_more_than_asked_for_is_cut() -> None:
         (Sampling(4, logprobs=0), "log-probabilities"),
         (Sampling(4, forced=True), "log-probabilities"),
         (Sampling(4, 1.0, top_k=3), "top_k"),
+        (Sampling(4, 1.0, min_p=0.1), "min_p"),
+        (Sampling(4, min_tokens=2), "min_tokens"),
         (Sampling(4, ignore_eos=True), "ignore_eos"),
+        (Sampling(4, logit_bias=((5, 1.0),)), "logit_bias"),
+        (Sampling(4, grammar=Grammar("json_object")), "grammar"),
     ],
 )
 async def test_what_the_service_lacks_is_refused_by_name(sampling: Sampling, why: str) -> None:
