@@ -116,11 +116,20 @@ class ToolReader(ABC):
         """
         self.names, self.most = names, most
         self.calls = 0
-        self._id = ""
+        self._text = ""  # not given out yet
+        self._call: CallReader | None = None
 
-    @abstractmethod
     def push(self, text: str) -> Parts:
         """Return what further text adds."""
+        self._text += text
+        parts = Parts()
+        while self._step(parts):
+            pass
+        return parts
+
+    @abstractmethod
+    def _step(self, parts: Parts) -> bool:
+        """Read on by one part of the notation; return whether more may be read."""
 
     @abstractmethod
     def flush(self) -> Parts:
@@ -148,16 +157,7 @@ class MarkedReader(ToolReader):
     def __init__(self, begin: str, end: str, names: frozenset[str], most: int | None = None) -> None:
         super().__init__(names, most)
         self._begin, self._end = begin, end
-        self._text = ""  # not given out yet
-        self._call: CallReader | None = None
         self._behind = False  # a call, before its end mark
-
-    def push(self, text: str) -> Parts:
-        self._text += text
-        parts = Parts()
-        while self._step(parts):
-            pass
-        return parts
 
     def flush(self) -> Parts:
         parts = Parts()
@@ -169,7 +169,6 @@ class MarkedReader(ToolReader):
         return parts
 
     def _step(self, parts: Parts) -> bool:
-        """Read on by one part of the notation; return whether more may be read."""
         if self._behind:
             return self._read_end()
         if self._call is not None:
@@ -220,16 +219,8 @@ class BareReader(ToolReader):
 
     def __init__(self, mark: str, names: frozenset[str], most: int | None = None) -> None:
         super().__init__(names, most)
-        self._mark, self._text = mark, ""
-        self._call: CallReader | None = None
+        self._mark = mark
         self._plain = False  # the rest is content
-
-    def push(self, text: str) -> Parts:
-        self._text += text
-        parts = Parts()
-        while self._step(parts):
-            pass
-        return parts
 
     def flush(self) -> Parts:
         held = self._call.raw if self._call is not None and not self._call.begun else ""
@@ -285,18 +276,10 @@ class ListReader(ToolReader):
         self._text = mark if begun else ""
         self._called = False  # the mark was met
         self._plain = False  # what follows is no call
-        self._call: CallReader | None = None
 
     def new_id(self) -> str:
         """Return an id as their chat templates demand."""
         return "".join(secrets.choice(string.ascii_letters + string.digits) for _ in range(9))
-
-    def push(self, text: str) -> Parts:
-        self._text += text
-        parts = Parts()
-        while self._step(parts):
-            pass
-        return parts
 
     def flush(self) -> Parts:
         held = "" if self._called else self._text
