@@ -25,7 +25,7 @@ from tandem.benchmarks.real.tasks import tasks
 from tandem.deployments.modes.speculative.mode import drafting
 from tandem.deployments.pools.engines import LlamacppSettings, build_engine
 from tandem.deployments.pools.models import model_folder
-from tandem.engine.base import Engine, Sampling
+from tandem.engine.base import Engine, InvalidRequest, Sampling
 from tandem.engine.tokenizer import Tokenizer
 from tandem.engine.translate import Translated
 
@@ -130,4 +130,8 @@ def main(arguments: Sequence[str] = ()) -> None:
     options = Options(**vars(parser.parse_args(arguments)))
     if not (DATA / "prompts").is_dir():
         raise SystemExit(NO_DATA)
-    report.figures("real_pairs", asyncio.run(measure(options)))
+    try:
+        figures = asyncio.run(measure(options))
+    except InvalidRequest as error:
+        raise SystemExit(f"{options.drafter} cannot read the target's prompts: {error}") from None
+    report.figures("real_pairs", figures)
