@@ -83,7 +83,7 @@ def test_commands_are_completed(typed: str, offered: list[str]) -> None:
 
 
 def interrupt(child: pexpect.spawn) -> None:
-    """Press Ctrl-C until the answer is stopped: Python loses an interrupt that falls into a finaliser."""
+    """Press Ctrl-C until the answer is stopped: on a busy machine one was lost once, as Python does in a finaliser."""
     for _ in range(6):
         child.sendintr()
         if child.expect(["stopped.*1m>", pexpect.TIMEOUT], timeout=10) == 0:
