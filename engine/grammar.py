@@ -12,6 +12,7 @@ A grammar is over bytes. So an engine with another vocabulary can draft by the s
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Sequence
 from functools import cached_property, lru_cache
@@ -21,7 +22,7 @@ import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 from llguidance.gbnf_to_lark import any_to_lark
 
-from tandem.engine.base import Grammar, InvalidRequest
+from tandem.engine.base import Grammar, InvalidRequest, Sampling
 
 if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
@@ -100,6 +101,21 @@ class Grammars:
     @cached_property
     def _tokenizer(self) -> LLTokenizer:
         return LLTokenizer(_Tokens(self._vocabulary, self._vocab_size), n_vocab=self._vocab_size)
+
+
+async def matcher_for(
+    grammars: Grammars | None, sampling: Sampling, eos: int, output: Sequence[int]
+) -> Matcher | None:
+    """Return a request's matcher after `output`, made beside the event loop; None without a grammar.
+
+    Raise InvalidRequest as Grammars.matcher does, and without `grammars`.
+    """
+    if sampling.grammar is None:
+        return None
+    if grammars is None:
+        raise InvalidRequest("this engine follows no grammars")
+    ends = frozenset((*sampling.stop_tokens, eos))
+    return await asyncio.to_thread(grammars.matcher, sampling.grammar, ends, output)
 
 
 class Matcher:

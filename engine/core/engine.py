@@ -9,7 +9,7 @@ import asyncio
 import copy
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -20,7 +20,6 @@ from tandem.engine.base import (
     EngineStats,
     EngineStopped,
     Extend,
-    Grammar,
     InvalidRequest,
     NoCapacity,
     Operation,
@@ -32,12 +31,10 @@ from tandem.engine.core.sequence import Sequence as CoreSequence
 from tandem.engine.core.step import Core
 from tandem.engine.core.tasks import DraftTask, GenerateTask, VerifyTask
 from tandem.engine.core.token_queue import TokenQueue
+from tandem.engine.grammar import Grammars, matcher_for
 from tandem.engine.session import BaseSession
 from tandem.engine.text import Spelling, watch
 from tandem.engine.validation import check_ids, check_request, check_window, checked_probs
-
-if TYPE_CHECKING:
-    from tandem.engine.grammar import Grammars, Matcher
 
 Command = Callable[[], None]
 Receive = Callable[[Any], None]
@@ -91,8 +88,8 @@ class CoreEngine:
     async def open(self, prompt: Sequence[int], sampling: Sampling, log: Sequence[int] = ()) -> CoreSession:
         self._check_running()
         self.check_request(prompt, log, sampling)
-        grammar = sampling.grammar
-        matcher = None if grammar is None else await self._matcher(grammar, sampling, log)
+        matcher = await matcher_for(self._grammars, sampling, self.info.eos, log)
+        self._check_running()  # meanwhile it may have been closed
         if len(self._sessions) >= self._max_open:
             raise NoCapacity(f"{len(self._sessions)} sessions are open; no room for another now")
         stops = None
@@ -106,15 +103,6 @@ class CoreEngine:
         session = self._sessions[number] = self._session(self, self._core, self._driver, sequence)
         self._driver.submit(partial(self._core.open, sequence))
         return session
-
-    async def _matcher(self, grammar: Grammar, sampling: Sampling, log: Sequence[int]) -> Matcher:
-        """Return a matcher of the output so far. Raise InvalidRequest if there are no grammars, or for a broken one."""
-        if self._grammars is None:
-            raise InvalidRequest("this engine follows no grammars")
-        ends = frozenset((*sampling.stop_tokens, self.info.eos))
-        matcher = await asyncio.to_thread(self._grammars.matcher, grammar, ends, log)
-        self._check_running()  # meanwhile it may have been closed
-        return matcher
 
     def check_request(self, prompt: Sequence[int], log: Sequence[int], sampling: Sampling) -> None:
         """Raise InvalidRequest or ContextOverflow for a request that this engine does not take."""

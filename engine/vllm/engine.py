@@ -15,13 +15,12 @@ from tandem.engine.base import (
     EngineInfo,
     EngineStats,
     EngineStopped,
-    Grammar,
     InvalidRequest,
     NoCapacity,
     Sampling,
 )
 from tandem.engine.core.sequence import Sequence as Log
-from tandem.engine.grammar import Grammars, Matcher
+from tandem.engine.grammar import Grammars, matcher_for
 from tandem.engine.model_folder import model_name
 from tandem.engine.packages import VLLM
 from tandem.engine.text import watch
@@ -111,9 +110,10 @@ class VllmEngine:
     async def open(self, prompt: Sequence[int], sampling: Sampling, log: Sequence[int] = ()) -> VllmSession:
         self._check_running()
         check_request(prompt, log, sampling, self.info.vocab_size, self.info.context)
+        matcher = await matcher_for(self._grammars, sampling, self.info.eos, log)
+        self._check_running()  # meanwhile it may have been closed
         if len(self._sessions) >= self._max_open:
             raise NoCapacity(f"{len(self._sessions)} sessions are open; no room for another now")
-        matcher = None if sampling.grammar is None else await self._matcher(sampling.grammar, sampling, log)
         stops = None
         if sampling.stop:
             if self._tokenizer is None:
@@ -131,15 +131,6 @@ class VllmEngine:
             await session.cancel()
             raise
         return session
-
-    async def _matcher(self, grammar: Grammar, sampling: Sampling, log: Sequence[int]) -> Matcher:
-        """Return a matcher of the output so far. Raise InvalidRequest without a tokenizer or for a broken grammar."""
-        if self._grammars is None:
-            raise InvalidRequest("this engine follows no grammars")
-        ends = frozenset((*sampling.stop_tokens, self.info.eos))
-        matcher = await asyncio.to_thread(self._grammars.matcher, grammar, ends, log)
-        self._check_running()  # meanwhile it may have been closed
-        return matcher
 
     @property
     def sessions(self) -> int:
