@@ -67,10 +67,14 @@ def test_options_reach_vllm() -> None:
     assert parallel.distributed_executor_backend is None
 
 
-def test_lookup_takes_room_beside_the_window_and_no_second_drafter() -> None:
+@pytest.mark.vllm
+def test_lookup_takes_room_beside_the_window() -> None:
     given = arguments(family.path("target"), VllmConfig(window=3, lookup=16))
     assert given.speculative_config["num_speculative_tokens"] == 16
     assert given.additional_config["lookup"] == 16
+
+
+def test_lookup_takes_no_second_drafter() -> None:
     with pytest.raises(ValueError, match="leave one of both out"):
         VllmConfig(lookup=4, speculation={"method": "ngram"})
 
