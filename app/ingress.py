@@ -155,7 +155,8 @@ class Ingress:
 
     async def ready(self) -> dict[str, Any]:
         """Replicas by pool and the number of devices, once every pool has a replica that should; "missing" names the
-        devices that should be there and are not; "gateway" is where others dial in, if there is one."""
+        devices that should be there and are not; "refused" says which services serve nothing to this application;
+        "gateway" is where others dial in, if there is one."""
         snapshot = await self._router.snapshot()
         if not snapshot.version:
             raise NotReady(["the router does not know yet what is up"])
@@ -169,7 +170,13 @@ class Ingress:
                 up["gateway"] = await self._gateway.ask(self._settings.limits.open_s, Gateway.address)
             except Unavailable:
                 raise NotReady(["no gateway is up"]) from None
-        return {**up, "devices": len(snapshot.devices), "missing": sorted(snapshot.awaited)}
+        refused = {e.refusal for replicas in snapshot.pools.values() for e in replicas if e.refusal}
+        return {
+            **up,
+            "devices": len(snapshot.devices),
+            "missing": sorted(snapshot.awaited),
+            "refused": sorted(refused),
+        }
 
     def observe(self, seen: Observation) -> None:
         self._router.observe(seen)

@@ -68,6 +68,13 @@ class EngineStopped(EngineError):
     code = "engine_stopped"
 
 
+class ServiceRefused(EngineError):
+    """A service serves nothing to this application: its key, the model's name or its credit is at fault. Asking again
+    does not help; another endpoint may answer."""
+
+    code = "service_refused"
+
+
 class ContentFiltered(InvalidRequest):
     """A service's content filter refuses the prompt."""
 
@@ -343,6 +350,9 @@ class EngineStats(msgspec.Struct):
     decisions: decisions of the scheduling policy.
     decision_s: CPU time that they took.
     served: times and sizes of sessions and steps.
+    refusal: why the service behind the engine serves nothing to this application; nothing if it does, None if there is
+        no service.
+    rest_s: seconds for which new sessions had better go elsewhere, as the service has refused one or asks for a pause.
     """
 
     sessions: int = 0
@@ -377,6 +387,8 @@ class EngineStats(msgspec.Struct):
     decisions: int = 0
     decision_s: float = 0.0
     served: Served = msgspec.field(default_factory=Served)
+    refusal: str | None = None
+    rest_s: float = 0.0
 
 
 class SplitInfo(msgspec.Struct, frozen=True):

@@ -105,6 +105,9 @@ def _loads(there: _There) -> Iterator[Metric]:
         "vllm:num_requests_waiting_by_reason", "The same, by what they wait for", *OF_REPLICA, "reason"
     )
     used = _gauge("vllm:kv_cache_usage_perc", "KV blocks in use; 1: all of them", *OF_REPLICA)
+    refused = _gauge(
+        "tandem_service_refused", "Whether the service behind a replica refuses this application", *OF_REPLICA
+    )
     cache = _gauge(
         "vllm:cache_config_info", "1; size of the KV cache", *OF_REPLICA, "block_size", "num_gpu_blocks"
     )
@@ -116,7 +119,9 @@ def _loads(there: _There) -> Iterator[Metric]:
         if load.blocks_total:
             used.add_metric(labels, 1 - load.blocks_free / load.blocks_total)
             cache.add_metric([*labels, f"{load.block_size}", f"{load.blocks_total}"], 1)
-    return iter((running, waiting, reasons, used, cache))
+        if replica.refusal is not None:
+            refused.add_metric(labels, bool(replica.refusal))
+    return iter((running, waiting, reasons, used, cache, refused))
 
 
 def _counters(there: _There) -> Iterator[Metric]:

@@ -22,7 +22,7 @@ from tandem.deployments.request.job import Delta, Job, JobStats
 from tandem.deployments.request.session import Dial, EndpointSession, EndpointSessions, RequestContext
 from tandem.deployments.request.timeouts import Deadline, Limits, always
 from tandem.deployments.request.tokenlog import TokenLog
-from tandem.engine.base import EngineError, EngineStopped, NoCapacity, SplitInfo
+from tandem.engine.base import EngineError, EngineStopped, NoCapacity, ServiceRefused, SplitInfo
 from tandem.engine.config import Strict
 from tandem.policies.reader.stall_timeout import Patience
 
@@ -85,6 +85,8 @@ class Executor:
                     await request.lose(loss)
                 except NoCapacity as refusal:
                     await request.wait_for_room(refusal)
+                except ServiceRefused as refusal:
+                    await request.pass_over(refusal)
         finally:
             request.end()
 
@@ -157,6 +159,7 @@ class _Request:
         self._token_s = self._began_s  # when that came
         self._lost: list[str] = []
         self._full: dict[str, None] = {}
+        self._refused: dict[str, ServiceRefused] = {}  # by endpoints, which count as full for others
         self._refusal: NoCapacity | None = None  # of the last that had no room
         self._room_until_s = float("inf")  # there must be room for the rest of the answer
         self._retry_s = 0.0
@@ -165,6 +168,9 @@ class _Request:
         """Return the deltas of the answer's next part, under a new assignment."""
         self._leave()
         self._assignment = assignment = await self._assigned()
+        for endpoint in assignment.endpoints.values():
+            if endpoint.key in self._refused:  # there is no other one, or those have no room
+                raise self._refused[endpoint.key] if self._refusal is None else self._refusal
         if any(e.key in self._full for e in assignment.endpoints.values()):
             if not self.log and self._refusal is not None:  # there is no other one
                 raise self._refusal
@@ -225,6 +231,16 @@ class _Request:
         self.stats.replans += 1
         await self._vacate(self._sessions.all)
 
+    async def pass_over(self, refusal: ServiceRefused) -> None:
+        """Go on without endpoints whose services refuse this application, or raise the refusal."""
+        refused = [] if self._sessions is None else [s.endpoint.key for s in self._sessions.all if s.refused]
+        if self._sessions is None or not refused:
+            raise refusal
+        logger.warning("replan %d: %s", self.stats.replans + 1, refusal)
+        self._refused.update(dict.fromkeys(refused, refusal))
+        self.stats.replans += 1
+        await self._vacate(self._sessions.all)
+
     def end(self) -> None:
         """End the request, however it ended."""
         self._leave()
@@ -255,7 +271,7 @@ class _Request:
             mode=job.mode,
             device=job.device,
             lost=tuple(self._lost),
-            full=tuple(self._full),
+            full=(*self._full, *self._refused),
             request=job.id,
             prompt_tokens=len(job.prompt),
             max_tokens=job.sampling.max_tokens,

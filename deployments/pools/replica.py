@@ -101,6 +101,8 @@ class EngineEndpoint:
             split=info.split,
             price=self._price,
             continuation=info.continuation,
+            refusal=stats.refusal,
+            rests=stats.rest_s > 0,
         )
 
     async def record_autoscaling_stats(self) -> dict[str, float]:

@@ -78,6 +78,8 @@ class EndpointInfo:
     load_s: of a device that has another of its models loaded, seconds until it has this one.
     price: of a service, what it asks for a token, dollars; None: the application's prices.
     continuation: as in EngineInfo.
+    refusal: as in EngineStats.
+    rests: whether new sessions had better go elsewhere.
     """
 
     name: str
@@ -95,6 +97,8 @@ class EndpointInfo:
     load_s: float = 0.0
     price: PerToken | None = None
     continuation: Continuation = "kept"
+    refusal: str | None = None
+    rests: bool = False
 
     @classmethod
     def of(cls, device: DeviceRecord) -> EndpointInfo:

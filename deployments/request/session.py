@@ -24,6 +24,7 @@ from tandem.engine.base import (
     Operation,
     R,
     Sampling,
+    ServiceRefused,
     Session,
     SessionCancelled,
     Tensor,
@@ -89,7 +90,7 @@ class EndpointSession(Session):
 
     expendable: every refusal counts as lost, since the request can do without this endpoint.
     replaceable: whether another endpoint could continue.
-    lost: this request does without the endpoint; full: the endpoint had no room.
+    lost: this request does without the endpoint; full: the endpoint had no room; refused: its service serves nothing.
     took_s: how long the last operation took.
     """
 
@@ -111,6 +112,7 @@ class EndpointSession(Session):
         "endpoint",
         "full",
         "lost",
+        "refused",
         "took_s",
     )
 
@@ -122,7 +124,7 @@ class EndpointSession(Session):
         replaceable: bool = False,
     ) -> None:
         self.endpoint = endpoint
-        self.lost = self.full = self._gone = self._answered = False
+        self.lost = self.full = self.refused = self._gone = self._answered = False
         self.took_s = 0.0
         self._context, self._expendable, self._replaceable = context, expendable, replaceable
         self._losses: tuple[type[Exception], ...] = (EngineError, OSError) if expendable else (*GONE, OSError)
@@ -316,6 +318,7 @@ class EndpointSession(Session):
             late = deadline.stop()
             self._took(stage, began_s)
             self.full = self.full or isinstance(error, NoCapacity)
+            self.refused = self.refused or isinstance(error, ServiceRefused)
             if late:
                 if self._hurried:
                     self._context.patience.stalled()

@@ -233,6 +233,7 @@ class Assigner:
             up = self._not_kept(up, now_s)
         if not up:
             return None
+        up = [e for e in up if not e.rests] or up
         policy = self._routing.get(role.pool)
         if policy is None:
             policy = self._routing[role.pool] = self._new_routing()

@@ -22,6 +22,7 @@ from tandem.engine.base import (
     NoCapacity,
     Usage,
 )
+from tandem.engine.service.condition import Condition
 from tandem.engine.service.config import ServiceConfig
 from tandem.engine.service.sse import BrokenStream, EventParser
 
@@ -50,11 +51,13 @@ class Chunk:
 
 class ServiceClient:
     """Connection to a service. Every failure is an EngineError: EngineStopped if another endpoint may do better,
-    NoCapacity if the service will have room later, InvalidRequest if it refuses the request itself."""
+    NoCapacity if the service will have room later, InvalidRequest if it refuses the request itself, ServiceRefused if
+    it refuses every request of this application."""
 
     def __init__(self, config: ServiceConfig, transport: httpx.AsyncBaseTransport | None = None) -> None:
         """transport: in place of the network. Raise ValueError without the key's environment variable."""
         self._config, self._key = config, config.key()
+        self.condition = Condition(config.model, config.base_url)
         headers = {} if self._key is None else {"Authorization": f"Bearer {self._key}"}
         connections = httpx.Limits(max_connections=None, max_keepalive_connections=config.max_sessions)
         self._http = httpx.AsyncClient(
@@ -77,6 +80,7 @@ class ServiceClient:
                 if not reply.is_success:
                     async with _until(limit_s, what):
                         raise self._refusal(reply.status_code, reply.headers, await _beginning(reply))
+                self.condition.serves()
                 parser, parts = EventParser(), reply.aiter_bytes()
                 finished = False
                 while True:
@@ -131,10 +135,11 @@ class ServiceClient:
             return ContentFiltered(said)
         if "context_length" in code or "exceed_context" in code:
             return ContextOverflow(said)
+        if (refused := self.condition.refused(status, code)) is not None:
+            return refused
         if status in (400, 413, 422):
             return InvalidRequest(said)
-        spent = "insufficient_quota" in code
-        if status in (408, 409, 429, 503, 529) and not spent:
+        if status in (408, 409, 429, 503, 529):
             return NoCapacity(said, _retry_after_s(headers.get("retry-after")))
         return EngineStopped(said)
 

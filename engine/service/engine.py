@@ -102,6 +102,9 @@ class ServiceEngine:
         self.counters.sessions = len(self._sessions)
         self.counters.running = sum(session.busy for session in self._sessions)
         self.counters.blocks_free = self.counters.blocks_total - len(self._sessions)
+        condition = self.client.condition
+        self.counters.refusal = condition.refusal
+        self.counters.rest_s = max(condition.rest_s, self.throttle.closed_s)
         return copy.copy(self.counters)
 
     async def close(self) -> None:

@@ -18,10 +18,15 @@ class Throttle:
         self._requests, self._tokens = (None if each is None else RateLimit(each) for each in per_minute)
         self._closed_until_s = float("-inf")
 
+    @property
+    def closed_s(self) -> float:
+        """Seconds for which the service has asked to be left alone."""
+        return max(0.0, self._closed_until_s - asyncio.get_running_loop().time())
+
     async def enter(self, tokens: int) -> None:
         """Wait until a request of so many tokens may be sent. Raise NoCapacity if that takes longer than `wait_s`."""
         now_s = asyncio.get_running_loop().time()
-        waits_s = [self._closed_until_s - now_s, 0.0]
+        waits_s = [self.closed_s]
         for bucket, amount in ((self._requests, 1.0), (self._tokens, float(tokens))):
             if bucket is not None:
                 waits_s.append(bucket.wait_s(amount, now_s))

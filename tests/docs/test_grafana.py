@@ -34,7 +34,7 @@ def expressions() -> Iterator[str]:
 def shown() -> dict[str, set[str]]:
     """Labels of every metric, after a request in which everything happened."""
     load = Load.of(EngineStats(waiting=1, blocks_free=2, blocks_total=4))
-    replica = EndpointInfo("verifier 1", "v:1", "verifier", load=load)
+    replica = EndpointInfo("verifier 1", "v:1", "verifier", load=load, refusal="")
     gaps_s = Distribution.over(TOKEN_S)
     gaps_s.add(0.1, TOKEN_S)
     metrics = Metrics("tandem", lambda: Snapshot(1, {"verifier": (replica,)}), lambda: 0)

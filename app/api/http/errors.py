@@ -20,7 +20,7 @@ from tandem.app.api.http.fields import refusal
 from tandem.deployments.access.keys import KeyRefused, NoSuchKey
 from tandem.deployments.access.store import LedgerError
 from tandem.deployments.request.assignment import Unavailable
-from tandem.engine.base import EngineError
+from tandem.engine.base import EngineError, ServiceRefused
 
 log = logging.getLogger("ray.serve")
 
@@ -36,6 +36,7 @@ FAILURES = {
     415: "the body is not JSON",
     429: "beyond a limit, or no room: Retry-After says when to try again",
     500: "a failure of the server",
+    502: "a service that would answer refuses this application: its operator must see to that",
     503: "something is not up: Retry-After says when to try again",
 }
 """Meaning of each HTTP status of a failure."""
@@ -90,6 +91,8 @@ class ApiError(Exception):
 
     def response(self) -> JSONResponse:
         headers = {"WWW-Authenticate": "Bearer"} if self.status == 401 else {}
+        if self.code == ServiceRefused.code:
+            headers["x-should-retry"] = "false"  # OpenAI's clients would ask twice more
         if self.retry_after_s is not None:
             headers["Retry-After"] = str(max(1, math.ceil(self.retry_after_s)))
         return JSONResponse(self.body(), self.status, headers)
@@ -107,6 +110,7 @@ _ENGINE_ERRORS: dict[str, tuple[int, str, str | None]] = {
     "overloaded": (429, "rate_limit_error", None),
     "rate_limit_exceeded": (429, "rate_limit_error", None),
     "engine_stopped": (503, "service_unavailable", None),
+    "service_refused": (502, "service_unavailable", None),
 }
 
 

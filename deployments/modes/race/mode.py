@@ -24,12 +24,12 @@ from tandem.deployments.request.job import Delta, Figures, Job
 from tandem.deployments.request.pools import DEVICE, VERIFIER
 from tandem.deployments.request.session import EndpointSession, EndpointSessions
 from tandem.deployments.request.tokenlog import Origin, TokenLog
-from tandem.engine.base import EngineError, EngineStopped, NoCapacity, Tokens
+from tandem.engine.base import EngineError, EngineStopped, NoCapacity, ServiceRefused, Tokens
 from tandem.policies.race.dispatch import NEVER, DispatchState, Side, Start
 from tandem.policies.race.race import Race, RaceAccount, RaceRequest
 
 ORIGINS = {Side.SERVER: Origin.CLOUD, Side.DEVICE: Origin.DEVICE}
-LOST = (EndpointLost, EngineStopped, NoCapacity)
+LOST = (EndpointLost, EngineStopped, NoCapacity, ServiceRefused)
 """Errors after which another endpoint may continue."""
 
 

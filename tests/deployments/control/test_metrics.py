@@ -91,6 +91,16 @@ def test_keys_and_devices_are_named_up_to_a_number() -> None:
     assert text.count("tandem_key_requests_total{") == text.count("tandem_device_requests_total{") == 201
 
 
+def test_a_service_that_serves_nothing_is_shown() -> None:
+    refusals = {"a:1": "no credit", "b:1": "", "c:1": None}
+    up = tuple(EndpointInfo("verifier", at, "verifier", refusal=why) for at, why in refusals.items())
+    text = shown(Metrics("tandem", lambda: Snapshot(1, {"verifier": up}), lambda: 0))
+    for at, value in (("a:1", "1.0"), ("b:1", "0.0")):
+        labels = f'model_name="tandem",pool="verifier",replica="{at}"'
+        assert f"tandem_service_refused{{{labels}}} {value}" in text
+    assert text.count("tandem_service_refused{") == 2
+
+
 def test_what_engines_tell_is_shown_by_replica() -> None:
     stats = EngineStats(
         waiting=1,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable, Iterable
 from contextlib import aclosing
 
 import pytest
@@ -18,6 +19,7 @@ from tandem.engine.base import (
     EngineStopped,
     NoCapacity,
     Sampling,
+    ServiceRefused,
     UnknownSession,
 )
 from tandem.engine.null_engine import NullEngine
@@ -215,6 +217,37 @@ async def test_a_new_answer_is_refused_where_nobody_has_room() -> None:
     with pytest.raises(NoCapacity):
         await answer(world, job("cloud"))
     assert [e.fired for e in engines] == [2, 2], "they are asked again by the next request"
+
+
+@pytest.mark.parametrize("after", [0, 5])
+async def test_an_answer_goes_on_where_another_service_serves(after: int) -> None:
+    shut = Failing(NullEngine(), "generate", after, lambda: ServiceRefused("no credit"))
+    world = World([shut, NullEngine()])
+    ids, stats = await answer(world, job("cloud"))
+    assert (shut.fired, ids, stats.replans) == (1, EXPECTED, 1)
+    assert await left_open(world) == 0
+
+
+@pytest.mark.parametrize("after", [0, 5])
+async def test_a_refusal_of_the_only_service_is_final(after: int) -> None:
+    shut = Failing(NullEngine(), "generate", after, lambda: ServiceRefused("no credit"))
+    world = World([shut])
+    with pytest.raises(ServiceRefused, match="no credit"):
+        await answer(world, job("cloud"))
+    assert shut.fired == 1
+    assert not world.gone
+    assert await left_open(world) == 0
+
+
+@pytest.mark.parametrize("order", [list, reversed])
+async def test_a_full_service_has_the_last_word_where_the_other_one_serves_nothing(
+    order: Callable[[list[Failing]], Iterable[Failing]],
+) -> None:
+    shut = Failing(NullEngine(), "open", 0, lambda: ServiceRefused("no credit"))
+    full = Failing(NullEngine(), "open", 0, lambda: NoCapacity("full", retry_after_s=60.0))
+    with pytest.raises(NoCapacity):
+        await answer(World([*order([shut, full])]), job("cloud"))
+    assert (shut.fired, full.fired) == (1, 1)
 
 
 async def test_half_an_answer_waits_for_room() -> None:

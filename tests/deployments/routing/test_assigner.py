@@ -135,6 +135,14 @@ def test_a_begun_answer_that_nobody_can_continue_ends_at_once() -> None:
     assert router.assign(RoutingRequest("race", "near", sent=3)).mode == "device"
 
 
+@pytest.mark.parametrize("resting", [{"verifier 1"}, {"verifier 1", "verifier 2"}])
+def test_a_resting_replica_is_passed_over_while_there_are_others(resting: set[str]) -> None:
+    up = tuple(replace(e, rests=e.name in resting) for e in FULL.pools["verifier"])
+    routed = assigner(replace(FULL, pools={"verifier": up}), "round_robin")
+    names = {routed.assign(RoutingRequest("cloud")).endpoints["target"].name for _ in range(4)}
+    assert names == ({"verifier 2"} if len(resting) == 1 else resting)
+
+
 def test_a_services_own_price_counts() -> None:
     price = PerToken(1e-6, 2e-6)
     router = Routing(only(replace(replica("verifier", 1), price=price)))

@@ -17,10 +17,12 @@ from tandem.engine.base import (
     InvalidRequest,
     NoCapacity,
     Sampling,
+    ServiceRefused,
     SessionCancelled,
     Tokens,
     Usage,
 )
+from tandem.engine.service.condition import REST_S
 from tandem.engine.service.engine import ServiceEngine
 from tests import engine_contract
 from tests.engine.service.fake_service import (
@@ -324,19 +326,23 @@ async def test_text_that_spells_a_special_token_is_refused() -> None:
 
 
 async def test_the_key_comes_from_the_environment_and_is_in_no_error(
-    service: FakeService, monkeypatch: pytest.MonkeyPatch
+    service: FakeService, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with pytest.raises(ValueError, match=KEY_NAME):
         ServiceEngine(config(api_key_env=KEY_NAME), TOKENIZER)
     monkeypatch.setenv(KEY_NAME, KEY)
-    service.faults.append(refusing(401, {"message": f"wrong key {KEY}", "code": "invalid_api_key"}))
+    service.faults.append(refusing(401, {"message": f"wrong {KEY[:5]}***", "code": "invalid_api_key"}))
+    service.faults.append(refusing(400, {"message": f"strange key {KEY}"}))
     async with served(service) as url:
         engine = ServiceEngine(config(url, api_key_env=KEY_NAME), TOKENIZER)
-        with pytest.raises(EngineStopped, match="wrong key …") as caught:
+        with pytest.raises(ServiceRefused, match=r"does not accept the key \(HTTP 401\)$"):
             await whole(engine, Sampling(4))
-        assert KEY not in str(caught.value)
-        assert service.keys == [f"Bearer {KEY}"]
+        with pytest.raises(InvalidRequest, match="strange key …"):
+            await whole(engine, Sampling(4))
+        assert service.keys == [f"Bearer {KEY}"] * 2
         await engine.close()
+    assert f"{url}, code invalid_api_key" in caplog.text
+    assert KEY[:5] not in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -346,9 +352,6 @@ async def test_the_key_comes_from_the_environment_and_is_in_no_error(
         (400, {"message": "no", "code": "context_length_exceeded"}, ContextOverflow),
         (400, {"message": "no", "code": 400, "type": "exceed_context_size_error"}, ContextOverflow),
         (422, {"message": "no"}, InvalidRequest),
-        (401, {"message": "no"}, EngineStopped),
-        (404, {"message": "no"}, EngineStopped),
-        (429, {"message": "no", "code": "insufficient_quota"}, EngineStopped),
         (500, {"message": "no"}, EngineStopped),
         (503, {"message": "no"}, NoCapacity),
     ],
@@ -362,3 +365,31 @@ async def test_a_refusal_has_its_kind(
     assert type(caught.value) is kind
     if isinstance(caught.value, NoCapacity):
         assert caught.value.retry_after_s == 7.0
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "why"),
+    [
+        (401, {"message": "no"}, "does not accept the key"),
+        (402, {"message": "no"}, "no credit left"),
+        (403, {"message": "no", "code": 403}, "may not use it"),
+        (404, {"message": "no", "code": "model_not_found"}, "does not know the model"),
+        (429, {"message": "no", "code": "insufficient_quota"}, "no credit left"),
+        (429, {"message": "no", "code": None, "type": "insufficient_quota"}, "no credit left"),
+    ],
+)
+async def test_a_refusal_of_everything_is_final_and_told_until_the_service_serves_again(
+    engine: ServiceEngine, service: FakeService, status: int, error: dict[str, object], why: str
+) -> None:
+    assert (await engine.stats()).refusal == ""
+    service.faults.append(refusing(status, error, retry_after="7"))
+    with pytest.raises(ServiceRefused, match=why):
+        await whole(engine, Sampling(4))
+    assert len(service.seen) == 1
+    stats = await engine.stats()
+    assert stats.refusal is not None
+    assert why in stats.refusal
+    assert 0 < stats.rest_s <= REST_S
+    await whole(engine, Sampling(4))
+    stats = await engine.stats()
+    assert (stats.refusal, stats.rest_s) == ("", 0.0)

@@ -142,6 +142,7 @@ async def test_what_the_service_asks_for_holds_for_other_sessions() -> None:
     with pytest.raises(NoCapacity, match="used up"):
         await engine.open(PROMPT, Sampling(9))
     assert len(transport.seen) == 1
+    assert (await engine.stats()).rest_s == pytest.approx(3.0)
     await asyncio.sleep(1.5)
     began_s = loop.time()
     async with engine_contract.session(engine, PROMPT, Sampling(9)) as s:

@@ -10,7 +10,7 @@ import pytest
 from starlette.requests import Request
 
 from tandem.app.api.http.settings import ApiSettings
-from tandem.engine.base import EngineError, EngineStopped, NoCapacity
+from tandem.engine.base import EngineError, EngineStopped, NoCapacity, ServiceRefused
 from tests.app.api.null_backend import uploading
 
 HELLO = [{"role": "user", "content": "Hello?"}]
@@ -239,6 +239,7 @@ async def test_a_client_that_leaves_while_it_uploads(address, backend, monkeypat
     [
         (NoCapacity("all seats are taken", retry_after_s=2.5), 429, "overloaded", "3"),
         (EngineStopped("no verifier is up"), 503, "engine_stopped", "2"),
+        (ServiceRefused("no credit"), 502, "service_refused", None),
         (EngineError("odd"), 500, "engine_error", None),
         (RuntimeError("a secret"), 500, "internal_error", None),
     ],
@@ -252,6 +253,7 @@ async def test_failures_behind_the_api(http, backend, stream, failure, status, c
     reply = await http.post("/v1/chat/completions", json=CHAT | {"stream": stream})
     assert (reply.status_code, reply.json()["error"]["code"]) == (status, code)
     assert reply.headers.get("retry-after") == retry_after
+    assert reply.headers.get("x-should-retry") == ("false" if code == "service_refused" else None)
     assert "secret" not in reply.text
 
 
