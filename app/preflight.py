@@ -125,12 +125,17 @@ def _check_middle(where: str, engine: MiddleSettings, layers: int) -> None:
 
 def _check_service(where: str, engine: ServiceSettings) -> None:
     """Ask nothing of the service: it may be down at the moment."""
+    if engine.others and where.startswith("hosts"):
+        raise ValueError(f"{where}.engine.others: a device asks one service; pools of the cloud have several")
     try:
-        engine.key()
+        for service in engine.services:
+            service.key()
     except ValueError as error:
         raise ValueError(f"{where}.engine.{error}") from None
     try:
-        RequestWriter(engine, Tokenizer.load(model_folder(engine.tokenizer)))
+        tokenizer = Tokenizer.load(model_folder(engine.tokenizer))
+        for service in engine.services:
+            RequestWriter(service, tokenizer)
     except (ValueError, OSError) as error:
         raise ValueError(f"{where}.engine.tokenizer: {error}") from None
 

@@ -352,6 +352,7 @@ class EngineStats(msgspec.Struct):
     served: times and sizes of sessions and steps.
     refusal: why the service behind the engine serves nothing to this application; nothing if it does, None if there is
         no service.
+    first_token_s: usual time to a session's first token, 0 where the engine does not tell.
     rest_s: seconds for which new sessions had better go elsewhere, as the service has refused one or asks for a pause.
     """
 
@@ -389,6 +390,7 @@ class EngineStats(msgspec.Struct):
     served: Served = msgspec.field(default_factory=Served)
     refusal: str | None = None
     rest_s: float = 0.0
+    first_token_s: float = 0.0
 
 
 class SplitInfo(msgspec.Struct, frozen=True):

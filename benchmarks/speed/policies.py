@@ -21,7 +21,7 @@ from tandem.benchmarks import report
 from tandem.benchmarks.disco import planning
 from tandem.benchmarks.speed.assign import router_costs
 from tandem.policies.race.dispatch import Side
-from tandem.policies.routing.replica import routing
+from tandem.policies.routing.replica import ReplicaView, routing
 from tandem.policies.scheduling import EngineLoad, scheduling
 from tandem.policies.scheduling.batching import Demand, batching
 from tandem.policies.speculation.window import WindowState, window
@@ -78,7 +78,7 @@ def main(arguments: Sequence[str] = ()) -> None:
     parser.add_argument("--rounds", type=int, default=7)
     options = parser.parse_args(arguments)
     draw = random.Random(5)
-    depths = [[draw.randrange(60) for _ in range(20)] for _ in range(64)]
+    pools = [[ReplicaView(draw.randrange(60)) for _ in range(20)] for _ in range(64)]
     demands = [
         [
             Demand(window + draw.choice((0, 0, 0, 200)), window, draw.randrange(1000), draw.randrange(900))
@@ -116,7 +116,7 @@ def main(arguments: Sequence[str] = ()) -> None:
     for name in report.progress([*routing, *batching, *window, *scheduling], "policies"):
         if name in list(routing):
             route = routing.create(name)
-            families["routing"][name] = _us(lambda i, r=route: r.choose(depths[i % 64]), options.rounds)  # type: ignore[misc]
+            families["routing"][name] = _us(lambda i, r=route: r.choose(pools[i % 64]), options.rounds)  # type: ignore[misc]
         elif name in list(batching):
             form = batching.create(name)
             families["batching"][name] = _us(lambda i, f=form: f.form(demands[i % 64], 512), options.rounds)  # type: ignore[misc]

@@ -120,7 +120,8 @@ class Scheduler:
         except Exception as error:  # no replica is up yet, or the only one has just died
             logger.debug("cannot list %s: %r", pool, error)
             states = []
-        self._directory.list_pool(pool, (s for s in states if isinstance(s, EndpointInfo)))
+        listed: list[EndpointInfo] = [each for state in states if isinstance(state, list) for each in state]
+        self._directory.list_pool(pool, listed)
 
     def _wake(self, pool: str, handle: DeploymentHandle) -> None:
         """Wait for a replica of an empty pool, for which Serve then starts one; once at a time."""

@@ -7,10 +7,11 @@ import logging
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from tandem.cluster.link.delayed_engine import Delayed
 from tandem.cluster.link.latency import LogNormal
+from tandem.deployments.config.explain import explain
 from tandem.deployments.config.settings import LatencySettings
 from tandem.deployments.pools.models import model_folder
 from tandem.engine.base import Engine
@@ -116,10 +117,55 @@ class ServiceSettings(ServiceConfig):
     """Any service with OpenAI's API: a commercial one, vLLM, llama.cpp's server, Ollama.
 
     kind: kind of engine.
+    others: further services of a pool, of each what differs from this one; the router chooses among them as among
+        replicas. None waits for its own limits then, where `rate_limit.wait_s` is not given: another may answer.
     The rest: see `engine.service.config.ServiceConfig`.
     """
 
     kind: Literal["openai"]
+    others: tuple[dict[str, Any], ...] = ()
+
+    @property
+    def services(self) -> tuple[ServiceSettings, ...]:
+        """Return the settings of each service. Raise ValueError for some that are not valid."""
+        if not self.others:
+            return (self,)
+        common = self.model_dump(exclude={"others"}, exclude_unset=True)
+        return tuple(self._service(common, n, other) for n, other in enumerate(({}, *self.others)))
+
+    @staticmethod
+    def _service(common: dict[str, Any], number: int, other: dict[str, Any]) -> ServiceSettings:
+        said = common | other
+        limits = said.get("rate_limit", {})
+        if isinstance(limits, dict):
+            said["rate_limit"] = {"wait_s": 0.0} | limits
+        try:
+            return ServiceSettings.model_validate(said)
+        except ValidationError as error:
+            raise ValueError(f"others[{number - 1}]: {explain(error, ServiceSettings)}") from None
+
+    @model_validator(mode="after")
+    def _others_fit(self) -> Self:
+        services = self.services
+        if any(service.others for service in services[1:]):
+            raise ValueError("others: one of the others cannot have others")
+        if len({service.tokenizer for service in services}) > 1:
+            raise ValueError("others: all services of a pool have one tokenizer")
+        if len({service.price is None for service in services}) > 1:
+            raise ValueError("others: give the prices of all services, or of none")
+        if len({(service.base_url, service.model) for service in services}) < len(services):
+            raise ValueError("others: one service is named twice")
+        return self
+
+    @property
+    def places(self) -> int:
+        """Sessions that a service takes at once, on average."""
+        services = self.services
+        return -(-sum(service.max_sessions for service in services) // len(services))
+
+    @property
+    def batch_limit(self) -> int:
+        return self.places
 
 
 class NullSettings(Strict):
@@ -167,6 +213,8 @@ def build_engine(settings: AnySettings | MiddleSettings) -> Engine:
     if isinstance(settings, ServiceSettings):
         from tandem.engine.service.engine import ServiceEngine
 
+        if settings.others:
+            raise ValueError("others: one engine asks one service; pools of the cloud have several")
         return ServiceEngine(settings, Tokenizer.load(model_folder(settings.tokenizer)))
 
     if settings.scheduling_warning is not None:
@@ -236,8 +284,10 @@ def tokenizer_model(settings: AnySettings) -> str | None:
 
 def context_of(settings: AnySettings) -> int:
     """Tokens of prompt and output that model and KV cache can hold, without loading the model."""
-    if isinstance(settings, NullSettings | ServiceSettings):
+    if isinstance(settings, NullSettings):
         return settings.context
+    if isinstance(settings, ServiceSettings):
+        return min(service.context for service in settings.services)
     config = json.loads((model_folder(settings.model) / "config.json").read_text(encoding="utf-8"))
     most = int(config["max_position_embeddings"])
     if isinstance(settings, TorchSettings) and settings.memory_fraction is not None:

@@ -7,6 +7,7 @@ import logging
 import ssl
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import NamedTuple
 
 from pydantic import Field
 
@@ -14,10 +15,10 @@ from tandem.cluster.wire.address import reachable
 from tandem.cluster.wire.listener import serve_engines
 from tandem.cluster.wire.tls import contexts
 from tandem.deployments.config.settings import Strict
-from tandem.deployments.pools.autoscaling import as_numbers, replica_state
+from tandem.deployments.pools.autoscaling import WAITING, as_numbers, replica_state
 from tandem.deployments.pools.engines import AnySettings, MiddleSettings, ServiceSettings, build_engine
 from tandem.deployments.request.assignment import EndpointInfo, Load
-from tandem.engine.base import EngineStopped
+from tandem.engine.base import Engine, EngineStopped
 
 logger = logging.getLogger("ray.serve")
 
@@ -59,8 +60,35 @@ class EndpointSettings(Strict):
         return None if self.tls is None else self.tls.contexts()[1]
 
 
+class _Part(NamedTuple):
+    """An engine of a replica. settings: its own; address: where it is served."""
+
+    engine: Engine
+    settings: AnySettings | MiddleSettings
+    address: str
+
+    async def endpoint(self, pool: str) -> EndpointInfo:
+        """Return address and load."""
+        stats, info, settings = await self.engine.stats(), self.engine.info, self.settings
+        return EndpointInfo(
+            name=f"{pool} {self.address}",
+            address=self.address,
+            engine=pool,
+            model=info.model,
+            vocabulary=info.vocabulary,
+            sessions=stats.sessions,
+            load=Load.of(stats),
+            split=info.split,
+            price=settings.price if isinstance(settings, ServiceSettings) else None,
+            continuation=info.continuation,
+            refusal=stats.refusal,
+            rests=stats.rest_s > 0,
+        )
+
+
 class EngineEndpoint:
-    """A Serve replica whose engine is driven over the wire, past Serve's own request path.
+    """A Serve replica whose engine is driven over the wire, past Serve's own request path. Where a pool has several
+    services, a replica has an engine for each, and an address.
 
     Serve therefore sees none of this work: the replica itself reports its backlog, is not listed while it drains, and
     outlives its last session.
@@ -71,58 +99,55 @@ class EngineEndpoint:
     ) -> None:
         self.pool, self._settings = pool, settings
         self._exit = AsyncExitStack()
-        self._engine = await asyncio.to_thread(build_engine, engine)
-        self._exit.push_async_callback(self._engine.close)
-        server = await self._exit.enter_async_context(
-            serve_engines({pool: self._engine}, settings.host, auth=settings.token, tls=settings.listening())
-        )
-        self._address = reachable(server.address)
-        self._draining, self._waiting, self._places = False, 0.0, engine.batch_limit
-        self._price = engine.price if isinstance(engine, ServiceSettings) else None
-        logger.info("%s serves %s at %s", pool, self._engine.info.model, self._address)
+        each = engine.services if isinstance(engine, ServiceSettings) else (engine,)
+        self._parts = [await self._start(part) for part in each]
+        self._draining, self._waiting = False, 0.0
 
-    async def state(self, waiting: float = 0.0) -> EndpointInfo | None:
-        """Return address and load for the scheduler; None while draining, so that no new session is sent here.
+    async def _start(self, settings: AnySettings | MiddleSettings) -> _Part:
+        """Make an engine and serve it."""
+        engine = await asyncio.to_thread(build_engine, settings)
+        self._exit.push_async_callback(engine.close)
+        at = self._settings
+        server = await self._exit.enter_async_context(
+            serve_engines({self.pool: engine}, at.host, auth=at.token, tls=at.listening())
+        )
+        part = _Part(engine, settings, reachable(server.address))
+        logger.info("%s serves %s at %s", self.pool, engine.info.model, part.address)
+        return part
+
+    async def state(self, waiting: float = 0.0) -> list[EndpointInfo]:
+        """Return addresses and loads for the scheduler; nothing while draining, so that no new session is sent here.
 
         waiting: its share of the requests without a replica, which it passes on to autoscaling.
         """
-        self._waiting = waiting
-        if self._draining:
-            return None
-        stats, info = await self._engine.stats(), self._engine.info
-        return EndpointInfo(
-            name=f"{self.pool} {self._address}",
-            address=self._address,
-            engine=self.pool,
-            model=info.model,
-            vocabulary=info.vocabulary,
-            sessions=stats.sessions,
-            load=Load.of(stats),
-            split=info.split,
-            price=self._price,
-            continuation=info.continuation,
-            refusal=stats.refusal,
-            rests=stats.rest_s > 0,
-        )
+        self._waiting = waiting * len(self._parts)  # the scheduler counts addresses
+        return [] if self._draining else [await part.endpoint(self.pool) for part in self._parts]
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
-        """Return the numbers that Serve passes to `deployments.pools.serve_policy.ServePolicy`."""
-        return as_numbers(replica_state("", await self._engine.stats(), self._places), self._waiting)
+        """Return the numbers that Serve passes to `deployments.pools.serve_policy.ServePolicy`: sums over services."""
+        numbers = [
+            as_numbers(replica_state("", await part.engine.stats(), part.settings.batch_limit), 0.0)
+            for part in self._parts
+        ]
+        return {name: sum(each[name] for each in numbers) for name in numbers[0]} | {WAITING: self._waiting}
 
     async def wake(self) -> None:
         """Return when a replica is there: Serve starts one for this call."""
 
     async def check_health(self) -> None:
-        """Serve replaces the replica when its engine no longer answers."""
+        """Serve replaces the replica when an engine no longer answers."""
         async with asyncio.timeout(10.0):
-            await self._engine.stats()
+            await self._sessions()
+
+    async def _sessions(self) -> int:
+        return sum([(await part.engine.stats()).sessions for part in self._parts])
 
     async def __del__(self) -> None:
         """Drain: Serve calls this before it stops the replica. Sessions left after drain_s move elsewhere."""
         self._draining = True
         try:
             async with asyncio.timeout(self._settings.drain_s):
-                while (await self._engine.stats()).sessions:  # noqa: ASYNC110 (engines have no such event)
+                while await self._sessions():  # noqa: ASYNC110 (engines have no such event)
                     await asyncio.sleep(0.05)
         except TimeoutError:
             logger.warning("%s stops with sessions still open", self.pool)

@@ -37,7 +37,7 @@ class EndpointLost(EngineError):
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Load of a replica's engine, for display only. Fields as in EngineStats.
+    """Load of a replica's engine, as of the last news of its pool. Fields as in EngineStats.
 
     served: None if the engine does not tell.
     """
@@ -50,6 +50,7 @@ class Load:
     tokens_queried: int = 0
     tokens_from_prefix: int = 0
     served: Served | None = None
+    first_token_s: float = 0.0
 
     @classmethod
     def of(cls, stats: EngineStats) -> Load:

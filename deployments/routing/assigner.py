@@ -29,7 +29,7 @@ from tandem.policies.routing.collaboration import (
     CollaborationState,
     DevicePart,
 )
-from tandem.policies.routing.replica import RoutingPolicy
+from tandem.policies.routing.replica import ReplicaView, RoutingPolicy
 
 FIRST_S = 2.0
 """Seconds for which an endpoint that refused a half-finished answer stays reserved for such answers, which retry every
@@ -237,7 +237,7 @@ class Assigner:
         policy = self._routing.get(role.pool)
         if policy is None:
             policy = self._routing[role.pool] = self._new_routing()
-        return up[policy.choose([self._load(e) for e in up])]
+        return up[policy.choose([self._view(e, wanted) for e in up])]
 
     def _fitting(self, pool: str, wanted: RoutingRequest) -> Sequence[EndpointInfo]:
         """Return the replicas that are up and can go on with the answer; of parts of a split model, those that fit the
@@ -271,6 +271,12 @@ class Assigner:
         return all(
             any(e.continues and e.key not in taken for e in self._fitting(pool, wanted)) for pool in pools
         )
+
+    def _view(self, endpoint: EndpointInfo, wanted: RoutingRequest) -> ReplicaView:
+        """Return a replica as the policy sees it."""
+        price, left = endpoint.price, wanted.max_tokens - wanted.sent
+        usd = 0.0 if price is None else price.of(wanted.prompt_tokens + wanted.sent, left)
+        return ReplicaView(self._load(endpoint), usd, endpoint.load.first_token_s)
 
     def _load(self, endpoint: EndpointInfo) -> int:
         return endpoint.sessions + self._assigned[endpoint.key]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
@@ -18,13 +19,13 @@ FINISHES = ("stop", "length", "content_filter")
 
 
 class Answer:
-    """One answer of the service, read to its end. begun: whether some of it has come."""
+    """One answer of the service, read to its end. begun_s: when the first of it came; None before."""
 
     def __init__(
         self, client: ServiceClient, tokenizer: Tokenizer, body: Mapping[str, Any], half: bytes, stops: Stops
     ) -> None:
         """half: bytes of a character with which the answer begins, and that are known already."""
-        self.begun = False
+        self.begun_s: float | None = None
         self._client, self._words = client, WordEncoder(tokenizer)
         self._body, self._half, self._stops = body, half, stops
 
@@ -32,6 +33,7 @@ class Answer:
         """Put the answer's tokens into the queue. Raise EngineError."""
         finish: str | None = None
         usage: Usage | None = None
+        now_s = asyncio.get_running_loop().time
         async with aclosing(self._client.stream(self._body)) as chunks:
             async for chunk in chunks:
                 usage = chunk.usage or usage
@@ -43,7 +45,8 @@ class Answer:
                 data = self._without_half(text.encode("utf-8", "replace"))
                 if ids := self._words.flush(data) if over else self._words.push(data):
                     stream.put(Tokens(ids))
-                self.begun = self.begun or bool(chunk.text)
+                if chunk.text and self.begun_s is None:
+                    self.begun_s = now_s()
                 if stopped:
                     break
         stream.put(Tokens([], finish, usage=usage))

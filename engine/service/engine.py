@@ -41,6 +41,7 @@ from tandem.engine.service.throttle import Throttle
 from tandem.engine.tokenizer import Tokenizer
 from tandem.engine.translate import unfinished_bytes
 from tandem.engine.validation import check_request, check_window
+from tandem.policies.estimators.moving_average import MovingAverage
 
 logger = logging.getLogger(__name__)
 
@@ -69,6 +70,7 @@ class ServiceEngine:
         )
         self.tokenizer, self.throttle = tokenizer, Throttle(config.rate_limit)
         self.writer, self.client = RequestWriter(config, tokenizer), ServiceClient(config, transport)
+        self.first_token_s = MovingAverage()
         self.counters = EngineStats(blocks_total=config.max_sessions)  # a session takes one
         self._sessions: dict[ServiceSession, None] = {}
         self._stopped = False
@@ -102,6 +104,7 @@ class ServiceEngine:
         self.counters.sessions = len(self._sessions)
         self.counters.running = sum(session.busy for session in self._sessions)
         self.counters.blocks_free = self.counters.blocks_total - len(self._sessions)
+        self.counters.first_token_s = self.first_token_s.value
         condition = self.client.condition
         self.counters.refusal = condition.refusal
         self.counters.rest_s = max(condition.rest_s, self.throttle.closed_s)
@@ -200,12 +203,15 @@ class ServiceSession(OutputSession):
         self._engine.counters.tokens_prefilled += known
         until_s = self._loop.time() + throttle.wait_s
         while True:
-            answer = self._answer(self.sampling)
+            answer, asked_s = self._answer(self.sampling), self._loop.time()
             try:
-                return await answer.read(stream)
+                await answer.read(stream)
+                if answer.begun_s is not None:
+                    self._engine.first_token_s.note(answer.begun_s - asked_s)
+                return
             except NoCapacity as refusal:
                 throttle.close(refusal.retry_after_s)
-                if answer.begun or self._loop.time() + refusal.retry_after_s > until_s:
+                if answer.begun_s is not None or self._loop.time() + refusal.retry_after_s > until_s:
                     raise
                 await asyncio.sleep(refusal.retry_after_s)
 

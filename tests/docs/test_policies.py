@@ -7,6 +7,7 @@ import re
 import pytest
 
 from tandem.deployments.config.settings import RouterSettings
+from tandem.policies.routing.replica import ReplicaView
 from tests.docs.conftest import ADDED
 from tests.docs.documents import ROOT, text
 from tests.policies.test_contract import FAMILIES
@@ -18,8 +19,8 @@ TEXT = text(ROOT / "docs" / "policies.md")
 def test_the_snippet_is_a_policy() -> None:
     chosen = RouterSettings.model_validate({"routing": {"name": ADDED, "parameters": {"seed": 7}}})
     policy = chosen.routing.create()
-    assert policy.choose([3]) == 0
-    drawn = [policy.choose([9, 1, 5]) for _ in range(200)]
+    assert policy.choose([ReplicaView(3)]) == 0
+    drawn = [policy.choose([ReplicaView(sessions) for sessions in (9, 1, 5)]) for _ in range(200)]
     assert set(drawn) == {1, 2}, "never the busiest"
 
 

@@ -25,7 +25,7 @@ from tandem.policies.estimators.windows import Latencies, Lengths
 from tandem.policies.race.dispatch import DispatchState, Side, Start, dispatch
 from tandem.policies.race.migration import MigrationState, buffer_tokens, migration, saved_usd
 from tandem.policies.routing.collaboration import ANY_DEVICE, CollaborationState, DeviceView, collaboration
-from tandem.policies.routing.replica import routing
+from tandem.policies.routing.replica import ReplicaView, routing
 from tandem.policies.scheduling import EngineLoad, scheduling
 from tandem.policies.scheduling.batching import Demand, batching
 from tandem.policies.sketch import SketchDecision, SketchJob, SketchState, job_queue, sketching
@@ -77,8 +77,8 @@ def _window_is_valid(state: WindowState, gamma: int) -> None:
     assert gamma >= 0
 
 
-def _replica_is_valid(depths: list[int], index: int) -> None:
-    assert index in range(len(depths))
+def _replica_is_valid(replicas: list[ReplicaView], index: int) -> None:
+    assert index in range(len(replicas))
 
 
 def _grants_are_valid(state: tuple[list[Demand], int], grants: list[int]) -> None:
@@ -303,7 +303,11 @@ FAMILIES = {
     ),
     "routing": Family(
         routing,
-        st.lists(st.integers(0, 99), min_size=1, max_size=9),  # replicas come and go
+        st.lists(  # replicas come and go
+            st.builds(ReplicaView, st.integers(0, 99), st.floats(0, 1), st.floats(0, 9)),
+            min_size=1,
+            max_size=9,
+        ),
         lambda policy, state: policy.choose(state),
         _replica_is_valid,
     ),

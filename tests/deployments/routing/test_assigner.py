@@ -143,6 +143,15 @@ def test_a_resting_replica_is_passed_over_while_there_are_others(resting: set[st
     assert names == ({"verifier 2"} if len(resting) == 1 else resting)
 
 
+def test_services_are_chosen_by_what_the_request_costs_there() -> None:
+    prices = (PerToken(1e-6, 4e-6), PerToken(2e-6, 2e-6))  # the second for long answers
+    up = tuple(replace(e, price=p) for e, p in zip(FULL.pools["verifier"], prices, strict=True))
+    routed = assigner(replace(FULL, pools={"verifier": up}), "cheapest")
+    for prompt, most, name in ((100, 10, "verifier 1"), (10, 100, "verifier 2")):
+        wanted = RoutingRequest("cloud", prompt_tokens=prompt, max_tokens=most)
+        assert {routed.assign(wanted).endpoints["target"].name for _ in range(3)} == {name}
+
+
 def test_a_services_own_price_counts() -> None:
     price = PerToken(1e-6, 2e-6)
     router = Routing(only(replace(replica("verifier", 1), price=price)))
