@@ -18,8 +18,9 @@ from tandem.app.api.http.backend import ModelCard, ResponseStore
 from tandem.app.api.http.errors import NotReady
 from tandem.app.api.http.settings import ApiSettings
 from tandem.app.api.routes import create_api
+from tandem.app.served import Served
 from tandem.app.settings import Settings
-from tandem.app.vocabularies import Vocabularies
+from tandem.app.vocabularies import vocabularies
 from tandem.cluster.devices.record import DeviceRecord
 from tandem.cluster.wire.peers import Peers
 from tandem.deployments.access.accounts import Statement
@@ -34,15 +35,10 @@ from tandem.deployments.control.router_client import RouterClient
 from tandem.deployments.gateway.deployment import Gateway
 from tandem.deployments.learning.report import Report
 from tandem.deployments.modes import AT_FRONT_DOORS
-from tandem.deployments.modes.base import Services
-from tandem.deployments.modes.executor import Executor
 from tandem.deployments.modes.sections import of_modes, with_sections
-from tandem.deployments.pools.engines import context_of
 from tandem.deployments.request.assignment import EndpointInfo, Unavailable
 from tandem.deployments.request.job import Delta, Job
-from tandem.deployments.request.pools import POOLS
-from tandem.engine.base import Engine
-from tandem.engine.sketch import sketch_format
+from tandem.deployments.request.pools import pool_name
 from tandem.engine.tokenizer import Tokenizer
 
 logger = logging.getLogger("ray.serve")
@@ -77,33 +73,20 @@ class Ingress:
         self._started = self._live = IngressLive(
             **{key: getattr(settings, key) for key in IngressLive.model_fields}
         )
-        self._vocabularies = await asyncio.to_thread(Vocabularies, settings)
-        vocabulary = self._vocabularies.target.vocabulary
-        self._card = ModelCard(
-            id=settings.model, context=context_of(settings.verifier.engine), vocabulary=vocabulary
-        )
         endpoint = settings.endpoint
         self._peers = Peers(token=endpoint.token, tls=endpoint.dialling(), settings=settings.limits.wire())
-        self._entrance = Entrance(self._router, lambda: self._executor.closing())
-        self._executor = Executor(
-            self._router.assign,
-            self._dial,
-            of_modes(settings),
-            Services(
-                self._router.ask_mode,
-                self._router.tell_mode,
-                format=sketch_format(self._vocabularies.target),
-            ),
-            settings.limits.limits(),
-            self._report,
-            self._lost,
-        )
+        self._models = {
+            name: Served(name, settings, each, self._peers, self._router, self._report, self._lost)
+            for name, each in (await asyncio.to_thread(vocabularies, settings)).items()
+        }
+        self._entrance = Entrance(self._router, self._closing)
 
     def reconfigure(self, config: dict[str, Any]) -> None:
         """Serve's `user_config`, as IngressLive."""
         if (now := in_place(self._started, config)) is not None:
             self._live = now
-            self._executor.follow(of_modes(self._settings) | of_modes(now))
+            for model in self._models.values():
+                model.executor.follow(of_modes(self._settings) | of_modes(now))
 
     def __serve_build_asgi_app__(self) -> ASGIApp:
         return create_api(self, self._access)
@@ -125,16 +108,16 @@ class Ingress:
         return self._access
 
     def models(self) -> Sequence[ModelCard]:
-        return (self._card,)
+        return [model.card for model in self._models.values()]
 
     def tokenizer(self, model: str) -> Tokenizer:
-        return self._vocabularies.target
+        return self._models[model].vocabularies.target
 
     def check(self, mode: str) -> None:
-        self._executor.check(mode)
+        next(iter(self._models.values())).executor.check(mode)  # one is as good as another
 
     def run(self, job: Job) -> AsyncGenerator[Delta, None]:
-        return self._executor.run(job)
+        return self._models[job.model].executor.run(job)
 
     async def enter(self, caller: Caller, entry: Entry) -> Passage:
         return await self._entrance.enter(entry) if caller.keyed else Passage()
@@ -160,7 +143,12 @@ class Ingress:
         snapshot = await self._router.snapshot()
         if not snapshot.version:
             raise NotReady(["the router does not know yet what is up"])
-        may_be_empty = [pool for pool in POOLS if getattr(self._settings, pool).may_be_empty]
+        may_be_empty = {
+            pool_name(pool, self._settings.suffix(name))
+            for name, model in self._settings.served.items()
+            for pool, settings in model.pools.items()
+            if settings.may_be_empty
+        }
         missing = [f"no {p} is up" for p, up in snapshot.pools.items() if not up and p not in may_be_empty]
         if missing:
             raise NotReady(missing)
@@ -193,12 +181,12 @@ class Ingress:
         if endpoint.device:  # the scheduler sees for itself which replicas are up
             self._router.lost(endpoint.name, endpoint.address)
 
-    async def _dial(self, endpoint: EndpointInfo) -> Engine:
-        engine = await self._peers.engine(endpoint.address, endpoint.engine)
-        return self._vocabularies.spoken(engine, endpoint)
+    def _closing(self) -> frozenset[asyncio.Task[None]]:
+        return frozenset().union(*(model.executor.closing() for model in self._models.values()))
 
     async def __del__(self) -> None:
-        await self._executor.settled()
+        for model in self._models.values():
+            await model.executor.settled()
         self._router.flush()
         self._entrance.close()
         await self._access.close()

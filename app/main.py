@@ -24,7 +24,7 @@ from ray.serve import Application, Deployment
 from ray.serve.config import AutoscalingConfig, AutoscalingPolicy
 
 from tandem.app.ingress import Ingress, IngressLive
-from tandem.app.settings import Pool, Settings
+from tandem.app.settings import AnyPool, Pool, Settings
 from tandem.deployments.config.reconfigure import Live
 from tandem.deployments.control.access import Access, AccessLive
 from tandem.deployments.control.router import Router, RouterLive
@@ -33,7 +33,8 @@ from tandem.deployments.gateway.deployment import Gateway
 from tandem.deployments.pools.autoscaling import EVERY_S
 from tandem.deployments.pools.deployments import Drafter, Expander, Middle, Verifier
 from tandem.deployments.pools.serve_policy import ServePolicy
-from tandem.deployments.request.pools import DRAFTER, EXPANDER, MIDDLE, VERIFIER
+from tandem.deployments.request.pools import DRAFTER, EXPANDER, MIDDLE, VERIFIER, pool_name
+from tandem.deployments.routing.models import RoutedModel
 
 
 def build(args: Settings) -> Application:
@@ -50,26 +51,19 @@ def build(args: Settings) -> Application:
         args = args.model_copy(update={"endpoint": endpoint})
 
     pools = {
-        name: _pool(deployment, settings, args).bind(name, settings.engine, args.endpoint)
-        for name, deployment, settings in (
-            (VERIFIER, Verifier, args.verifier),
-            (DRAFTER, Drafter, args.drafter),
-            (EXPANDER, Expander, args.expander),
-            (MIDDLE, Middle, args.middle),
-        )
-        if settings.exists
+        pool_name(pool, suffix): _pool(pool, suffix, settings, args)
+        for name, model in args.served.items()
+        for suffix in (args.suffix(name),)
+        for pool, settings in model.pools.items()
     }
     scheduler = _control(serve.deployment(Scheduler)).bind(pools, args.hosts, args.endpoint)
-    engine = args.verifier.engine
     live = AccessLive(accounts=args.accounts)
     access = _control(serve.deployment(Access)).bind(live, args.ledger, args.api.responses)
     router = _control(serve.deployment(Router)).bind(
         scheduler,
         access,
-        args.model,
+        [_routed(name, args) for name in args.served],
         RouterLive(**{key: getattr(args, key) for key in RouterLive.model_fields}),
-        engine.batch_limit,
-        engine.places,
     )
     gateway = None
     if args.gateway is not None:
@@ -79,6 +73,11 @@ def build(args: Settings) -> Application:
         )
     ingress = _control(Ingress, args.ingress_replicas, drain_s=args.api.drain_s)
     return ingress.bind(router, access, args, gateway)
+
+
+def _routed(name: str, args: Settings) -> RoutedModel:
+    engine = args.served[name].verifier.engine
+    return RoutedModel(name, args.suffix(name), engine.batch_limit, engine.places)
 
 
 def _secret() -> str:
@@ -91,16 +90,17 @@ def _secret() -> str:
     return str(internal_kv._internal_kv_get(SECRET).decode())
 
 
-# `Any` in these two: mypy takes a decorated class for the class (python/mypy#3135).
-def _pool(deployment: Any, pool: Pool, args: Settings) -> Deployment:
+def _pool(pool: str, suffix: str, settings: AnyPool, args: Settings) -> Application:
     """Replicas with an engine each; a drain waits for their sessions, which Serve does not see."""
+    deployment = DEPLOYMENTS[pool]
     return deployment.options(
-        **_size(pool),
-        ray_actor_options={"num_cpus": pool.cpus, "num_gpus": pool.gpus},
+        name=pool_name(deployment.name, suffix),
+        **_size(settings),
+        ray_actor_options={"num_cpus": settings.cpus, "num_gpus": settings.gpus},
         graceful_shutdown_timeout_s=args.endpoint.drain_s + 5.0,
-        max_surge_percent=pool.surge_percent,
+        max_surge_percent=settings.surge_percent,
         **WATCHED,
-    )
+    ).bind(pool, settings.engine, args.endpoint)
 
 
 def _size(pool: Pool) -> dict[str, Any]:
@@ -126,6 +126,7 @@ def _size(pool: Pool) -> dict[str, Any]:
     return {"num_replicas": None, "autoscaling_config": config}
 
 
+# `Any`: mypy takes a decorated class for the class (python/mypy#3135).
 def _control(
     deployment: Any, replicas: int = 1, drain_s: float = 20.0, surge_percent: int = 100
 ) -> Deployment:
@@ -144,6 +145,8 @@ def _control(
 
 # A replica that died is noticed at its next health check, and only then replaced.
 WATCHED = {"health_check_period_s": 1.0, "health_check_timeout_s": 10.0, "graceful_shutdown_wait_loop_s": 0.5}
+DEPLOYMENTS: dict[str, Any] = {VERIFIER: Verifier, DRAFTER: Drafter, EXPANDER: Expander, MIDDLE: Middle}
+"""By pool."""
 LIVE: dict[str, type[Live]] = {
     "Access": AccessLive,
     "Ingress": IngressLive,

@@ -12,7 +12,7 @@ from ray.serve.schema import ServeDeploySchema
 
 from tandem.app.main import LIVE, build
 from tandem.app.settings import Settings
-from tandem.app.vocabularies import Vocabularies
+from tandem.app.vocabularies import vocabularies
 from tandem.deployments.config.explain import explain, no_such
 from tandem.deployments.pools.engines import (
     EngineSettings,
@@ -22,7 +22,6 @@ from tandem.deployments.pools.engines import (
     VllmSettings,
 )
 from tandem.deployments.pools.models import model_folder, require
-from tandem.deployments.request.pools import POOLS
 from tandem.engine.packages import PackageMissing
 from tandem.engine.service.request import RequestWriter
 from tandem.engine.tokenizer import Tokenizer
@@ -107,7 +106,7 @@ def check(settings: Settings) -> None:
         except (ValueError, OSError) as error:
             raise ValueError(f"endpoint.tls: {error}") from None
     try:
-        Vocabularies(settings)
+        vocabularies(settings)
     except (ValueError, OSError) as error:
         raise ValueError(f"tokenizer: {error}") from None
 
@@ -150,10 +149,8 @@ def _check_vllm(where: str, engine: VllmSettings) -> None:
 
 def _engines(settings: Settings) -> Iterator[tuple[str, EngineSettings | MiddleSettings]]:
     """Yield the engines that will run, and their place in the settings."""
-    for pool in POOLS:
-        of_pool = getattr(settings, pool)
-        if of_pool.exists:
-            yield pool, of_pool.engine
+    for where, pool in settings.placed_pools():
+        yield where, pool.engine
     for number, host in enumerate(settings.hosts):
         for engine in host.engines:
             yield f"hosts[{number}]", engine

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
+from collections.abc import Iterator
 from typing import Self
 
 from pydantic import ConfigDict, Field, model_validator
@@ -26,7 +29,11 @@ from tandem.deployments.pools.engines import (
     tokenizer_model,
 )
 from tandem.deployments.pools.replica import EndpointSettings
+from tandem.deployments.request.pools import POOLS
 from tandem.engine.config import Strict
+
+_NO_NAME = re.compile(r"[^A-Za-z0-9._-]")
+"""Not to be part of a deployment's name, which is a file's, too."""
 
 
 class Pool(Strict):
@@ -83,16 +90,46 @@ class MiddlePool(Pool):
     engine: MiddleSettings = MiddleSettings()
 
 
+AnyPool = PoolSettings | MiddlePool
+
+
+class ModelSettings(Strict):
+    """A model and its pools.
+
+    tokenizer: model with the target's tokenizer, by name, folder or GGUF file; null: the verifier's.
+    verifier, drafter, expander: the pools.
+    middle: the pool of mode split.
+    """
+
+    tokenizer: str | None = None
+    verifier: PoolSettings = PoolSettings(engine=TorchSettings(model="target"))
+    drafter: PoolSettings = PoolSettings()
+    expander: PoolSettings = PoolSettings(replicas=0)
+    middle: MiddlePool = MiddlePool()
+
+    @property
+    def pools(self) -> dict[str, AnyPool]:
+        """Return the pools that ever have a replica, by name."""
+        pools: dict[str, AnyPool] = {pool: getattr(self, pool) for pool in POOLS}
+        return {name: pool for name, pool in pools.items() if pool.exists}
+
+    @property
+    def text_model(self) -> str:
+        """The model whose tokenizer turns text into tokens."""
+        if self.tokenizer is not None:
+            return self.tokenizer
+        return tokenizer_model(self.verifier.engine) or "target"
+
+
 @with_sections(AT_FRONT_DOORS.values())
-class Settings(Strict):
+class Settings(ModelSettings):
     """Arguments of `tandem.app.main:build`, the settings of the modes among them.
 
     model: name of the model for clients.
-    tokenizer: model with the target's tokenizer, by name, folder or GGUF file; null: the verifier's.
+    models: several models behind one address, by their names for clients; each has pools of its own. In place of
+        `model` and the pools above, which are those of one model alone.
     ingress_replicas: number of replicas of the API.
     default_reader_rate: tokens/s that a chat's reader consumes if the client does not say (0: no reader).
-    verifier, drafter, expander: the pools.
-    middle: the pool of mode split.
     gateway: endpoint for devices that are programs of their own (`tandem device`); null: none.
     accounts: prices, and the limits of new accounts.
     """
@@ -100,13 +137,9 @@ class Settings(Strict):
     model_config = ConfigDict(hide_input_in_errors=True)  # there is a token among it
 
     model: str = "tandem"
-    tokenizer: str | None = None
+    models: dict[str, ModelSettings] = Field(default_factory=dict)
     ingress_replicas: int = Field(1, ge=1)
     default_reader_rate: float = Field(5.0, ge=0, le=10_000, allow_inf_nan=False)
-    verifier: PoolSettings = PoolSettings(engine=TorchSettings(model="target"))
-    drafter: PoolSettings = PoolSettings()
-    expander: PoolSettings = PoolSettings(replicas=0)
-    middle: MiddlePool = MiddlePool()
     hosts: tuple[HostSettings, ...] = ()
     router: RouterSettings = RouterSettings()
     accounts: AccountSettings = AccountSettings()
@@ -118,11 +151,37 @@ class Settings(Strict):
     gateway: GatewaySettings | None = None
 
     @property
-    def text_model(self) -> str:
-        """The model whose tokenizer turns text into tokens."""
-        if self.tokenizer is not None:
-            return self.tokenizer
-        return tokenizer_model(self.verifier.engine) or "target"
+    def served(self) -> dict[str, ModelSettings]:
+        """Return the models by their names for clients, the first one first."""
+        return self.models or {self.model: self}
+
+    def placed_pools(self) -> Iterator[tuple[str, AnyPool]]:
+        """Yield all models' pools that ever have a replica, and their places in the settings."""
+        for name, model in self.served.items():
+            where = f"models.{name}." if self.models else ""
+            for pool, settings in model.pools.items():
+                yield f"{where}{pool}", settings
+
+    def suffix(self, model: str) -> str:
+        """Return the end of the names of that model's pools: "" for the first model."""
+        return "" if model == next(iter(self.served)) else _NO_NAME.sub("-", model)
+
+    @model_validator(mode="after")
+    def _one_or_several(self) -> Settings:
+        if not self.models:
+            return self
+        alone = sorted(self.model_fields_set & {"model", *ModelSettings.model_fields})
+        if alone:
+            raise ValueError(
+                f"models: each has a {alone[0]} of its own, and beside `models` there is no other"
+            )
+        pools = Counter(self.suffix(name) for name in self.models)
+        for name in self.models:
+            if pools[self.suffix(name)] > 1:
+                raise ValueError(
+                    f"models: the pools of {name!r} and of another one would have the same names"
+                )
+        return self
 
     @model_validator(mode="after")
     def _names_differ(self) -> Settings:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from functools import cache
 
-from tandem.app.settings import Settings
+from tandem.app.settings import ModelSettings, Settings
 from tandem.cluster.wire.frames import UnknownEngine
+from tandem.deployments.pools.device_hosts import HostSettings
 from tandem.deployments.pools.engines import tokenizer_model
 from tandem.deployments.pools.models import model_folder
 from tandem.deployments.request.assignment import EndpointInfo
@@ -24,11 +26,13 @@ class UnknownVocabulary(UnknownEngine):
 
 
 class Vocabularies:
-    """target: the tokenizer that turns text into the tokens of requests, which are the verifiers'."""
+    """Vocabularies of one model. target: the tokenizer that turns text into the tokens of requests, which are the
+    verifiers'."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(
+        self, settings: ModelSettings, hosts: Iterable[HostSettings], load: Callable[[str], Tokenizer]
+    ) -> None:
         """Read the tokenizers. Raise ValueError if a verifier has another vocabulary than the text's."""
-        load = cache(_load)
         self.target = load(settings.text_model)
         verifier = tokenizer_model(settings.verifier.engine) if settings.verifier.exists else None
         if verifier is not None and load(verifier).vocabulary != self.target.vocabulary:
@@ -36,7 +40,7 @@ class Vocabularies:
                 f"the tokenizer {settings.text_model!r} has another vocabulary than the verifier's model "
                 f"{verifier!r}"
             )
-        engines = [engine for host in settings.hosts for engine in host.engines]
+        engines = [engine for host in hosts for engine in host.engines]
         engines += [settings.drafter.engine] if settings.drafter.exists else []
         models = {model for engine in engines if (model := tokenizer_model(engine)) is not None}
         self._others = {there.vocabulary: there for there in map(load, sorted(models))}
@@ -51,6 +55,12 @@ class Vocabularies:
         if (there := self._others.get(endpoint.vocabulary)) is None:
             raise UnknownVocabulary(f"no model of the settings has the vocabulary of {endpoint.model!r}")
         return Translated(engine, self.target, there)
+
+
+def vocabularies(settings: Settings) -> dict[str, Vocabularies]:
+    """Return each model's, by its name. Raise as Vocabularies."""
+    load = cache(_load)
+    return {name: Vocabularies(model, settings.hosts, load) for name, model in settings.served.items()}
 
 
 def _load(model: str) -> Tokenizer:

@@ -26,7 +26,7 @@ UNITS = {
 class Setting(NamedTuple):
     """A setting.
 
-    key: dotted, [] for each item of a list.
+    key: dotted, [] for each item of a list, NAME for any name.
     allowed: its allowed values.
     unit: "" for a plain number, or none.
     default: "" if it must be given, or is listed elsewhere.
@@ -54,6 +54,9 @@ def settings(
             yield Setting(key, meanings(model)[name], f"a policy: {names}", "", _default(field))
         elif within:
             many = "[]" if _is_list(field.annotation) else ""
+            if typing.get_origin(field.annotation) is dict:
+                many = ".NAME"
+                yield Setting(key, meanings(model)[name], _allowed(field), "", _default(field))
             for kind in within:
                 here = f"{key}{many}{_called(kind, within)}"
                 if kind in told:

@@ -72,7 +72,7 @@ class DeviceBackend:
         contexts = [device.info.context] if outer is None else [device.info.context, outer.info.context]
         self._card = ModelCard(id=settings.model, context=min(contexts), vocabulary=tokenizer.vocabulary)
         self._responses = KeptResponses(settings.api.responses)
-        self._metrics = Metrics(settings.model, lambda: Snapshot(devices={"": self._record()}), lambda: 0)
+        self._metrics = Metrics({settings.model: lambda: Snapshot(devices={"": self._record()})})
         self._executor = Executor(
             self._router.assign,
             self._dial,

@@ -45,6 +45,7 @@ class DeviceRecord(msgspec.Struct, frozen=True, kw_only=True):
     energy_j: joules spent so far.
     dialled_in: whether it is a program of its own behind a gateway, whose address it shares with others.
     continuation: as in EngineInfo.
+    serves: names of the cloud's models whose requests it takes part in; empty: all.
     """
 
     name: str
@@ -66,3 +67,4 @@ class DeviceRecord(msgspec.Struct, frozen=True, kw_only=True):
     dialled_in: bool = False
     models: tuple[ModelRecord, ...] = ()
     continuation: Continuation = "kept"
+    serves: tuple[str, ...] = ()

@@ -44,6 +44,7 @@ class Entry:
     sessions: answers to it.
     prompt_tokens: of all of them.
     terms: of its account.
+    model: that answers, whose verifiers it takes places of; "": the first one.
     """
 
     request: int
@@ -51,6 +52,7 @@ class Entry:
     sessions: int
     prompt_tokens: int
     terms: Terms
+    model: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,20 +101,20 @@ def _limit(before: RateLimit | None, per_minute: int | None, now_s: float) -> Ra
 
 
 class Gate:
-    """Admission controller.
+    """Admission controller. Limits are an account's whatever the model; each model has turns and a queue of its own.
 
-    capacity: sessions that can run at once, as far as is known.
-    settings: of the queue.
+    capacity: sessions that can run at once, as far as is known, by model.
+    settings: of each queue.
     """
 
     def __init__(
         self,
-        capacity: Callable[[], int],
+        capacity: Mapping[str, Callable[[], int]],
         settings: GateSettings,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._capacity, self.settings, self._clock = capacity, settings, clock
-        self._fair = FairQueue(capacity())
+        self._fair = {model: FairQueue(room()) for model, room in capacity.items()}
         self._limits: dict[str, _Limits] = {}
         self._waiting: dict[Claim, asyncio.Future[None]] = {}
         self._under_way: dict[str, dict[int, tuple[Entry, Claim]]] = {}  # by replica of the API and request
@@ -120,10 +122,9 @@ class Gate:
         # By account, requests beyond its limit, by replica and id: True when another is over, False if it has left.
         self._beyond: dict[str, dict[tuple[str, int], tuple[Entry, asyncio.Future[bool]]]] = {}
 
-    @property
-    def waiting(self) -> int:
-        """Number of requests that wait for room."""
-        return self._fair.waiting
+    def waiting(self, model: str = "") -> int:
+        """Return the number of requests that wait for a model's room."""
+        return self._queue(model).waiting
 
     async def enter(self, replica: str, entry: Entry) -> Passage:
         """Return when the request may begin. Raises LimitReached."""
@@ -139,11 +140,11 @@ class Gate:
             limits.requests.take(1, now_s)
         if limits.tokens is not None:
             limits.tokens.take(entry.prompt_tokens, now_s)
-        place = self._fair.join(entry.account, entry.sessions)
+        place = self._queue(entry.model).join(entry.account, entry.sessions)
         self._heard_s[replica] = now_s
         self._under_way.setdefault(replica, {})[entry.request] = entry, place
         try:
-            await self._admitted(place)
+            await self._admitted(entry.model, place)
         except BaseException:
             self._leave(replica, entry.request)
             raise
@@ -167,8 +168,9 @@ class Gate:
             self._leave(replica, request)
         for request, entry in entries.items():
             if request not in known:
-                known[request] = entry, self._fair.join(entry.account, entry.sessions)
-        self._admit()
+                known[request] = entry, self._queue(entry.model).join(entry.account, entry.sessions)
+        for model in self._fair:
+            self._admit(model)
 
     def leave(self, replica: str, request: int) -> None:
         """Remove a request that is over."""
@@ -188,7 +190,7 @@ class Gate:
         beyond = self._beyond.setdefault(account, {})
         try:
             async with asyncio.timeout(LEAVING_S):
-                while self._fair.of(account) + entry.sessions > limit:
+                while sum(fair.of(account) for fair in self._fair.values()) + entry.sessions > limit:
                     beyond.pop(key, None)
                     if sum(other.sessions for other, _ in beyond.values()) + entry.sessions > limit:
                         raise refusal
@@ -210,12 +212,12 @@ class Gate:
         ):
             if limit is not None and (wait_s := limit.wait_s(amount, now_s)) > 0:
                 raise LimitReached(f"at most {limit.limit:g} {what} a minute", wait_s)
-        if self._fair.waiting >= self.settings.queue:
-            raise LimitReached(f"{self._fair.waiting} requests wait already", 1.0)
+        if (waiting := self.waiting(entry.model)) >= self.settings.queue:
+            raise LimitReached(f"{waiting} requests wait already", 1.0)
 
-    async def _admitted(self, place: Claim) -> None:
+    async def _admitted(self, model: str, place: Claim) -> None:
         """Return when there is room for it. Raises LimitReached after `queue_s`."""
-        self._admit()
+        self._admit(model)
         if place.admitted:
             return
         queue_s = self.settings.queue_s
@@ -228,9 +230,14 @@ class Gate:
         finally:
             del self._waiting[place]
 
-    def _admit(self) -> None:
-        self._fair.capacity = self._capacity()
-        for place in self._fair.admit():
+    def _queue(self, model: str) -> FairQueue:
+        """Return a model's queue; the first one's for a model that is not here."""
+        return self._fair.get(model) or next(iter(self._fair.values()))
+
+    def _admit(self, model: str) -> None:
+        fair = self._queue(model)
+        fair.capacity = self._capacity.get(model, next(iter(self._capacity.values())))()
+        for place in fair.admit():
             admitted = self._waiting.get(place)
             if admitted is not None and not admitted.done():
                 admitted.set_result(None)
@@ -238,11 +245,12 @@ class Gate:
     def _leave(self, replica: str, request: int) -> None:
         found = self._under_way.get(replica, {}).pop(request, None)
         if found is not None:
-            self._fair.leave(found[1])
-            for _, freed in self._beyond.get(found[0].account, {}).values():
+            entry, place = found
+            self._queue(entry.model).leave(place)
+            for _, freed in self._beyond.get(entry.account, {}).values():
                 if not freed.done():
                     freed.set_result(True)
-            self._admit()
+            self._admit(entry.model)
 
     def _forget_silent(self) -> None:
         now_s = self._clock()

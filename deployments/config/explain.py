@@ -48,15 +48,17 @@ def _walk(model: Any, keys: Sequence[str]) -> tuple[list[str], Any]:
     that it took."""
     path: list[str] = []
     named = False  # whether the key before chose the kind
+    free = False  # whether this key is any name
     for key, kind in zip_longest(keys, keys[1:]):
         if not named:
             path.append(key)
         hints = typing.get_type_hints(model)
-        if key in hints and not named:
+        if key in hints and not named and not free:
             model = hints[key]
-        named = False
+        named = free = False
         while (arguments := typing.get_args(model)) and not isinstance(model, type):
-            models = [a for a in arguments if a is not types.NoneType]
+            free = free or typing.get_origin(model) is dict
+            models = [a for a in arguments if a is not types.NoneType][1 if free else 0 :]
             taken = next((a for a in models if _is_kind(a, kind)), None)
             named, model = taken is not None, taken or models[0]
         if typing.get_origin(model) is tuple:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from prometheus_client.metrics_core import (
@@ -65,31 +65,36 @@ TOLD = (
 class Gauges(Collector):
     """Collector of present states, without series of what is gone."""
 
-    def __init__(self, model: str, snapshot: Callable[[], Snapshot], waiting: Callable[[], int]) -> None:
-        self._model, self._snapshot, self._waiting = model, snapshot, waiting
+    def __init__(self, models: Mapping[str, Callable[[], Snapshot]], waiting: Callable[[str], int]) -> None:
+        self._models, self._waiting = models, waiting
 
     def collect(self) -> Iterator[Metric]:
-        snapshot = self._snapshot()
-        replicas = _gauge("tandem_replicas", "Replicas that are up", "pool")
-        for pool, up in snapshot.pools.items():
-            replicas.add_metric([pool], len(up))
+        seen = {model: snapshot() for model, snapshot in self._models.items()}
+        pools = [(model, pool, up) for model, there in seen.items() for pool, up in there.pools.items()]
+        replicas = _gauge("tandem_replicas", "Replicas that are up", "model_name", "pool")
+        for model, pool, up in pools:
+            replicas.add_metric([model, pool], len(up))
         devices = _gauge(
             "tandem_devices", "Devices that are registered, or awaited: should be and are not", "state"
         )
-        devices.add_metric(["registered"], len(snapshot.devices))
-        devices.add_metric(["awaited"], len(snapshot.awaited))
-        gate = _gauge("tandem_gate_waiting", "Requests that wait at the gate, as all verifiers are full")
-        gate.add_metric([], self._waiting())
+        devices.add_metric(["registered"], len({name for there in seen.values() for name in there.devices}))
+        devices.add_metric(["awaited"], len({name for there in seen.values() for name in there.awaited}))
+        gate = _gauge(
+            "tandem_gate_waiting", "Requests that wait at the gate, as all verifiers are full", "model_name"
+        )
+        for model in seen:
+            gate.add_metric([model], self._waiting(model))
         there = [
-            ([self._model_name(pool, replica), pool, replica.address], replica)
-            for pool, up in snapshot.pools.items()
+            ([_model_name(model, pool, replica), pool, replica.address], replica)
+            for model, pool, up in pools
             for replica in up
         ]
         yield from (*_loads(there), *_counters(there), *_distributions(there), replicas, devices, gate)
 
-    def _model_name(self, pool: str, replica: EndpointInfo) -> str:
-        """Clients know the verifiers' model by another name than its own."""
-        return self._model if pool == VERIFIER else replica.model
+
+def _model_name(model: str, pool: str, replica: EndpointInfo) -> str:
+    """Return the label: clients know the verifiers' model by another name than its own."""
+    return model if pool == VERIFIER else replica.model
 
 
 _There = Sequence[tuple[list[str], EndpointInfo]]

@@ -6,7 +6,7 @@ begin with "tandem_". No label takes a value that a client can invent.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 import prometheus_client
 from prometheus_client import CollectorRegistry, Counter, Histogram
@@ -31,15 +31,16 @@ prometheus_client.disable_created_metrics()  # they double the output, and Prome
 class Metrics:
     """Counts requests, and shows that together with how things stand.
 
-    model: by which clients ask for the verifiers' model.
-    snapshot: says what is up.
-    waiting: says how many requests wait at the gate.
+    models: says what is up of each model, by the name that clients ask for, the first one's requests also by none.
+    waiting: says how many requests wait at the gate for a model.
     """
 
-    def __init__(self, model: str, snapshot: Callable[[], Snapshot], waiting: Callable[[], int]) -> None:
-        self._model = model
+    def __init__(
+        self, models: Mapping[str, Callable[[], Snapshot]], waiting: Callable[[str], int] = lambda _: 0
+    ) -> None:
+        self._models = tuple(models)
         self._registry = CollectorRegistry()
-        self._registry.register(Gauges(model, snapshot, waiting))
+        self._registry.register(Gauges(models, waiting))
         self._requests = self._counter(
             "tandem_requests", "Requests by mode and HTTP status", "mode", "status"
         )
@@ -107,7 +108,6 @@ class Metrics:
         self._gaps_s = _Gaps(
             "vllm:inter_token_latency_seconds",
             "Between an answer's tokens, or groups of them that came together",
-            model,
         )
         self._registry.register(self._gaps_s)
         self._stall_s = self._histogram(
@@ -146,7 +146,7 @@ class Metrics:
 
     def observe(self, seen: Observation) -> None:
         """Count a request."""
-        model, mode = self._model, seen.mode
+        model, mode = self._model(seen), seen.mode
         self._requests.labels(mode, str(seen.status)).inc()
         for reason in seen.finished:
             self._finished.labels(model, reason).inc()
@@ -177,9 +177,13 @@ class Metrics:
             if counter in self._figures:  # the replica of the API may be newer than this router
                 self._figures[counter].labels(reason).inc(by)
 
+    def _model(self, seen: Observation) -> str:
+        """Return the label of a request's model; a replica of the API may know one that is not here."""
+        return seen.model if seen.model in self._models else self._models[0]
+
     def _observe_sizes(self, seen: Observation) -> None:
         """Count tokens and times of a request and of its answers."""
-        labels = self._model, seen.mode
+        labels = self._model(seen), seen.mode
         for tokens in seen.answer_tokens:
             self._request_tokens["generation_tokens"].labels(*labels).observe(tokens)
         if seen.answer_tokens:
@@ -190,7 +194,7 @@ class Metrics:
         for decode_s in seen.decode_s:
             self._decode_s.labels(*labels).observe(decode_s)
         if seen.gaps_s is not None:
-            self._gaps_s.merge(seen.mode, seen.gaps_s)
+            self._gaps_s.merge(labels, seen.gaps_s)
 
     def _observe_names(self, seen: Observation) -> None:
         """Count a request for its key and its device."""
@@ -237,19 +241,20 @@ class Names:
 
 
 class _Gaps(Collector):
-    """Collector of times between tokens by mode, which the API counts: one by one they would be too many to tell."""
+    """Collector of times between tokens by model and mode, which the API counts: one by one they would be too many to
+    tell."""
 
-    def __init__(self, name: str, what: str, model: str) -> None:
-        self._name, self._what, self._model = name, what, model
-        self._seen: dict[str, Distribution] = {}
+    def __init__(self, name: str, what: str) -> None:
+        self._name, self._what = name, what
+        self._seen: dict[tuple[str, str], Distribution] = {}
 
-    def merge(self, mode: str, gaps_s: Distribution) -> None:
-        """Count those of a request."""
+    def merge(self, labels: tuple[str, str], gaps_s: Distribution) -> None:
+        """Count those of a request. labels: model and mode."""
         if len(gaps_s.counts) == len(TOKEN_S) + 1:  # the replica of the API may be newer than this router
-            self._seen.setdefault(mode, Distribution.over(TOKEN_S)).merge(gaps_s)
+            self._seen.setdefault(labels, Distribution.over(TOKEN_S)).merge(gaps_s)
 
     def collect(self) -> Iterable[HistogramMetricFamily]:
         family = HistogramMetricFamily(self._name, self._what, labels=("model_name", "mode"))
-        for mode, seen in self._seen.items():
-            family.add_metric([self._model, mode], seen.cumulative(TOKEN_S), seen.total)
+        for labels, seen in self._seen.items():
+            family.add_metric(labels, seen.cumulative(TOKEN_S), seen.total)
         return [family]

@@ -41,6 +41,7 @@ class Observation:
     answer_tokens: output tokens of each whole answer.
     decode_s: seconds from the first token to the last, of each whole answer.
     gaps_s: seconds between an answer's tokens, or groups of them that came together; bounds are TOKEN_S.
+    model: name of the model; "": the first one, or none yet.
     """
 
     mode: str
@@ -71,3 +72,4 @@ class Observation:
     answer_tokens: tuple[int, ...] = ()
     decode_s: tuple[float, ...] = ()
     gaps_s: Distribution | None = None
+    model: str = ""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from ray.serve.handle import DeploymentHandle
@@ -25,9 +26,10 @@ from tandem.deployments.learning.report import Report
 from tandem.deployments.modes import AT_FRONT_DOORS
 from tandem.deployments.modes.sections import of_modes, with_sections
 from tandem.deployments.request.assignment import Assignment, RoutingRequest
-from tandem.deployments.request.pools import VERIFIER
+from tandem.deployments.request.pools import VERIFIER, pool_name
 from tandem.deployments.routing.assigner import Assigner
 from tandem.deployments.routing.directory import Snapshot
+from tandem.deployments.routing.models import ModelRoutings, RoutedModel
 from tandem.deployments.routing.routing import Routing
 from tandem.engine.base import EngineError
 
@@ -55,67 +57,69 @@ class RouterLive(Live):
 class Router:
     """Assigns endpoints to requests.
 
-    model: by which clients ask for the verifiers' model.
-    batch_limit: sessions that a verifier's step takes.
-    places: sessions that a verifier holds at once.
+    models: that clients may ask for, the first one also by no name.
     """
 
     async def __init__(  # type: ignore[misc]  # Ray Serve awaits it
         self,
         scheduler: DeploymentHandle,
         access: DeploymentHandle,
-        model: str,
+        models: Sequence[RoutedModel],
         live: RouterLive,
-        batch_limit: int,
-        places: int,
     ) -> None:
         self._scheduler, self._started = SchedulerClient(scheduler, ANSWER_S), live
-        self._assigner = Assigner(live.router.collaboration.create(), live.router.routing.create, batch_limit)
-        self._routing = Routing(
-            self._assigner,
-            live.router,
-            live.accounts,
-            of_modes(live),
-            may_dial_in=lambda name: HandleClient(access).ask(ANSWER_S, Access.has_device, name),
-        )
-        for part in self._routing.modes.values():
+
+        def routing(model: RoutedModel) -> Routing:
+            return Routing(
+                Assigner(live.router.collaboration.create(), live.router.routing.create, model.batch_limit),
+                live.router,
+                live.accounts,
+                of_modes(live),
+                may_dial_in=lambda name: HandleClient(access).ask(ANSWER_S, Access.has_device, name),
+            )
+
+        self._routings = ModelRoutings(models, routing)
+        for part in (part for each in self._routings for part in each.modes.values()):
             await part.recall()
-        # While the pool is empty, a first replica's places, so that requests wait for the replica, not for admission.
-        self._gate = Gate(lambda: max(1, self._assigner.count(VERIFIER)) * places, live.gate)
-        self._metrics = Metrics(model, lambda: self._assigner.snapshot, lambda: self._gate.waiting)
+        self._gate = Gate({model.name: partial(self._places, model) for model in models}, live.gate)
+        self._metrics = Metrics(
+            {model.name: partial(self._seen, model) for model in models}, self._gate.waiting
+        )
 
         def waiting() -> Counter[str]:
             """Return what requests wait for: what pools grow for, from nothing if need be."""
-            return self._routing.take_waiting() + Counter({VERIFIER: self._gate.waiting})
+            gate = {pool_name(VERIFIER, model.suffix): self._gate.waiting(model.name) for model in models}
+            return self._routings.take_waiting() + Counter(gate)
 
         loop = asyncio.get_running_loop()
         self._loops = (
-            loop.create_task(self._scheduler.follow(self._routing.see)),
+            loop.create_task(self._scheduler.follow(self._routings.see)),
             loop.create_task(self._scheduler.keep_telling(waiting)),
-            loop.create_task(self._routing.keep()),
+            *(loop.create_task(each.keep()) for each in self._routings),
         )
 
     def reconfigure(self, config: dict[str, Any]) -> None:
         """Take over Serve's `user_config`, as RouterLive."""
         if (now := in_place(self._started, config)) is None:
             return
-        self._assigner.follow(now.router.collaboration.create(), now.router.routing.create)
-        self._routing.settings, self._routing.accounts = now.router, now.accounts
         self._gate.settings = now.gate
-        for name, settings in of_modes(now).items():
-            self._routing.modes[name].follow(settings)
+        for routing in self._routings:
+            routing.assigner.follow(now.router.collaboration.create(), now.router.routing.create)
+            routing.settings, routing.accounts = now.router, now.accounts
+            for name, settings in of_modes(now).items():
+                routing.modes[name].follow(settings)
 
     async def assign(self, wanted: RoutingRequest) -> Assignment:
         """Mode and endpoints for a request; raises as Routing.assign."""
-        return await self._routing.assign(wanted)
+        return await self._routings.assign(wanted)
 
-    async def ask_mode(self, mode: str, question: object) -> Any:
+    async def ask_mode(self, model: str, mode: str, question: object) -> Any:
         """Put a request's question to its mode's part, see Routing.ask."""
-        return await self._routing.ask(mode, question)
+        return await self._routings.of(model).ask(mode, question)
 
-    async def tell_mode(self, mode: str, said: object) -> None:
+    async def tell_mode(self, model: str, mode: str, said: object) -> None:
         """Tell a mode's part what a request has to say, see Routing.tell."""
-        self._routing.tell(mode, said)
+        self._routings.of(model).tell(mode, said)
 
     async def over(self, replica: str, ended: Sequence[Ended]) -> None:
         """Take in what a front door says of requests that are over."""
@@ -127,7 +131,7 @@ class Router:
                     self._metrics.observe(each)
                 case Report():
                     self._gate.used(each.account, each.tokens)
-                    self._routing.learn(each)
+                    self._routings.learn(each)
 
     async def exposition(self, openmetrics: bool) -> tuple[bytes, str]:
         """Return the metrics, see Metrics.exposition."""
@@ -145,7 +149,7 @@ class Router:
 
     async def spent(self, account: str) -> dict[str, tuple[float, float]]:
         """Return what modes limit for an account, see Routing.spent."""
-        return self._routing.spent(account)
+        return self._routings.spent(account)
 
     async def lost(self, name: str, address: str) -> None:
         """Record that a device did not answer."""
@@ -153,7 +157,15 @@ class Router:
 
     async def snapshot(self, version: int = 0, devices: bool = True) -> Snapshot:
         """Return a snapshot, see Routing.snapshot."""
-        return await self._routing.snapshot(version, devices)
+        return await self._routings.snapshot(version, devices)
+
+    def _places(self, model: RoutedModel) -> int:
+        """Return the sessions that a model's verifiers hold; while there are none, those of a first one, so that
+        requests wait for that one, not for admission."""
+        return max(1, self._routings.of(model.name).assigner.count(VERIFIER)) * model.places
+
+    def _seen(self, model: RoutedModel) -> Snapshot:
+        return self._routings.of(model.name).assigner.snapshot
 
     async def check_health(self) -> None:
         """Raise if a loop has ended, so that Serve replaces the router."""

@@ -59,13 +59,13 @@ class RouterClient(HandleClient):
     def lost(self, device: str, address: str) -> None:
         self.tell(Router.lost, device, address)
 
-    async def ask_mode(self, mode: str, question: object) -> Any:
+    async def ask_mode(self, model: str, mode: str, question: object) -> Any:
         """Put a request's question to its mode's part at the router."""
-        return await self.ask(None, Router.ask_mode, mode, question)
+        return await self.ask(None, Router.ask_mode, model, mode, question)
 
-    def tell_mode(self, mode: str, said: object) -> None:
+    def tell_mode(self, model: str, mode: str, said: object) -> None:
         """Tell a mode's part at the router what a request has to say."""
-        self.tell(Router.tell_mode, mode, said)
+        self.tell(Router.tell_mode, model, mode, said)
 
     # -- what is up ---------------------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ class Report:
     bill: usage, complete or not.
     taught: by mode, the result of its `ModeRun.report`.
     request: id of the job.
+    model: name of the model; "": the first one.
     """
 
     account: str
@@ -28,3 +29,4 @@ class Report:
     bill: Bill
     taught: Mapping[str, object] = field(default_factory=dict)
     request: int = 0
+    model: str = ""

@@ -40,6 +40,7 @@ class Executor:
     services: dependencies of the modes.
     report: reports a finished answer to the router.
     lost: called with every lost endpoint, also if the answer goes on without it.
+    model: name of the model that answers; "": the router's first one.
     reached_s: at a device, time since which the cloud can be reached, infinite while it cannot; timeouts there start
         again then.
     """
@@ -54,8 +55,10 @@ class Executor:
         report: Callable[[Report], object] = lambda _: None,
         lost: Callable[[EndpointInfo], object] = lambda _: None,
         reached_s: Callable[[], float] = always,
+        model: str = "",
     ) -> None:
         self._assign, self._dial, self._report, self._lost = assign, dial, report, lost
+        self._model = model
         self._reached_s = reached_s
         self._settings, self._services, self._limits = settings, services or Services(), limits or Limits()
         self._modes: dict[type[Mode], Mode] = {}
@@ -262,6 +265,7 @@ class _Request:
                 bill=stats.bill(),
                 taught=taught,
                 request=self._job.id,
+                model=self._executor._model,
             )
         )
 
@@ -283,6 +287,7 @@ class _Request:
             modes=job.modes,
             devices=job.devices,
             split=self._executor.split,
+            model=self._executor._model,
         )
         deadline = Deadline(self._loop, self._executor._reached_s)
         deadline.start(began_s, self._limits.assign_s)

@@ -156,6 +156,7 @@ class RoutingRequest:
     budget, exchange_rate: of this request, in place of its account's.
     modes, devices: that the account may use; None: all.
     split: which part of a split model whoever drives the request has; None: none.
+    model: name of the model that is asked for; "": the first one.
     """
 
     mode: str | None = None
@@ -173,6 +174,7 @@ class RoutingRequest:
     modes: tuple[str, ...] | None = None
     devices: tuple[str, ...] | None = None
     split: SplitInfo | None = None
+    model: str = ""
 
 
 @dataclass(frozen=True, slots=True)

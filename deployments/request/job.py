@@ -45,6 +45,7 @@ class Job:
     scored: whether to compute log-probabilities of the prompt's tokens, too.
     question: the prompt as text, for modes that prompt differently; None if there are none.
     options: the client's wishes for modes, as `Mode.options` has them; modes that are missing have their defaults.
+    model: name of the model that answers; "": the first one.
     """
 
     id: int
@@ -60,6 +61,7 @@ class Job:
     scored: bool = False
     question: Question | None = None
     options: tuple[Strict, ...] = ()
+    model: str = ""
 
     def asked(self, kind: type[S]) -> S:
         """Return the options of that kind, the defaults if there are none."""

@@ -6,3 +6,8 @@ VERIFIER, DRAFTER, EXPANDER, MIDDLE = "verifier", "drafter", "expander", "middle
 POOLS = (VERIFIER, DRAFTER, EXPANDER, MIDDLE)
 DEVICE = "device"
 """In place of a pool: the device that takes part."""
+
+
+def pool_name(pool: str, suffix: str = "") -> str:
+    """Return a pool's name among those of all models. suffix: of the model's pools; "" for those of the first one."""
+    return f"{pool}-{suffix}" if suffix else pool

@@ -146,6 +146,13 @@ class Assigner:
             ),
         )
 
+    def assigned_elsewhere(self, made: Assignment, now_s: float) -> None:
+        """Count the sessions of another model's request at the devices that both have."""
+        self._devices.forget_assigned(now_s - ASSIGNED_S)
+        for endpoint in made.endpoints.values():
+            if endpoint.device:
+                self._devices.assigned(endpoint.name, now_s)
+
     def _choose(self, wanted: RoutingRequest) -> Collaboration:
         if wanted.mode is not None and wanted.mode not in MODES:
             raise UnknownMode(f"mode {wanted.mode!r} is not one of {', '.join(MODES)}")

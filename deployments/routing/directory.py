@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tandem.cluster.devices.record import DeviceRecord
 from tandem.deployments.request.assignment import EndpointInfo
-from tandem.deployments.request.pools import MIDDLE
+from tandem.deployments.request.pools import MIDDLE, POOLS, pool_name
 from tandem.engine.base import SplitInfo
 
 REMEMBERED = 65_536
@@ -20,7 +20,7 @@ class Snapshot:
     """Endpoints that are up, or that have changed since another snapshot.
 
     version: grows with every change of membership or load.
-    pools: replicas by pool name, always all of them.
+    pools: replicas by pool name (`pool_name`), always all of them.
     devices: by device name; those that have come or changed since.
     gone: names of devices that have gone since.
     since: the version that this is the difference to; None: it is whole.
@@ -38,6 +38,17 @@ class Snapshot:
     def middles(self) -> tuple[SplitInfo, ...]:
         """Kinds of middles that are up."""
         return tuple(dict.fromkeys(e.split for e in self.pools.get(MIDDLE, ()) if e.split is not None))
+
+    def of(self, model: str, suffix: str = "") -> Snapshot:
+        """Return a model's part: its pools, by their names without its suffix, and the devices that serve it."""
+        pools = {pool: self.pools[name] for pool in POOLS if (name := pool_name(pool, suffix)) in self.pools}
+        others = [
+            name for name, device in self.devices.items() if device.serves and model not in device.serves
+        ]
+        if not others:
+            return replace(self, pools=pools)
+        devices = {name: device for name, device in self.devices.items() if name not in others}
+        return replace(self, pools=pools, devices=devices, gone=(*self.gone, *others))
 
 
 class Directory:

@@ -63,18 +63,18 @@ async def test_the_wire_waits_for_longer_than_the_executor(
 
 async def test_modes_are_told_their_settings() -> None:
     async with started(window={"name": "static", "parameters": {"size": 3}}, fused_window=7) as ingress:
-        mode = ingress._executor.mode("speculative")
+        mode = ingress._models["tandem"].executor.mode("speculative")
         assert (mode._pairs._window().size, mode._fused_window) == (3, 7)
         ingress.reconfigure({"fused_window": 2, "window": None})
-        mode = ingress._executor.mode("speculative")
+        mode = ingress._models["tandem"].executor.mode("speculative")
         assert (mode._pairs._window().size, mode._fused_window) == (3, 2)
 
 
 async def test_a_devices_other_tokens_are_translated(dialled: Callable[[str, str], EndpointInfo]) -> None:
     async with started(hosts=[OTHER | {"devices": [{"name": "phone"}]}]) as ingress:
         target = ingress.tokenizer("tandem").vocabulary
-        assert not isinstance(await ingress._dial(dialled("target", target)), Translated)
-        translated = await ingress._dial(dialled("other", vocabulary_of("other")))
+        assert not isinstance(await ingress._models["tandem"].dial(dialled("target", target)), Translated)
+        translated = await ingress._models["tandem"].dial(dialled("other", vocabulary_of("other")))
         assert isinstance(translated, Translated)
         assert translated.info.vocabulary == target
 
@@ -82,14 +82,16 @@ async def test_a_devices_other_tokens_are_translated(dialled: Callable[[str, str
 async def test_a_devices_unknown_tokens_are_refused(dialled: Callable[[str, str], EndpointInfo]) -> None:
     async with started(hosts=[OTHER | {"devices": [{"name": "phone"}]}]) as ingress:
         with pytest.raises(EngineError, match="vocabulary of 'stranger'") as refused:
-            await ingress._dial(dialled("stranger", "0123456789abcdef"))
+            await ingress._models["tandem"].dial(dialled("stranger", "0123456789abcdef"))
     assert refused.value.code == "unknown_vocabulary"
 
 
 async def test_the_null_engine_takes_any_tokens(dialled: Callable[[str, str], EndpointInfo]) -> None:
     async with started(verifier=NULL, hosts=[NULL | {"devices": [{"name": "phone"}]}]) as ingress:
         info = NullEngine().info
-        assert isinstance(await ingress._dial(dialled(info.model, info.vocabulary)), NullEngine)
+        assert isinstance(
+            await ingress._models["tandem"].dial(dialled(info.model, info.vocabulary)), NullEngine
+        )
 
 
 async def test_text_is_in_the_verifiers_tokens() -> None:
@@ -105,7 +107,7 @@ async def test_a_verifier_with_other_tokens_than_the_tokenizers_is_refused() -> 
 
 async def test_a_drafters_other_tokens_are_translated(dialled: Callable[[str, str], EndpointInfo]) -> None:
     async with started(verifier=OTHER) as ingress:
-        translated = await ingress._dial(dialled("small", vocabulary_of("small")))
+        translated = await ingress._models["tandem"].dial(dialled("small", vocabulary_of("small")))
         assert isinstance(translated, Translated)
         assert translated.info.vocabulary == vocabulary_of("other")
 

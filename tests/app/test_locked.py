@@ -130,7 +130,7 @@ async def test_one_scrape_sees_all_replicas_of_the_api(
     await until(counted)
     found = await scraped(http, operator)
     assert found[tokens] == len(replies) * ASK["max_tokens"]
-    assert found["tandem_replicas", ("pool", "verifier")] == 1
+    assert found["tandem_replicas", ("model_name", "tandem"), ("pool", "verifier")] == 1
     running = {key: value for key, value in found.items() if key[0] == "vllm:num_requests_running"}
     ((_, *labels),) = running
     assert dict(labels)["pool"] == "verifier"

@@ -30,7 +30,7 @@ def test_models_are_fetched_before_vllm_is_imported(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(preflight, "require", lambda model, _: asked.append(model))
     monkeypatch.setattr(preflight, "check_options", lambda _: asked.append("vllm"))
-    monkeypatch.setattr(preflight, "Vocabularies", lambda _: None)
+    monkeypatch.setattr(preflight, "vocabularies", lambda _: None)
     engine = {"kind": "vllm", "model": "org/name", "options": {"dtype": "float32"}}
     drafter = {"replicas": 1, "engine": {"kind": "torch", "model": "org/other"}}
     check(settings(verifier={"engine": engine}, drafter=drafter, hosts=[]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import yaml
 from pydantic import ValidationError
 from ray.serve._private.api import call_user_app_builder_with_args_if_necessary
+from ray.serve._private.build_app import build_app
 from safetensors import safe_open
 
 from tandem.app.cli.server.up import CONFIG
@@ -196,3 +198,48 @@ def test_a_model_is_a_family_name_or_a_folder(tmp_path: Any) -> None:
     assert model_folder(str(tmp_path)) == tmp_path
     with pytest.raises(ValueError, match="target, tiny, small"):
         model_folder("gpt-9")
+
+
+def test_todays_settings_are_one_model() -> None:
+    settings = Settings(model="m", drafter={"replicas": 0})  # type: ignore[arg-type]
+    assert settings.served == {"m": settings}
+    assert [where for where, _ in settings.placed_pools()] == ["verifier"]
+
+
+def test_pools_of_several_models_have_names_of_their_own() -> None:
+    args = {"models": {"first": {}, "org/second": {"drafter": {"replicas": 0}}}}
+    settings = Settings.model_validate(args)
+    assert [(name, settings.suffix(name)) for name in settings.served] == [
+        ("first", ""),
+        ("org/second", "org-second"),
+    ]
+    places = ["models.first.verifier", "models.first.drafter", "models.org/second.verifier"]
+    assert [where for where, _ in settings.placed_pools()] == places
+    built = build_app(build(settings), name="tandem").deployments
+    pools = {each.name for each in built} - {"Scheduler", "Access", "Router", "Ingress"}
+    assert pools == {"Verifier", "Drafter", "Verifier-org-second"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"models": {"a": {}}, "verifier": {}}, "models: each has a verifier of its own"),
+        ({"models": {"a": {}}, "model": "a"}, "models: each has a model of its own"),
+        ({"models": {"a": {}, "x/y": {}, "x-y": {}}}, "models: the pools of 'x/y' and of another one"),
+        ({"models": {"a": {"verifer": {}}}}, "models.a.verifer: no such key, did you mean verifier?"),
+        (
+            {"models": {"verifier": {"verifier": {"replicas": -1}}}},
+            "models.verifier.verifier.replicas: should be greater than or equal to 0, not -1",
+        ),
+        (
+            {"models": {"a": {}, "b": {"verifier": {"engine": {"kind": "torch", "model": "nope"}}}}},
+            "models.b.verifier.engine.model: no model 'nope'",
+        ),
+        ({"models": {"a": {}, "b": {"tokenizer": "other"}}}, "tokenizer: the tokenizer 'other' has another"),
+    ],
+)
+def test_a_mistake_among_several_models_is_named(arguments: dict[str, Any], said: str) -> None:
+    content = yaml.safe_load(CONFIG.read_text())
+    content["applications"][0]["args"] = arguments
+    with pytest.raises(ValueError, match=f"^args: {re.escape(said)}"):
+        check_serve_yaml(content)

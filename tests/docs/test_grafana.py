@@ -37,7 +37,7 @@ def shown() -> dict[str, set[str]]:
     replica = EndpointInfo("verifier 1", "v:1", "verifier", load=load, refusal="")
     gaps_s = Distribution.over(TOKEN_S)
     gaps_s.add(0.1, TOKEN_S)
-    metrics = Metrics("tandem", lambda: Snapshot(1, {"verifier": (replica,)}), lambda: 0)
+    metrics = Metrics({"tandem": lambda: Snapshot(1, {"verifier": (replica,)})})
     metrics.observe(
         Observation(
             "cloud",

@@ -47,6 +47,7 @@ LONG = 2_000
 class Admitted:
     """A request that can be run: a job and a choice for each answer.
 
+    model: its name, as the client has called it.
     prompt_tokens: tokens of all prompts, each counted once whatever `n`.
     caller: who pays.
     """
@@ -62,7 +63,12 @@ class Admitted:
     def entry(self) -> Entry:
         """Entry for the admission controller."""
         return Entry(
-            self.jobs[0].id, self.caller.account, len(self.jobs), self.prompt_tokens, self.caller.terms
+            self.jobs[0].id,
+            self.caller.account,
+            len(self.jobs),
+            self.prompt_tokens,
+            self.caller.terms,
+            self.jobs[0].model,
         )
 
 
@@ -102,6 +108,7 @@ async def admit(
                     id=secrets.randbits(63),
                     prompt=prompt,
                     question=question,
+                    model=card.id,
                     sampling=msgspec.structs.replace(sampling, seed=seed),
                 )
             )
@@ -119,7 +126,9 @@ async def admit(
                 if request.logprobs is not None:
                     choice.expect_scores(prompt)
             choices.append(choice)
-    return Admitted(card.id, tokenizer, jobs, choices, sum(len(prompt) for _, prompt in prompts), caller)
+    return Admitted(
+        request.model, tokenizer, jobs, choices, sum(len(prompt) for _, prompt in prompts), caller
+    )
 
 
 def _check_sampling(sampling: Sampling, tokenizer: Tokenizer) -> None:

@@ -112,12 +112,14 @@ class Record:
             answer_tokens=tuple(job.tokens for job in jobs) if whole else (),
             decode_s=tuple(job.total_s - job.ttft_s for job in jobs) if whole else (),
             gaps_s=_gaps_s(choices),
+            model=self._admitted.jobs[0].model,
         )
 
     def _log(self, seen: Observation, error: str | None, total_s: float) -> None:
         said = {
             "answer": self._answer,
             "key": self.key,
+            "model": seen.model or None,
             "mode": seen.mode,
             "device": seen.device or None,
             "status": seen.status,

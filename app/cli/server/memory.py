@@ -14,7 +14,6 @@ from tandem.deployments.pools.engines import (
     TorchSettings,
     context_of,
 )
-from tandem.deployments.request.pools import POOLS
 from tandem.engine import family
 
 if TYPE_CHECKING:
@@ -55,11 +54,10 @@ def too_little(machine: Machine, parts: Mapping[str, float]) -> str:
 
 def _on_cpu(settings: Settings) -> Iterator[tuple[str, int, AnySettings | MiddleSettings]]:
     """Yield the engines that start without a GPU: their place in the settings, and their number."""
-    for name in POOLS:
-        pool = getattr(settings, name)
+    for where, pool in settings.placed_pools():
         count = pool.replicas if pool.replicas is not None else getattr(pool.autoscaling, "min_replicas", 1)
         if count and not pool.gpus:
-            yield name, count, pool.engine
+            yield where, count, pool.engine
     for number, host in enumerate(settings.hosts):
         yield f"hosts[{number}]", 1, host.engines[0]
 

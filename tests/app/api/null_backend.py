@@ -129,9 +129,9 @@ class NullBackend:
         assigner = Assigner(policies.collaboration.create(), policies.routing.create, 8)
         self.routing = Routing(assigner, policies)
         self.treasury = KeyService(LedgerSettings(path=ledger), self.accounts)
-        self.gate = Gate(lambda: capacity, GateSettings(queue_s=0.2, queue=8))
+        self.gate = Gate({"": lambda: capacity}, GateSettings(queue_s=0.2, queue=8))
         self.snapshot = UP
-        self._metrics = Metrics("null", lambda: self.snapshot, lambda: self.gate.waiting)
+        self._metrics = Metrics({"null": lambda: self.snapshot}, self.gate.waiting)
         self.observations: list[Observation] = []
         self.missing: list[str] = []
         self.jobs: list[Job] = []

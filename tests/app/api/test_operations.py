@@ -17,6 +17,7 @@ from tandem.deployments.routing.directory import Snapshot
 from tandem.engine.base import EngineStopped
 from tests.app.api.null_backend import TOKENIZER, NullBackend, served, times
 
+NULL = ("model_name", "null")
 HELLO = {"model": "null", "messages": [{"role": "user", "content": "Hello?"}], "max_tokens": 9}
 
 
@@ -140,13 +141,13 @@ async def test_gauges(http, backend):
     assert found["vllm:kv_cache_usage_perc", *verifier] == 0.75
     assert found["vllm:num_requests_running", *drafter] == 3
     assert ("vllm:kv_cache_usage_perc", *drafter) not in found, "it has none"
-    assert found["tandem_replicas", ("pool", "verifier")] == 1
+    assert found["tandem_replicas", NULL, ("pool", "verifier")] == 1
     assert found["tandem_devices", ("state", "registered")] == 1
     assert found["tandem_devices", ("state", "awaited")] == 2
-    assert found["tandem_gate_waiting",] == 0
+    assert found["tandem_gate_waiting", NULL] == 0
     backend.snapshot = Snapshot(2, {"verifier": (), "drafter": ()})
     found = await samples(http)
-    assert found["tandem_replicas", ("pool", "verifier")] == 0
+    assert found["tandem_replicas", NULL, ("pool", "verifier")] == 0
     assert not any(name == "vllm:num_requests_running" for name, *_ in found), "no replica is left"
 
 
@@ -162,7 +163,7 @@ async def test_waiting_requests_are_counted(tmp_path):
             for _ in range(2):
                 requests.create_task(http.post("/v1/chat/completions", json=HELLO))
             await times(1, backend.held)
-            while (await samples(http))["tandem_gate_waiting",] != 1:
+            while (await samples(http))["tandem_gate_waiting", NULL] != 1:
                 pass
             seen_s = time.monotonic()
             await samples(http)

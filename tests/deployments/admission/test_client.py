@@ -107,7 +107,7 @@ class Gated:
     """A router behind calls that take their time. calls: to it."""
 
     def __init__(self) -> None:
-        self.gate = Gate(lambda: 100, GateSettings(), now_s)
+        self.gate = Gate({"": lambda: 100}, GateSettings(), now_s)
         self.calls = 0
 
     async def enter(self, replica: str, entry: Entry, left: Sequence[int]) -> Passage:
@@ -151,7 +151,7 @@ async def test_as_many_clients_as_the_limit_are_never_refused(limit: int, replic
     if replicas == 1:
         assert router.calls == 20 * limit, "what is over goes along with what begins"
     await asyncio.sleep(1.0)
-    assert router.gate._fair.under_way == 0
+    assert router.gate._fair[""].under_way == 0
     for entrance in entrances:
         entrance.close()
 

@@ -32,7 +32,7 @@ def clock() -> Clock:
 
 
 def gate(clock: Clock, capacity: int = 2, queue_s: float = 30.0, queue: int = 100) -> Gate:
-    return Gate(lambda: capacity, GateSettings(queue_s=queue_s, queue=queue), clock)
+    return Gate({"": lambda: capacity}, GateSettings(queue_s=queue_s, queue=queue), clock)
 
 
 def entry(
@@ -118,7 +118,7 @@ async def test_whoever_leaves_while_it_waits_for_the_limit_takes_no_place() -> N
     there.leave("api", 1)
     with pytest.raises(LimitReached):
         await waiting
-    assert there._fair.of("a") == 0
+    assert there._fair[""].of("a") == 0
 
 
 async def test_one_account_cannot_keep_the_others_out(clock: Clock) -> None:
@@ -135,7 +135,7 @@ async def test_one_account_cannot_keep_the_others_out(clock: Clock) -> None:
     await asyncio.sleep(0)
     waiting.append(asyncio.create_task(ask(20, "b")))
     await asyncio.sleep(0)
-    assert there.waiting == 6
+    assert there.waiting() == 6
     there.leave("api", 0)
     await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
     assert order == ["b"]
@@ -152,7 +152,7 @@ async def test_nobody_waits_for_ever(clock: Clock) -> None:
     await there.enter("api", entry(1))
     with pytest.raises(LimitReached, match="no room"):
         await there.enter("api", entry(2))
-    assert there.waiting == 0
+    assert there.waiting() == 0
     there.leave("api", 1)
     await there.enter("api", entry(3))
 
@@ -167,7 +167,7 @@ async def test_only_so_many_wait(clock: Clock) -> None:
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
-    assert there.waiting == 0
+    assert there.waiting() == 0
 
 
 async def test_who_left_while_waiting_takes_no_place(clock: Clock) -> None:
@@ -176,7 +176,7 @@ async def test_who_left_while_waiting_takes_no_place(clock: Clock) -> None:
     gone = asyncio.create_task(there.enter("api", entry(2)))
     await asyncio.sleep(0)
     there.leave("api", 2)  # its client has gone
-    assert there.waiting == 0
+    assert there.waiting() == 0
     with pytest.raises(LimitReached):
         await gone
     there.leave("api", 1)
@@ -203,7 +203,7 @@ async def test_one_that_only_waits_is_not_taken_for_silent(clock: Clock) -> None
     there.under_way("busy", {1: entry(1)})
     later = asyncio.create_task(there.enter("busy", entry(3, "b")))
     await asyncio.sleep(0)
-    assert there.waiting == 2
+    assert there.waiting() == 2
     there.leave("busy", 1)
     await waiting
     there.leave("idle", 2)
@@ -219,7 +219,7 @@ async def test_a_sign_of_life_says_what_is_under_way(clock: Clock) -> None:
     there.under_way("api", {1: entry(1)})
     await there.enter("api", entry(6))
     there.under_way("api", {})
-    assert there._fair.under_way == there.waiting == 0
+    assert there._fair[""].under_way == there.waiting() == 0
 
 
 async def test_a_sign_of_life_forgets_nobody_who_waits(clock: Clock) -> None:
@@ -228,6 +228,6 @@ async def test_a_sign_of_life_forgets_nobody_who_waits(clock: Clock) -> None:
     waiting = asyncio.create_task(there.enter("api", entry(2)))
     await asyncio.sleep(0)
     there.under_way("api", {1: entry(1)})
-    assert there.waiting == 1
+    assert there.waiting() == 1
     there.leave("api", 1)
     await waiting

@@ -16,7 +16,7 @@ def shown(metrics: Metrics, as_openmetrics: bool = False) -> str:
 
 
 def test_requests_add_up_whoever_tells_of_them() -> None:
-    metrics = Metrics("tandem", Snapshot, lambda: 0)
+    metrics = Metrics({"tandem": Snapshot})
     for tokens in (3, 4):
         metrics.observe(Observation("race", 200, origins={"device": tokens}, usd=0.5, replans=1, joules=2.0))
     text = shown(metrics)
@@ -28,14 +28,14 @@ def test_requests_add_up_whoever_tells_of_them() -> None:
 
 
 def test_what_only_a_newer_replica_of_the_api_counts_is_left_out() -> None:
-    metrics = Metrics("tandem", Snapshot, lambda: 0)
+    metrics = Metrics({"tandem": Snapshot})
     metrics.observe(Observation("cloud", 200, counted={("novelties", "all"): 1, ("migrations", "cost"): 1}))
     assert "novelties" not in shown(metrics)
     assert 'tandem_migrations_total{reason="cost"} 1.0' in shown(metrics)
 
 
 def test_nobody_is_told_when_a_series_was_created() -> None:
-    metrics = Metrics("tandem", Snapshot, lambda: 0)
+    metrics = Metrics({"tandem": Snapshot})
     metrics.observe(Observation("cloud", 200, ttft_s=0.1))
     for as_openmetrics in (False, True):
         assert "vllm:time_to_first_token_seconds_count" in shown(metrics, as_openmetrics)
@@ -49,7 +49,7 @@ def test_sizes_and_times_of_answers() -> None:
     seen = Observation(
         "cloud", 200, 100, answers=2, most_tokens=64, answer_tokens=(3, 40), decode_s=(0.5, 4), gaps_s=gaps_s
     )
-    metrics = Metrics("tandem", Snapshot, lambda: 0)
+    metrics = Metrics({"tandem": Snapshot})
     for _ in range(2):
         metrics.observe(seen)
     metrics.observe(
@@ -71,13 +71,13 @@ def test_sizes_and_times_of_answers() -> None:
 
 
 def test_an_answer_that_broke_off_has_no_size() -> None:
-    metrics = Metrics("tandem", Snapshot, lambda: 0)
+    metrics = Metrics({"tandem": Snapshot})
     metrics.observe(Observation("cloud", 500, 100, origins={"cloud": 3}, answers=1, most_tokens=64))
     assert "vllm:request_prompt_tokens_count" not in shown(metrics)
 
 
 def test_keys_and_devices_are_named_up_to_a_number() -> None:
-    metrics = Metrics("tandem", Snapshot, lambda: 0)
+    metrics = Metrics({"tandem": Snapshot})
     for i in range(MOST_NAMES + 5):
         metrics.observe(
             Observation("race", 200, 7, {"cloud": 2}, key=f"key-{i}", device=f"d{i}", device_tokens_out=3)
@@ -94,7 +94,7 @@ def test_keys_and_devices_are_named_up_to_a_number() -> None:
 def test_a_service_that_serves_nothing_is_shown() -> None:
     refusals = {"a:1": "no credit", "b:1": "", "c:1": None}
     up = tuple(EndpointInfo("verifier", at, "verifier", refusal=why) for at, why in refusals.items())
-    text = shown(Metrics("tandem", lambda: Snapshot(1, {"verifier": up}), lambda: 0))
+    text = shown(Metrics({"tandem": lambda: Snapshot(1, {"verifier": up})}))
     for at, value in (("a:1", "1.0"), ("b:1", "0.0")):
         labels = f'model_name="tandem",pool="verifier",replica="{at}"'
         assert f"tandem_service_refused{{{labels}}} {value}" in text
@@ -113,7 +113,7 @@ def test_what_engines_tell_is_shown_by_replica() -> None:
     )
     stats.served.queue_s.add(0.25, REQUEST_S)
     replica = EndpointInfo("verifier 1", "v:1", "verifier", sessions=4, load=Load.of(stats))
-    text = shown(Metrics("tandem", lambda: Snapshot(1, {"verifier": (replica,)}), lambda: 0))
+    text = shown(Metrics({"tandem": lambda: Snapshot(1, {"verifier": (replica,)})}))
     labels = 'model_name="tandem",pool="verifier",replica="v:1"'
     for name, value in (
         ("num_requests_running", 3),

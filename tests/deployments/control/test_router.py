@@ -78,7 +78,7 @@ async def test_what_was_measured_outlives_a_router(profiles_file: Path) -> None:
         async with asyncio.timeout(60):
             while True:
                 with suppress(RayActorError):  # it is dying, or its successor is not up yet
-                    made = await router.ask_mode.remote("sketch", wanted)
+                    made = await router.ask_mode.remote("tandem", "sketch", wanted)
                     if made.reason != "no_device":  # it may come
                         return made
                 await asyncio.sleep(0.1)

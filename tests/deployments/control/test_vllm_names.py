@@ -68,7 +68,7 @@ NOT_SERVED = {
 
 
 def test_the_exposition_has_exactly_these_of_vllms_names() -> None:
-    text = Metrics("tandem", Snapshot, lambda: 0).exposition()[0].decode()
+    text = Metrics({"tandem": Snapshot}).exposition()[0].decode()
     shown = re.findall(r"^# TYPE vllm:(\w+) (\w+)", text, re.MULTILINE)
     names = {name.removesuffix("_total") if kind == "counter" else name for name, kind in shown}
     assert names == SERVED

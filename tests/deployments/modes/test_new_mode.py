@@ -135,7 +135,7 @@ async def test_it_is_assigned_run_counted_and_learnt_from() -> None:
     assert played(world) == 1
     assert await left_open(world) == 0
     assert shown([stats, stats]).model_dump()["modes"] == {"turns": {"first": 10, "second": 8}}
-    metrics = Metrics("target", Snapshot, lambda: 0)
+    metrics = Metrics({"target": Snapshot})
     metrics.observe(Observation("turns", 200, counted={(c, r): by for c, r, by in Turns.of(stats).counted()}))
     assert b'tandem_turns_total{reason="second"} 4.0' in metrics.exposition()[0]
 

@@ -1,0 +1,64 @@
+"""A model of the API: its card, its vocabularies, and the executor that drives its requests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from tandem.app.api.http.backend import ModelCard
+from tandem.app.settings import Settings
+from tandem.app.vocabularies import Vocabularies
+from tandem.cluster.wire.peers import Peers
+from tandem.deployments.control.router_client import RouterClient
+from tandem.deployments.learning.report import Report
+from tandem.deployments.modes.base import Services
+from tandem.deployments.modes.executor import Executor
+from tandem.deployments.modes.sections import of_modes
+from tandem.deployments.pools.engines import context_of
+from tandem.deployments.request.assignment import EndpointInfo
+from tandem.engine.base import Engine
+from tandem.engine.sketch import sketch_format
+
+
+class Served:
+    """A model at one replica of the API.
+
+    card: as clients see it.
+    vocabularies: its own, and those of its drafters and devices.
+    executor: drives its requests.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        settings: Settings,
+        vocabularies: Vocabularies,
+        peers: Peers,
+        router: RouterClient,
+        report: Callable[[Report], object],
+        lost: Callable[[EndpointInfo], object],
+    ) -> None:
+        model, tokenizer = settings.served[name], vocabularies.target
+        self.vocabularies, self._peers = vocabularies, peers
+        context = context_of(model.verifier.engine)
+        self.card = ModelCard(id=name, context=context, vocabulary=tokenizer.vocabulary)
+        self.executor = Executor(
+            router.assign,
+            self.dial,
+            of_modes(settings),
+            Services(
+                partial(router.ask_mode, name),
+                partial(router.tell_mode, name),
+                format=sketch_format(tokenizer),
+            ),
+            settings.limits.limits(),
+            report,
+            lost,
+            model=name,
+        )
+
+    async def dial(self, endpoint: EndpointInfo) -> Engine:
+        """Return an endpoint's engine, driven in the tokens of this model. Raises as `Peers.engine`, and
+        UnknownVocabulary."""
+        engine = await self._peers.engine(endpoint.address, endpoint.engine)
+        return self.vocabularies.spoken(engine, endpoint)
