@@ -41,7 +41,9 @@ class Served:
         model, tokenizer = settings.served[name], vocabularies.target
         self.vocabularies, self._peers = vocabularies, peers
         context = context_of(model.verifier.engine)
-        self.card = ModelCard(id=name, context=context, vocabulary=tokenizer.vocabulary)
+        self.card = ModelCard(
+            id=name, context=context, vocabulary=tokenizer.vocabulary, aliases=model.aliases
+        )
         self.executor = Executor(
             router.assign,
             self.dial,

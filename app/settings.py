@@ -96,11 +96,13 @@ AnyPool = PoolSettings | MiddlePool
 class ModelSettings(Strict):
     """A model and its pools.
 
+    aliases: further names of it for clients, such as those that their programs are fixed to.
     tokenizer: model with the target's tokenizer, by name, folder or GGUF file; null: the verifier's.
     verifier, drafter, expander: the pools.
     middle: the pool of mode split.
     """
 
+    aliases: tuple[str, ...] = ()
     tokenizer: str | None = None
     verifier: PoolSettings = PoolSettings(engine=TorchSettings(model="target"))
     drafter: PoolSettings = PoolSettings()
@@ -181,6 +183,19 @@ class Settings(ModelSettings):
                 raise ValueError(
                     f"models: the pools of {name!r} and of another one would have the same names"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _names_are_clear(self) -> Settings:
+        names = Counter([*self.served, *(alias for model in self.served.values() for alias in model.aliases)])
+        if twice := sorted(name for name, times in names.items() if times > 1):
+            raise ValueError(f"aliases: {', '.join(twice)}: each name of a model can mean only one")
+        asked = [(f"hosts: {host.name}: serves", name) for host in self.hosts for name in host.serves]
+        if self.gateway is not None and self.gateway.model is not None:
+            asked.append(("gateway.model", self.gateway.model))
+        for where, name in asked:
+            if name not in self.served:
+                raise ValueError(f"{where}: there is no model {name!r}, but {', '.join(self.served)}")
         return self
 
     @model_validator(mode="after")

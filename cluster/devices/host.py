@@ -35,12 +35,14 @@ class HostedDevice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     profile: a name of `cluster/configs`.
     link: emulated, between it and the cloud.
     profiles: by model, where it is not `profile`.
+    serves: as in DeviceRecord.
     """
 
     name: str
     profile: str = "native"
     link: LinkProfile = LinkProfile()
     profiles: dict[str, str] = {}
+    serves: tuple[str, ...] = ()
 
     def speed(self, model: str) -> DeviceProfile:
         """Return the device's profile with that model. Raises UnknownProfile."""
@@ -122,7 +124,9 @@ class Host:
             self._devices[name] = SwitchingDevice(await held[0].load(), held)
 
     def _record(self, name: str, address: str) -> DeviceRecord:
-        return self._devices[name].record(name, address, self._settings[name].link.rtt_s)
+        settings = self._settings[name]
+        record = self._devices[name].record(name, address, settings.link.rtt_s)
+        return msgspec.structs.replace(record, serves=settings.serves)
 
 
 def _die(serving: asyncio.Task[None]) -> None:

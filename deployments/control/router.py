@@ -31,7 +31,7 @@ from tandem.deployments.routing.assigner import Assigner
 from tandem.deployments.routing.directory import Snapshot
 from tandem.deployments.routing.models import ModelRoutings, RoutedModel
 from tandem.deployments.routing.routing import Routing
-from tandem.engine.base import EngineError
+from tandem.engine.base import EngineError, SplitInfo
 
 ANSWER_S = 5.0
 """Others of the control plane answer within that, or are not there."""
@@ -75,6 +75,7 @@ class Router:
                 live.router,
                 live.accounts,
                 of_modes(live),
+                suffix=model.suffix,
                 may_dial_in=lambda name: HandleClient(access).ask(ANSWER_S, Access.has_device, name),
             )
 
@@ -166,6 +167,10 @@ class Router:
 
     def _seen(self, model: RoutedModel) -> Snapshot:
         return self._routings.of(model.name).assigner.snapshot
+
+    async def middles(self, model: str) -> tuple[SplitInfo, ...]:
+        """Return the kinds of a model's middles that are up."""
+        return (await self._routings.of(model).snapshot(devices=False)).middles
 
     async def check_health(self) -> None:
         """Raise if a loop has ended, so that Serve replaces the router."""

@@ -76,9 +76,9 @@ class RouterClient(HandleClient):
         """Return when the router knows that version of the snapshot."""
         await self.ask(self._soon_s, Router.snapshot, version, devices=False)
 
-    async def middles(self) -> tuple[SplitInfo, ...]:
-        """Return the kinds of middles that are up."""
-        return (await self.ask(self._soon_s, Router.snapshot, devices=False)).middles
+    async def middles(self, model: str) -> tuple[SplitInfo, ...]:
+        """Return the kinds of a model's middles that are up."""
+        return await self.ask(self._soon_s, Router.middles, model)
 
     async def exposition(self, openmetrics: bool) -> tuple[bytes, str]:
         return await self.ask(self._soon_s, Router.exposition, openmetrics)

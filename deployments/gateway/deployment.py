@@ -60,12 +60,14 @@ class GatewaySettings(Strict):
     """host, port: address that devices dial; port 0: any.
     tls: required unless the address is on loopback, since devices send their keys.
     resume_s: how long a device's sessions wait for its broken connection.
+    model: name of the model that requests of devices go to; null: the first one.
     """
 
     host: str = "127.0.0.1"
     port: int = Field(8443, ge=0, le=65535)
     tls: ServerTls | None = None
     resume_s: float = Field(30.0, ge=0, le=600)
+    model: str | None = None
 
     @model_validator(mode="after")
     def _keys_are_not_overheard(self) -> GatewaySettings:
@@ -93,8 +95,9 @@ class Gateway:
         self._peers = Peers(token=endpoint.token, tls=endpoint.dialling(), settings=limits.wire())
         cloud = self._cloud = Cloud(
             assign=self._router.assign,
+            model=settings.model or "",
             account=self._access.account,
-            middles=self._router.middles,
+            middles=partial(self._router.middles, settings.model or ""),
             register=self._register,
             report=self._report,
             dial=self._dial,

@@ -92,6 +92,7 @@ class Cloud:
     report: tells it what a device has had.
     dial: an engine for an endpoint.
     entrance: through which requests pass.
+    model: that they go to; "": the first one.
     """
 
     assign: Callable[[RoutingRequest], Awaitable[Assignment]]
@@ -101,6 +102,7 @@ class Cloud:
     report: Callable[[Report], object]
     dial: Callable[[EndpointInfo], Awaitable[Engine]]
     entrance: Entrance
+    model: str = ""
 
 
 class ConnectedDevice(EngineHandler):
@@ -210,7 +212,7 @@ class ConnectedDevice(EngineHandler):
             raise InvalidRequest(f"no word of a device's may have more than {LONGEST_WORD} characters")
         if not all(0 <= v < math.inf for v in told if isinstance(v, int | float)):
             raise InvalidRequest("a device's figures are 0 or more")
-        self.record = record = msgspec.structs.replace(record, name=self.name, dialled_in=True)
+        self.record = record = msgspec.structs.replace(record, name=self.name, dialled_in=True, serves=())
         if not self._known and ENGINE in self._connection.peer_engines:
             await self.answers(ANSWER_S)  # its round-trip time is known then
             rtt_s = round(self._connection.rtt_s, 4)
@@ -237,6 +239,7 @@ class ConnectedDevice(EngineHandler):
             modes=terms.modes,
             devices=(caller.name,),
             full=tuple(key for key in wanted.full if key in self._full),
+            model=self._cloud.model,
         )
         began = wanted.request not in self._requests
         if began:
@@ -300,4 +303,5 @@ class ConnectedDevice(EngineHandler):
         self._report(bill, given_out + unannounced)
 
     def _report(self, bill: Bill, tokens: int) -> None:
-        self._cloud.report(Report(self.identity.account, self.name, tokens, whole=False, bill=bill))
+        model = self._cloud.model
+        self._cloud.report(Report(self.identity.account, self.name, tokens, False, bill, model=model))

@@ -96,11 +96,13 @@ class Surroundings:
     fleet: what is up.
     budget: of requests that bring none, the share of prompt tokens that the constrained endpoint of races may take in.
     random: for what policies decide by chance.
+    suffix: of the model's pools (`pool_name`), and of files that each model has for itself.
     """
 
     fleet: Fleet
     budget: Callable[[], float]
     random: Random = field(default_factory=Random)
+    suffix: str = ""
 
 
 class RouterPart(Generic[S]):

@@ -60,10 +60,10 @@ class DeviceSettings(Strict):
             load_profile(profile)
         return profiles
 
-    def hosted(self) -> hosting.HostedDevice:
+    def hosted(self, serves: tuple[str, ...] = ()) -> hosting.HostedDevice:
         """Return the settings for its host. Each link's jitter has its own seed, the same after a restart."""
         link = self.link.profile(zlib.crc32(self.name.encode()))
-        return hosting.HostedDevice(self.name, self.profile, link, self.profiles)
+        return hosting.HostedDevice(self.name, self.profile, link, self.profiles, serves)
 
 
 class HostSettings(Strict):
@@ -72,12 +72,14 @@ class HostSettings(Strict):
     name: unique name of the host.
     cpus: cores that Ray reserves for it.
     models: models that each device holds, in place of the engine's, loaded one at a time; the first one at the start.
+    serves: the cloud's models, by name, whose requests these devices take part in; empty: all.
     """
 
     name: str = Field("edge", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
     cpus: float = Field(0.1, ge=0)
     engine: EngineSettings = TorchSettings(model="small")
     models: tuple[str, ...] = ()
+    serves: tuple[str, ...] = ()
     devices: tuple[DeviceSettings, ...] = Field(min_length=1)
 
     @model_validator(mode="after")
@@ -191,7 +193,7 @@ class Edge:
             name=name, lifetime="detached", get_if_exists=True, num_cpus=host.cpus
         ).remote(
             [partial(build_engine, engine) for engine in host.engines],
-            [device.hosted() for device in host.devices],
+            [device.hosted(host.serves) for device in host.devices],
             self._register,
             self._endpoint.listening,
             host=self._endpoint.host,

@@ -44,6 +44,7 @@ class Routing:
     accounts: prices, and the terms of requests that bring none.
     modes: the modes' parts here, by name.
     may_dial_in: whether a device of that name has a key.
+    suffix: of the model's pools (`pool_name`).
     """
 
     def __init__(
@@ -54,13 +55,14 @@ class Routing:
         modes: Mapping[str, Strict] = MappingProxyType({}),
         random: Random | None = None,
         may_dial_in: Callable[[str], Awaitable[bool]] = _no_device,
+        suffix: str = "",
     ) -> None:
         """modes: their settings, by name, where they are not the defaults; random: for what their policies decide by
         chance."""
         self.assigner = assigner
         self.settings = settings or RouterSettings()
         self.accounts = accounts or AccountSettings()
-        around = Surroundings(assigner, lambda: self.accounts.budget, random or Random())
+        around = Surroundings(assigner, lambda: self.accounts.budget, random or Random(), suffix)
         self.modes = {
             name: mode.router(modes.get(name) or mode.settings(), around) for name, mode in MODES.items()
         }

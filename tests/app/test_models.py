@@ -1,4 +1,4 @@
-"""Several models behind one address, on real Ray: each answers from pools of its own, and devices help them all."""
+"""Several models behind one address, as the checked-in YAML has them, on real Ray: each has pools of its own."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from typing import Any
 
 import httpx
 import pytest
+import yaml
 from openai import NotFoundError, OpenAI
 
+from tandem.app.cli.server.up import CONFIG, read
 from tests.applications import deployed, until
 from tests.conftest import Running
 
+FILE = CONFIG.with_name("models.yaml")
 QUESTION = [{"role": "user", "content": "Tell me about the town of Marworth."}]
-NAME = "models"
-SETTINGS: dict[str, Any] = {
-    "models": {
-        "large": {"verifier": {"engine": {"kind": "torch", "model": "target"}}},
-        "org/tiny": {
-            "verifier": {"engine": {"kind": "torch", "model": "other"}},
-            "drafter": {"replicas": 0},
-        },
-    },
-    "hosts": [{"name": "models-edge", "devices": [{"name": "desk", "profile": "native"}]}],
-}
+LARGE, MEDIUM, ALIAS = "tandem", "tandem-medium", "gpt-4o-mini"
+
+
+def test_the_file_holds() -> None:
+    plan = read(FILE)
+    assert (plan.model, plan.mode, plan.chats) == (LARGE, "speculative", True)
+    assert list(plan.settings.served) == [LARGE, MEDIUM]
 
 
 @pytest.fixture(scope="module")
 def address(application: Running) -> Iterator[str]:
     """Yield the address of an application with both models."""
-    with deployed(SETTINGS, NAME, application) as address:
+    settings = yaml.safe_load(FILE.read_text())["applications"][0]["args"]
+    with deployed(settings, "models", application) as address:
         yield address
 
 
@@ -54,37 +54,51 @@ def asked(client: OpenAI, model: str, **wishes: Any) -> tuple[str, dict[str, Any
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 async def test_each_model_answers_from_its_own_pools(client: OpenAI, address: str) -> None:
-    assert [model.id for model in client.models.list().data] == ["large", "org/tiny"]
     async with httpx.AsyncClient(base_url=address, timeout=60) as http:
 
-        async def up() -> bool:
+        async def ready() -> bool:
             there = (await http.get("/readyz")).json()
-            return [there.get(pool) for pool in ("verifier", "drafter", "verifier-org-tiny")] == [1, 1, 1]
+            return there.get("verifier") == there.get("drafter") == 1 and "verifier-tandem-medium" in there
+
+        await until(ready)
+        large, _ = await asyncio.to_thread(asked, client, LARGE, mode="cloud")
+        medium, _ = await asyncio.to_thread(asked, client, MEDIUM, mode="cloud")  # from an empty pool
+        assert large != medium
 
         async def counted() -> bool:
             text = (await http.get("/metrics")).text
-            name = r'vllm:request_success_total{.*model_name="%s"} 1\.0'
-            return all(re.search(name % model, text) for model in ("large", "org/tiny"))
+            name = r'vllm:request_success_total{.*model_name="%s"} '
+            return all(re.search(name % model, text) for model in (LARGE, MEDIUM))
 
-        await until(up)
-        large, _ = await asyncio.to_thread(asked, client, "large", mode="cloud")
-        tiny, _ = await asyncio.to_thread(asked, client, "org/tiny", mode="cloud")
-        assert large != tiny
         await until(counted)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-def test_devices_help_every_model(client: OpenAI) -> None:
-    for model in ("large", "org/tiny"):
+def test_devices_help_the_models_that_they_are_for(client: OpenAI) -> None:
+    for model in (LARGE, MEDIUM):
         alone, _ = asked(client, model, mode="cloud")
-        helped, stats = asked(client, model, mode="speculative", device="desk")
-        assert helped == alone, "lossless, whatever the device's vocabulary"
-        assert (stats["mode"], stats["device"]) == ("speculative", "desk")
+        helped, stats = asked(client, model, mode="speculative", device="laptop")
+        assert helped == alone
+        assert (stats["mode"], stats["device"]) == ("speculative", "laptop")
+    assert asked(client, LARGE, mode="device", device="pixel-7-pro")[1]["device"] == "pixel-7-pro"
+    with pytest.raises(NotFoundError, match="no device 'pixel-7-pro'"):
+        asked(client, MEDIUM, mode="device", device="pixel-7-pro")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_a_model_has_further_names(client: OpenAI) -> None:
+    listed = {model.id: (model.model_extra or {})["aliases"] for model in client.models.list().data}
+    assert listed == {LARGE: [ALIAS], MEDIUM: []}
+    assert client.models.retrieve(ALIAS).id == LARGE
+    assert asked(client, ALIAS, mode="cloud")[0] == asked(client, LARGE, mode="cloud")[0]
+    answer = client.responses.create(model=ALIAS, input="Hello!", max_output_tokens=16)
+    assert answer.model == ALIAS
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_unknown_names_are_refused_with_those_there_are(client: OpenAI) -> None:
-    with pytest.raises(NotFoundError, match=r"large.*org/tiny"):
-        asked(client, "medium")
+    with pytest.raises(NotFoundError, match=f"{LARGE}.*{ALIAS}.*{MEDIUM}"):
+        asked(client, "large")

@@ -223,6 +223,15 @@ def test_pools_of_several_models_have_names_of_their_own() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
+        (
+            {"models": {"a": {"aliases": ["b"]}, "b": {}}},
+            "aliases: b: each name of a model can mean only one",
+        ),
+        (
+            {"model": "a", "hosts": [{"serves": ["b"], "devices": [{"name": "d"}]}]},
+            "hosts: edge: serves: there is no model 'b', but a",
+        ),
+        ({"model": "a", "gateway": {"model": "b"}}, "gateway.model: there is no model 'b', but a"),
         ({"models": {"a": {}}, "verifier": {}}, "models: each has a verifier of its own"),
         ({"models": {"a": {}}, "model": "a"}, "models: each has a model of its own"),
         ({"models": {"a": {}, "x/y": {}, "x-y": {}}}, "models: the pools of 'x/y' and of another one"),

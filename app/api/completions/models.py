@@ -17,6 +17,7 @@ class ServedModel(ModelCard):
 
     context: the most tokens of prompt and output together.
     vocabulary: id of the vocabulary, equal for models whose token ids mean the same.
+    aliases: further names of the model.
     max_model_len: the context, under vLLM's name.
     vocab_size: number of token ids.
     chat: whether it has a chat template; otherwise only text completions are served.
@@ -36,10 +37,11 @@ class ModelList(BaseModel):
 
 def model_card(model: str, backend: ServingBackend) -> ModelCard:
     """Return the model under that name. Raises ApiError if there is none."""
-    cards = {card.id: card for card in backend.models()}
-    if model not in cards:
-        raise model_not_found(model, list(cards))
-    return cards[model]
+    cards = backend.models()
+    found = next((card for card in cards if model == card.id or model in card.aliases), None)
+    if found is None:
+        raise model_not_found(model, [name for card in cards for name in (card.id, *card.aliases)])
+    return found
 
 
 def served_model(card: ModelCard, backend: ServingBackend) -> ServedModel:

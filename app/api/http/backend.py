@@ -22,6 +22,7 @@ class ModelCard(BaseModel):
 
     context: the most tokens of prompt and output together.
     vocabulary: id of the vocabulary, equal for models whose token ids mean the same.
+    aliases: further names of the model.
     """
 
     model_config = ConfigDict(frozen=True, json_schema_extra=describe)
@@ -32,6 +33,7 @@ class ModelCard(BaseModel):
     owned_by: str = "tandem"
     context: int
     vocabulary: str
+    aliases: tuple[str, ...] = ()
 
 
 class ResponseStore(Protocol):

@@ -58,7 +58,7 @@ class Plan:
 
     deployment: contents of the Serve YAML.
     settings: of the Tandem in it.
-    model: its name for clients.
+    model: its name for clients, of several models the first one's.
     question: one that the model can answer.
     mode: the mode to try beside the default.
     chats: whether the model has a chat template; otherwise it only continues texts.
@@ -215,10 +215,11 @@ def read(config: Path | Mapping[str, Any], port: int | None = None) -> Plan:
         if each["import_path"] == IMPORT_PATH:
             arguments = each["args"]
             arguments["ledger"] = {"path": str(LEDGER.absolute())} | arguments.get("ledger", {})
-    drafted = settings.drafter.exists or bool(settings.hosts)
-    question = QUESTION if settings.text_model in family.NAMES else ANY_QUESTION
-    chats = Tokenizer.load(model_folder(settings.text_model)).chats
-    return Plan(deployment, settings, settings.model, question, "speculative" if drafted else "cloud", chats)
+    name, model = next(iter(settings.served.items()))
+    drafted = model.drafter.exists or bool(settings.hosts)
+    question = QUESTION if model.text_model in family.NAMES else ANY_QUESTION
+    chats = Tokenizer.load(model_folder(model.text_model)).chats
+    return Plan(deployment, settings, name, question, "speculative" if drafted else "cloud", chats)
 
 
 def _check(host: str, port: int) -> None:

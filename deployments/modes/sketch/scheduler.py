@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import inf
+from pathlib import Path
 
 from tandem.cluster.devices.record import DeviceRecord
 from tandem.deployments.lru import LRUTable
@@ -28,7 +29,7 @@ from tandem.deployments.modes.sketch.questions import (
 )
 from tandem.deployments.modes.sketch.settings import SketchSettings
 from tandem.deployments.request.assignment import EndpointInfo
-from tandem.deployments.request.pools import EXPANDER
+from tandem.deployments.request.pools import EXPANDER, pool_name
 from tandem.policies.estimators.moving_average import MovingAverage
 from tandem.policies.sketch.dispatch import SketchJob
 from tandem.policies.sketch.sketch_length import Coming, SketchDecision, SketchState, SmallModel
@@ -153,14 +154,20 @@ class Expansions(RouterPart[SketchSettings]):
             devices={name: dict(by_model) for name, by_model in self._earlier.items()},
         )
 
+    @property
+    def _profiles_file(self) -> Path | None:
+        """Return this model's file; None if none is kept."""
+        path = self.settings.profiles
+        return path and path.with_name(pool_name(path.name, self.router.suffix))
+
     async def recall(self) -> None:
-        if (path := self.settings.profiles) is not None:
+        if (path := self._profiles_file) is not None:
             self._written = known = await asyncio.to_thread(profiles.read, path)
             self._target_token_s = known.target_token_s
             self._earlier.update(known.devices)
 
     async def keep(self) -> None:
-        path, known = self.settings.profiles, self.profiles
+        path, known = self._profiles_file, self.profiles
         if path is not None and known != self._written:
             await asyncio.to_thread(profiles.write, path, known)
             self._written = known
