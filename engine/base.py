@@ -69,10 +69,16 @@ class EngineStopped(EngineError):
 
 
 class ServiceRefused(EngineError):
-    """A service serves nothing to this application: its key, the model's name or its credit is at fault. Asking again
-    does not help; another endpoint may answer."""
+    """A service does not answer, and asking it again does not help; another endpoint may answer. Mostly it serves
+    nothing to this application: its key, the model's name or its credit is at fault."""
 
     code = "service_refused"
+
+
+class FormBroken(ServiceRefused):
+    """A service's text does not have the form that it was asked for."""
+
+    code = "form_broken"
 
 
 class ContentFiltered(InvalidRequest):

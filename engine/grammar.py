@@ -27,6 +27,8 @@ from tandem.engine.base import Grammar, InvalidRequest, Sampling
 if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
 
+JSON = ("json_object", "json_schema")
+"""Kinds of grammars of JSON."""
 KEPT = 64
 """Compiled grammars that an engine keeps, the last used."""
 _LIMITS = LLParserLimits(verbose_errors=False)
@@ -58,12 +60,14 @@ def check(grammar: Grammar) -> None:
         raise _refusal(grammar, said[0])
 
 
-def json_options(strict: bool) -> JsonCompileOptions:
+def json_options(strict: bool, spaced: bool = False) -> JsonCompileOptions:
     """Return how JSON of a schema is written, and whether a keyword that cannot be enforced is refused.
 
     On one line, with a space after a separator or none: where white space is free, a model that knows little of JSON
-    writes no end of it.
+    writes no end of it. spaced: white space is free all the same, for what others have written.
     """
+    if spaced:
+        return {"whitespace_flexible": True, "lenient": not strict}
     return {
         "whitespace_flexible": False,
         "item_separator": r",\x20?",
@@ -79,21 +83,26 @@ class Grammars:
         self._vocabulary, self._vocab_size = vocabulary, vocab_size
         self._begun = lru_cache(KEPT)(self._begin)
 
-    def matcher(self, grammar: Grammar, ends: frozenset[int], output: Sequence[int] = ()) -> Matcher:
+    def matcher(
+        self, grammar: Grammar, ends: frozenset[int], output: Sequence[int] = (), spaced: bool = False
+    ) -> Matcher:
         """Return a matcher after `output`. It compiles a new grammar, and so is no work for an event loop.
 
         ends: tokens that end an output.
+        spaced: white space is free in JSON; so it is after an output that uses it.
 
         Raise InvalidRequest for a grammar that does not compile or does not allow that output.
         """
-        matcher = Matcher(self._begun(grammar).deep_copy(), self._vocab_size, ends)
-        if not matcher.follow(output):
-            raise InvalidRequest("the output so far does not follow the grammar")
-        return matcher
+        matcher = Matcher(self._begun(grammar, spaced).deep_copy(), self._vocab_size, ends)
+        if matcher.follow(output):
+            return matcher
+        if grammar.kind in JSON and not spaced:
+            return self.matcher(grammar, ends, output, spaced=True)
+        raise InvalidRequest("the output so far does not follow the grammar")
 
-    def _begin(self, grammar: Grammar) -> LLMatcher:
+    def _begin(self, grammar: Grammar, spaced: bool) -> LLMatcher:
         """Return a matcher before an output, to be copied."""
-        matcher = LLMatcher(self._tokenizer, _compiled(grammar), log_level=_SILENT, limits=_LIMITS)
+        matcher = LLMatcher(self._tokenizer, _compiled(grammar, spaced), log_level=_SILENT, limits=_LIMITS)
         if matcher.is_error():
             raise _refusal(grammar, matcher.get_error())
         return matcher
@@ -104,9 +113,10 @@ class Grammars:
 
 
 async def matcher_for(
-    grammars: Grammars | None, sampling: Sampling, eos: int, output: Sequence[int]
+    grammars: Grammars | None, sampling: Sampling, eos: int, output: Sequence[int], spaced: bool = False
 ) -> Matcher | None:
-    """Return a request's matcher after `output`, made beside the event loop; None without a grammar.
+    """Return a request's matcher after `output`, made beside the event loop; None without a grammar. spaced: as of
+    Grammars.matcher.
 
     Raise InvalidRequest as Grammars.matcher does, and without `grammars`.
     """
@@ -115,7 +125,7 @@ async def matcher_for(
     if grammars is None:
         raise InvalidRequest("this engine follows no grammars")
     ends = frozenset((*sampling.stop_tokens, eos))
-    return await asyncio.to_thread(grammars.matcher, sampling.grammar, ends, output)
+    return await asyncio.to_thread(grammars.matcher, sampling.grammar, ends, output, spaced)
 
 
 class Matcher:
@@ -130,6 +140,16 @@ class Matcher:
         self._end_ids = sorted(e for e in ends if e < vocab_size)
         self._read: list[int] = []
         self.failure: str | None = None
+
+    @property
+    def complete(self) -> bool:
+        """Whether the output may end here."""
+        return bool(self._matcher.is_accepting())
+
+    @property
+    def followed(self) -> int:
+        """Tokens of the output that follow the grammar."""
+        return len(self._read)
 
     def follow(self, output: Sequence[int]) -> bool:
         """Go to the end of `output`. Return False if that leaves the grammar; the matcher is then where it does."""
@@ -189,15 +209,17 @@ class _Tokens(TokenizerWrapper):
         return self._encode(s.encode())
 
 
-def _compiled(grammar: Grammar) -> str:
+def _compiled(grammar: Grammar, spaced: bool = False) -> str:
     """Return a grammar in llguidance's notation. Raise InvalidRequest for one that is none."""
     try:
         match grammar.kind:
             case "json_object":
-                return LLMatcher.grammar_from_json_schema('{"type": "object"}', overrides=json_options(True))
+                return LLMatcher.grammar_from_json_schema(
+                    '{"type": "object"}', overrides=json_options(True, spaced)
+                )
             case "json_schema":
                 return LLMatcher.grammar_from_json_schema(
-                    grammar.source, overrides=json_options(grammar.strict)
+                    grammar.source, overrides=json_options(grammar.strict, spaced)
                 )
             case "regex":
                 return LLMatcher.grammar_from_regex(grammar.source)

@@ -10,6 +10,7 @@ from typing import Any
 from tandem.engine.base import Tokens, Usage
 from tandem.engine.core.token_queue import TokenQueue
 from tandem.engine.service.client import ServiceClient
+from tandem.engine.service.form import Form
 from tandem.engine.text import StopStrings, unfinished_length
 from tandem.engine.tokenizer import Tokenizer
 from tandem.engine.translate import WordEncoder
@@ -22,29 +23,38 @@ class Answer:
     """One answer of the service, read to its end. begun_s: when the first of it came; None before."""
 
     def __init__(
-        self, client: ServiceClient, tokenizer: Tokenizer, body: Mapping[str, Any], half: bytes, stops: Stops
+        self,
+        client: ServiceClient,
+        tokenizer: Tokenizer,
+        request: tuple[Mapping[str, Any], bytes],
+        stops: Stops,
+        form: Form | None = None,
     ) -> None:
-        """half: bytes of a character with which the answer begins, and that are known already."""
+        """request: as of RequestWriter.write. form: that the text must have."""
         self.begun_s: float | None = None
         self._client, self._words = client, WordEncoder(tokenizer)
-        self._body, self._half, self._stops = body, half, stops
+        (self._body, self._half), self._stops, self._form = request, stops, form
 
     async def read(self, stream: TokenQueue) -> None:
         """Put the answer's tokens into the queue. Raise EngineError."""
         finish: str | None = None
+        form = self._form
         usage: Usage | None = None
         now_s = asyncio.get_running_loop().time
         async with aclosing(self._client.stream(self._body)) as chunks:
             async for chunk in chunks:
                 usage = chunk.usage or usage
-                text, stopped = self._stops.push(chunk.text)
+                text, stopped = self._stops.push(chunk.text if form is None else form.begin(chunk.text))
                 over = stopped or (chunk.finish is not None and finish is None)
                 if over:
                     finish = "stop" if stopped or chunk.finish not in FINISHES else chunk.finish
                     text += "" if stopped else self._stops.flush()
                 data = self._without_half(text.encode("utf-8", "replace"))
-                if ids := self._words.flush(data) if over else self._words.push(data):
+                ids = self._words.flush(data) if over else self._words.push(data)
+                if ids and (form is None or (ids := form.take(ids))):
                     stream.put(Tokens(ids))
+                if over and finish == "stop" and form is not None and not self._stops.given:
+                    form.end()
                 if chunk.text and self.begun_s is None:
                     self.begun_s = now_s()
                 if stopped:
@@ -67,9 +77,10 @@ class Answer:
 
 
 class Stops:
-    """Stop strings in an output, of which some is known."""
+    """Stop strings in an output, of which some is known. given: whether there are any."""
 
     def __init__(self, stops: Sequence[str], known: str) -> None:
+        self.given = bool(stops)
         self._stops = StopStrings(stops)
         self._known = unfinished_length(known, stops)
         self._stops.push(known[len(known) - self._known :])

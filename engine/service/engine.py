@@ -32,10 +32,12 @@ from tandem.engine.base import (
     Usage,
 )
 from tandem.engine.core.token_queue import TokenQueue
+from tandem.engine.grammar import Grammars, Matcher, matcher_for
 from tandem.engine.output_session import OutputSession
 from tandem.engine.service.answer import Answer, Stops
 from tandem.engine.service.client import ServiceClient
 from tandem.engine.service.config import ServiceConfig
+from tandem.engine.service.form import Form
 from tandem.engine.service.request import RequestWriter
 from tandem.engine.service.throttle import Throttle
 from tandem.engine.tokenizer import Tokenizer
@@ -68,6 +70,7 @@ class ServiceEngine:
             draft_probs=False,
             continuation=config.continuation,
         )
+        self._grammars = Grammars(tokenizer, tokenizer.vocab_size)
         self.tokenizer, self.throttle = tokenizer, Throttle(config.rate_limit)
         self.writer, self.client = RequestWriter(config, tokenizer), ServiceClient(config, transport)
         self.first_token_s = MovingAverage()
@@ -80,9 +83,13 @@ class ServiceEngine:
     ) -> ServiceSession:
         self._check_running()
         check_request(prompt, log, sampling, self.info.vocab_size, self.info.context)
+        self.writer.response_format(sampling.grammar)
+        matcher = await matcher_for(self._grammars, sampling, self.info.eos, log, spaced=True)
+        self._check_running()  # meanwhile it may have been closed
         if len(self._sessions) >= self.counters.blocks_total:
             raise NoCapacity(f"all {self.counters.blocks_total} sessions are taken")
         session = ServiceSession(self, prompt, sampling, log)
+        session.matcher = matcher
         self._sessions[session] = None
         try:
             await self.throttle.enter(len(prompt) + len(log))
@@ -125,6 +132,7 @@ class ServiceEngine:
 class ServiceSession(OutputSession):
     """A session of a ServiceEngine.
 
+    matcher: of the output's form; None for any.
     _said: why the output ended, as the service says; None before, and after an extend.
     _entered: whether `open` has waited for the limits of the next request.
     """
@@ -136,6 +144,7 @@ class ServiceSession(OutputSession):
         super().__init__(engine.info, sampling, log)
         self._engine, self._prompt = engine, list(prompt)
         engine.writer.write(prompt, log, sampling)
+        self.matcher: Matcher | None = None
         self._said: str | None = None
         self._entered = True
         self._stream: TokenQueue | None = None  # of the running generate
@@ -238,7 +247,7 @@ class ServiceSession(OutputSession):
         if window == 0 or self.finish is not None:
             return Drafts([])
         began_s, greedy = self._loop.time(), msgspec.structs.replace(self.sampling, temperature=0.0, stop=())
-        answer = self._answer(greedy, window)
+        answer = self._answer(greedy, window, checked=False)
         self._reading = reading = self._loop.create_task(answer.text())
         try:
             await asyncio.wait((reading,))
@@ -252,12 +261,14 @@ class ServiceSession(OutputSession):
         self._engine.counters.tokens_drafted += len(drafts[:window])
         return Drafts(drafts[:window], took_s=self._loop.time() - began_s)
 
-    def _answer(self, sampling: Sampling, most: int | None = None) -> Answer:
-        """Return what the service says after prompt and output. most: most tokens of it."""
-        engine = self._engine
-        body, half = engine.writer.write(self._prompt, self.output, sampling, most)
+    def _answer(self, sampling: Sampling, most: int | None = None, checked: bool = True) -> Answer:
+        """Return what the service says after prompt and output. most: most tokens of it. checked: whether it must have
+        the output's form."""
+        engine, matcher = self._engine, self.matcher
+        request = engine.writer.write(self._prompt, self.output, sampling, most)
         stops = Stops(sampling.stop, engine.tokenizer.decode(self.output) if sampling.stop else "")
-        return Answer(engine.client, engine.tokenizer, body, half, stops)
+        form = Form(matcher, engine.tokenizer, self.output) if matcher is not None and checked else None
+        return Answer(engine.client, engine.tokenizer, request, stops, form)
 
     async def cancel(self) -> None:
         await self.end()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
-from tandem.engine.base import InvalidRequest, Sampling
+from tandem.engine.base import Grammar, InvalidRequest, Sampling
 from tandem.engine.service.chats import ChatReader
 from tandem.engine.service.config import ServiceConfig
 from tandem.engine.tokenizer import Tokenizer
@@ -17,8 +18,8 @@ STRIDE = 0x9E3779B97F4A7C15
 """Between the seeds of two output positions: what continues an answer shall not repeat its beginning's chances."""
 DEFAULTS = Sampling()
 OPENAI = ("max_tokens", "temperature", "top_p", "presence_penalty", "frequency_penalty", "stop", "seed")
-HERE = ("stop_tokens", "reader_rate", "waited_s", "logprobs", "forced")
-"""Fields that never go to a service."""
+HERE = ("stop_tokens", "reader_rate", "waited_s", "logprobs", "forced", "grammar")
+"""Fields that never go to a service by a name of their own."""
 CHANCES = ("top_k", "min_p")
 """Fields that greedy sampling does without."""
 BEYOND = tuple(name for name in Sampling.__struct_fields__ if name not in OPENAI + HERE)
@@ -49,9 +50,26 @@ class RequestWriter:
             "stream": True,
             "stream_options": {"include_usage": True},
             **self._chances(sampling, len(output)),
+            "response_format": None if output else self.response_format(sampling.grammar),
             **self._config.options,
         }
         return {name: value for name, value in body.items() if value is not None}, begun
+
+    def response_format(self, grammar: Grammar | None) -> dict[str, Any] | None:
+        """Return the field that asks for a form; None for any text. Raise InvalidRequest for a form that it cannot ask
+        for. The continuation of an answer is not asked for it: the service would begin the form anew."""
+        if grammar is None:
+            return None
+        if not self._config.structured:
+            raise InvalidRequest(f"the service of {self._config.model} knows no grammars")
+        match grammar.kind:
+            case "json_object":
+                return {"type": "json_object"}
+            case "json_schema":
+                schema = {"name": "answer", "schema": json.loads(grammar.source), "strict": grammar.strict}
+                return {"type": "json_schema", "json_schema": schema}
+        kind = grammar.kind.replace("_", " ")
+        raise InvalidRequest(f"the service of {self._config.model} knows no form {kind}, only JSON")
 
     def _texts(self, prompt: Sequence[int], output: Sequence[int]) -> tuple[dict[str, Any], bytes]:
         if self._chats is None:

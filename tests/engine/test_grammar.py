@@ -96,7 +96,7 @@ def test_any_object(text):
     assert EOS not in allowed(Grammar("json_object"), text[:-1])
 
 
-@pytest.mark.parametrize("text", ["[", "1", "x", '{"a" 1', "{\n", '{"a":  1'])
+@pytest.mark.parametrize("text", ["[", "1", "x", '{"a" 1', "\n{", '{"a":  1}}'])
 def test_no_object(text):
     with pytest.raises(InvalidRequest, match="does not follow"):
         matcher(Grammar("json_object"), text)

@@ -36,7 +36,7 @@ FAILURES = {
     415: "the body is not JSON",
     429: "beyond a limit, or no room: Retry-After says when to try again",
     500: "a failure of the server",
-    502: "a service that would answer refuses this application: its operator must see to that",
+    502: "a service that would answer refuses this application, or breaks the form that it was asked for",
     503: "something is not up: Retry-After says when to try again",
 }
 """Meaning of each HTTP status of a failure."""
@@ -111,6 +111,7 @@ _ENGINE_ERRORS: dict[str, tuple[int, str, str | None]] = {
     "rate_limit_exceeded": (429, "rate_limit_error", None),
     "engine_stopped": (503, "service_unavailable", None),
     "service_refused": (502, "service_unavailable", None),
+    "form_broken": (502, "server_error", None),
 }
 
 
