@@ -19,6 +19,8 @@ from tandem.deployments.routing.directory import Snapshot
 from tandem.engine.distribution import FEW, REQUEST_S, TOKENS
 
 OF_REPLICA = ("model_name", "pool", "replica")
+SERVICES_TELL = ("queue_s", "prefill_s", "inference_s")
+"""Distributions that are known of a service too, as this side sees it: the wait for its limits, then for its text."""
 CAPACITY = "capacity"
 """Why sessions wait, in vLLM's word: all places are taken."""
 
@@ -121,7 +123,7 @@ def _loads(there: _There) -> Iterator[Metric]:
         running.add_metric(labels, max(0, replica.sessions - load.waiting))  # one may just be leaving
         waiting.add_metric(labels, load.waiting)
         reasons.add_metric([*labels, CAPACITY], load.waiting)
-        if load.blocks_total:
+        if load.blocks_total and _is_ours(replica):
             used.add_metric(labels, 1 - load.blocks_free / load.blocks_total)
             cache.add_metric([*labels, f"{load.block_size}", f"{load.blocks_total}"], 1)
         if replica.refusal is not None:
@@ -142,7 +144,8 @@ def _counters(there: _There) -> Iterator[Metric]:
     for name, what, value in told:
         family = CounterMetricFamily(f"vllm:{name}", what, labels=OF_REPLICA)
         for labels, replica in there:
-            family.add_metric(labels, value(replica.load))
+            if _is_ours(replica):
+                family.add_metric(labels, value(replica.load))
         yield family
 
 
@@ -150,10 +153,15 @@ def _distributions(there: _There) -> Iterator[Metric]:
     for told in TOLD:
         family = HistogramMetricFamily(f"vllm:{told.name}", told.what, labels=OF_REPLICA)
         for labels, replica in there:
-            if replica.load.served is not None:
+            if replica.load.served is not None and (_is_ours(replica) or told.field in SERVICES_TELL):
                 seen = getattr(replica.load.served, told.field)
                 family.add_metric(labels, seen.cumulative(told.bounds), seen.total)
         yield family
+
+
+def _is_ours(replica: EndpointInfo) -> bool:
+    """Whether its model runs here: nobody knows the KV cache and the steps of a service."""
+    return replica.refusal is None
 
 
 def _gauge(name: str, what: str, *labels: str) -> GaugeMetricFamily:

@@ -34,6 +34,7 @@ from tandem.engine.base import (
 from tandem.engine.core.token_queue import TokenQueue
 from tandem.engine.grammar import Grammars, Matcher, matcher_for
 from tandem.engine.output_session import OutputSession
+from tandem.engine.served import Stay
 from tandem.engine.service.answer import Answer, Stops
 from tandem.engine.service.client import ServiceClient
 from tandem.engine.service.config import ServiceConfig
@@ -145,6 +146,7 @@ class ServiceSession(OutputSession):
         self._engine, self._prompt = engine, list(prompt)
         engine.writer.write(prompt, log, sampling)
         self.matcher: Matcher | None = None
+        self._stay, self._opened_s, self._continues = Stay(), self._loop.time(), bool(log)
         self._said: str | None = None
         self._entered = True
         self._stream: TokenQueue | None = None  # of the running generate
@@ -215,14 +217,26 @@ class ServiceSession(OutputSession):
             answer, asked_s = self._answer(self.sampling), self._loop.time()
             try:
                 await answer.read(stream)
-                if answer.begun_s is not None:
-                    self._engine.first_token_s.note(answer.begun_s - asked_s)
+                self._note(answer, asked_s)
                 return
             except NoCapacity as refusal:
                 throttle.close(refusal.retry_after_s)
                 if answer.begun_s is not None or self._loop.time() + refusal.retry_after_s > until_s:
                     raise
                 await asyncio.sleep(refusal.retry_after_s)
+
+    def _note(self, answer: Answer, asked_s: float) -> None:
+        """Count the times of an answer that has come to its end. asked_s: when it was asked for."""
+        if answer.begun_s is None:
+            return
+        engine = self._engine
+        engine.first_token_s.note(answer.begun_s - asked_s)
+        if not self._stay.begun:
+            served = engine.counters.served
+            self._stay.begin(self._opened_s, asked_s, served)
+            if not self._continues:
+                self._stay.prefilled(answer.begun_s, len(self._prompt), served)
+            self._stay.end(self._loop.time(), served)
 
     async def _run(self, operation: Operation[Any]) -> Any:
         match operation:

@@ -34,10 +34,11 @@ def expressions() -> Iterator[str]:
 def shown() -> dict[str, set[str]]:
     """Labels of every metric, after a request in which everything happened."""
     load = Load.of(EngineStats(waiting=1, blocks_free=2, blocks_total=4))
-    replica = EndpointInfo("verifier 1", "v:1", "verifier", load=load, refusal="")
+    replica = EndpointInfo("verifier 1", "v:1", "verifier", load=load)
+    service = EndpointInfo("verifier 2", "v:2", "verifier", refusal="")
     gaps_s = Distribution.over(TOKEN_S)
     gaps_s.add(0.1, TOKEN_S)
-    metrics = Metrics({"tandem": lambda: Snapshot(1, {"verifier": (replica,)})})
+    metrics = Metrics({"tandem": lambda: Snapshot(1, {"verifier": (replica, service)})})
     metrics.observe(
         Observation(
             "cloud",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tandem.deployments.control.metrics import MOST_NAMES, Metrics
+from tandem.deployments.control.metrics import Metrics
 from tandem.deployments.control.observation import Observation
 from tandem.deployments.request.assignment import EndpointInfo, Load
 from tandem.deployments.routing.directory import Snapshot
@@ -78,7 +78,7 @@ def test_an_answer_that_broke_off_has_no_size() -> None:
 
 def test_keys_and_devices_are_named_up_to_a_number() -> None:
     metrics = Metrics({"tandem": Snapshot})
-    for i in range(MOST_NAMES + 5):
+    for i in range(10_000):
         metrics.observe(
             Observation("race", 200, 7, {"cloud": 2}, key=f"key-{i}", device=f"d{i}", device_tokens_out=3)
         )
@@ -86,8 +86,8 @@ def test_keys_and_devices_are_named_up_to_a_number() -> None:
     text = shown(metrics)
     assert 'tandem_key_requests_total{key="key-0"} 1.0' in text
     assert 'tandem_key_prompt_tokens_total{key="key-0"} 7.0' in text
-    assert 'tandem_key_output_tokens_total{key="others"} 10.0' in text
-    assert 'tandem_device_tokens_out_total{device="others"} 15.0' in text
+    assert 'tandem_key_output_tokens_total{key="others"} 19600.0' in text
+    assert 'tandem_device_tokens_out_total{device="others"} 29400.0' in text
     assert text.count("tandem_key_requests_total{") == text.count("tandem_device_requests_total{") == 201
 
 
@@ -99,6 +99,18 @@ def test_a_service_that_serves_nothing_is_shown() -> None:
         labels = f'model_name="tandem",pool="verifier",replica="{at}"'
         assert f"tandem_service_refused{{{labels}}} {value}" in text
     assert text.count("tandem_service_refused{") == 2
+
+
+def test_of_a_service_nothing_is_shown_that_nobody_knows() -> None:
+    stats = EngineStats(blocks_free=2, blocks_total=8, refusal="")
+    stats.served.queue_s.add(0.25, REQUEST_S)
+    replica = EndpointInfo("verifier 1", "v:1", "verifier", load=Load.of(stats), refusal="")
+    text = shown(Metrics({"tandem": lambda: Snapshot(1, {"verifier": (replica,)})}))
+    seen = {line.split("{")[0] for line in text.splitlines() if 'replica="v:1"' in line}
+    told = ("request_queue_time", "request_prefill_time", "request_inference_time")
+    times = {f"vllm:{name}_seconds_{part}" for name in told for part in ("bucket", "count", "sum")}
+    waiting = {"vllm:num_requests_waiting", "vllm:num_requests_waiting_by_reason"}
+    assert seen == times | waiting | {"vllm:num_requests_running", "tandem_service_refused"}
 
 
 def test_what_engines_tell_is_shown_by_replica() -> None:

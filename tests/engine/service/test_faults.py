@@ -124,6 +124,19 @@ async def test_a_full_service_is_asked_again_within_the_limit() -> None:
     assert loop.time() - began_s == pytest.approx(3.0)
 
 
+async def test_the_times_of_an_answer_are_counted() -> None:
+    slow = said(2.0, chunk(" one"), 5.0, chunk("", "stop"), usage(3, 1), DONE)
+    engine = engine_of(Transport(FULL, slow))
+    async with engine_contract.session(engine, PROMPT, Sampling(9)) as s:
+        await engine_contract.drain(s)
+    stats = await engine.stats()
+    served = stats.served
+    totals = [each.total for each in (served.queue_s, served.prefill_s, served.inference_s)]
+    assert totals == pytest.approx([3.0, 2.0, 7.0])
+    assert stats.first_token_s == pytest.approx(2.0)
+    await engine.close()
+
+
 async def test_a_service_that_stays_full_refuses() -> None:
     transport, loop = Transport(FULL, FULL), asyncio.get_running_loop()
     began_s = loop.time()
