@@ -7,6 +7,7 @@ from collections.abc import Callable
 from rich.text import Text
 
 from tandem.app.cli.chat.conversation import Conversation
+from tandem.app.cli.chat.interrupt import interruptible
 from tandem.app.cli.chat.store import Store
 from tandem.app.cli.terminal.render import Screen, show
 from tandem.app.client.http import ClientError, HttpClient
@@ -37,7 +38,8 @@ class Chat:
         """Print the answer. Raises ClientError, KeyboardInterrupt."""
         with self.talk.ask(question) as stream:
             try:
-                show(stream, self.screen)
+                with interruptible():
+                    show(stream, self.screen)
             except (ClientError, KeyboardInterrupt):
                 self.screen.answers.print()  # ends the line that the answer has begun
                 raise
