@@ -7,7 +7,6 @@ greedy, penalties, stop strings, logprobs and grammars.
 from __future__ import annotations
 
 import asyncio
-import copy
 from collections.abc import AsyncGenerator, Awaitable, Coroutine, Sequence
 from functools import partial
 from typing import Any
@@ -23,7 +22,6 @@ from tandem.engine.base import (
     Forward,
     Forwarded,
     InvalidRequest,
-    NoCapacity,
     Operation,
     Sampling,
     Tensor,
@@ -32,6 +30,7 @@ from tandem.engine.base import (
     Verify,
 )
 from tandem.engine.session import BaseSession
+from tandem.engine.session_table import SessionTable
 from tandem.engine.validation import check_request
 
 
@@ -163,10 +162,9 @@ class NullEngine:
     ) -> None:
         self.info = EngineInfo("null", f"null-{vocab_size}", vocab_size, context, eos=2)
         self.token_s = 0.0 if tokens_per_s is None else 1.0 / tokens_per_s
-        self.counters = EngineStats(blocks_total=capacity)  # a session takes one
+        self._table = SessionTable[NullSession](capacity)
+        self.counters = self._table.counters
         self._mistake_every = mistake_every
-        self._capacity = capacity
-        self._sessions: dict[NullSession, None] = {}
         self._stopped = False
 
     async def open(self, prompt: Sequence[int], sampling: Sampling, log: Sequence[int] = ()) -> NullSession:
@@ -175,10 +173,9 @@ class NullEngine:
         check_request(prompt, log, sampling, self.info.vocab_size, self.info.context)
         if not sampling.greedy or sampling.stop or sampling.logprobs >= 0 or sampling.grammar is not None:
             raise InvalidRequest("the null engine is greedy and knows no stop strings, logprobs or grammars")
-        if len(self._sessions) >= self._capacity:
-            raise NoCapacity(f"all {self._capacity} sessions are taken")
+        self._table.check_room()
         session = self.session_class(self, prompt, sampling, log)
-        self._sessions[session] = None
+        self._table.add(session)
         self.counters.opened += 1
         self.counters.tokens_prefilled += len(prompt) + len(log) - 1
         return session
@@ -197,21 +194,14 @@ class NullEngine:
 
     def remove(self, session: NullSession) -> None:
         """Remove a session that has ended."""
-        if session in self._sessions:
-            del self._sessions[session]
-            self.counters.cancelled += session.finish is None
-            self.counters.finished += session.finish is not None
+        self._table.remove(session)
 
     async def stats(self) -> EngineStats:
-        self.counters.sessions = len(self._sessions)
-        self.counters.running = sum(session.busy for session in self._sessions)
-        self.counters.blocks_free = self._capacity - len(self._sessions)
-        return copy.copy(self.counters)
+        return self._table.stats()
 
     async def close(self) -> None:
         self._stopped = True
-        sessions, self._sessions = self._sessions, {}
-        for session in sessions:
+        for session in self._table.clear():
             session.stop(EngineStopped(_CLOSED))
 
 

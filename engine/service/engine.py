@@ -41,6 +41,7 @@ from tandem.engine.service.config import ServiceConfig
 from tandem.engine.service.form import Form
 from tandem.engine.service.request import RequestWriter
 from tandem.engine.service.throttle import Throttle
+from tandem.engine.session_table import SessionTable
 from tandem.engine.tokenizer import Tokenizer
 from tandem.engine.translate import unfinished_bytes
 from tandem.engine.validation import check_request, check_window
@@ -75,8 +76,8 @@ class ServiceEngine:
         self.tokenizer, self.throttle = tokenizer, Throttle(config.rate_limit)
         self.writer, self.client = RequestWriter(config, tokenizer), ServiceClient(config, transport)
         self.first_token_s = MovingAverage()
-        self.counters = EngineStats(blocks_total=config.max_sessions)  # a session takes one
-        self._sessions: dict[ServiceSession, None] = {}
+        self._table = SessionTable[ServiceSession](config.max_sessions)
+        self.counters = self._table.counters
         self._stopped = False
 
     async def open(
@@ -87,41 +88,33 @@ class ServiceEngine:
         self.writer.response_format(sampling.grammar)
         matcher = await matcher_for(self._grammars, sampling, self.info.eos, log, spaced=True)
         self._check_running()  # meanwhile it may have been closed
-        if len(self._sessions) >= self.counters.blocks_total:
-            raise NoCapacity(f"all {self.counters.blocks_total} sessions are taken")
+        self._table.check_room()
         session = ServiceSession(self, prompt, sampling, log)
         session.matcher = matcher
-        self._sessions[session] = None
+        self._table.add(session)
         try:
             await self.throttle.enter(len(prompt) + len(log))
             self._check_running()
         except BaseException:
-            self._sessions.pop(session, None)
+            self._table.discard(session)
             raise
         self.counters.opened += 1
         return session
 
     def remove(self, session: ServiceSession) -> None:
         """Remove a session that has ended."""
-        if session in self._sessions:
-            del self._sessions[session]
-            self.counters.cancelled += session.finish is None
-            self.counters.finished += session.finish is not None
+        self._table.remove(session)
 
     async def stats(self) -> EngineStats:
-        self.counters.sessions = len(self._sessions)
-        self.counters.running = sum(session.busy for session in self._sessions)
-        self.counters.blocks_free = self.counters.blocks_total - len(self._sessions)
         self.counters.first_token_s = self.first_token_s.value
         condition = self.client.condition
         self.counters.refusal = condition.refusal
         self.counters.rest_s = max(condition.rest_s, self.throttle.closed_s)
-        return copy.copy(self.counters)
+        return self._table.stats()
 
     async def close(self) -> None:
         self._stopped = True
-        sessions, self._sessions = self._sessions, {}
-        for session in sessions:
+        for session in self._table.clear():
             await session.end(EngineStopped(_CLOSED))
         await self.client.close()
 
