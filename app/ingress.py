@@ -108,10 +108,11 @@ class Ingress:
         return self._access
 
     def models(self) -> Sequence[ModelCard]:
-        return [model.card for model in self._models.values()]
+        return [card for model in self._models.values() for card in model.cards]
 
     def tokenizer(self, model: str) -> Tokenizer:
-        return self._models[model].vocabularies.target
+        card = next(card for card in self.models() if card.id == model)
+        return self._models[card.parent or card.id].vocabularies.target
 
     def check(self, mode: str) -> None:
         next(iter(self._models.values())).executor.check(mode)  # one is as good as another

@@ -25,7 +25,7 @@ from tandem.deployments.pools.models import model_folder, require
 from tandem.engine.packages import PackageMissing
 from tandem.engine.service.request import RequestWriter
 from tandem.engine.tokenizer import Tokenizer
-from tandem.engine.vllm.config import check_options
+from tandem.engine.vllm.config import adapter_rank, check_options
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -95,7 +95,7 @@ def check(settings: Settings) -> None:
         if isinstance(engine, MiddleSettings):
             _check_middle(where, engine, config["num_hidden_layers"])
     for where, engine in _engines(settings):
-        if isinstance(engine, VllmSettings) and engine.options:
+        if isinstance(engine, VllmSettings):
             _check_vllm(where, engine)
     folder = settings.ledger.path and settings.ledger.path.expanduser().parent
     if folder and not folder.is_dir():
@@ -140,9 +140,15 @@ def _check_service(where: str, engine: ServiceSettings) -> None:
 
 
 def _check_vllm(where: str, engine: VllmSettings) -> None:
-    """Import vLLM, which takes seconds and forbids asking a hub from then on."""
+    """Import vLLM for options, which takes seconds and forbids asking a hub from then on."""
+    for name, folder in engine.adapters.items():
+        try:
+            adapter_rank(folder)
+        except ValueError as error:
+            raise ValueError(f"{where}.engine.adapters.{name}: {error}") from None
     try:
-        check_options(engine.options)
+        if engine.options:
+            check_options(engine.options)
     except ValueError as error:
         raise ValueError(f"{where}.engine: {error}") from None
 

@@ -23,7 +23,7 @@ from tandem.engine.sketch import sketch_format
 class Served:
     """A model at one replica of the API.
 
-    card: as clients see it.
+    cards: as clients see it, and it with each of its adapters.
     vocabularies: its own, and those of its drafters and devices.
     executor: drives its requests.
     """
@@ -41,8 +41,10 @@ class Served:
         model, tokenizer = settings.served[name], vocabularies.target
         self.vocabularies, self._peers = vocabularies, peers
         context = context_of(model.verifier.engine)
-        self.card = ModelCard(
-            id=name, context=context, vocabulary=tokenizer.vocabulary, aliases=model.aliases
+        card = ModelCard(id=name, context=context, vocabulary=tokenizer.vocabulary, aliases=model.aliases)
+        self.cards = (
+            card,
+            *(card.model_copy(update={"id": each, "aliases": (), "parent": name}) for each in model.adapters),
         )
         self.executor = Executor(
             router.assign,

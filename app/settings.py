@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Self
 
 from pydantic import ConfigDict, Field, model_validator
@@ -26,6 +26,7 @@ from tandem.deployments.pools.engines import (
     EngineSettings,
     MiddleSettings,
     TorchSettings,
+    VllmSettings,
     tokenizer_model,
 )
 from tandem.deployments.pools.replica import EndpointSettings
@@ -116,6 +117,12 @@ class ModelSettings(Strict):
         return {name: pool for name, pool in pools.items() if pool.exists}
 
     @property
+    def adapters(self) -> Mapping[str, str]:
+        """Return the folders of the verifier's adapters by name."""
+        engine = self.verifier.engine
+        return engine.adapters if isinstance(engine, VllmSettings) else {}
+
+    @property
     def text_model(self) -> str:
         """The model whose tokenizer turns text into tokens."""
         if self.tokenizer is not None:
@@ -187,9 +194,10 @@ class Settings(ModelSettings):
 
     @model_validator(mode="after")
     def _names_are_clear(self) -> Settings:
-        names = Counter([*self.served, *(alias for model in self.served.values() for alias in model.aliases)])
-        if twice := sorted(name for name, times in names.items() if times > 1):
-            raise ValueError(f"aliases: {', '.join(twice)}: each name of a model can mean only one")
+        models = self.served.values()
+        more = [name for model in models for name in (*model.aliases, *model.adapters)]
+        if twice := sorted(name for name, times in Counter([*self.served, *more]).items() if times > 1):
+            raise ValueError(f"models: {', '.join(twice)}: a name, alias or adapter can mean only one model")
         asked = [(f"hosts: {host.name}: serves", name) for host in self.hosts for name in host.serves]
         if self.gateway is not None and self.gateway.model is not None:
             asked.append(("gateway.model", self.gateway.model))

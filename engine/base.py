@@ -121,6 +121,7 @@ class Sampling(msgspec.Struct, frozen=True, array_like=True):
     min_tokens: least output tokens: before, no token or string of the output ends it.
     min_p: least probability of a token, relative to the likeliest one's; 0 for any.
     logit_bias: (id, number) pairs that are added to the model's logits.
+    adapter: name of the adapter (LoRA) with which the model answers; "": none.
     """
 
     max_tokens: int = 256
@@ -142,6 +143,7 @@ class Sampling(msgspec.Struct, frozen=True, array_like=True):
     min_tokens: int = 0
     min_p: float = 0.0
     logit_bias: tuple[tuple[int, float], ...] = ()
+    adapter: str = ""
 
     @property
     def greedy(self) -> bool:

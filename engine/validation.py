@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
@@ -22,13 +22,21 @@ def check_window(window: int) -> None:
 
 
 def check_request(
-    prompt: Sequence[int], log: Sequence[int], sampling: Sampling, vocab_size: int, room: int
+    prompt: Sequence[int],
+    log: Sequence[int],
+    sampling: Sampling,
+    vocab_size: int,
+    room: int,
+    adapters: Collection[str] = (),
 ) -> None:
     """Raise InvalidRequest or ContextOverflow for a request that makes no sense.
 
     room: most tokens of a session.
+    adapters: names of those that the engine has.
     """
     sampling.check()
+    if sampling.adapter and sampling.adapter not in adapters:
+        raise InvalidRequest(f"this engine has no adapter {sampling.adapter!r}")
     if not prompt:
         raise InvalidRequest("the prompt must hold at least one token")
     check_ids(prompt, vocab_size)

@@ -8,9 +8,12 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Seq
 from contextlib import aclosing
 from typing import NamedTuple, TypeVar
 
+import msgspec
+
 from tandem.cluster.wire.frames import ProtocolError, Unauthorized, UnknownEngine
 from tandem.deployments.request.assignment import Assignment, EndpointInfo, EndpointLost
 from tandem.deployments.request.job import JobStats
+from tandem.deployments.request.pools import VERIFIER
 from tandem.deployments.request.timeouts import Deadline, Timeouts, always
 from tandem.engine.base import (
     Engine,
@@ -148,6 +151,8 @@ class EndpointSession(Session):
 
     async def open(self, prompt: Sequence[int], sampling: Sampling, log: Sequence[int] = ()) -> None:
         engine, timeouts = await self.connect(), self._context.timeouts
+        if sampling.adapter and self.endpoint.engine != VERIFIER:  # adapters are the target's
+            sampling = msgspec.structs.replace(sampling, adapter="")
         self._ask(len(prompt) + len(log))
         try:
             self._session = await self._call(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -21,6 +23,7 @@ OURS = {
     "worker_extension_cls": "scheduling",
     "speculative_config": "speculation",
     "max_num_seqs": "max_sessions",
+    "enable_lora": "adapters",
     "num_gpu_blocks_override": "kv_blocks",
     "block_size": "block_size",
     "max_num_batched_tokens": "token_budget",
@@ -40,6 +43,7 @@ class VllmConfig(SessionLimits):
     lookup: most drafts that a session looks up in its own text, where that is worth the time; 0 for none.
     speculation: vLLM's own speculative_config (n-gram, EAGLE ...) for sessions that decode without a device; null for
         none. It takes the place of `lookup`.
+    adapters: folders of LoRA adapters of the model, by the names under which clients ask for the model with one.
     options: further arguments of vLLM by its own names (dtype, tensor_parallel_size, kv_offloading_size ...).
     The rest: see `engine.config.SessionLimits`.
     """
@@ -50,6 +54,7 @@ class VllmConfig(SessionLimits):
     window: int = Field(8, ge=1)
     lookup: int = Field(0, ge=0, le=64)
     speculation: dict[str, Any] | None = None
+    adapters: dict[str, str] = Field({})
     options: dict[str, Any] = Field({})
 
     @model_validator(mode="after")
@@ -87,6 +92,32 @@ def check_options(options: dict[str, Any]) -> None:
             raise ValueError(f"options.{name}: vLLM has no such argument{hint}")
 
 
+RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
+"""Greatest ranks that vLLM has room for, as its own `max_lora_rank` takes them."""
+
+
+def adapter_rank(folder: str) -> int:
+    """Return the rank of the LoRA adapter in a folder. Raises ValueError if there is none that vLLM can use."""
+    path = Path(folder).expanduser()
+    try:
+        config = json.loads((path / "adapter_config.json").read_text(encoding="utf-8"))
+        kind, rank = config["peft_type"], int(config["r"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{folder} is no adapter's folder: {type(error).__name__}: {error}") from None
+    if kind != "LORA" or not 1 <= rank <= RANKS[-1]:
+        raise ValueError(
+            f"{folder} has an adapter of kind {kind} and rank {rank}; LORA to rank {RANKS[-1]} is possible"
+        )
+    if not (path / "adapter_model.safetensors").is_file():
+        raise ValueError(f"{folder} has no adapter_model.safetensors")
+    return rank
+
+
+def _rank(adapters: Mapping[str, str]) -> int:
+    most = max(map(adapter_rank, adapters.values()))
+    return next(rank for rank in RANKS if rank >= most)
+
+
 def arguments(folder: Path, config: VllmConfig) -> Any:
     """vLLM's AsyncEngineArgs. Raises ValueError for options that it has not."""
     from vllm.engine.arg_utils import AsyncEngineArgs
@@ -112,6 +143,12 @@ def arguments(folder: Path, config: VllmConfig) -> Any:
         },
         "disable_log_stats": True,
     }
+    if config.adapters:
+        given |= {
+            "enable_lora": True,
+            "max_loras": len(config.adapters),
+            "max_lora_rank": _rank(config.adapters),
+        }
     if current_platform.is_cpu():  # nothing is compiled there, as in what the benchmarks compare
         given |= {"dtype": "float32", "enforce_eager": True}
     if config.options.get("tensor_parallel_size", 1) == 1:

@@ -6,7 +6,8 @@ A simulation has them in virtual time (`simulator.engines.vllm`).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
@@ -28,8 +29,10 @@ class VllmCore(Protocol):
         """Whether it has failed."""
         ...
 
-    async def add(self, number: int, tokens: list[int], params: SamplingParams) -> RequestOutputCollector:
-        """Begin a request of session `number`; its outputs, as they come."""
+    async def add(
+        self, number: int, tokens: list[int], params: SamplingParams, adapter: str = ""
+    ) -> RequestOutputCollector:
+        """Begin a request of session `number`, with an adapter of that name; its outputs, as they come."""
         ...
 
     async def ask(self, asks: Sequence[Ask]) -> None:
@@ -50,18 +53,27 @@ class VllmCore(Protocol):
 
 
 class AsyncCore:
-    """Core of vLLM's AsyncLLM."""
+    """Core of vLLM's AsyncLLM. adapters: folders by name."""
 
-    def __init__(self, llm: AsyncLLM) -> None:
+    def __init__(self, llm: AsyncLLM, adapters: Mapping[str, str] = MappingProxyType({})) -> None:
+        from vllm.lora.request import LoRARequest
+
         self._llm = llm
+        self._adapters = {
+            name: LoRARequest(name, number, folder)
+            for number, (name, folder) in enumerate(adapters.items(), start=1)
+        }
 
     @property
     def errored(self) -> bool:
         return bool(self._llm.errored)
 
-    async def add(self, number: int, tokens: list[int], params: SamplingParams) -> RequestOutputCollector:
+    async def add(
+        self, number: int, tokens: list[int], params: SamplingParams, adapter: str = ""
+    ) -> RequestOutputCollector:
         prompt: dict[str, Any] = {"type": "token", "prompt_token_ids": tokens}
-        return await self._llm.add_request(f"{number}", prompt, params)
+        lora = self._adapters[adapter] if adapter else None
+        return await self._llm.add_request(f"{number}", prompt, params, lora_request=lora)
 
     async def ask(self, asks: Sequence[Ask]) -> None:
         await self._llm.engine_core.call_utility_async("tandem_ask", asks)

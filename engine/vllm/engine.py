@@ -78,7 +78,7 @@ def load(
             "kv_tokens": kv_tokens,
         }
     )
-    return VllmEngine(AsyncCore(llm), info, config, tokenizer)
+    return VllmEngine(AsyncCore(llm, config.adapters), info, config, tokenizer)
 
 
 class VllmEngine:
@@ -100,6 +100,7 @@ class VllmEngine:
         self.died, self.refused = EngineDeadError, VLLMClientError
         self._core, self._tokenizer = core, tokenizer
         self._grammars = None if tokenizer is None else Grammars(tokenizer, info.vocab_size)
+        self._adapters = frozenset(config.adapters)
         self._max_open = config.max_sessions + config.max_waiting
         self._sessions: dict[int, VllmSession] = {}
         self._numbers = 0
@@ -109,7 +110,8 @@ class VllmEngine:
 
     async def open(self, prompt: Sequence[int], sampling: Sampling, log: Sequence[int] = ()) -> VllmSession:
         self._check_running()
-        check_request(prompt, log, sampling, self.info.vocab_size, self.info.context)
+        info = self.info
+        check_request(prompt, log, sampling, info.vocab_size, info.context, self._adapters)
         matcher = await matcher_for(self._grammars, sampling, self.info.eos, log)
         self._check_running()  # meanwhile it may have been closed
         if len(self._sessions) >= self._max_open:
@@ -142,7 +144,7 @@ class VllmEngine:
         label = Label(log.number, log.sampling.reader_rate, log.output_len, log.sampling.waited_s)
         params = sampling_params(log, label, bool(forced))
         tokens = [*log.tokens, *forced]
-        adding = asyncio.ensure_future(self._core.add(log.number, tokens, params))
+        adding = asyncio.ensure_future(self._core.add(log.number, tokens, params, log.sampling.adapter))
         try:
             outputs = await asyncio.shield(adding)
         except asyncio.CancelledError:

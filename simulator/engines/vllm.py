@@ -89,7 +89,9 @@ class TimedCore:
 
     # -- the engine's interface ---------------------------------------------------------------------
 
-    async def add(self, number: int, tokens: list[int], params: SamplingParams) -> RequestOutputCollector:
+    async def add(
+        self, number: int, tokens: list[int], params: SamplingParams, adapter: str = ""
+    ) -> RequestOutputCollector:
         name = f"{number}-{next(self._requests)}"
         request = EngineCoreRequest(
             request_id=name,

@@ -8,8 +8,12 @@ from typing import Any
 
 import pytest
 
+from tandem.app.api.completions.admission import admit
+from tandem.app.api.completions.schema import ChatRequest
 from tandem.app.ingress import Ingress
 from tandem.app.settings import Settings
+from tandem.deployments.access.accounts import Terms
+from tandem.deployments.access.keys import Caller, Role
 from tandem.deployments.request.assignment import EndpointInfo
 from tandem.engine.base import EngineError
 from tandem.engine.null_engine import NullEngine
@@ -115,6 +119,21 @@ async def test_a_drafters_other_tokens_are_translated(dialled: Callable[[str, st
 async def test_a_pool_without_replicas_may_have_any_tokens() -> None:
     async with started(verifier=OTHER, drafter={"replicas": 0}) as ingress:
         assert ingress.tokenizer("tandem").vocabulary == vocabulary_of("other")
+
+
+async def test_an_adapter_is_a_model_for_clients() -> None:
+    engine = {"kind": "vllm", "model": "target", "adapters": {"mine": "/adapters/mine"}}
+    models = {"base": {"verifier": {"engine": engine}, "aliases": ["b"]}, "else": {}}
+    async with started(models=models) as ingress:
+        cards = {card.id: (card.parent, card.aliases) for card in ingress.models()}
+        assert cards == {"base": (None, ("b",)), "mine": ("base", ()), "else": (None, ())}
+        assert ingress.tokenizer("mine") is ingress.tokenizer("base")
+        request = ChatRequest.model_validate(
+            {"model": "mine", "messages": [{"role": "user", "content": "?"}]}
+        )
+        admitted = await admit(request, ingress, Caller("", Role.USER, Terms(0.5, 0.0), keyed=False))
+        assert [(job.model, job.sampling.adapter) for job in admitted.jobs] == [("base", "mine")]
+        assert admitted.model == "mine"
 
 
 def vocabulary_of(model: str) -> str:

@@ -225,7 +225,7 @@ def test_pools_of_several_models_have_names_of_their_own() -> None:
     [
         (
             {"models": {"a": {"aliases": ["b"]}, "b": {}}},
-            "aliases: b: each name of a model can mean only one",
+            "models: b: a name, alias or adapter can mean only one model",
         ),
         (
             {"model": "a", "hosts": [{"serves": ["b"], "devices": [{"name": "d"}]}]},

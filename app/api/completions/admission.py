@@ -97,7 +97,13 @@ async def admit(
         recommended = tokenizer.sampling if backend.api.generation_config else {}
         asked = request.sampling(room, recommended)
         ends = asked.stop_tokens if asked.ignore_eos else (*asked.stop_tokens, *tokenizer.further_ends)
-        sampling = msgspec.structs.replace(asked, reader_rate=rate, stop_tokens=ends, grammar=grammar)
+        sampling = msgspec.structs.replace(
+            asked,
+            reader_rate=rate,
+            stop_tokens=ends,
+            grammar=grammar,
+            adapter=card.id if card.parent is not None else "",
+        )
         _check_sampling(sampling, tokenizer)
         spelling = tokenizer if use is None else MarkedSpelling(tokenizer, use.format.marks)
         for i in range(request.answers):
@@ -108,7 +114,7 @@ async def admit(
                     id=secrets.randbits(63),
                     prompt=prompt,
                     question=question,
-                    model=card.id,
+                    model=card.parent or card.id,
                     sampling=msgspec.structs.replace(sampling, seed=seed),
                 )
             )

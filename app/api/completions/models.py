@@ -18,6 +18,7 @@ class ServedModel(ModelCard):
     context: the most tokens of prompt and output together.
     vocabulary: id of the vocabulary, equal for models whose token ids mean the same.
     aliases: further names of the model.
+    parent: the model whose adapter this is; null: it is none.
     max_model_len: the context, under vLLM's name.
     vocab_size: number of token ids.
     chat: whether it has a chat template; otherwise only text completions are served.

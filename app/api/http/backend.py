@@ -23,6 +23,7 @@ class ModelCard(BaseModel):
     context: the most tokens of prompt and output together.
     vocabulary: id of the vocabulary, equal for models whose token ids mean the same.
     aliases: further names of the model.
+    parent: the model whose adapter this is; null: it is none.
     """
 
     model_config = ConfigDict(frozen=True, json_schema_extra=describe)
@@ -34,6 +35,7 @@ class ModelCard(BaseModel):
     context: int
     vocabulary: str
     aliases: tuple[str, ...] = ()
+    parent: str | None = None
 
 
 class ResponseStore(Protocol):

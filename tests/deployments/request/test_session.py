@@ -60,11 +60,12 @@ def endpoint_session(
     timeouts: Timeouts | None = None,
     expendable: bool = False,
     gone: list[EndpointInfo] | None = None,
+    pool: str = "verifier",
 ) -> EndpointSession:
     async def dial(endpoint: EndpointInfo) -> Engine:
         return engine
 
-    endpoint = EndpointInfo("verifier", "here:1", "verifier")
+    endpoint = EndpointInfo(pool, "here:1", pool)
     report = (gone if gone is not None else []).append
     return EndpointSession(endpoint, RequestContext(dial, JobStats(), timeouts, None, report), expendable)
 
@@ -195,3 +196,12 @@ async def test_states_that_are_not_answered_in_time() -> None:
     await place.close()
     assert place.lost
     assert (await engine.stats()).sessions == 0
+
+
+async def test_an_adapter_is_the_targets_alone() -> None:
+    adapted = Sampling(max_tokens=4, adapter="mine")
+    with pytest.raises(InvalidRequest, match="no adapter 'mine'"):
+        await endpoint_session(NullEngine()).open(PROMPT, adapted)
+    helper = endpoint_session(NullEngine(), pool="drafter")
+    await helper.open(PROMPT, adapted)
+    await helper.close()

@@ -17,12 +17,12 @@ from tandem.engine.vllm.config import VllmConfig
 
 @pytest_asyncio.fixture(scope="package", loop_scope="package")
 async def engine() -> AsyncIterator[Engine]:
-    made = _load()
+    made = load_engine()
     yield made
     await made.close()
 
 
-def _load(**changes: Any) -> Engine:
+def load_engine(**changes: Any) -> Engine:
     from tandem.engine.vllm.engine import load
 
     config = VllmConfig(
@@ -44,6 +44,6 @@ NGRAM = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 2,
 )
 async def speculating_engine(request: pytest.FixtureRequest) -> AsyncIterator[Engine]:
     """Drafts by itself, too, from what has been said before: by vLLM's proposer, or by our own lookup."""
-    made = _load(**request.param)
+    made = load_engine(**request.param)
     yield made
     await made.close()

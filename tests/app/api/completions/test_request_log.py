@@ -25,7 +25,7 @@ async def test_one_line_a_request(http, serve_log, stream):
     assert 0 < line.queue_s < line.ttft_s < line.total_s
     said = line.getMessage()
     assert said.startswith(
-        f"request answer={line.answer} key=anonymous mode=device device=pixel-1 status=200 "
+        f"request answer={line.answer} key=anonymous model=null mode=device device=pixel-1 status=200 "
     )
     assert "Buzzword" not in said + str(vars(line))
 
