@@ -13,6 +13,9 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 PIP := $(RUN) -m pip --disable-pip-version-check --no-input
 
+# Kept bytecode: without it every process of the tests, Ray's too, compiles the whole tree again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: up down test test-all test-nightly mutants lint vllm llamacpp clean
 
 up: $(VENV)/installed
