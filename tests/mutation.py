@@ -4,8 +4,8 @@
     python -m tests.mutation --count 100 --seed 7
 
 Mutants are drawn from policies, modes, requests and the wire. Each is judged by the tests of its module's name, then by
-the others that mirror its folder, then by those elsewhere that import the module; settings also by the tests of their
-documentation, which has every default. What needs Ray or is slow takes no part.
+the others that mirror its folder, then by those elsewhere below the application that import the module, and by those of
+the documentation, which has every setting's default. What needs Ray or is slow takes no part.
 
 Not drawn, as no test ought to notice them: flags of `@dataclass`, defaults in the bodies of protocols, which nobody
 runs, and ±1 of a whole number of at least `LARGE` that a constant of a module is made of, except in the wire's format.
@@ -148,7 +148,7 @@ def tests_of(root: Path, module: Path) -> list[list[Path]]:
     mirrored = [each for each in everywhere if each.is_relative_to(folder)]
     nearest = [each for each in mirrored if each.stem == f"test_{module.stem}"]
     others = sorted(set(mirrored) - set(nearest), key=lambda each: (each not in importing, each))
-    elsewhere = sorted(importing - set(mirrored))
+    elsewhere = sorted(each for each in importing - set(mirrored) if tests / "app" not in each.parents)
     elsewhere += [tests / each for each in SETTINGS if tests / each not in elsewhere]
     return [group for group in (nearest, others, elsewhere) if group]
 
