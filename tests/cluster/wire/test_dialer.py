@@ -10,7 +10,9 @@ import weakref
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
+from unittest.mock import Mock
 
 import msgspec
 import numpy as np
@@ -20,11 +22,12 @@ import uvloop
 from tandem.cluster.link.link import Link, LinkProfile
 from tandem.cluster.wire import frames
 from tandem.cluster.wire.client import Connection, RemoteEngine, connect
+from tandem.cluster.wire.dialer import Dialler
 from tandem.cluster.wire.listener import dial_in, serve_engines
-from tandem.cluster.wire.resume_buffer import ACK_BYTES
+from tandem.cluster.wire.resume_buffer import ACK_BYTES, ResumeBuffer
 from tandem.cluster.wire.tls import contexts
 from tandem.cluster.wire.wire import WireSettings
-from tandem.engine.base import EngineStopped, Forward, Forwarded, Sampling, Tensor
+from tandem.engine.base import EngineStopped, Forward, Forwarded, InvalidRequest, Sampling, Tensor
 from tandem.engine.null_engine import NullEngine, NullSession
 from tests.cluster.certificate import make_certificate
 from tests.cluster.proxy import Cut, Proxy, proxy_to
@@ -429,3 +432,66 @@ async def test_connections_go_without_a_trace() -> None:
         del connection, accepted
         gc.collect()
         assert not any(there() for there in gone)
+
+
+class Unlucky(Dialler):
+    """Fails so often before it is answered. at_s: when it dialled."""
+
+    def __init__(self, fails: int, answer: frames.Welcome | frames.Error) -> None:
+        super().__init__("nowhere:1", None, None, PATIENT, {})
+        self.left, self.answer, self.at_s = fails, answer, list[float]()
+        self.transport = Mock(asyncio.Transport)
+
+    async def dial(
+        self, resume_buffer: ResumeBuffer | None = None
+    ) -> tuple[asyncio.Transport, frames.Welcome | frames.Error]:
+        self.at_s.append(asyncio.get_running_loop().time())
+        self.left -= 1
+        if self.left >= 0:
+            raise EngineStopped("no connection")
+        return self.transport, self.answer
+
+
+WELCOME = frames.Welcome(0, 0, {})
+
+
+@pytest.mark.virtual_time
+async def test_pauses_between_dials_double_up_to_a_longest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(random, "uniform", lambda least, most: most)
+    dialler = Unlucky(8, WELCOME)
+    assert await dialler.dial_again(ResumeBuffer(b"name", 1.0, 1000)) == (dialler.transport, WELCOME)
+    pauses_s = [later - sooner for sooner, later in pairwise(dialler.at_s)]
+    assert pauses_s == pytest.approx([0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0])
+    dialler.transport.abort.assert_not_called()
+
+
+@pytest.mark.virtual_time
+async def test_devices_do_not_dial_at_the_same_moment() -> None:
+    firsts_s = set()
+    for _ in range(50):
+        dialler = Unlucky(1, WELCOME)
+        await dialler.dial_again(ResumeBuffer(b"name", 1.0, 1000))
+        firsts_s.add(dialler.at_s[1] - dialler.at_s[0])
+    assert len(firsts_s) > 40
+    assert min(firsts_s) + 1e-9 >= 0.025
+    assert max(firsts_s) <= 0.05 + 1e-9
+
+
+@pytest.mark.virtual_time
+async def test_a_refusal_for_good_ends_the_dialling() -> None:
+    refused = Unlucky(2, frames.Error.of(InvalidRequest("wrong token")))
+    with pytest.raises(InvalidRequest, match="wrong token"):
+        await refused.dial_again(ResumeBuffer(b"name", 1.0, 1000))
+    assert len(refused.at_s) == 3
+    refused.transport.abort.assert_called_once()
+
+
+def test_hello_tells_how_much_was_received() -> None:
+    dialler = Dialler("nowhere:1", "t", None, PATIENT, {}, b"me")
+    new = dialler._hello(None)
+    assert (new.session, new.seq, new.token, new.resume_s) == (0, 0, "t", 60.0)
+    assert (new.name, new.received, new.instance) == (b"", 0, b"me")
+    resume_buffer = ResumeBuffer(b"name", 1.0, 1000)
+    resume_buffer.take(10)
+    again = dialler._hello(resume_buffer)
+    assert (again.name, again.received) == (b"name", 1)

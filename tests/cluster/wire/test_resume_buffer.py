@@ -111,6 +111,29 @@ def test_what_cannot_have_been_received() -> None:
     assert resume_buffer.missing() == b"frameframe"
 
 
+def test_a_kept_frame_takes_its_data_and_64_bytes() -> None:
+    resume_buffer = ResumeBuffer(b"name", 1.0, 2 * (100 + 64))
+    assert (resume_buffer.sent, resume_buffer.received, resume_buffer.kept_bytes) == (0, 0, 0)
+    assert resume_buffer.keep(bytearray(100))
+    assert not resume_buffer.keep(bytearray(101))
+    assert (resume_buffer.sent, resume_buffer.kept_bytes) == (1, 164)
+    assert resume_buffer.keep(bytearray(100)), "it is just full"
+    assert not resume_buffer.keep(bytearray())
+    assert (resume_buffer.sent, resume_buffer.kept_bytes) == (2, 328)
+    resume_buffer.acknowledged(1)
+    assert (resume_buffer.sent, resume_buffer.kept_bytes) == (2, 164)
+
+
+def test_the_other_side_is_told_as_soon_as_so_many_bytes_came() -> None:
+    resume_buffer = ResumeBuffer(b"name", 1.0, LIMIT)
+    for _ in range(2):
+        assert not resume_buffer.take(ACK_BYTES - 2 * 64 - 1), "a byte less"
+        assert resume_buffer.take(1)
+        resume_buffer.tell()
+    assert not resume_buffer.take(ACK_BYTES - 64 - 1)
+    assert resume_buffer.received == 5
+
+
 def test_when_it_is_time_to_tell() -> None:
     resume_buffer = ResumeBuffer(b"name", 1.0, LIMIT)
     assert not resume_buffer.take(1000)

@@ -86,3 +86,53 @@ async def test_who_follows_somebody_else_is_not_measured() -> None:
     assert not uplink.sent("a", 10).clear
     await asyncio.sleep(3.0)
     assert uplink.sent("b", 10).clear
+
+
+@in_virtual_time
+async def test_a_chunk_waits_until_what_is_ahead_of_it_has_left() -> None:
+    """Two uploads of a quarter of a second each, the second while the first is on its way."""
+    uplink = uplink_queue()
+    uplink.sent(1, 250_000)
+    await asyncio.sleep(0.125)
+    uplink.sent(2, 250_000)
+    with uplink.rounds():
+        await uplink.turn()
+        assert abs(now() - 0.5) <= 2 * SOON_S
+        await asyncio.sleep(1.0)
+        began_s = now()
+        uplink.sent(3, 250_000)
+        await uplink.turn()
+        assert abs(now() - began_s - 0.25) <= 2 * SOON_S, "time in which it was idle is not made up for"
+
+
+@in_virtual_time
+async def test_uploads_are_numbered_from_1() -> None:
+    uplink = uplink_queue()
+    assert [uplink.sent(1, 10).number for _ in range(3)] == [1, 2, 3]
+
+
+@in_virtual_time
+async def test_an_answer_long_after_the_upload_left_changes_nothing() -> None:
+    uplink = uplink_queue()
+    sent = uplink.sent(1, 500_000)
+    await asyncio.sleep(2.0)
+    uplink.arrived(sent)
+    uplink.sent(1, 500_000)
+    with uplink.rounds():
+        await uplink.turn()
+    assert abs(now() - 2.5) <= 2 * SOON_S
+
+
+@in_virtual_time
+async def test_rounds_of_several_requests() -> None:
+    uplink = uplink_queue()
+    with uplink.rounds():
+        with uplink.rounds():
+            pass
+        uplink.sent(1, 250_000)
+        await uplink.turn()
+        assert now() > 0.2, "one of them is in its rounds still"
+    uplink.sent(1, 10**9)
+    began_s = now()
+    await uplink.turn()
+    assert now() == began_s
