@@ -4,7 +4,7 @@
     python -m tests.mutation --count 100 --seed 7
 
 Mutants are drawn from policies, modes, requests and the wire. Each is judged by the tests of its module's name, then by
-the others that mirror its folder, then by those elsewhere below the application that import the module, and by those of
+the others that mirror its folder, then by those elsewhere below the simulator that import the module, and by those of
 the documentation, which has every setting's default. What needs Ray or is slow takes no part.
 
 Not drawn, as no test ought to notice them: flags of `@dataclass`, defaults in the bodies of protocols, which nobody
@@ -41,6 +41,8 @@ BAR = 0.9
 LARGE = 8
 TIMEOUT_S = 300.0
 PICKED = "not slow and not nightly and not alone and not xdist_group"
+ABOVE = ("app", "simulator")
+"""Tests that judge no mutants, as they take minutes."""
 FORMAT = Path("cluster/wire/frames.py")
 SETTINGS = ("app/cli/test_config.py", "docs/test_policies.py")
 """Tests that compare settings and policies with their documentation."""
@@ -148,7 +150,8 @@ def tests_of(root: Path, module: Path) -> list[list[Path]]:
     mirrored = [each for each in everywhere if each.is_relative_to(folder)]
     nearest = [each for each in mirrored if each.stem == f"test_{module.stem}"]
     others = sorted(set(mirrored) - set(nearest), key=lambda each: (each not in importing, each))
-    elsewhere = sorted(each for each in importing - set(mirrored) if tests / "app" not in each.parents)
+    above = {tests / each for each in ABOVE}
+    elsewhere = sorted(each for each in importing - set(mirrored) if above.isdisjoint(each.parents))
     elsewhere += [tests / each for each in SETTINGS if tests / each not in elsewhere]
     return [group for group in (nearest, others, elsewhere) if group]
 

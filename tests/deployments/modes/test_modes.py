@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandem.deployments.modes.base import Services
+from tandem.deployments.modes import AT_DEVICES, AT_FRONT_DOORS, MODES
+from tandem.deployments.modes.base import EndpointRole, Services
 from tandem.deployments.modes.cloud import CloudMode
 from tandem.deployments.modes.device import DeviceMode
 from tandem.deployments.modes.speculative.mode import PairBriefing, Speculation, SpeculativeMode, drafting
@@ -308,3 +309,42 @@ async def test_drafts_are_greedy_where_their_probabilities_do_not_reach_the_targ
     log, _, _ = await answer(SpeculativeMode, engines, wanted)
     assert log.ids == reference(PROMPT, 20)
     assert seen == [0.7, 0.7 if taken and given_ else 0.0]
+
+
+@pytest.mark.parametrize(
+    ("name", "local", "private", "afar", "device"),
+    [
+        ("cloud", False, False, True, None),
+        ("device", True, False, True, "device"),
+        ("speculative", False, False, True, "device"),
+        ("race", True, False, False, "device"),
+        ("split", True, True, True, None),
+        ("sketch", False, False, False, None),
+    ],
+)
+def test_who_can_drive_a_mode(name: str, local: bool, private: bool, afar: bool, device: str | None) -> None:
+    mode = MODES[name]
+    assert (mode.local, mode.private, mode.afar) == (local, private, afar)
+    role = mode.device_role()
+    assert (role and role.name) == device
+    assert (name in AT_FRONT_DOORS) is not private
+    assert (name in AT_DEVICES) is (afar or device is not None)
+
+
+def test_an_endpoint_is_needed_unless_its_role_says_otherwise() -> None:
+    assert EndpointRole("target", "verifier") == EndpointRole("target", "verifier", True, "", False, "", "")
+    needs = {
+        mode.name: [role.name for role in mode.roles if role.needed and not role.unless]
+        for mode in MODES.values()
+    }
+    assert needs["race"] == ["server", "device"]
+    assert needs["speculative"] == ["target"]
+    expendable = {mode.name: [role.name for role in mode.roles if role.expendable] for mode in MODES.values()}
+    assert expendable == {
+        "cloud": [],
+        "device": [],
+        "speculative": ["device", "drafter"],
+        "race": ["device"],
+        "split": [],
+        "sketch": [],
+    }

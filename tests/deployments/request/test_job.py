@@ -6,9 +6,12 @@ from typing import get_type_hints
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tandem.deployments.request.assignment import Prices
+from tandem.deployments.request.bill import Bill
 from tandem.deployments.request.job import Delta, JobStats
 from tandem.deployments.request.tokenlog import Origin
 from tandem.engine.base import TokenLogprob
+from tandem.policies.cost import PerToken, Used
 
 SCORES = st.builds(TokenLogprob, st.floats(-9, 0))
 
@@ -46,3 +49,22 @@ def test_split_and_joined_a_delta_is_as_before(delta: Delta, sizes: list[int]) -
         delta.position + sum(len(p.ids) for p in parts[:i]) for i, part in enumerate(parts) if part.ids
     ]
     assert Delta.join(parts) == delta
+
+
+def test_nothing_has_happened_yet() -> None:
+    stats = JobStats()
+    assert (stats.ttft_s, stats.total_s, stats.tokens, stats.replans, stats.joules) == (0.0, 0.0, 0, 0, 0.0)
+    assert (stats.usd, stats.bill()) == (0.0, Bill(requests=1))
+
+
+def test_a_bill_has_each_side_at_its_price() -> None:
+    """2·1000 + 8·100 at the server, and 3 a joule at the device."""
+    stats = JobStats(
+        used=Used(server_in=1000, server_out=100, device_in=70, device_out=7),
+        joules=5.0,
+        prices=Prices(PerToken(2.0, 8.0), exchange_rate=3.0),
+    )
+    bill = stats.bill()
+    assert bill == Bill(1, stats.used, 2000.0, 800.0, 5.0, 15.0)
+    assert bill.server_usd == 2800.0
+    assert stats.usd == 2815.0
