@@ -80,5 +80,4 @@ class Greeting(asyncio.BufferedProtocol, ABC):
 
     def connection_lost(self, exc: Exception | None) -> None:
         if not self._heard:
-            self._heard = True
             self.failed(ProtocolError("the other side closed the connection before hello"))
