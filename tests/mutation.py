@@ -8,7 +8,8 @@ the others that mirror its folder, then by those elsewhere below the simulator t
 the documentation, which has every setting's default. What needs Ray or is slow takes no part.
 
 Not drawn, as no test ought to notice them: flags of `@dataclass`, defaults in the bodies of protocols, which nobody
-runs, and ±1 of a whole number of at least `LARGE` that a constant of a module is made of, except in the wire's format.
+runs, and ±1 of a number of at least `LARGE` in a constant of a module or a default of settings; the wire's format is no
+matter of taste.
 Some of the others are equivalent to the original all the same, so the bar is nine in ten.
 """
 
@@ -43,6 +44,7 @@ TIMEOUT_S = 300.0
 PICKED = "not slow and not nightly and not alone and not xdist_group"
 ABOVE = ("app", "simulator")
 """Tests that judge no mutants, as they take minutes."""
+CONSTANT = re.compile("[(]?[A-Z0-9_, ]+[)]?")
 FORMAT = Path("cluster/wire/frames.py")
 SETTINGS = ("app/cli/test_config.py", "docs/test_policies.py")
 """Tests that compare settings and policies with their documentation."""
@@ -108,6 +110,10 @@ def mutant(root: Path, module: Path, random: Random) -> Mutant | None:
     return None
 
 
+def _is_large(node: ast.AST) -> bool:
+    return isinstance(node, ast.Constant) and type(node.value) in (int, float) and node.value >= LARGE  # type: ignore[operator]
+
+
 def _first_difference(one: str, other: str) -> int:
     return next(
         (i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other))
@@ -122,15 +128,13 @@ def _taste(tree: ast.Module, module: Path) -> Iterator[tuple[tuple[int, int], tu
             left_out += [each for each in node.decorator_list if ast.unparse(each).startswith("dataclass(")]
             if any(ast.unparse(base).startswith("Protocol") for base in node.bases):
                 left_out.append(node)
+    values: list[ast.expr] = []
     for node in tree.body if module != FORMAT else ():
-        if isinstance(node, ast.Assign) and re.fullmatch(
-            r"[(]?[A-Z0-9_, ]+[)]?", ast.unparse(node.targets[0])
-        ):
-            left_out += [
-                each
-                for each in ast.walk(node.value)
-                if isinstance(each, ast.Constant) and type(each.value) is int and each.value >= LARGE
-            ]
+        if isinstance(node, ast.ClassDef) and node.name.endswith("Settings"):
+            values += [each.value for each in node.body if isinstance(each, ast.AnnAssign) and each.value]
+        elif isinstance(node, ast.Assign) and CONSTANT.fullmatch(ast.unparse(node.targets[0])):
+            values.append(node.value)
+    left_out += [each for value in values for each in ast.walk(value) if _is_large(each)]
     for node in left_out:
         assert isinstance(node, ast.expr | ast.stmt)
         assert node.end_lineno is not None

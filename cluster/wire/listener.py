@@ -17,6 +17,8 @@ from tandem.cluster.wire.server import EngineHandler
 from tandem.cluster.wire.wire import DEFAULTS, WireSettings
 from tandem.engine.base import Engine, EngineInfo
 
+_BACKLOG = 1024  # connections that may wait to be accepted: all of a host's devices may come at once
+
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
@@ -55,7 +57,7 @@ async def serve_engines(
     serve = handler or partial(EngineHandler, engines)
     acceptor = Acceptor(_infos(engines), auth or "", settings, serve, on_connect)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listening = socket.create_server((host, port), family=family, backlog=1024)
+    listening = socket.create_server((host, port), family=family, backlog=_BACKLOG)
     listening.setblocking(False)
     accepting = asyncio.get_running_loop().create_task(acceptor.accept(listening, tls))
     try:
