@@ -46,3 +46,7 @@ def test_of_equally_cheap_ones_the_less_busy_is_taken() -> None:
     assert Cheapest().choose([ReplicaView(0, 0.2), ReplicaView(3, 0.1), ReplicaView(2, 0.1)]) == 2
     with pytest.raises(ValueError, match="usd_per_s"):
         Cheapest(-1.0)
+
+
+def test_unless_it_is_said_a_second_is_worth_nothing() -> None:
+    assert Cheapest().choose([ReplicaView(9, 0.004, 0.0), ReplicaView(9, 0.002, 1e6)]) == 1

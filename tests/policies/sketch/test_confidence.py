@@ -83,3 +83,11 @@ def test_weights_are_shares(weights: tuple[float, float]) -> None:
     with pytest.raises(ValueError, match="needs α1"):
         ConfidenceWeights(*weights)
     assert ConfidenceWeights(0.9, 0.1).closeness == 0.0
+
+
+def test_where_probabilities_are_not_known_the_other_weights_keep_their_proportion() -> None:
+    assert ConfidenceWeights() == ConfidenceWeights(0.4, 0.2)
+    assert ConfidenceWeights().closeness == pytest.approx(0.4)
+    without = ConfidenceWeights(0.4, 0.15).without_probability()
+    assert (without.probability, without.length, without.closeness) == (0.0, 0.25, 0.75)
+    assert ConfidenceWeights(1.0, 0.0).without_probability() == ConfidenceWeights(0.0, 0.5)

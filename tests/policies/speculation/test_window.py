@@ -21,3 +21,17 @@ def test_dynamic_follows_acceptance_within_its_bounds() -> None:
     assert steps == [4, 5, 5, 5, 4, 3, 2, 2]
     with pytest.raises(ValueError, match="least ≤ start ≤ most"):
         DynamicWindow(start=9, most=5)
+
+
+def test_what_is_left_out_of_a_state_is_unknown() -> None:
+    state = WindowState(0.5, 0.0, 0.0, 0.0, 3)
+    assert (state.verify_s, state.draft_s, state.fused_s, state.alone_s, state.read_s) == (0, 0, 0, 0, 0)
+    assert (state.verify_least_s, state.fused_least_s, state.alpha, state.judged, state.prior) == (
+        0,
+        0,
+        0,
+        0,
+        0,
+    )
+    assert (state.mean_window, state.drafted, state.behind) == (0, 0, 0)
+    assert (state.fused_share, state.own) == (0.5, 1.0)

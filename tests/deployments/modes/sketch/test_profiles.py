@@ -86,3 +86,7 @@ async def not_blind(file: Path) -> None:
     assert plan.budget_s == pytest.approx(0.05 * (400 - plan.sketch))
     blind, _ = made([unsaid])
     assert not (await blind.plan(PlanRequest(1, 400))).sketch
+
+
+def test_nothing_is_known_yet() -> None:
+    assert Profiles() == Profiles(version=1, target_token_s=0.0, devices={})
