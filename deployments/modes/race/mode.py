@@ -233,7 +233,9 @@ async def _first_token(
             except LOST as loss:
                 if not running and not waiting:
                     raise
-                if runner.full and not (sent or running or any(race.may_start(r.side, sent) for r in waiting)):
+                if runner.full and not (
+                    sent or running or any(race.may_start(r.side, sent) for r in waiting)
+                ):
                     raise _no_room(loss) from loss
 
 

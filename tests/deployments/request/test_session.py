@@ -205,3 +205,33 @@ async def test_an_adapter_is_the_targets_alone() -> None:
     helper = endpoint_session(NullEngine(), pool="drafter")
     await helper.open(PROMPT, adapted)
     await helper.close()
+
+
+async def test_what_rounds_give_is_billed_and_what_is_only_taken_in_is_not() -> None:
+    place = endpoint_session(NullEngine())
+    used = place._context.stats.used
+    await place.open(PROMPT, Sampling(max_tokens=50))
+    verdict = await place.verify([20, 21])
+    assert (used.server_in, used.server_out) == (len(PROMPT), len(verdict.ids))
+    drafts = await place.draft(len(verdict.ids), [], 3)
+    given_out = len(verdict.ids) + len(drafts.ids)
+    assert used.server_out == given_out
+    await place.extend(len(verdict.ids), [30, 31])
+    assert (used.server_in, used.server_out) == (len(PROMPT), given_out), "it has not answered since"
+
+
+async def test_only_states_that_were_wanted_back_tell_how_fast_it_answers() -> None:
+    """After states of which none were wanted back, an answer may take as long as a first one."""
+    engine = Holding()
+    engine.let.set()
+    place = endpoint_session(engine)
+    await place.open(PROMPT, Sampling(max_tokens=20))
+    limits_s = []
+    for at, wanted in enumerate((0, 1, 1)):
+        place.send(3 * at, STATES, wanted)
+        await place.receive()
+        limits_s.append(place._limit_s())
+    timeouts = place._context.timeouts
+    assert limits_s[0] == timeouts.first_s, "it has answered nothing yet"
+    assert limits_s[1] != timeouts.first_s
+    assert limits_s[2] != timeouts.first_s

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import exp
 
 import pytest
 
 from tandem.policies.autoscaling import PoolState, ReplicaState, autoscaling
+from tandem.policies.autoscaling.work import Mean, Rate
 
 CALM = ReplicaState(
     "a", sessions=8, reading=80, kv_wanted=800, kv_capacity=10_000, places=50, base_s=0.02, token_s=1e-4
@@ -145,3 +147,21 @@ def test_a_replica_that_goes_takes_nothing_along() -> None:
 def test_parameters_make_sense(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="must be above 0"):
         autoscaling.create("work", **wrong)
+
+
+def test_a_rate_by_hand() -> None:
+    """Ten more in a second weigh (1 − e^{−1/8})·8 s, and are divided by at least a quarter of 8 s."""
+    rate, new_s = Rate(8.0), 8 * (1 - exp(-1 / 8))
+    assert rate.of(0.0, {"a": 5.0}) == 0.0, "what came before is not known"
+    assert rate.of(1.0, {"a": 15.0}) == pytest.approx(10 * new_s / 2)
+    fade = exp(-1 / 8)
+    assert rate.of(1.0, {"a": 99.0}) == pytest.approx(10 * new_s / 2), "no time has passed"
+    weight = new_s * fade + new_s
+    assert rate.of(2.0, {"a": 35.0}) == pytest.approx((10 * new_s * fade + 20 * new_s) / max(weight, 2.0))
+    assert rate.of(3.0, {"b": 7.0}) == 0.0, "the pool has been empty"
+
+
+def test_a_mean_by_hand() -> None:
+    mean = Mean(4.0)
+    assert mean.of(0.0, 3.0) == 3.0
+    assert mean.of(2.0, 5.0) == pytest.approx(3 + (1 - exp(-0.5)) * 2)

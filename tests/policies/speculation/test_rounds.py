@@ -158,3 +158,44 @@ def test_a_round_is_put_off_while_its_drafter_begins_and_cut_off_where_the_outpu
     assert chosen.next(97) == RoundPlan(DraftSource.DEVICE, 2)
     assert chosen.next(98).alone == BURST  # the round was asked for once
     assert counted.alone == BURST
+
+
+class Asked(PairHistory):
+    """behind: what the policy was asked for."""
+
+    def __init__(self) -> None:
+        super().__init__(StaticWindow(5))
+        self.behind: list[int] = []
+
+    def choose(self, behind: int = 0) -> int:
+        self.behind.append(behind)
+        return super().choose(behind)
+
+
+def test_the_policy_knows_how_far_behind_the_drafter_is() -> None:
+    pair = Asked()
+    made = Rounds(pair, 100, window=None, distributed=True, helper=True, counts=Counted())
+    made.next(1)
+    made.next(1, 7)
+    assert not made.stays_alone(1)
+    made.next(1, 9)  # decided already
+    assert not made.stays_alone(1, 3)
+    assert pair.behind == [0, 7, 0, 3]
+
+
+@pytest.mark.parametrize(("fixed", "window"), [(None, 5), (3, 0)])
+def test_a_round_says_whose_choice_its_window_was(fixed: int | None, window: int) -> None:
+    made, counted, _ = rounds([5], window=fixed)
+    made.next(1)
+    made.done(3, 2, 3, 0.25, 0.5)
+    made.done(3, 2, 3, 0.25, 0.5, 4)
+    assert made.learnt == [PairRound(3, 2, 3, 0.5, 0.25, 0, window), PairRound(3, 2, 3, 0.5, 0.25, 4, window)]
+    assert (counted.rounds, counted.drafted, counted.accepted, counted.single_rounds) == (2, 6, 4, 0)
+
+
+def test_at_the_outputs_end_the_target_adds_its_own_token_alone() -> None:
+    made, counted, _ = rounds([5], tokens=10)
+    assert made.next(8) == RoundPlan(DraftSource.DEVICE, 1)
+    assert made.next(9) == RoundPlan(DraftSource.NOBODY, 0)
+    made.done(0, 0, 1, 0.0, 0.1)
+    assert (counted.rounds, counted.single_rounds, made.learnt) == (1, 1, [])

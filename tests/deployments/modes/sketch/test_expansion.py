@@ -1,0 +1,141 @@
+"""An expansion's questions: what it asks of places, and with which sampling its sentences are written."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from unittest.mock import AsyncMock, Mock
+
+import pytest
+
+from tandem.deployments.modes.sketch.expansion import (
+    LEAST_TOKENS,
+    LONGEST,
+    OTHER_TEMPERATURE,
+    UNSEEN_RATE,
+    Expansion,
+    Written,
+)
+from tandem.deployments.modes.sketch.mode import Sketched
+from tandem.deployments.modes.sketch.questions import Expanders, Place, PlaceRequest, SketchPlan
+from tandem.deployments.request.assignment import EndpointInfo
+from tandem.deployments.request.job import Job
+from tandem.engine.base import Sampling
+from tandem.engine.sketch.base import Question, Sketch, SketchFormat
+from tests.virtual import in_virtual_time
+
+SAMPLING = Sampling(max_tokens=400, seed=100, stop=("x",), stop_tokens=(3,), temperature=0.0)
+SKETCH = Sketch(expected=80, notes=((1, 2), (3, 4, 5, 6), (7, 8)))
+TARGET = EndpointInfo("target", "here:1", "target", vocabulary="v")
+PHONE = EndpointInfo("phone", "here:2", "phone", vocabulary="v", device=True)
+STRANGER = replace(PHONE, vocabulary="another")
+
+
+def expansion(
+    plan: SketchPlan, sampling: Sampling = SAMPLING, place: Place | None = None
+) -> tuple[Expansion, AsyncMock]:
+    format_ = Mock(SketchFormat, text=Mock(side_effect=lambda note: f"note {note}"))
+    asked = AsyncMock(return_value=place)
+    made = Expansion(
+        Job(11, (1, 2, 3), sampling, mode="sketch", device="phone"),
+        Question((1, 2, 3)),
+        SKETCH,
+        plan,
+        format_,
+        Mock(Expanders, place=asked),
+        Sketched(),
+    )
+    made._vocabulary = "v"
+    return made, asked
+
+
+@in_virtual_time
+async def test_a_sentence_has_a_sampling_of_its_own() -> None:
+    """80 tokens of three sentences are 26 each; a sentence may have four times as many."""
+    one, _ = expansion(SketchPlan(candidates=1))
+    sampling = one._sampling(1, 0, PHONE)
+    assert (sampling.max_tokens, sampling.seed, sampling.reader_rate) == (
+        round(LONGEST * 26),
+        101,
+        UNSEEN_RATE,
+    )
+    assert (sampling.stop, sampling.stop_tokens, sampling.temperature) == ((), (), 0.0)
+    assert sampling.logprobs == -1, "there is nothing to compare"
+
+
+@in_virtual_time
+async def test_short_sentences_have_some_room() -> None:
+    few, _ = expansion(SketchPlan())
+    few._sentence_tokens = 2
+    assert few._sampling(0, 0, PHONE).max_tokens == LEAST_TOKENS
+
+
+@in_virtual_time
+async def test_further_candidates_differ() -> None:
+    two, _ = expansion(SketchPlan(candidates=2))
+    samplings = [two._sampling(i, number, PHONE) for i in range(3) for number in range(2)]
+    assert [each.seed for each in samplings] == [100, 101, 102, 103, 104, 105]
+    assert [each.temperature for each in samplings] == [0.0, OTHER_TEMPERATURE] * 3
+    assert {each.logprobs for each in samplings} == {0}
+    assert two._sampling(0, 0, STRANGER).logprobs == -1, "they do not translate"
+    warm, _ = expansion(SketchPlan(candidates=2), Sampling(temperature=1.25))
+    assert [warm._sampling(0, number, PHONE).temperature for number in range(2)] == [1.25, 1.25]
+
+
+@in_virtual_time
+async def test_a_place_is_asked_for_what_is_missing() -> None:
+    plan = SketchPlan(sketch=9, model="small", share=0.25, budget_s=3.0, full_s=8.0, candidates=2)
+    made, asked = expansion(plan)
+    made._sentences[1].written[0] = Written([1], "text")
+    made._lost.append("gone@here:3")
+    made._at = {0: "own@here:4", 1: "other@here:5"}
+    await made._candidate(0)
+    (wanted,) = asked.await_args.args  # type: ignore[union-attr]
+    assert wanted == PlaceRequest(
+        id=wanted.id,
+        request=11,
+        tokens=2 * 26,
+        dry_s=0.0,
+        wait_s=8.0,
+        lost=("gone@here:3",),
+        beside=("other@here:5",),
+        model="small",
+        share=0.25,
+        budget_s=3.0,
+        devices=("phone",),
+    )
+    await made._candidate(1)
+    (wanted,) = asked.await_args.args  # type: ignore[union-attr]
+    assert (wanted.model, wanted.tokens) == (None, 3 * 26), "further candidates are any model's"
+
+
+@in_virtual_time
+async def test_sentences_share_a_place_as_far_as_there_is_time() -> None:
+    """78 tokens at 0.1 s each; the sentences have a quarter, a half and a quarter of them. The shortest and the longest
+    take 5.85 s one after the other, all three 7.8 s."""
+    sequences = Place(PHONE, 3, token_s=0.1)
+    for within_s, groups in (
+        (5.8, [[0], [1], [2]]),
+        (5.9, [[0, 1], [2]]),
+        (7.7, [[0, 1], [2]]),
+        (7.9, [[0, 1, 2]]),
+    ):
+        made, _ = expansion(SketchPlan(within_s=within_s))
+        assert made._groups(sequences, [0, 1, 2]) == groups
+
+
+@pytest.mark.parametrize(("best", "scores"), [("likely", (-1.0, -90.0)), ("close", (None, -90.0))])
+@in_virtual_time
+async def test_probabilities_count_only_if_all_are_known(
+    best: str, scores: tuple[float | None, float]
+) -> None:
+    made, _ = expansion(SketchPlan(candidates=2))
+    sentence = made._sentences[0]
+    sentence.note = "the sun gives light"
+    sentence.written = {
+        0: Written([1] * 26, "likely but of something else", scores[0]),
+        1: Written([1] * 26, "the sun shines close", scores[1]),
+        2: None,
+    }
+    chosen = made._best(sentence)
+    assert chosen is not None
+    assert best in chosen.text
