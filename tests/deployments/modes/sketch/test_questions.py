@@ -1,4 +1,4 @@
-"""What executors and the router say to each other in mode sketch: what is left out stands for nothing."""
+"""Messages between executors and the router in mode sketch: a field that is left out stands for nothing."""
 
 from __future__ import annotations
 
