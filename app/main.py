@@ -77,7 +77,10 @@ def build(args: Settings) -> Application:
 
 def _routed(name: str, args: Settings) -> RoutedModel:
     engine = args.served[name].verifier.engine
-    return RoutedModel(name, args.suffix(name), engine.batch_limit, engine.places)
+    named = args.models.get(name)
+    return RoutedModel(
+        name, args.suffix(name), engine.batch_limit, engine.places, named.price if named else None
+    )
 
 
 def _secret() -> str:

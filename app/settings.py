@@ -31,7 +31,7 @@ from tandem.deployments.pools.engines import (
 )
 from tandem.deployments.pools.replica import EndpointSettings
 from tandem.deployments.request.pools import POOLS
-from tandem.engine.config import Strict
+from tandem.engine.config import Priced, Strict
 
 _NO_NAME = re.compile(r"[^A-Za-z0-9._-]")
 """Not to be part of a deployment's name, which is a file's, too."""
@@ -130,6 +130,10 @@ class ModelSettings(Strict):
         return tokenizer_model(self.verifier.engine) or "target"
 
 
+class NamedModelSettings(Priced, ModelSettings):
+    """One of several models: ModelSettings, and prices of its own."""
+
+
 @with_sections(AT_FRONT_DOORS.values())
 class Settings(ModelSettings):
     """Arguments of `tandem.app.main:build`, the settings of the modes among them.
@@ -146,7 +150,7 @@ class Settings(ModelSettings):
     model_config = ConfigDict(hide_input_in_errors=True)  # there is a token among it
 
     model: str = "tandem"
-    models: dict[str, ModelSettings] = Field(default_factory=dict)
+    models: dict[str, NamedModelSettings] = Field(default_factory=dict)
     ingress_replicas: int = Field(1, ge=1)
     default_reader_rate: float = Field(5.0, ge=0, le=10_000, allow_inf_nan=False)
     hosts: tuple[HostSettings, ...] = ()
@@ -162,7 +166,7 @@ class Settings(ModelSettings):
     @property
     def served(self) -> dict[str, ModelSettings]:
         """Return the models by their names for clients, the first one first."""
-        return self.models or {self.model: self}
+        return {**self.models} or {self.model: self}
 
     def placed_pools(self) -> Iterator[tuple[str, AnyPool]]:
         """Yield all models' pools that ever have a replica, and their places in the settings."""

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from tandem.policies.base import Registry
+from tandem.policies.cost import PerToken, per_million
 from tandem.policies.scheduling import SchedulingPolicy, scheduling
 from tandem.policies.scheduling.batching import BatchingPolicy, batching
 
@@ -19,6 +20,30 @@ class Strict(BaseModel):
     """Settings that refuse unknown names."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Priced(Strict):
+    """Prices of what has its own.
+
+    price_in: dollars per million prompt tokens; null: the application's `accounts.price_in`.
+    price_out: dollars per million output tokens; null: the application's `accounts.price_out`.
+    """
+
+    price_in: float | None = Field(None, ge=0, allow_inf_nan=False)
+    price_out: float | None = Field(None, ge=0, allow_inf_nan=False)
+
+    @model_validator(mode="after")
+    def _prices_go_together(self) -> Self:
+        if (self.price_in is None) != (self.price_out is None):
+            raise ValueError("price_in and price_out go together: give both or none")
+        return self
+
+    @property
+    def price(self) -> PerToken | None:
+        """Dollars per token; None for the application's prices."""
+        if self.price_in is None or self.price_out is None:
+            return None
+        return per_million(self.price_in, self.price_out)
 
 
 class PolicyChoice(Strict, Generic[P]):

@@ -71,7 +71,12 @@ class Router:
 
         def routing(model: RoutedModel) -> Routing:
             return Routing(
-                Assigner(live.router.collaboration.create(), live.router.routing.create, model.batch_limit),
+                Assigner(
+                    live.router.collaboration.create(),
+                    live.router.routing.create,
+                    model.batch_limit,
+                    model.price,
+                ),
                 live.router,
                 live.accounts,
                 of_modes(live),

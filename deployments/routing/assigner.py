@@ -22,6 +22,7 @@ from tandem.deployments.routing.device_index import DeviceIndex
 from tandem.deployments.routing.directory import Snapshot
 from tandem.engine.base import EngineStopped, NoCapacity
 from tandem.engine.split.base import SplitMismatch, misfit
+from tandem.policies.cost import PerToken
 from tandem.policies.routing.collaboration import (
     ANY_DEVICE,
     Collaboration,
@@ -45,6 +46,7 @@ class Assigner:
 
     routing: makes a policy for a pool.
     batch_limit: sessions in a verifier's step.
+    price: the model's own, dollars per token, of replicas without one; None: the application's.
     missed: by pool, requests that went on without it as it was empty.
 
     Every pool has a routing policy of its own: one that takes turns would otherwise give a request's verifier and its
@@ -57,8 +59,9 @@ class Assigner:
         collaboration: CollaborationPolicy,
         routing: Callable[[], RoutingPolicy],
         batch_limit: int,
+        price: PerToken | None = None,
     ) -> None:
-        self._collaboration, self.batch_limit = collaboration, batch_limit
+        self._collaboration, self.batch_limit, self.price = collaboration, batch_limit, price
         self._new_routing, self._routing = routing, dict[str, RoutingPolicy]()
         self.missed = Counter[str]()
         self._version = 0
@@ -281,7 +284,7 @@ class Assigner:
 
     def _view(self, endpoint: EndpointInfo, wanted: RoutingRequest) -> ReplicaView:
         """Return a replica as the policy sees it."""
-        price, left = endpoint.price, wanted.max_tokens - wanted.sent
+        price, left = endpoint.price or self.price, wanted.max_tokens - wanted.sent
         usd = 0.0 if price is None else price.of(wanted.prompt_tokens + wanted.sent, left)
         return ReplicaView(self._load(endpoint), usd, endpoint.load.first_token_s)
 

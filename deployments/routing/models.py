@@ -14,6 +14,7 @@ from tandem.deployments.request.assignment import Assignment, NoEndpoint, Routin
 from tandem.deployments.request.pools import pool_name
 from tandem.deployments.routing.directory import Snapshot
 from tandem.deployments.routing.routing import Routing
+from tandem.policies.cost import PerToken
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +25,14 @@ class RoutedModel:
     suffix: of its pools' names (`pool_name`).
     batch_limit: sessions that a verifier's step takes.
     places: sessions that a verifier holds at once.
+    price: its own, dollars per token; None: the application's.
     """
 
     name: str
     suffix: str
     batch_limit: int
     places: int
+    price: PerToken | None = None
 
 
 class ModelRoutings:

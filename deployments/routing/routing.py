@@ -41,7 +41,7 @@ class Routing:
     """One router's view of requests.
 
     settings: how long they wait for endpoints that are not up.
-    accounts: prices, and the terms of requests that bring none.
+    accounts: prices of a model without its own, and the terms of requests that bring none.
     modes: the modes' parts here, by name.
     may_dial_in: whether a device of that name has a key.
     suffix: of the model's pools (`pool_name`).
@@ -130,8 +130,9 @@ class Routing:
         made = self.assigner.assign(wanted, retry_lost, now_s)
         accounts, rate = self.accounts, wanted.exchange_rate
         asked = (endpoint.price for endpoint in made.endpoints.values())
+        own = next(filter(None, asked), None) or self.assigner.price
         prices = Prices(
-            next(filter(None, asked), None) or per_million(accounts.price_in, accounts.price_out),
+            own or per_million(accounts.price_in, accounts.price_out),
             accounts.exchange_rate if rate is None else rate,
         )
         briefing = self.modes[made.mode].brief(wanted, made.endpoints, prices)

@@ -9,8 +9,7 @@ from httpx import URL, InvalidURL
 from pydantic import Field, field_validator, model_validator
 
 from tandem.engine.base import Continuation
-from tandem.engine.config import Strict
-from tandem.policies.cost import PerToken, per_million
+from tandem.engine.config import Priced, Strict
 
 Route = Literal["completions", "chat"]
 Extension = Literal["top_k", "min_p", "min_tokens", "repetition_penalty", "ignore_eos"]
@@ -31,8 +30,8 @@ class RateLimits(Strict):
     wait_s: float = Field(5.0, ge=0, le=60)
 
 
-class ServiceConfig(Strict):
-    """Address, prices and limits of a service.
+class ServiceConfig(Priced):
+    """Address and limits of a service; its prices take the place of its model's, too.
 
     base_url: address of its API, up to and with `/v1`.
     model: the model's name at the service.
@@ -45,8 +44,6 @@ class ServiceConfig(Strict):
         all, so that no answer is handed over to the service.
     context: most tokens of prompt and output together.
     max_sessions: most requests at once; further ones are refused.
-    price_in: dollars per million prompt tokens; null: the application's `accounts.price_in`.
-    price_out: dollars per million output tokens; null: the application's `accounts.price_out`.
     rate_limit: limits that this side keeps.
     connect_s: timeout of a connection.
     first_s: timeout of the first token.
@@ -66,8 +63,6 @@ class ServiceConfig(Strict):
     prefix: Prefix | None = None
     context: int = Field(8192, ge=16)
     max_sessions: int = Field(64, ge=1)
-    price_in: float | None = Field(None, ge=0)
-    price_out: float | None = Field(None, ge=0)
     rate_limit: RateLimits = RateLimits()
     connect_s: float = Field(5.0, gt=0, allow_inf_nan=False)
     first_s: float = Field(60.0, gt=0, allow_inf_nan=False)
@@ -98,9 +93,7 @@ class ServiceConfig(Strict):
         return extensions
 
     @model_validator(mode="after")
-    def _prices_go_together(self) -> Self:
-        if (self.price_in is None) != (self.price_out is None):
-            raise ValueError("price_in and price_out go together: give both or none")
+    def _prefix_fits_the_route(self) -> Self:
         if self.prefix is not None and self.route != "chat":
             raise ValueError("prefix is for route: chat; completions continue any text")
         return self
@@ -119,13 +112,6 @@ class ServiceConfig(Strict):
     def continuation(self) -> Continuation:
         """Return how the service's sessions go on after an output, see EngineInfo."""
         return "anew" if self.route == "completions" or self.prefix is not None else "none"
-
-    @property
-    def price(self) -> PerToken | None:
-        """Dollars per token; None for the application's prices."""
-        if self.price_in is None or self.price_out is None:
-            return None
-        return per_million(self.price_in, self.price_out)
 
     def key(self) -> str | None:
         """Return the service's key; None if it asks for none. Raise ValueError without the variable."""

@@ -61,9 +61,13 @@ async def test_each_model_answers_from_its_own_pools(client: OpenAI, address: st
             return there.get("verifier") == there.get("drafter") == 1 and "verifier-tandem-medium" in there
 
         await until(ready)
-        large, _ = await asyncio.to_thread(asked, client, LARGE, mode="cloud")
-        medium, _ = await asyncio.to_thread(asked, client, MEDIUM, mode="cloud")  # from an empty pool
+        large, at_large = await asyncio.to_thread(asked, client, LARGE, mode="cloud")
+        medium, at_medium = await asyncio.to_thread(asked, client, MEDIUM, mode="cloud")  # from an empty pool
         assert large != medium
+        for billed, price_in, price_out in ((at_large, 2.5, 10.0), (at_medium, 0.15, 0.6)):
+            tokens = billed["tokens"]
+            usd = (tokens["server_in"] * price_in + tokens["server_out"] * price_out) * 1e-6
+            assert billed["cost"]["usd"] == pytest.approx(usd)
 
         async def counted() -> bool:
             text = (await http.get("/metrics")).text

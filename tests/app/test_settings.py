@@ -84,6 +84,12 @@ def test_an_application_without_settings_is_not_built() -> None:
             "profiles of models that are not there: ['big']",
         ),
         ({"hosts": [{"devices": [{"name": "a", "profiles": {"x": "y"}}]}]}, "profiles", "native"),
+        ({"models": {"a": {"price_in": 1.0}}}, "models.a", "go together"),
+        (
+            {"models": {"a": {"price_in": -1.0, "price_out": 1.0}}},
+            "models.a.price_in",
+            "greater than or equal",
+        ),
         ({"default_reader_rate": -1}, "default_reader_rate", "greater than or equal to 0"),
         ({"limits": {"step_s": 0}}, "limits.step_s", "greater than 0"),
         ({"limits": {"first_s": float("inf")}}, "limits.first_s", "finite"),

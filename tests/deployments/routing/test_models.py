@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from functools import partial
 
 import msgspec
 import pytest
@@ -21,10 +22,12 @@ from tandem.deployments.routing.assigner import Assigner
 from tandem.deployments.routing.directory import Snapshot
 from tandem.deployments.routing.models import ModelRoutings, RoutedModel
 from tandem.deployments.routing.routing import Routing
+from tandem.policies.cost import PerToken, per_million
 from tandem.policies.routing.collaboration import ANY_DEVICE, collaboration
 from tandem.policies.routing.replica import routing
 
-MODELS = (RoutedModel("a", "", 4, 8), RoutedModel("org/b", "org-b", 4, 8), RoutedModel("c", "c", 4, 8))
+DEAR = PerToken(3e-6, 4e-6)
+MODELS = (RoutedModel("a", "", 4, 8), RoutedModel("org/b", "org-b", 4, 8, DEAR), RoutedModel("c", "c", 4, 8))
 NAMES = [model.name for model in MODELS]
 PHONE = DeviceRecord(name="phone", address="p:1", profile="native", model="small", vocabulary="v")
 LAPTOP = msgspec.structs.replace(PHONE, name="laptop", address="l:1", rtt_s=0.001)
@@ -49,7 +52,8 @@ def snapshot(*devices: DeviceRecord, pools: tuple[str, ...] = (VERIFIER, DRAFTER
 def routings(seen: Snapshot) -> ModelRoutings:
     def make(model: RoutedModel) -> Routing:
         policy = collaboration.create("explicit")
-        return Routing(Assigner(policy, lambda: routing.create("jsq"), model.batch_limit))
+        new_routing = partial(routing.create, "cheapest")
+        return Routing(Assigner(policy, new_routing, model.batch_limit, model.price))
 
     made = ModelRoutings(MODELS, make)
     made.see(seen)
@@ -115,6 +119,22 @@ async def test_a_device_may_be_for_some_models_only() -> None:
     )
     assert set(there.of("a").assigner.devices) == {"phone"}
     assert set(there.of("c").assigner.devices) == {"laptop"}, "it has changed its mind"
+
+
+@pytest.mark.virtual_time
+async def test_a_request_has_its_own_models_prices() -> None:
+    """In what it is billed, in a race's decisions and in the choice of a service, whose own prices go first."""
+    there = routings(snapshot(PHONE))
+    for model, price in (("a", per_million(0.15, 0.6)), ("org/b", DEAR), ("", per_million(0.15, 0.6))):
+        assert (await there.assign(RoutingRequest("cloud", model=model))).prices.server == price
+        raced = await there.assign(RoutingRequest("race", "phone", model=model))
+        assert raced.prices.server == raced.briefing.costs.server == price  # type: ignore[attr-defined]
+    for own, taken in ((PerToken(2e-6, 4e-6), 1), (PerToken(4e-6, 4e-6), 0)):
+        up = replica(VERIFIER, "org/b"), replace(replica(VERIFIER, "org/b", 1), price=own)
+        there.see(Snapshot(2, {**snapshot().pools, "verifier-org-b": up}, {}))
+        made = await there.assign(RoutingRequest("cloud", prompt_tokens=9, max_tokens=9, model="org/b"))
+        assert made.endpoints["target"] == up[taken]
+        assert made.prices.server == (own if taken else DEAR)
 
 
 @pytest.mark.virtual_time
