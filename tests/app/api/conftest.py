@@ -2,13 +2,19 @@
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from ssl import PROTOCOL_TLS_CLIENT, SSLContext
+from typing import Any
 
 import httpx
 import pytest
-from openai import AsyncOpenAI
+from fastapi import FastAPI
+from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
 from tandem.app.api.routes import create_api
-from tests.app.api.null_backend import NullBackend, served
+from tests.app.api.null_backend import NullBackend, Standing, served
+
+# The certificates that a client loads otherwise, for each test anew, take longer than most of them.
+NO_CERTIFICATES = SSLContext(PROTOCOL_TLS_CLIENT)
 
 
 @pytest.fixture
@@ -19,19 +25,31 @@ async def backend(tmp_path: Path) -> AsyncIterator[NullBackend]:
     await backend.treasury.close()
 
 
+@pytest.fixture(scope="session")
+def standing() -> tuple[Standing, FastAPI]:
+    """Return the API of all tests, and what stands for each one's backend."""
+    backend: Any = Standing()
+    return backend, create_api(backend, backend)
+
+
 @pytest.fixture
-async def address(backend: NullBackend) -> AsyncIterator[str]:
-    async with served(create_api(backend, backend)) as address:
+async def address(backend: NullBackend, standing: tuple[Standing, FastAPI]) -> AsyncIterator[str]:
+    place, api = standing
+    place.backend = backend
+    async with served(api) as address:
         yield address
 
 
 @pytest.fixture
 async def openai(address: str) -> AsyncIterator[AsyncOpenAI]:
-    async with AsyncOpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0, timeout=20) as client:
+    connections = DefaultAsyncHttpxClient(verify=NO_CERTIFICATES, timeout=20)
+    async with AsyncOpenAI(
+        base_url=f"{address}/v1", api_key="none", max_retries=0, timeout=20, http_client=connections
+    ) as client:
         yield client
 
 
 @pytest.fixture
 async def http(address: str) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=address, timeout=20) as client:
+    async with httpx.AsyncClient(base_url=address, timeout=20, verify=NO_CERTIFICATES) as client:
         yield client
