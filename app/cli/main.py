@@ -201,6 +201,10 @@ def device(
             help="Model whose tokenizer that server's model has: a folder, a GGUF file, or a hub's."
         ),
     ] = None,
+    cloud_model: Annotated[
+        str | None,
+        typer.Option(help="Name of the cloud's model that helps; by default the gateway's choice."),
+    ] = None,
     listen: Annotated[
         str | None,
         typer.Option(metavar="HOST:PORT", help="Address of the device's own API; on this machine."),
@@ -220,6 +224,7 @@ def device(
         from tandem.app.cli import device as local
 
         said = {"connect": connect, "key": key, "listen": listen, "authority": authority}
+        said |= {"cloud_model": cloud_model}
         service = None if engine is None else local.service_settings(engine, base_url, tokenizer)
         local.run(local.settings_of(config, said | local.model_settings(model or (), service)))
 

@@ -82,7 +82,15 @@ async def running(
                 said, prefill_token_s=speed.prefill_token_s, decode_token_s=speed.decode_token_s
             )
 
-        uplink = Uplink(settings.connect, secret, device, record, tls=tls, settings=settings.wire())
+        uplink = Uplink(
+            settings.connect,
+            secret,
+            device,
+            record,
+            tls=tls,
+            settings=settings.wire(),
+            model=settings.cloud_model,
+        )
         loop = asyncio.get_running_loop()
         dialling = loop.create_task(uplink.run())
         stack.push_async_callback(_cancel, [dialling])

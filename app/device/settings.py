@@ -38,6 +38,7 @@ class DeviceProgram(Strict):
     engine: the device's own small model, which drafts for the cloud, too.
     profile: "native" for this machine's own speed, or the profile that the engine is slowed to.
     model: name of the model for the owner's programs.
+    cloud_model: name of the cloud's model that helps with the owner's requests; "": the gateway's choice.
     default_reader_rate: tokens/s that a chat's reader consumes if the client does not say (0: no reader).
     resume_s: how long sessions wait for a broken connection.
     """
@@ -53,6 +54,7 @@ class DeviceProgram(Strict):
     engine: EngineSettings = TorchSettings(model="small")
     profile: str = "native"
     model: str = "tandem"
+    cloud_model: str = ""
     default_reader_rate: float = Field(5.0, ge=0, le=10_000, allow_inf_nan=False)
     resume_s: float = Field(30.0, ge=0, le=600)
     limits: LimitSettings = LimitSettings()

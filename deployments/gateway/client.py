@@ -59,11 +59,13 @@ class Uplink:
         *,
         tls: ssl.SSLContext | None = None,
         settings: WireSettings,
+        model: str = "",
     ) -> None:
-        """address: the gateway's, "host:port"; record: what the device says of itself, but for where it is reached."""
+        """address: the gateway's, "host:port"; record: what the device says of itself, but for where it is reached;
+        model: the cloud's that helps with requests from here; "": the gateway's choice."""
         self.registered: Registered | None = None
         self._address, self._key, self._tls, self._settings = address, key, tls, settings
-        self._engine, self._record = engine, record
+        self._engine, self._record, self._model = engine, record, model
         self._instance = secrets.token_bytes(16)
         self._connection: Connection | None = None
         self._reached = asyncio.Event()  # the cloud knows the device by this connection
@@ -138,7 +140,7 @@ class Uplink:
     async def assign(self, wanted: RoutingRequest) -> Assignment:
         """Return the router's assignment; the device itself is here. Before the first token of an answer it does not
         wait for a cloud that has gone. Raises EngineError."""
-        asking = self._connected().ask(ASSIGN, pack(wanted))
+        asking = self._connected().ask(ASSIGN, pack(replace(wanted, model=self._model)))
         try:
             message = unpack(await (asking if wanted.sent else self.while_there(asking)), AssignmentMessage)
         except BaseException:  # the gateway may have let it pass all the same
@@ -175,8 +177,8 @@ class Uplink:
         return unpack(await self._ask(ACCOUNT, pack(None)), Statement)
 
     async def middles(self) -> tuple[SplitInfo, ...]:
-        """Return the splits of models whose middle the cloud has. Raises EngineError."""
-        return unpack(await self._ask(MIDDLES, pack(None)), tuple[SplitInfo, ...])
+        """Return the splits of the model whose middle the cloud has. Raises EngineError."""
+        return unpack(await self._ask(MIDDLES, pack(self._model)), tuple[SplitInfo, ...])
 
     async def echo_s(self, size_bytes: int) -> float:
         """Seconds for so much to go to the cloud and come back. Raises EngineError."""

@@ -60,7 +60,7 @@ class GatewaySettings(Strict):
     """host, port: address that devices dial; port 0: any.
     tls: required unless the address is on loopback, since devices send their keys.
     resume_s: how long a device's sessions wait for its broken connection.
-    model: name of the model that requests of devices go to; null: the first one.
+    model: name of the model that helps with requests of devices that name none (`cloud_model`); null: the first one.
     """
 
     host: str = "127.0.0.1"
@@ -97,7 +97,7 @@ class Gateway:
             assign=self._router.assign,
             model=settings.model or "",
             account=self._access.account,
-            middles=partial(self._router.middles, settings.model or ""),
+            middles=self._router.middles,
             register=self._register,
             report=self._report,
             dial=self._dial,

@@ -92,12 +92,12 @@ class Cloud:
     report: tells it what a device has had.
     dial: an engine for an endpoint.
     entrance: through which requests pass.
-    model: that they go to; "": the first one.
+    model: for requests of devices that name none; "": the first one.
     """
 
     assign: Callable[[RoutingRequest], Awaitable[Assignment]]
     account: Callable[[str], Awaitable[Statement]]
-    middles: Callable[[], Awaitable[tuple[SplitInfo, ...]]]
+    middles: Callable[[str], Awaitable[tuple[SplitInfo, ...]]]
     register: Callable[[DeviceRecord], Awaitable[None]]
     report: Callable[[Report], object]
     dial: Callable[[EndpointInfo], Awaitable[Engine]]
@@ -122,7 +122,7 @@ class ConnectedDevice(EngineHandler):
         self._callers, self._cloud = callers, cloud
         self._requests: dict[int, int] = {}  # that have passed the gate, and their numbers there
         self._entering = 0
-        self._prices = Prices()
+        self._prices, self._model = Prices(), cloud.model  # of the last assignment
         self._budget: float | None = None
         self._announced = 0  # tokens that passed the gate and were not taken in yet
         self._idle = 0
@@ -184,7 +184,7 @@ class ConnectedDevice(EngineHandler):
         if method == ACCOUNT:
             return pack(await self._cloud.account(self.identity.account))
         if method == MIDDLES:
-            return pack(await self._cloud.middles())
+            return pack(await self._cloud.middles(unpack(body, str) or self._cloud.model))
         if method == ECHO:
             return body
         return await super().answer(method, body)
@@ -239,7 +239,7 @@ class ConnectedDevice(EngineHandler):
             modes=terms.modes,
             devices=(caller.name,),
             full=tuple(key for key in wanted.full if key in self._full),
-            model=self._cloud.model,
+            model=wanted.model or self._cloud.model,
         )
         began = wanted.request not in self._requests
         if began:
@@ -253,7 +253,7 @@ class ConnectedDevice(EngineHandler):
         for endpoint in made.endpoints.values():
             if not endpoint.device:
                 self._reached[endpoint.key] = endpoint
-        self._prices = made.prices
+        self._prices, self._model = made.prices, wanted.model
         return made
 
     async def _enter(self, wanted: RoutingRequest, terms: Terms) -> None:
@@ -303,5 +303,4 @@ class ConnectedDevice(EngineHandler):
         self._report(bill, given_out + unannounced)
 
     def _report(self, bill: Bill, tokens: int) -> None:
-        model = self._cloud.model
-        self._cloud.report(Report(self.identity.account, self.name, tokens, False, bill, model=model))
+        self._cloud.report(Report(self.identity.account, self.name, tokens, False, bill, model=self._model))

@@ -17,7 +17,7 @@ from tandem.policies.cost import Used
 REGISTER, ASSIGN, OVER, ACCOUNT = "register", "assign", "over", "account"
 MIDDLES, ECHO = "middles", "echo"
 """The methods that the gateway answers: DeviceRecord → Registered, RoutingRequest → AssignmentMessage, Over → nothing,
-nothing → Statement, nothing → the SplitInfo of each kind of middle, and any bytes → the same."""
+nothing → Statement, a model's name → the SplitInfo of each kind of its middles, and any bytes → the same."""
 SILENCE_S = 6.0
 """Seconds of silence after which a connection counts as broken; it may be resumed."""
 ENGINE = "device"

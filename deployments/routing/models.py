@@ -53,7 +53,8 @@ class ModelRoutings:
         """Return the routing of that model, of the first one for "". Raises NoEndpoint."""
         routing = self._routings.get(model or self._models[0].name)
         if routing is None:  # the replica of the API is newer than this router
-            raise NoEndpoint(f"this router does not know the model {model!r}")
+            there = ", ".join(self._routings)
+            raise NoEndpoint(f"this router does not know the model {model!r}, but {there}")
         return routing
 
     def see(self, snapshot: Snapshot) -> None:

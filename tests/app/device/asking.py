@@ -21,12 +21,13 @@ async def said(
     question: str,
     max_tokens: int = 32,
     in_the_middle: Callable[[], object] = lambda: None,
+    model: str = "tandem",
     **tandem: Any,
 ) -> tuple[str, dict[str, Any]]:
     """(the answer, what it cost), as OpenAI's client gets them. in_the_middle: called after the third piece of it."""
     async with AsyncOpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0) as client:
         stream = await client.chat.completions.create(
-            model="tandem",
+            model=model,
             messages=[{"role": "user", "content": question}],
             max_tokens=max_tokens,
             temperature=0,

@@ -45,11 +45,25 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def settings(application: Running, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Return settings of an application with a middle and a gateway, without keys: its API is open to this machine."""
+    """Return settings of an application with a middle and a gateway, without keys: its API is open to this machine.
+    A second model starts when somebody asks for it."""
     return {
-        "verifier": {"engine": {"kind": "torch", "model": "target"} | MEMORY},
-        "drafter": {"replicas": 0},
-        "middle": {"replicas": 1, "engine": {"model": "target", "first": LAYERS} | MEMORY},
+        "models": {
+            "tandem": {
+                "verifier": {"engine": {"kind": "torch", "model": "target"} | MEMORY},
+                "drafter": {"replicas": 0},
+                "middle": {"replicas": 1, "engine": {"model": "target", "first": LAYERS} | MEMORY},
+            },
+            "medium": {
+                "verifier": {
+                    "autoscaling": {"min_replicas": 0, "max_replicas": 1},
+                    "engine": {"kind": "torch", "model": "medium"} | MEMORY,
+                },
+                "drafter": {"replicas": 0},
+                "price_in": 1.0,
+                "price_out": 2.0,
+            },
+        },
         "ledger": {"path": tmp_path_factory.mktemp("ledger") / "ledger.sqlite"},
         "gateway": {"port": free_port()},
         "endpoint": {"token": application.token},
@@ -124,6 +138,23 @@ async def test_its_owner_is_answered_in_every_mode(
         _, stats = await said(laptop.address, QUESTIONS[0])
         assert stats["mode"] == "split", "what nobody asked to be sent stays here"
         assert stats["modes"]["split"]["accepted"] > 0
+
+
+async def test_its_owner_may_choose_the_clouds_model(
+    http: httpx.AsyncClient, cloud: str, tmp_path: Path
+) -> None:
+    async with device(http, None, tmp_path, "chooser", cloud_model="medium") as chooser:
+        whole, _ = await said(cloud, QUESTIONS[0], model="medium", mode="cloud")
+        assert whole != (await said(cloud, QUESTIONS[0], mode="cloud"))[0]
+        for mode in ("cloud", "speculative"):
+            text, stats = await said(chooser.address, QUESTIONS[0], mode=mode)
+            assert (text, stats["mode"]) == (whole, mode)
+            tokens = stats["tokens"]
+            server_usd = (tokens["server_in"] * 1.0 + tokens["server_out"] * 2.0) * 1e-6
+            assert stats["cost"]["usd"] >= server_usd > 0
+    async with device(http, None, tmp_path, "mistaken", cloud_model="medum") as mistaken:
+        with pytest.raises(InternalServerError, match="does not know the model 'medum', but tandem, medium"):
+            await said(mistaken.address, QUESTIONS[0], mode="cloud")
 
 
 async def test_its_model_may_be_at_a_server_that_runs_already(

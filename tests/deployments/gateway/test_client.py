@@ -54,6 +54,8 @@ MADE = Assignment(
 
 
 MIDDLE = SplitInfo("a1", 2, 12, 512)
+MODEL = "org/second"
+"""The cloud's model that the device wants."""
 
 
 class Registry(EngineHandler):
@@ -71,13 +73,15 @@ class Registry(EngineHandler):
             self.over.append(unpack(body, Over))
             return pack(None)
         if method == MIDDLES:
+            assert unpack(body, str) == MODEL
             return pack((MIDDLE,))
         if method == ECHO:
             return body
         assert method == ASSIGN
         if self.refusing:
             raise NoCapacity("all are full", 1.0)
-        assert unpack(body, RoutingRequest) == RoutingRequest("speculative", lost=("a", "b"), budget=0.25)
+        wanted = RoutingRequest("speculative", lost=("a", "b"), budget=0.25, model=MODEL)
+        assert unpack(body, RoutingRequest) == wanted
         return pack(AssignmentMessage.of(MADE))
 
 
@@ -101,7 +105,7 @@ async def gateway(
 async def uplinked(address: str, key: str = "key") -> AsyncIterator[tuple[Uplink, asyncio.Task[None]]]:
     device = Device(NullEngine(), load_profile("native"))
     settings = WireSettings(resume_s=0.5, timeout_s=5, hello_s=2)
-    uplink = Uplink(address, key, device, lambda: device.record(""), settings=settings)
+    uplink = Uplink(address, key, device, lambda: device.record(""), settings=settings, model=MODEL)
     running = asyncio.get_running_loop().create_task(uplink.run())
     yield uplink, running
     running.cancel()

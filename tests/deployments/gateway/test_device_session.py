@@ -73,6 +73,7 @@ class Office:
     reports: list[Report] = field(default_factory=list)
     accounts: list[str] = field(default_factory=list)
     engine: Engine = field(default_factory=NullEngine)
+    model: str = ""
     registered: list[DeviceRecord] = field(default_factory=list)
     router_knows: asyncio.Event = field(default_factory=asyncio.Event)
     answers: asyncio.Event = field(default_factory=asyncio.Event)
@@ -96,8 +97,8 @@ class Office:
         self.accounts.append(key)
         return Statement(Terms(0.5, 1e-3), Bill(), {}, {})
 
-    async def middles(self) -> tuple[SplitInfo, ...]:
-        return (MIDDLE,)
+    async def middles(self, model: str) -> tuple[SplitInfo, ...]:
+        return (MIDDLE,) if model == "" else ()
 
     async def dial(self, endpoint: EndpointInfo) -> Engine:
         assert endpoint == TARGET
@@ -123,7 +124,14 @@ class Office:
     def cloud(self) -> Cloud:
         entrance = Entrance(self)
         return Cloud(
-            self.assign, self.account, self.middles, self.register, self.reports.append, self.dial, entrance
+            self.assign,
+            self.account,
+            self.middles,
+            self.register,
+            self.reports.append,
+            self.dial,
+            entrance,
+            self.model,
         )
 
 
@@ -174,7 +182,8 @@ async def test_its_key_says_who_it_is_and_who_pays() -> None:
 
 async def test_it_may_ask_which_middles_there_are_and_how_far_it_is() -> None:
     async with dialled(Office()) as (connection, _):
-        assert unpack(await connection.ask(MIDDLES, pack(None)), tuple[SplitInfo, ...]) == (MIDDLE,)
+        for model, middles in (("", (MIDDLE,)), ("other", ())):
+            assert unpack(await connection.ask(MIDDLES, pack(model)), tuple[SplitInfo, ...]) == middles
         assert await connection.ask(ECHO, b"hello") == b"hello"
 
 
@@ -251,6 +260,18 @@ async def test_what_it_was_given_is_counted_where_it_passes() -> None:
         _, own = office.reports
         assert own.bill.used == Used(device_in=2, device_out=9)
         assert (own.bill.requests, own.bill.joules, own.bill.device_usd) == (1, 4.0, 4e-3)
+
+
+@pytest.mark.parametrize(("named", "model"), [("", "first"), ("other", "other")])
+async def test_the_clouds_model_is_the_devices_choice_or_the_gateways(named: str, model: str) -> None:
+    office = Office(model="first")
+    async with dialled(office) as (connection, _):
+        await assigned(connection, replace(WANTED, model=named))
+        engine = await connection.find(TARGET.key)
+        session = await engine.open([1, 2, 3], Sampling(max_tokens=2))
+        await session.cancel()
+        (wanted,), (entry,), (report,) = office.asked, office.entered, office.reports
+        assert wanted.model == entry.model == report.model == model
 
 
 async def test_sessions_are_for_requests_that_have_passed_the_gate() -> None:
