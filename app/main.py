@@ -79,7 +79,12 @@ def _routed(name: str, args: Settings) -> RoutedModel:
     engine = args.served[name].verifier.engine
     named = args.models.get(name)
     return RoutedModel(
-        name, args.suffix(name), engine.batch_limit, engine.places, named.price if named else None
+        name,
+        args.suffix(name),
+        engine.batch_limit,
+        engine.places,
+        named.price if named else None,
+        tuple(args.served[name].adapters),
     )
 
 

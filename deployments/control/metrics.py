@@ -33,12 +33,16 @@ class Metrics:
 
     models: says what is up of each model, by the name that clients ask for, the first one's requests also by none.
     waiting: says how many requests wait at the gate for a model.
+    adapters: names of the models' adapters, whose requests count by these.
     """
 
     def __init__(
-        self, models: Mapping[str, Callable[[], Snapshot]], waiting: Callable[[str], int] = lambda _: 0
+        self,
+        models: Mapping[str, Callable[[], Snapshot]],
+        waiting: Callable[[str], int] = lambda _: 0,
+        adapters: Iterable[str] = (),
     ) -> None:
-        self._models = tuple(models)
+        self._models = (*models, *adapters)
         self._registry = CollectorRegistry()
         self._registry.register(Gauges(models, waiting))
         self._requests = self._counter(

@@ -11,6 +11,8 @@ OPEN = "open"
 """The mode of a request that left it open and did not get as far as to be given one."""
 ABORT = "abort"
 """Why an answer ended whose client had gone, in vLLM's word."""
+ERROR = "error"
+"""Why an answer ended that failed here, in vLLM's word."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +23,7 @@ class Observation:
     status: of HTTP.
     prompt_tokens: taken in.
     origins: output tokens by origin.
-    finished: why each answer ended that did: "stop", "length" or ABORT.
+    finished: why each answer ended that did: "stop", "length", "content_filter", ABORT or ERROR.
     queue_s: that it waited at the gate; None: it did not pass.
     ttft_s: from its arrival to the first text sent; None: there was none.
     total_s: from its arrival to the last text sent; None: it did not come to its end.
@@ -41,7 +43,7 @@ class Observation:
     answer_tokens: output tokens of each whole answer.
     decode_s: seconds from the first token to the last, of each whole answer.
     gaps_s: seconds between an answer's tokens, or groups of them that came together; bounds are TOKEN_S.
-    model: name of the model; "": the first one, or none yet.
+    model: name of the model, or of its adapter; "": the first one, or none yet.
     """
 
     mode: str

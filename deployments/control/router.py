@@ -89,7 +89,9 @@ class Router:
             await part.recall()
         self._gate = Gate({model.name: partial(self._places, model) for model in models}, live.gate)
         self._metrics = Metrics(
-            {model.name: partial(self._seen, model) for model in models}, self._gate.waiting
+            {model.name: partial(self._seen, model) for model in models},
+            self._gate.waiting,
+            adapters=[name for model in models for name in model.adapters],
         )
 
         def waiting() -> Counter[str]:

@@ -26,6 +26,7 @@ class RoutedModel:
     batch_limit: sessions that a verifier's step takes.
     places: sessions that a verifier holds at once.
     price: its own, dollars per token; None: the application's.
+    adapters: names of its adapters for clients.
     """
 
     name: str
@@ -33,6 +34,7 @@ class RoutedModel:
     batch_limit: int
     places: int
     price: PerToken | None = None
+    adapters: tuple[str, ...] = ()
 
 
 class ModelRoutings:

@@ -30,6 +30,13 @@ def fenced(document: Path, language: str) -> list[str]:
     return [block for kind, block in _FENCED.findall(text(document)) if kind == language]
 
 
+def table(document: Path, heading: str) -> list[list[str]]:
+    """Return the cells of each row of the table below a heading, without its head."""
+    below = text(document).partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    rows = [line.strip("|").split("|") for line in below.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in row] for row in rows[2:]]
+
+
 def shell(document: Path) -> list[str]:
     """The lines of its indented blocks, which are what one types into a shell; continued ones as one."""
     lines: list[str] = []

@@ -17,6 +17,7 @@ from tandem.deployments.request.assignment import EndpointInfo, Load
 from tandem.deployments.routing.directory import Snapshot
 from tandem.engine.base import EngineStats
 from tandem.engine.distribution import TOKEN_S, Distribution
+from tests.docs.documents import table
 
 DOCS = Path(__file__).parents[2] / "docs"
 BOARD = json.loads((DOCS / "grafana.json").read_text(encoding="utf-8"))
@@ -85,8 +86,16 @@ def test_every_metric_has_a_panel(shown: dict[str, set[str]]) -> None:
 
 
 def test_the_operators_guide_explains_every_metric(shown: dict[str, set[str]]) -> None:
-    explained = set(METRIC.findall((DOCS / "operations.md").read_text(encoding="utf-8")))
-    assert {re.sub("_(bucket|sum|count)$", "", metric) for metric in shown} == explained
+    explained = METRIC.findall((DOCS / "operations.md").read_text(encoding="utf-8"))
+    rows = table(DOCS / "metrics.md", "Those that there are")
+    explained += [metric for row in rows for metric in METRIC.findall(row[0])]
+    assert {re.sub("_(bucket|sum|count)$", "", metric) for metric in shown} == set(explained)
+
+
+def test_the_labels_of_vllms_metrics_are_as_the_guide_says(shown: dict[str, set[str]]) -> None:
+    for metric, kind, labels, *_ in table(DOCS / "metrics.md", "Those that there are"):
+        sample = metric.strip("`") + ("_count" if kind == "histogram" else "")
+        assert set(re.findall(r"`(\w+)`", labels)) == shown[sample]
 
 
 def test_any_prometheus_will_do() -> None:

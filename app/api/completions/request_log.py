@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from tandem.app.api.completions.admission import Admitted
 from tandem.app.api.completions.choice import Choice
 from tandem.app.api.http.errors import DISCONNECTED
-from tandem.deployments.control.observation import ABORT, OPEN, Observation
+from tandem.deployments.control.observation import ABORT, ERROR, OPEN, Observation
 from tandem.deployments.modes import MODES
 from tandem.deployments.modes.speculative.mode import Speculation
 from tandem.deployments.request.job import JobStats
@@ -79,7 +79,8 @@ class Record:
                 for counter, reason, by in figures.counted():
                     counted[counter, reason] += by
         choices = self._admitted.choices
-        ends = [choice.finish or (ABORT if status == DISCONNECTED else "") for choice in choices]
+        cut_short = ABORT if status == DISCONNECTED else ERROR if status >= 500 else ""
+        ends = [choice.finish or cut_short for choice in choices]
         whole = status == 200
         readings = [c.reading for c in choices if whole and c.reading is not None and c.reading.rate]
         speculation = [Speculation.of(job) for job in jobs]
@@ -112,7 +113,7 @@ class Record:
             answer_tokens=tuple(job.tokens for job in jobs) if whole else (),
             decode_s=tuple(job.total_s - job.ttft_s for job in jobs) if whole else (),
             gaps_s=_gaps_s(choices),
-            model=self._admitted.jobs[0].model,
+            model=self._admitted.jobs[0].sampling.adapter or self._admitted.jobs[0].model,
         )
 
     def _log(self, seen: Observation, error: str | None, total_s: float) -> None:

@@ -27,6 +27,16 @@ def test_requests_add_up_whoever_tells_of_them() -> None:
     assert 'tandem_replans_total{mode="race"} 2.0' in text
 
 
+def test_an_adapters_requests_count_under_its_name_and_unknown_ones_under_the_first_models() -> None:
+    metrics = Metrics({"tandem": Snapshot}, adapters=["poems"])
+    for model, tokens in (("poems", 3), ("tandem", 4), ("", 5), ("invented", 6)):
+        metrics.observe(Observation("cloud", 200, origins={"cloud": tokens}, model=model))
+    text = shown(metrics)
+    for model, total in (("poems", 3), ("tandem", 15)):
+        assert f'vllm:generation_tokens_total{{model_name="{model}",origin="cloud"}} {total}.0' in text
+    assert "invented" not in text
+
+
 def test_what_only_a_newer_replica_of_the_api_counts_is_left_out() -> None:
     metrics = Metrics({"tandem": Snapshot})
     metrics.observe(Observation("cloud", 200, counted={("novelties", "all"): 1, ("migrations", "cost"): 1}))
