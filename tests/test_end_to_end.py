@@ -62,7 +62,8 @@ async def engines(application: Running) -> AsyncIterator[Callable[[], Any]]:
     async def counters() -> dict[str, EngineStats]:
         up: list[EndpointInfo] = []
         for handle in handles.values():
-            up += await handle.broadcast("state").results_async()
+            for endpoints in await handle.broadcast("state").results_async():
+                up += endpoints
         up += [EndpointInfo.of(device) for device in (await scheduler.snapshot.remote()).devices.values()]
         engines = {e.engine: await peers.engine(e.address, e.engine) for e in up}
         return {name: await engine.stats() for name, engine in engines.items()}
