@@ -3,14 +3,12 @@
 from collections.abc import AsyncIterator
 from pathlib import Path
 from ssl import PROTOCOL_TLS_CLIENT, SSLContext
-from typing import Any
 
 import httpx
 import pytest
 from fastapi import FastAPI
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
-from tandem.app.api.routes import create_api
 from tests.app.api.null_backend import NullBackend, Standing, served
 
 # The certificates that a client loads otherwise, for each test anew, take longer than most of them.
@@ -23,13 +21,6 @@ async def backend(tmp_path: Path) -> AsyncIterator[NullBackend]:
     await backend.treasury.open()
     yield backend
     await backend.treasury.close()
-
-
-@pytest.fixture(scope="session")
-def standing() -> tuple[Standing, FastAPI]:
-    """Return the API of all tests, and what stands for each one's backend."""
-    backend: Any = Standing()
-    return backend, create_api(backend, backend)
 
 
 @pytest.fixture
