@@ -26,7 +26,7 @@ class FamilyBackend(NullBackend):
 
     def __init__(self, ledger: Path) -> None:
         super().__init__(ledger=ledger)
-        self.model: CoreEngine = load(FOLDER, EngineConfig(), threads=1)
+        self.model: CoreEngine = load(FOLDER, EngineConfig(kv_blocks=256), threads=1)
 
     def models(self) -> list[ModelCard]:
         return [ModelCard(id="null", context=self.model.info.context, vocabulary=TOKENIZER.vocabulary)]

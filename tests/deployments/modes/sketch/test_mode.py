@@ -43,14 +43,14 @@ def models() -> dict[str, Any]:
 
 @pytest.fixture
 async def target(models: dict[str, Any]) -> AsyncIterator[Engine]:
-    engine = load(models["target"], EngineConfig(), threads=1)
+    engine = load(models["target"], EngineConfig(kv_blocks=256), threads=1)
     yield engine
     await engine.close()
 
 
 @pytest.fixture
 async def small(models: dict[str, Any]) -> AsyncIterator[Engine]:
-    engine = load(models["small"], EngineConfig(), threads=1)
+    engine = load(models["small"], EngineConfig(kv_blocks=256), threads=1)
     yield engine
     await engine.close()
 

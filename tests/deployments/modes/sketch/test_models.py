@@ -90,11 +90,11 @@ class Laptop(World):
 @pytest.fixture
 async def laptop(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Laptop]:
     monkeypatch.setattr(stall_timeout, "FLOOR_S", 60.0)  # a busy machine is no device that has stalled
-    target = load(family.path("target"), EngineConfig(), threads=1)
+    target = load(family.path("target"), EngineConfig(kv_blocks=256), threads=1)
     peers = Peers()
     world = Laptop(target, peers)
     makes = [
-        partial(load, family.path(name), EngineConfig(), threads=1) for name in ("tiny", "small", "medium")
+        partial(load, family.path(name), EngineConfig(kv_blocks=256), threads=1) for name in ("tiny", "small", "medium")
     ]
     host = Host(makes, [HostedDevice("laptop")], world.register, heartbeat_s=0.05)
     running = asyncio.create_task(host.run())
