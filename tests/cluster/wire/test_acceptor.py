@@ -8,11 +8,12 @@ import tracemalloc
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock, patch
 
 import pytest
 
 from tandem.cluster.wire import frames
-from tandem.cluster.wire.acceptor import HELLO_BYTES, UNPROVEN
+from tandem.cluster.wire.acceptor import HELLO_BYTES, UNPROVEN, Acceptor
 from tandem.cluster.wire.client import Connection, connect
 from tandem.cluster.wire.frames import HEADER, VERSION, Unauthorized
 from tandem.cluster.wire.listener import serve_engines
@@ -278,3 +279,24 @@ async def test_those_that_are_looked_up_do_not_make_room() -> None:
             connection = await connect(endpoint.address, token="t", settings=patient)
             assert not any(map(shut, peers))
             await connection.close()
+
+
+@pytest.mark.virtual_time
+async def test_after_an_error_it_accepts_again_a_second_later(caplog: pytest.LogCaptureFixture) -> None:
+    """One that recurs, such as that no file descriptor is left, is not tried without pause."""
+    loop = asyncio.get_running_loop()
+    at_s: list[float] = []
+
+    async def refuse(_: socket.socket) -> None:
+        at_s.append(loop.time())
+        if len(at_s) == 3:
+            raise asyncio.CancelledError
+        raise OSError("too many open files")
+
+    acceptor = Acceptor({}, "", WireSettings(), Mock(), None)
+    with patch.object(loop, "sock_accept", refuse, create=True), pytest.raises(asyncio.CancelledError):
+        await acceptor.accept(Mock(socket.socket), None)
+    assert at_s == [0.0, 1.0, 2.0]
+    assert [record.getMessage() for record in caplog.records] == [
+        "no connection can be accepted: too many open files"
+    ] * 2

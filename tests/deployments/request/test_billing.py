@@ -123,3 +123,18 @@ async def test_a_stream_that_is_left_is_billed_by_our_count() -> None:
     await anext(session.generate())
     await session.close()
     assert (stats.used.server_in, stats.used.server_out) == (len(PROMPT), 1)
+
+
+def test_a_device_that_is_slower_than_its_figures_is_paid_for_no_more_than_the_prompt() -> None:
+    """The session is stopped, still without a token, long after its figures would have had it ready."""
+    stats = JobStats()
+
+    async def main() -> None:
+        session = session_at(PHONE, NullEngine(), stats)
+        await session.open((5,) * 100, Sampling(max_tokens=4))
+        await asyncio.sleep(10 * PROFILE.prefill_s(100))
+        assert session.spared == 0
+        await session.close()
+
+    run(main())
+    assert (stats.used.device_in, stats.used.device_out) == (100, 0)

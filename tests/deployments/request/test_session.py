@@ -181,8 +181,10 @@ async def test_answers_are_received_in_the_order_in_which_states_were_sent() -> 
     engine.let.set()
     assert [(await place.receive()).forwarded.batch_tokens for _ in range(2)] == [3, 3]
     assert (place.on_their_way, used.server_in) == (1, 6)
+    assert (await place.receive()).rows == STATES.shape[0]
+    place.send(9, STATES, 0)
     await place.close()
-    assert (place.on_their_way, used.server_in) == (0, 9 + len(PROMPT))
+    assert (place.on_their_way, used.server_in) == (0, 12 + len(PROMPT))
 
 
 async def test_states_that_are_not_answered_in_time() -> None:

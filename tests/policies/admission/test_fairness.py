@@ -85,3 +85,14 @@ def test_one_that_is_larger_than_everything_comes_when_it_is_alone() -> None:
     assert queue.admit() == [first]
     queue.leave(first)
     assert queue.admit() == [large]
+
+
+def test_an_account_has_what_is_under_way_and_what_waits() -> None:
+    queue = FairQueue(2)
+    assert queue.of("a") == 0
+    first, _ = queue.join("a", 2), queue.join("a", 4)
+    queue.join("b", 1)
+    assert queue.admit() == [first]
+    assert (queue.of("a"), queue.of("b"), queue.of("c")) == (6, 1, 0)
+    queue.leave(first)
+    assert queue.of("a") == 4

@@ -169,3 +169,11 @@ def test_stochastic_baselines_use_one_endpoint_each():
 def test_the_tails_share_is_checked(name, share):
     with pytest.raises(ValueError, match="tail_share"):
         dispatch.create(name, tail_share=share)
+
+
+@pytest.mark.parametrize("budget", [0.2, 0.5, 0.8])
+def test_where_all_prompts_are_alike_the_linear_wait_spends_the_budget(budget: float) -> None:
+    """The device starts after the server's token would have come with the share 1 − b: its own share is then b."""
+    ttft = Latencies([n / 10 for n in range(1, 101)])
+    start = dispatch.create("disco-linear").choose(state(10, Lengths([10] * 50), ttft, budget, Side.DEVICE))
+    assert start == Start(0.0, pytest.approx(10 * (1 - budget), abs=0.15))

@@ -194,6 +194,10 @@ class TestAndes:
         )
         assert Andes(preemptions=1.0).choose(crowd).tolist() == [2]
 
+    def test_where_all_that_run_just_fit_they_go_on_in_order(self) -> None:
+        just = load(3, arrival=[2, 0, 1], tokens=[100, 200, 300], capacity=600, places=3)
+        assert Andes(preemptions=1.0).choose(just).tolist() == [1, 2, 0]
+
     def test_it_preempts_no_more_than_it_may(self) -> None:
         crowd = load(8, age_s=10.0, received=[200] * 4 + [0] * 4, running=[True] * 4 + [False] * 4, places=4)
         chosen = Andes(preemptions=0.25).choose(crowd)

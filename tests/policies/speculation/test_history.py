@@ -264,3 +264,11 @@ def test_only_who_has_seen_more_of_a_pair_is_believed() -> None:
     assert other.snapshot() == before
     one.adopt(before)
     assert one.snapshot() == before
+
+
+def test_rounds_of_every_kind_are_seen() -> None:
+    pair = PairHistory(StaticWindow(4))
+    pair.note(4, 3, 4, 0.1, 0.02)
+    pair.note_fused(2, 2, 0.02)
+    pair.note_alone(5, 0.1)
+    assert pair.seen == pair.target.seen == 3

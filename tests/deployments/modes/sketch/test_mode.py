@@ -7,17 +7,19 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
+from unittest.mock import Mock
 
 import msgspec
 import pytest
 
 from tandem.deployments.modes.base import Services
 from tandem.deployments.modes.sketch.expansion import expanding_devices
-from tandem.deployments.modes.sketch.mode import Sketched, cut
+from tandem.deployments.modes.sketch.mode import Seen, Sketched, SketchRun, cut
 from tandem.deployments.modes.sketch.questions import PlaceReport
 from tandem.deployments.modes.sketch.scheduler import Expansions
 from tandem.deployments.modes.sketch.settings import SketchOptions, SketchSettings
 from tandem.deployments.request.job import Delta, Job, JobStats
+from tandem.deployments.request.session import EndpointSession
 from tandem.deployments.request.timeouts import Limits
 from tandem.engine import family
 from tandem.engine.base import Engine, Grammar, Sampling, Session, Tokens
@@ -28,6 +30,7 @@ from tandem.engine.tokenizer import Tokenizer
 from tandem.engine.torch.engine import load
 from tandem.training.family import prompts
 from tests.deployments.faults import Failing, World
+from tests.virtual import in_virtual_time
 
 TEXT = Tokenizer.load(family.path("target"))
 ASKED = "Tell me about the town of Marworth."
@@ -466,3 +469,17 @@ async def test_only_the_devices_that_the_client_names_are_asked(target: Engine, 
 )
 def test_cutting(ids: list[int], sent: int, kept: list[int], finish: str | None) -> None:
     assert cut(ids, 0, Sampling(max_tokens=10, stop_tokens=(9,)), sent) == (kept, finish)
+
+
+@in_virtual_time
+async def test_the_targets_pace_is_that_after_its_first_token() -> None:
+    async def stream() -> AsyncGenerator[Tokens, None]:
+        for token, pause_s in enumerate((1.0, 0.25, 0.75)):
+            await asyncio.sleep(pause_s)
+            yield Tokens([token])
+
+    run, seen = Mock(SketchRun, _pace_s=0.0, _seen=Seen()), Mock()
+    async for _ in SketchRun._timed(run, Mock(EndpointSession, generate=stream)):
+        seen(run._pace_s)
+    assert [call.args[0] for call in seen.call_args_list] == pytest.approx([0.0, 0.25, 0.5])
+    assert run._seen.target_token_s.value == pytest.approx(0.5)

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from tandem.deployments.modes.sketch.questions import PlaceReport, PlaceRequest, PlanRequest, SketchPlan
+from tandem.deployments.modes.sketch.questions import (
+    Place,
+    PlaceReport,
+    PlaceRequest,
+    PlanRequest,
+    SketchPlan,
+)
+from tandem.deployments.request.assignment import EndpointInfo
 
 
 def test_without_a_plan_the_target_answers_in_full() -> None:
@@ -22,3 +29,7 @@ def test_a_request_that_asks_for_no_more() -> None:
 
 def test_a_place_that_was_not_used() -> None:
     assert PlaceReport(1) == PlaceReport(1, tokens=0, longest=0, seconds=0.0, lost=False)
+
+
+def test_the_speed_of_a_place_may_be_unknown() -> None:
+    assert Place(EndpointInfo("phone", "here:1", "phone"), 4).token_s == 0.0
