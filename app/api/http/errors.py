@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -41,6 +42,8 @@ FAILURES = {
 }
 """Meaning of each HTTP status of a failure."""
 RETRY_AFTER_S = 2.0
+_MARK = re.compile(r"\[[a-z_]+\]")
+"""Part of a field's place that no client wrote: pydantic's mark of a key that is at fault, or the class of an item."""
 DISCONNECTED = 499
 """Status of a request whose client left, by nginx' convention; only metrics and log show it."""
 
@@ -226,7 +229,7 @@ def _invalid_field(where: Sequence[int | str], kind: str, why: str) -> ApiError:
     """Return the reply to a field that pydantic refused."""
     if kind == "json_invalid":
         return ApiError(400, f"the body is not valid JSON: {why}", code="invalid_json")
-    where = [part for part in where if part != "[key]"]  # pydantic's mark of a key that is at fault itself
+    where = [part for part in where if not _MARK.fullmatch(str(part))]
     param = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in where).lstrip(".")
     if kind == "extra_forbidden":
         return ApiError(400, refusal(param), code="unsupported_parameter", param=param)

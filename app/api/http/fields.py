@@ -13,7 +13,7 @@ _TABLES = re.compile(r"(?<=<!-- fields -->\n).*?(?=<!-- /fields -->)", re.DOTALL
 
 ACCEPTED = {
     "metadata": "it is not kept",
-    "parallel_tool_calls": "only chats call tools",
+    "parallel_tool_calls": "text completions call no tools",
     "prompt_cache_key": "prompts share their beginnings in the KV cache without it",
     "prompt_cache_retention": "memory decides how long a prompt stays in the KV cache",
     "safety_identifier": "keys tell users apart",
@@ -45,7 +45,9 @@ REFUSED = {
     "functions": Refused(([],), "OpenAI has replaced them by `tools`"),
     "include_stop_str_in_output": Refused((False,), "a stop string is never part of an answer"),
     "length_penalty": Refused((1,), "there is no beam search"),
-    "max_tool_calls": Refused((), "only chats call tools"),
+    "max_tool_calls": Refused(
+        (), "the client runs the tools, and `parallel_tool_calls: false` asks for one call"
+    ),
     "modalities": Refused((["text"],), "answers are text"),
     "prediction": Refused((), "engines look up drafts in the prompt: `lookup`"),
     "priority": Refused((0,), "keys have shares of the servers"),
@@ -57,8 +59,8 @@ REFUSED = {
     "store": Refused((False,), "`/v1/responses` keeps responses for a while"),
     "suffix": Refused(("",), "the prompt holds it, in the model's own format for filling in"),
     "text": Refused((), "`response_format` gives a form, and `/v1/responses` has this"),
-    "tool_choice": Refused(("none", "auto"), "only chats call tools"),
-    "tools": Refused(([],), "only chats call tools"),
+    "tool_choice": Refused(("none", "auto"), "chats and `/v1/responses` call tools"),
+    "tools": Refused(([],), "chats and `/v1/responses` call tools"),
     "truncation": Refused(("disabled",), "a conversation that is too long is refused"),
     "truncate_prompt_tokens": Refused((), "a prompt that is too long is refused"),
     "use_beam_search": Refused((False,), "there is no beam search"),

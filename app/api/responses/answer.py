@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from tandem.app.api.completions.admission import Admitted
 from tandem.app.api.completions.answer import EVENT_STREAM, AnswerResponse, send_json
-from tandem.app.api.completions.choice import ChoicePiece
+from tandem.app.api.completions.choice import ChoicePiece, ScoredToken
 from tandem.app.api.completions.gather import ChunkCoalescer
 from tandem.app.api.completions.logprobs import chat_logprobs
 from tandem.app.api.completions.request_log import Record
@@ -21,15 +21,15 @@ from tandem.app.api.completions.responses import tandem
 from tandem.app.api.http.backend import ServingBackend
 from tandem.app.api.http.errors import ApiError
 from tandem.app.api.responses.form import ResponseChat, ResponseForm
+from tandem.app.api.responses.items import Item, parsed, shown
 from tandem.app.api.responses.objects import (
     IncompleteDetails,
-    OutputMessage,
-    OutputText,
     ResponseFailure,
     ResponseObject,
     ResponseUsage,
     Status,
 )
+from tandem.app.api.responses.output import Event, Output
 from tandem.deployments.request.assignment import Unavailable
 
 logger = logging.getLogger("ray.serve")
@@ -41,11 +41,16 @@ class Conversation(msgspec.Struct):
     """The part of a response that is kept.
 
     response: the object.
-    messages: the conversation, its output included, without instructions.
+    items: the conversation before its output, without instructions.
     """
 
     response: msgspec.Raw
-    messages: list[dict[str, Any]]
+    items: list[dict[str, Any]]
+
+    def whole(self) -> list[Item]:
+        """Return the conversation, the output included."""
+        output: list[dict[str, Any]] = msgspec.json.decode(self.response)["output"]
+        return parsed([*self.items, *output])
 
 
 class ResponseAnswer(AnswerResponse):
@@ -54,7 +59,7 @@ class ResponseAnswer(AnswerResponse):
     def __init__(
         self,
         form: ResponseForm,
-        before: Sequence[dict[str, Any]],
+        before: Sequence[Item],
         account: str,
         chat: ResponseChat,
         admitted: Admitted,
@@ -67,8 +72,8 @@ class ResponseAnswer(AnswerResponse):
         """
         super().__init__(chat, admitted, backend, coalescer, record)
         self._form, self._account, self._responses = form, account, backend.responses
-        self._messages = form.conversation(before)
-        self._item = "msg_" + secrets.token_hex(16)
+        self._items = [shown(item) for item in (*before, *form.input)]
+        self._output = Output(self._logprobs)
         self._pieces: list[ChoicePiece] = []
 
     def new_id(self) -> str:
@@ -85,35 +90,39 @@ class ResponseAnswer(AnswerResponse):
             metadata=form.metadata,
             model=self.admitted.model,
             previous_response_id=form.previous_response_id,
+            parallel_tool_calls=form.parallel_tool_calls,
             store=form.store,
             temperature=sampling.temperature,
             text=form.text.shown(),
+            tool_choice=form.tool_choice.shown(),
+            tools=[tool.model_dump() for tool in form.tools],
             top_p=sampling.top_p,
             **known,
         )
 
-    def _text(self) -> OutputText:
-        """Return the output so far."""
-        text = "".join(piece.text for piece in self._pieces)
-        return OutputText(text=text, logprobs=[each for p in self._pieces for each in self._logprobs(p)])
-
-    def _logprobs(self, piece: ChoicePiece) -> list[dict[str, Any]]:
-        scores: list[dict[str, Any]] = chat_logprobs(piece.scored, self.admitted.tokenizer)["content"]
+    def _logprobs(self, scored: Sequence[ScoredToken]) -> list[dict[str, Any]]:
+        scores: list[dict[str, Any]] = chat_logprobs(scored, self.admitted.tokenizer)["content"]
         return scores
 
-    async def _finished(self) -> ResponseObject:
-        """Return the complete response, which is kept from here on."""
+    def _taken(self, batch: list[tuple[int, ChoicePiece]]) -> list[Event]:
+        """Take in pieces; return their events."""
+        events: list[Event] = []
+        for _, piece in batch:
+            self._pieces.append(piece)
+            events += self._output.push(piece)
+        return events
+
+    async def _finished(self) -> tuple[list[Event], ResponseObject]:
+        """Return the last events of the output, and the complete response, which is kept from here on."""
         whole = self._pieces[-1].finish != "length"
-        message = OutputMessage(
-            id=self._item, status="completed" if whole else "incomplete", content=[self._text()]
-        )
+        events = self._output.end(whole)
         read, written = self.admitted.prompt_tokens, self.used()
         pieces = self._pieces
         response = self._object(
             "completed" if whole else "incomplete",
             completed_at=int(time.time()) if whole else None,
             incomplete_details=None if whole else IncompleteDetails(),
-            output=[message],
+            output=self._output.items,
             usage=ResponseUsage(input_tokens=read, output_tokens=written, total_tokens=read + written),
             tandem=tandem(
                 [run for piece in pieces for run in piece.runs],
@@ -123,15 +132,14 @@ class ResponseAnswer(AnswerResponse):
         )
         if self._form.store and not await self._kept(response):
             response.store = False
-        return response
+        return events, response
 
     async def _kept(self, response: ResponseObject) -> bool:
         """Keep the response; return False if that is not possible."""
-        said = {"role": "assistant", "content": response.output[0].content[0].text}
         body = msgspec.Raw(response.model_dump_json().encode())
         try:
             return await self._responses.keep(
-                self._account, self.id, _encode(Conversation(body, [*self._messages, said]))
+                self._account, self.id, _encode(Conversation(body, self._items))
             )
         except Unavailable as error:
             logger.warning("a response could not be kept: %s", error)
@@ -142,10 +150,11 @@ class WholeResponse(ResponseAnswer):
     """One JSON object, sent when the output is complete."""
 
     async def take(self, batch: list[tuple[int, ChoicePiece]], send: Send) -> None:
-        self._pieces += [piece for _, piece in batch]
+        self._taken(batch)
 
     async def end(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await send_json((await self._finished()).model_dump_json().encode(), self.limits, send)
+        _, response = await self._finished()
+        await send_json(response.model_dump_json().encode(), self.limits, send)
 
 
 class StreamedResponse(ResponseAnswer):
@@ -154,65 +163,32 @@ class StreamedResponse(ResponseAnswer):
     _number = 0
 
     async def take(self, batch: list[tuple[int, ChoicePiece]], send: Send) -> None:
-        events = []
+        events = b""
         if not self._number:
             await send(
                 {"type": "http.response.start", "status": 200, "headers": [*EVENT_STREAM, *self.limits]}
             )
-            events = self._opening()
-        for _, piece in batch:
-            self._pieces.append(piece)
-            if piece.text or piece.scored:
-                events.append(self._delta(piece))
-        await send({"type": "http.response.body", "body": b"".join(events), "more_body": True})
+            begun = self._object("in_progress").model_dump()
+            events += self._event("response.created", {"response": begun})
+            events += self._event("response.in_progress", {"response": begun})
+        events += b"".join([self._event(*event) for event in self._taken(batch)])
+        await send({"type": "http.response.body", "body": events, "more_body": True})
 
     async def end(self, scope: Scope, receive: Receive, send: Send) -> None:
-        response = await self._finished()
-        (message,) = response.output
-        (text,) = message.content
-        part = text.model_dump()
-        events = [
-            self._event("response.output_text.done", **self._place, text=text.text, logprobs=text.logprobs),
-            self._event("response.content_part.done", **self._place, part=part),
-            self._event("response.output_item.done", output_index=0, item=message.model_dump()),
-            self._event(f"response.{response.status}", response=response.model_dump()),
-        ]
-        await send({"type": "http.response.body", "body": b"".join(events), "more_body": False})
+        last, response = await self._finished()
+        last.append((f"response.{response.status}", {"response": response.model_dump()}))
+        events = b"".join([self._event(*event) for event in last])
+        await send({"type": "http.response.body", "body": events, "more_body": False})
 
     async def send_error(self, error: ApiError, scope: Scope, receive: Receive, send: Send) -> None:
         if not self._number:
             return await super().send_error(error, scope, receive, send)
         failure = ResponseFailure(code=error.code or "server_error", message=error.message)
-        event = self._event("response.failed", response=self._object("failed", error=failure).model_dump())
+        response = self._object("failed", error=failure).model_dump()
+        event = self._event("response.failed", {"response": response})
         return await send({"type": "http.response.body", "body": event, "more_body": False})
 
-    @property
-    def _place(self) -> dict[str, Any]:
-        """Return where the text belongs."""
-        return {"item_id": self._item, "output_index": 0, "content_index": 0}
-
-    def _opening(self) -> list[bytes]:
-        """Return the events before the first text."""
-        begun = self._object("in_progress").model_dump()
-        item = OutputMessage(id=self._item, status="in_progress", content=[]).model_dump()
-        return [
-            self._event("response.created", response=begun),
-            self._event("response.in_progress", response=begun),
-            self._event("response.output_item.added", output_index=0, item=item),
-            self._event("response.content_part.added", **self._place, part=OutputText(text="").model_dump()),
-        ]
-
-    def _delta(self, piece: ChoicePiece) -> bytes:
-        """Return the event of a piece of text."""
-        return self._event(
-            "response.output_text.delta",
-            **self._place,
-            delta=piece.text,
-            logprobs=self._logprobs(piece),
-            tandem={"origins": piece.runs},
-        )
-
-    def _event(self, kind: str, **fields: Any) -> bytes:
+    def _event(self, kind: str, fields: dict[str, Any]) -> bytes:
         """Return the next event."""
         data = {"type": kind, "sequence_number": self._number, **fields}
         self._number += 1

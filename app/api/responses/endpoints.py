@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import msgspec
-from fastapi import FastAPI, Request, Response
+from fastapi import FastAPI, Query, Request, Response
 
 from tandem.app.api.completions.admission import admit
 from tandem.app.api.completions.endpoint import answered
@@ -17,7 +17,8 @@ from tandem.app.api.http.bodies import described
 from tandem.app.api.http.errors import ApiError
 from tandem.app.api.responses.answer import Conversation, StreamedResponse, WholeResponse
 from tandem.app.api.responses.form import ResponseForm
-from tandem.app.api.responses.objects import DeletedResponse, ResponseObject
+from tandem.app.api.responses.items import Item
+from tandem.app.api.responses.objects import DeletedResponse, InputItems, ResponseObject
 from tandem.deployments.access.keys import Caller
 
 _STREAMED: dict[int | str, dict[str, Any]] = {
@@ -29,12 +30,12 @@ def add_responses(api: FastAPI, backend: ServingBackend, coalescer: ChunkCoalesc
     """Add the endpoints."""
 
     async def respond(form: ResponseForm, caller: Caller, payer: Caller, record: Record) -> Response:
-        before = []
+        before: list[Item] = []
         if form.previous_response_id is not None:
             kept = await _kept(backend, caller.account, form.previous_response_id)
             if kept is None:
                 raise _previous_not_found(form.previous_response_id)
-            before = kept.messages
+            before = kept.whole()
         chat = form.chat(before)
         admitted = await admit(chat, backend, payer)
         kind = StreamedResponse if form.stream else WholeResponse
@@ -58,6 +59,32 @@ def add_responses(api: FastAPI, backend: ServingBackend, coalescer: ChunkCoalesc
             raise _not_found(id)
         return Response(bytes(kept.response), media_type="application/json")
 
+    @api.get("/v1/responses/{id}/input_items")
+    async def input_items(
+        request: Request,
+        id: str,
+        after: str | None = None,
+        limit: Annotated[int, Query(ge=1, le=100)] = 20,
+        order: Literal["asc", "desc"] = "desc",
+    ) -> InputItems:
+        """Show the conversation before a response's output, the latest items first."""
+        caller = await authenticate(request, backend)
+        kept = await _kept(backend, caller.account, id)
+        if kept is None:
+            raise _not_found(id)
+        items = kept.items if order == "asc" else kept.items[::-1]
+        ids = [item["id"] for item in items]
+        if after is not None and after not in ids:
+            raise _no_such_item(after)
+        first = 0 if after is None else ids.index(after) + 1
+        page = items[first : first + limit]
+        return InputItems(
+            data=page,
+            first_id=page[0]["id"] if page else None,
+            last_id=page[-1]["id"] if page else None,
+            has_more=first + limit < len(items),
+        )
+
     @api.delete("/v1/responses/{id}")
     async def delete(request: Request, id: str) -> DeletedResponse:
         """Forget a response."""
@@ -76,6 +103,10 @@ def _not_found(id: str) -> ApiError:
     return ApiError(
         404, f"there is no response {id!r}, or not any more", code="response_not_found", param="id"
     )
+
+
+def _no_such_item(id: str) -> ApiError:
+    return ApiError(400, f"the response has no input item {id!r}", code="invalid_value", param="after")
 
 
 def _previous_not_found(id: str) -> ApiError:

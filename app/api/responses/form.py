@@ -12,11 +12,12 @@ from tandem.app.api.completions.schema import AnswerForm, ChatRequest, Message
 from tandem.app.api.completions.structured import NamedSchema, ResponseFormat, Schema
 from tandem.app.api.http.fields import drop_unused
 from tandem.app.api.http.forms import StrictForm
+from tandem.app.api.responses.items import Item, messages
+from tandem.app.api.tools.forms import MOST, Choice, FunctionForm, NamedFunction, Tool
 from tandem.engine.base import Grammar
 
 LOGPROBS = "message.output_text.logprobs"
 """The only thing that `include` may name."""
-_TEXTS = ("input_text", "output_text", "text")
 
 
 class ResponseChat(ChatRequest):
@@ -30,39 +31,49 @@ class ResponseChat(ChatRequest):
         return None if found is None else ("text.format", found[1])
 
 
-def _content(value: Any) -> Any:
-    """Join an item's content if it is a list of text parts."""
-    if not isinstance(value, list):
-        return value
-    for part in value:
-        if (
-            not isinstance(part, dict)
-            or part.get("type") not in _TEXTS
-            or not isinstance(part.get("text"), str)
-        ):
-            raise ValueError(
-                'every part must be {"type": "input_text", "text": "…"}; other kinds are not supported'
-            )
-    return "".join(part["text"] for part in value)
-
-
 def _input(value: Any) -> Any:
     return [{"role": "user", "content": value}] if isinstance(value, str) else value
 
 
-class InputMessage(StrictForm):
-    """A message of the input, perhaps an output of an earlier response.
+class _OfFunctions(StrictForm):
+    type: Literal["function"]
 
-    content: text, or a list of text parts.
-    id, status, phase: of an earlier output; without effect.
+
+class FunctionTool(FunctionForm, _OfFunctions):
+    """A function that the model may call."""
+
+    def of_chat(self) -> Tool:
+        """Return the same tool in a chat's words."""
+        return Tool(type="function", function=FunctionForm(**self.model_dump(exclude={"type"})))
+
+
+def _by_type(value: Any) -> Any:
+    return {"type": value} if isinstance(value, str) else value
+
+
+class FunctionChoice(StrictForm):
+    """Whether the model calls functions.
+
+    type: "none", "auto" for as it sees fit, "required" for at least one, or "function" for the named one.
+    name: of the named one.
     """
 
-    type: Literal["message"] = "message"
-    role: Literal["system", "developer", "user", "assistant"]
-    content: Annotated[str, BeforeValidator(_content)]
-    id: str | None = None
-    status: str | None = None
-    phase: str | None = None
+    type: Literal["none", "auto", "required", "function"]
+    name: str | None = None
+
+    @model_validator(mode="after")
+    def _has_its_name(self) -> FunctionChoice:
+        if (self.type == "function") != (self.name is not None):
+            raise ValueError('must be "none", "auto", "required" or {"type": "function", "name": "…"}')
+        return self
+
+    def of_chat(self) -> Choice:
+        """Return the same choice in a chat's words."""
+        return Choice(type=self.type, function=None if self.name is None else NamedFunction(name=self.name))
+
+    def shown(self) -> str | dict[str, str]:
+        """Return it as the response repeats it."""
+        return self.type if self.name is None else {"type": self.type, "name": self.name}
 
 
 class FormatForm(StrictForm):
@@ -112,17 +123,20 @@ class StreamForm(StrictForm):
 class ResponseForm(AnswerForm):
     """A request for a response.
 
-    input: a text, or messages.
+    input: a text, or items.
     instructions: text of a system message before all others; not kept for the next response.
     previous_response_id: response whose conversation goes on.
     store: whether to keep the response for a while.
     metadata: notes of the client's, kept with the response.
     include: "message.output_text.logprobs" for log-probabilities of the output.
     text: the form of the output.
+    tools: functions that the model may call.
+    tool_choice: whether it calls them, and which.
+    parallel_tool_calls: whether it may call several at once.
     """
 
     model: str
-    input: Annotated[list[InputMessage], BeforeValidator(_input)] = Field(min_length=1)
+    input: Annotated[list[Item], BeforeValidator(_input)] = Field(min_length=1)
     instructions: str | None = None
     previous_response_id: str | None = Field(None, min_length=1, max_length=128)
     max_output_tokens: int | None = Field(None, ge=1)
@@ -132,6 +146,9 @@ class ResponseForm(AnswerForm):
     include: list[Literal["message.output_text.logprobs"]] = Field([])
     seed: int | None = Field(None, ge=-(2**63), lt=2**63)
     text: TextForm = TextForm()
+    tools: list[FunctionTool] = Field([], max_length=MOST)
+    tool_choice: Annotated[FunctionChoice, BeforeValidator(_by_type)] = FunctionChoice(type="auto")
+    parallel_tool_calls: bool = True
     stream: bool = False
     stream_options: StreamForm | None = None
     store: bool = True
@@ -152,20 +169,21 @@ class ResponseForm(AnswerForm):
             raise ValueError("tandem.paced is only allowed where stream is true")
         return self
 
-    def conversation(self, before: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Return the conversation so far, the input included. before: of the previous response."""
-        return [*before, *({"role": each.role, "content": each.content} for each in self.input)]
-
-    def chat(self, before: Sequence[dict[str, Any]]) -> ResponseChat:
-        """Return the chat that the response answers."""
-        told = [] if self.instructions is None else [{"role": "system", "content": self.instructions}]
+    def chat(self, before: Sequence[Item]) -> ResponseChat:
+        """Return the chat that the response answers. before: conversation of the previous response."""
+        told = [] if self.instructions is None else [Message(role="system", content=self.instructions)]
         asked: dict[str, Any] = {
             name: getattr(self, name)
-            for name in ("model", "temperature", "top_p", "seed", "stream", "tandem")
+            for name in ("model", "temperature", "top_p", "seed", "stream", "tandem", "parallel_tool_calls")
             if name in self.model_fields_set
         }
         asked["response_format"] = self.text.format.of_chat()
         if self.include:
             asked |= {"logprobs": True, "top_logprobs": self.top_logprobs}
-        messages = [Message(**message) for message in (*told, *self.conversation(before))]
-        return ResponseChat(messages=messages, max_tokens=self.max_output_tokens, **asked)
+        return ResponseChat(
+            messages=[*told, *messages((*before, *self.input))],
+            max_tokens=self.max_output_tokens,
+            tools=[tool.of_chat() for tool in self.tools],
+            tool_choice=self.tool_choice.of_chat(),
+            **asked,
+        )

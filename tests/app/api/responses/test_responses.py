@@ -207,7 +207,12 @@ async def test_a_failure_within_a_stream(openai: AsyncOpenAI, backend: NullBacke
         ({"input": 5}, (400, "invalid_value", "input")),
         (
             {"input": [{"type": "function_call_output", "call_id": "1", "output": "x"}]},
-            (400, "invalid_value", "input[0].type"),
+            (400, "invalid_value", "input"),
+        ),
+        ({"input": [{"type": "computer_call"}]}, (400, "invalid_value", "input[0]")),
+        (
+            {"input": [{"type": "function_call", "call_id": "1", "name": "f"}]},
+            (400, "missing_required_parameter", "input[0].arguments"),
         ),
         (
             {"input": [{"role": "user", "content": [{"type": "input_image"}]}]},
@@ -219,7 +224,20 @@ async def test_a_failure_within_a_stream(openai: AsyncOpenAI, backend: NullBacke
         ({"include": ["reasoning.encrypted_content"]}, (400, "invalid_value", "include[0]")),
         ({"background": True}, (400, "unsupported_parameter", "background")),
         ({"conversation": "c"}, (400, "unsupported_parameter", "conversation")),
-        ({"tools": [{"type": "function", "name": "f"}]}, (400, "unsupported_parameter", "tools")),
+        ({"tools": [{"type": "web_search"}]}, (400, "invalid_value", "tools[0].type")),
+        ({"tools": [{"type": "function", "name": "a b"}]}, (400, "invalid_value", "tools[0].name")),
+        (
+            {"tools": [{"type": "function", "name": "f", "defer_loading": True}]},
+            (400, "unsupported_parameter", "tools[0].defer_loading"),
+        ),
+        ({"tool_choice": "required"}, (400, "invalid_value", None)),
+        ({"tool_choice": "perhaps"}, (400, "invalid_value", "tool_choice.type")),
+        ({"tool_choice": {"type": "function"}}, (400, "invalid_value", "tool_choice")),
+        (
+            {"tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": []}},
+            (400, "invalid_value", "tool_choice.type"),
+        ),
+        ({"max_tool_calls": 1}, (400, "unsupported_parameter", "max_tool_calls")),
         ({"truncation": "auto"}, (400, "unsupported_parameter", "truncation")),
         (
             {"text": {"format": {"type": "json_schema", "name": "a"}}},
