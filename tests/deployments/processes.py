@@ -100,8 +100,7 @@ async def _serve_replica(pool: str, parent: Connection) -> None:
     }[pool]
     _kept.append(replica := EngineEndpoint.__new__(EngineEndpoint))
     await replica.__init__(pool, settings, EndpointSettings(drain_s=DRAIN_S))  # type: ignore[misc]
-    state = await replica.state()
-    assert state is not None
+    (state,) = await replica.state()
     parent.send(state.address)
     if await _told(parent):
         await replica.__del__()
