@@ -218,7 +218,8 @@ async def test_an_answer_that_failed_is_counted_with_its_tokens(http, backend):
     found = await samples(http)
     assert found["tandem_requests_total", ("mode", "cloud"), ("status", "503")] == 1
     assert found["vllm:generation_tokens_total", ("model_name", "null"), ("origin", "cloud")] == 2
-    assert not any(name == "vllm:request_success_total" for name, *_ in found)
+    reasons = [labels for name, *labels in found if name == "vllm:request_success_total"]
+    assert reasons == [[("finished_reason", "error"), ("model_name", "null")]]
 
 
 async def test_the_documentation_is_complete(http):
