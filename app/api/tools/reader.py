@@ -117,14 +117,18 @@ class ToolReader(ABC):
         self.names, self.most = names, most
         self.calls = 0
         self._text = ""  # not given out yet
+        self._plain = False  # the rest is content
         self._call: CallReader | None = None
 
     def push(self, text: str) -> Parts:
         """Return what further text adds."""
         self._text += text
         parts = Parts()
-        while self._step(parts):
+        while not self._plain and self._step(parts):
             pass
+        if self._plain:
+            parts.content += self._text
+            self._text = ""
         return parts
 
     @abstractmethod
@@ -220,7 +224,6 @@ class BareReader(ToolReader):
     def __init__(self, mark: str, names: frozenset[str], most: int | None = None) -> None:
         super().__init__(names, most)
         self._mark = mark
-        self._plain = False  # the rest is content
 
     def flush(self) -> Parts:
         held = self._call.raw if self._call is not None and not self._call.begun else ""
@@ -229,10 +232,6 @@ class BareReader(ToolReader):
         return Parts(content)
 
     def _step(self, parts: Parts) -> bool:
-        if self._plain:
-            parts.content += self._text
-            self._text = ""
-            return False
         if self._call is not None:
             return self._read_call(self._call, parts)
         ahead = self._text.lstrip(" \t\r\n;" if self.calls else None)
@@ -275,7 +274,6 @@ class ListReader(ToolReader):
         self._mark, self._argued = mark, argued
         self._text = mark if begun else ""
         self._called = False  # the mark was met
-        self._plain = False  # what follows is no call
 
     def new_id(self) -> str:
         """Return an id as their chat templates demand."""
@@ -287,10 +285,6 @@ class ListReader(ToolReader):
         return Parts(held)
 
     def _step(self, parts: Parts) -> bool:
-        if self._plain:
-            parts.content += self._text
-            self._text = ""
-            return False
         if self._call is not None:
             return self._read_call(self._call, parts)
         if self._called:
