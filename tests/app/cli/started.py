@@ -1,4 +1,4 @@
-"""`tandem up` in a process of its own."""
+"""Programs in processes of their own, `tandem up` among them."""
 
 from __future__ import annotations
 
@@ -12,19 +12,31 @@ from pathlib import Path
 
 
 @contextmanager
+def interruptible() -> Iterator[None]:
+    """Let processes that start here heed Ctrl-C, as those of a terminal do. Whom a shell starts in the background
+    ignores it, and so would its children."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
 def started(folder: Path, config: Path) -> Iterator[subprocess.Popen[str]]:
     """`tandem up` in a session of its own, once it says how to use it."""
     command = [Path(sys.executable).with_name("tandem"), "up", "--config", config]
-    # Whom a shell starts in the background ignores Ctrl-C, and so would the children. Those of a terminal do not.
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    with subprocess.Popen(
-        command,
-        cwd=folder,
-        start_new_session=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    ) as process:
+    with (
+        interruptible(),
+        subprocess.Popen(
+            command,
+            cwd=folder,
+            start_new_session=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        ) as process,
+    ):
         try:
             assert process.stdout is not None
             said = list(takewhile(lambda line: "Ctrl-C" not in line, process.stdout))
@@ -32,4 +44,3 @@ def started(folder: Path, config: Path) -> Iterator[subprocess.Popen[str]]:
             yield process
         finally:
             process.kill()
-            signal.signal(signal.SIGINT, before)

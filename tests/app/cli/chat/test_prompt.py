@@ -17,6 +17,7 @@ from prompt_toolkit.output import DummyOutput
 from tandem.app.cli.chat.prompt import Prompt, completer
 from tests.app.api.null_backend import NullBackend
 from tests.app.cli.chat.test_conversation import asked
+from tests.app.cli.started import interruptible
 
 ENTER, UP, ALT_ENTER, BACK, CTRL_A = "\r", "\x1b[A", "\x1b\r", "\x7f", "\x01"
 Typing = Callable[[str], str]
@@ -88,9 +89,10 @@ def test_a_chat_on_a_terminal(url: str, backend: NullBackend, tmp_path: Path) ->
     environment = os.environ | {"XDG_DATA_HOME": str(tmp_path), "TERM": "xterm", "TANDEM_API_KEY": ""}
     environment |= {"PROMPT_TOOLKIT_NO_CPR": "1"}  # pexpect does not say where the cursor is
     command = [str(Path(sys.executable).with_name("tandem")), "chat", "--url", url, "--model", "null"]
-    child = pexpect.spawn(
-        command[0], command[1:], env=environment, encoding="utf-8", timeout=60, dimensions=(50, 200)
-    )
+    with interruptible():
+        child = pexpect.spawn(
+            command[0], command[1:], env=environment, encoding="utf-8", timeout=60, dimensions=(50, 200)
+        )
     try:
         child.expect("/help lists.*1m>")
         child.send("Hello?\r")
