@@ -126,14 +126,14 @@ class SessionLimits(Strict):
     def scheduling_warning(self) -> str | None:
         """Warning for an operator about `scheduling`; None if there is none.
 
-        TokenFlow's policy relies on host memory. Without it, preempted sessions are recomputed, and a heavy burst takes
-        longer than first come, first served.
+        TokenFlow's policy relies on host memory. Without it, preempted sessions are recomputed, so the policy preempts
+        few and lets a heavy burst begin later than first come, first served.
         """
         if self.host_tier or self.scheduling is None or self.scheduling.name != "buffer_aware":
             return None
         return (
-            "scheduling: buffer_aware without a host tier of the KV cache serves a heavy burst more slowly than first "
-            "come, first served: leave scheduling out, or give the engine host memory"
+            "scheduling: buffer_aware without a host tier of the KV cache lets a heavy burst begin later than first come, "
+            "first served, for fewer stalls: give the engine host memory, or leave scheduling out"
         )
 
     @property

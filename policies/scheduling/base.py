@@ -14,6 +14,10 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
+GROWTH = (
+    0.35  # share of its further output that a request holds on average; half, if none ended before its limit
+)
+
 
 @dataclass(frozen=True, slots=True)
 class EngineLoad:
@@ -31,6 +35,7 @@ class EngineLoad:
     stored: of `missing`, what lies in host memory.
     capacity: tokens of KV cache.
     places: most requests that may run at once.
+    now_s: time of the decision.
     interval_s: until the next decision.
     base_s, token_s: step time, see StepTimeModel; a position of prefill costs token_s.
     copy_s: swapping in one token from host memory.
@@ -55,6 +60,7 @@ class EngineLoad:
     token_s: float
     copy_s: float = float("inf")
     copy_queue_s: float = 0.0
+    now_s: float = 0.0
     expected: float = 256.0
 
     def __len__(self) -> int:
@@ -72,7 +78,7 @@ class EngineLoad:
     def width(self) -> int:
         """Requests that can run together by memory and places: W_static = ⌊M / β⌋, TokenFlow's equation (4), with β
         the KV cache that a request holds on average over the rest of its output."""
-        held = int(self.tokens.sum()) + 0.5 * float(self.to_come.sum())
+        held = int(self.tokens.sum()) + GROWTH * float(self.to_come.sum())
         return max(1, min(self.places, int(self.capacity * len(self) / max(held, 1.0))))
 
 

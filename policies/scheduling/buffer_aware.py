@@ -11,7 +11,9 @@ import numpy as np
 from tandem.policies.reader.quality import token_value
 from tandem.policies.scheduling.base import Bools, EngineLoad, Floats, Ints, fit, scheduling
 
-EXCHANGE = 0.25  # share of the time that bringing requests back may take
+LOADING = 0.25  # share of the link's time that bringing requests back may take
+RECOMPUTING = 0.1  # share of the engine's time that it may take, where there is no link to host memory
+UNUSED_S = 1.0  # time in which none came back that counts for later
 HOLD = 1.0  # tokens: bonus of running requests, against needless exchanges
 
 
@@ -50,6 +52,7 @@ class BufferAware:
             stall_weight,
         )
         self._start_weight, self._shrink, self._headroom = start_weight, shrink, headroom
+        self._returns_at = 0.0  # when the next request may come back
 
     def choose(self, load: EngineLoad) -> Ints:
         if load.running.all() and len(load) <= load.places and int(load.tokens.sum()) <= load.capacity:
@@ -57,16 +60,21 @@ class BufferAware:
         cost_s = self._return_s(load)
         safe = load.running & (load.buffer < self._needed(load, cost_s))  # must not be displaced
         width = load.width
-        served = self._working_set(load, width)
+        returning_s = cost_s / (RECOMPUTING if load.copy_s == float("inf") else LOADING)
+        served = self._working_set(load, width, returning_s)
         utility = self._utility(load, cost_s, width)
         # First requests that must not be displaced, then the rest of the working set by utility.
         # Ties go to the oldest by a millionth of a token, cheaper than a second sort key.
         urgency = np.where(safe, -1e9 + load.buffer / load.rate, -utility) + 1e-6 * load.arrival
         order = urgency.argsort()
         served |= safe
-        served[self._late(load, cost_s, urgency, served)] = False
+        coming = np.flatnonzero(served & ~load.running & (cost_s > 0) & (load.received > 0))
+        coming = coming[urgency[coming].argsort()]
+        served[coming[self._return_times(load, returning_s[coming])[:-1] > load.now_s]] = False
         order = order[served[order]] if served.any() else order[:1]
-        return self._swap(load, fit(load, order), order, utility, safe)
+        chosen = self._swap(load, fit(load, order), order, utility, safe)
+        self._returns_at = self._return_times(load, returning_s[np.intersect1d(coming, chosen)])[-1]
+        return chosen
 
     def _return_s(self, load: EngineLoad) -> Floats:
         """Return the seconds until each could go on: missing tokens are loaded or recomputed, whichever is sooner
@@ -79,23 +87,20 @@ class BufferAware:
         load_s = load.copy_queue_s + stored * load.copy_s + (missing - stored) * load.token_s
         return np.minimum(recompute_s, load_s)
 
-    def _late(self, load: EngineLoad, return_s: Floats, urgency: Floats, served: Bools) -> Ints:
-        """Return requests that must wait to come back: per interval only as many return as can be loaded or recomputed
-        in a part of it, so that link and engine do not only exchange them."""
-        coming = np.flatnonzero((served > load.running) & (return_s > 0) & (load.received > 0))
-        coming = coming[urgency[coming].argsort()]
-        own_s = return_s[coming] - load.copy_queue_s * (load.stored[coming] > 0)
-        before_s = load.copy_queue_s + own_s.cumsum() - own_s  # at least one comes back, however long
-        most_s = EXCHANGE * load.interval_s
-        late: Ints = coming[before_s + np.minimum(own_s, most_s) > most_s]
-        return late
+    def _return_times(self, load: EngineLoad, returning_s: Floats) -> Floats:
+        """Return when each of some requests may come back at the earliest, one after the other, and when the next one
+        after them; returning_s: of each, as its share of the time allows. So link or engine do not only exchange
+        requests."""
+        begin_s = max(self._returns_at, load.now_s - UNUSED_S)
+        times: Floats = begin_s + np.concatenate(([0.0], returning_s.cumsum()))
+        return times
 
     def _needed(self, load: EngineLoad, return_s: Floats) -> Floats:
         """Return the unread tokens with which a request may be displaced: b ≥ μ · r · (τ_evict + τ_load + τ_schedule).
         Write-through makes eviction free; it comes back at the decision after the next at the earliest."""
         return self._conservativeness * load.rate * (return_s + load.interval_s + load.base_s)
 
-    def _working_set(self, load: EngineLoad, width: int) -> Bools:
+    def _working_set(self, load: EngineLoad, width: int, returning_s: Floats) -> Bools:
         """Return which requests are served: those whose readers have begun, and newcomers in order of arrival as long
         as the readers' rates stay within the capacity, Σ r ≤ Γ (TokenFlow's equation (6)), and there is a place,
         W_current < W_scheduled.
@@ -114,8 +119,10 @@ class BufferAware:
         begun = int(np.count_nonzero(started))
         rates = claimed + load.rate[new].cumsum()
         # No reader must run dry while the newcomers' prompts are computed and all take turns: spread evenly,
-        # readers have half a turn in their buffers.
-        turn_s = load.interval_s * (begun + np.arange(1, len(new) + 1)) / width
+        # readers have half a turn in their buffers. In a turn, each request beyond the width comes back once.
+        requests = begun + np.arange(1, len(new) + 1)
+        back_s = float(returning_s[started].mean()) if begun else 0.0
+        turn_s = np.maximum(load.interval_s * requests / width, requests * back_s * (requests > width))
         needed = rates * turn_s / 2 + claimed * load.token_s * load.missing[new].cumsum()
         fits = (rates <= capacity) & (needed <= float(load.buffer.sum()))
         fits[: max(0, width - begun)] = True  # requests that fit beside all others cost them nothing

@@ -186,6 +186,7 @@ class SchedulingControl:
             stored=np.minimum(missing, [s.stored for s in wanting]),
             capacity=memory.capacity,
             places=min(self._max_running, memory.places),
+            now_s=now_s,
             interval_s=interval_s,
             base_s=step_time.base_s,
             token_s=step_time.token_s,

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -157,8 +158,14 @@ class TestBufferAware:
         )
         assert 2 in BufferAware().choose(crowd).tolist()
 
-    def test_no_more_come_back_than_can_be_loaded_in_time(self) -> None:
-        """Ten wait to be loaded for 20 ms each; a quarter of 200 ms has room for two."""
+    @pytest.mark.parametrize(
+        ("copy_s", "back"), [(1e-4, [1, 2, 3, 2]), (float("inf"), [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1])]
+    )
+    def test_no_more_come_back_than_their_share_of_the_time_allows(
+        self, copy_s: float, back: list[int]
+    ) -> None:
+        """Ten wait to be loaded for 20 ms each, in a quarter of the time, or to be recomputed for 200 ms each, in a
+        tenth of it."""
         crowd = load(
             12,
             received=50,
@@ -166,13 +173,31 @@ class TestBufferAware:
             running=[True] * 2 + [False] * 10,
             missing=[0] * 2 + [200] * 10,
             stored=[0] * 2 + [200] * 10,
-            copy_s=1e-4,
+            copy_s=copy_s,
             token_s=1e-3,
             places=11,
             tokens=200,
         )
-        chosen = BufferAware().choose(crowd).tolist()
-        assert sum(not crowd.running[i] for i in chosen) == 2
+        policy = BufferAware()
+        for number, expected in enumerate(back):
+            chosen = policy.choose(replace(crowd, now_s=0.2 * number))
+            assert np.count_nonzero(~crowd.running[chosen]) == expected
+
+    def test_newcomers_wait_where_taking_turns_costs_more_than_the_buffers_hold(self) -> None:
+        """A turn of three requests, whose caches take 200 ms each to recompute, lasts six seconds."""
+        crowd = load(
+            3,
+            received=[90, 90, 0],
+            buffer=[30.0, 30.0, 0.0],
+            running=[True, True, False],
+            tokens=200,
+            missing=[0, 0, 20],
+            token_s=1e-3,
+            copy_s=float("inf"),
+            places=2,
+        )
+        assert sorted(BufferAware().choose(crowd).tolist()) == [0, 1]
+        assert 2 in BufferAware().choose(replace(crowd, copy_s=1e-4, stored=np.array([200, 200, 0]))).tolist()
 
     @pytest.mark.parametrize(
         "wrong", [{"interval_s": 0}, {"conservativeness": 0.5}, {"shrink": 2}, {"headroom": 0}]
