@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -159,10 +158,12 @@ class Scripted(NullEngine):
     max_tokens=st.integers(1, 60),
     prompt=st.lists(st.integers(0, 2047), min_size=1, max_size=8),
 )
-def test_speculation_is_lossless(gamma: int, script: list[bool], max_tokens: int, prompt: list[int]) -> None:
+async def test_speculation_is_lossless(
+    gamma: int, script: list[bool], max_tokens: int, prompt: list[int]
+) -> None:
     wanted = Job(1, tuple(prompt), Sampling(max_tokens=max_tokens))
     engines = speculation(cloud=Scripted(script))
-    log, finish, stats = asyncio.run(answer(SpeculativeMode, engines, wanted, StaticWindow(gamma)))
+    log, finish, stats = await answer(SpeculativeMode, engines, wanted, StaticWindow(gamma))
     seen = Speculation.of(stats)
     assert (log.ids, finish) == (reference(prompt, max_tokens), "length")
     assert seen.drafted <= gamma * seen.rounds
@@ -210,11 +211,11 @@ async def test_the_window_policy_sees_what_the_pair_has_done() -> None:
     max_tokens=st.integers(1, 60),
     helped=st.booleans(),
 )
-def test_switching_in_mid_answer_is_lossless(
+async def test_switching_in_mid_answer_is_lossless(
     windows: list[int], script: list[bool], max_tokens: int, helped: bool
 ) -> None:
     engines = speculation(Scripted(script), Scripted([*script, True]) if helped else None)
-    log, finish, stats = asyncio.run(answer(SpeculativeMode, engines, job(max_tokens), Script(windows)))
+    log, finish, stats = await answer(SpeculativeMode, engines, job(max_tokens), Script(windows))
     seen = Speculation.of(stats)
     assert (log.ids, finish) == (reference(PROMPT, max_tokens), "length")
     assert seen.fused_rounds <= seen.rounds

@@ -94,7 +94,8 @@ async def laptop(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Laptop]:
     peers = Peers()
     world = Laptop(target, peers)
     makes = [
-        partial(load, family.path(name), EngineConfig(kv_blocks=256), threads=1) for name in ("tiny", "small", "medium")
+        partial(load, family.path(name), EngineConfig(kv_blocks=256), threads=1)
+        for name in ("tiny", "small", "medium")
     ]
     host = Host(makes, [HostedDevice("laptop")], world.register, heartbeat_s=0.05)
     running = asyncio.create_task(host.run())
