@@ -24,24 +24,25 @@ up: $(VENV)/installed
 down:
 	@test ! -x $(VENV)/bin/tandem || $(VENV)/bin/tandem down
 
-# In two processes, and what needs Ray in one of them; what measures time is slow, and runs by itself.
-PYTEST := $(RUN) -m pytest -n 2 --dist loadgroup
+# What needs Ray runs in one process; what measures time is slow, and runs by itself.
+PYTEST := $(RUN) -m pytest --dist loadgroup
 
+# In one process more than two cores: a third of a process's time is spent waiting, for Ray most of all.
 test: lint
-	$(PYTEST) -m "not slow and not nightly and not alone"
+	$(PYTEST) -n 3 -m "not slow and not nightly and not alone"
 
 # What CI runs: with vLLM, the notebooks, the training commands and long simulations; then, whatever those found, what
 # measures time.
 test-all: lint vllm
 	@status=0; \
-	$(PYTEST) -m "not nightly and not alone" --hypothesis-profile=all || status=$$?; \
+	$(PYTEST) -n 2 -m "not nightly and not alone" --hypothesis-profile=all || status=$$?; \
 	$(RUN) -m pytest -m "alone and not nightly" --hypothesis-profile=all || status=1; \
 	exit $$status
 
 # New examples and seeds in every run.
 test-nightly: lint vllm
 	@status=0; \
-	$(PYTEST) -m "(nightly or hypothesis) and not alone" --hypothesis-profile=nightly || status=$$?; \
+	$(PYTEST) -n 2 -m "(nightly or hypothesis) and not alone" --hypothesis-profile=nightly || status=$$?; \
 	$(RUN) -m pytest -m "nightly and alone" || status=1; \
 	exit $$status
 
