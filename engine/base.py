@@ -94,11 +94,15 @@ class Grammar(msgspec.Struct, frozen=True, array_like=True):
         the notation of Lark or GBNF.
     source: the schema, the expression, the texts as a JSON list, or the grammar; nothing for "json_object".
     strict: whether a schema with a keyword that cannot be enforced is refused; otherwise such keywords are ignored.
+    end: mark at the end of a model's thoughts, behind which the form begins; empty where it begins at once.
+    begin: mark at the beginning of thoughts, in place of which the form may come; empty if the prompt has begun them.
     """
 
     kind: Literal["json_object", "json_schema", "regex", "choice", "grammar"]
     source: str = ""
     strict: bool = True
+    end: str = ""
+    begin: str = ""
 
 
 class Sampling(msgspec.Struct, frozen=True, array_like=True):

@@ -23,6 +23,7 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 from llguidance.gbnf_to_lark import any_to_lark
 
 from tandem.engine.base import Grammar, InvalidRequest, Sampling
+from tandem.engine.thoughts import Place, Thoughts
 
 if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
@@ -82,6 +83,7 @@ class Grammars:
     def __init__(self, vocabulary: Vocabulary, vocab_size: int) -> None:
         self._vocabulary, self._vocab_size = vocabulary, vocab_size
         self._begun = lru_cache(KEPT)(self._begin)
+        self._thoughts = lru_cache(KEPT)(self._marked)
 
     def matcher(
         self, grammar: Grammar, ends: frozenset[int], output: Sequence[int] = (), spaced: bool = False
@@ -93,7 +95,8 @@ class Grammars:
 
         Raise InvalidRequest for a grammar that does not compile or does not allow that output.
         """
-        matcher = Matcher(self._begun(grammar, spaced).deep_copy(), self._vocab_size, ends)
+        form = FormMatcher(self._begun(grammar, spaced).deep_copy(), self._vocab_size, ends)
+        matcher = Matcher(form, ends, self._thoughts(grammar.begin, grammar.end) if grammar.end else None)
         if matcher.follow(output):
             return matcher
         if grammar.kind in JSON and not spaced:
@@ -106,6 +109,10 @@ class Grammars:
         if matcher.is_error():
             raise _refusal(grammar, matcher.get_error())
         return matcher
+
+    def _marked(self, begin: str, end: str) -> Thoughts:
+        """Return the thoughts between two marks."""
+        return Thoughts([self._vocabulary.token_bytes(i) for i in range(self._vocab_size)], begin, end)
 
     @cached_property
     def _tokenizer(self) -> LLTokenizer:
@@ -129,14 +136,103 @@ async def matcher_for(
 
 
 class Matcher:
-    """One output's way through its grammar. It follows wherever the output goes: on, or back to an earlier place.
+    """One output's way through its grammar, the thoughts before its form included.
+
+    failure: why it can tell no further tokens, such as a grammar too ambiguous to follow; None if it can.
+    """
+
+    def __init__(self, form: FormMatcher, ends: frozenset[int], thoughts: Thoughts | None) -> None:
+        """form: before the output.
+        thoughts: what may come before the form; None for nothing.
+        """
+        self._form, self._ends, self._thoughts = form, ends, thoughts
+        self._read: list[int] = []
+        self._places = [Place("form", b"", 0) if thoughts is None else thoughts.start]  # after each token
+        self.failure: str | None = None
+
+    @property
+    def complete(self) -> bool:
+        """Whether the output may end here."""
+        return self._places[-1].kind != "thought" and self._form.complete
+
+    @property
+    def followed(self) -> int:
+        """Tokens of the output that follow the grammar."""
+        place = self._places[-1]
+        return place.body + self._form.followed if place.kind == "form" else len(self._read)
+
+    def follow(self, output: Sequence[int]) -> bool:
+        """Go to the end of `output`. Return False if that leaves the grammar; the matcher is then where it does."""
+        if self._thoughts is None:
+            return self._form.follow(output)
+        tokens, read = list(output), self._read
+        if tokens[: len(read)] != read:
+            same = common_length(read, tokens)
+            del read[same:], self._places[same + 1 :]
+        for token in tokens[len(read) :]:
+            place = self._places[-1]
+            if place.kind == "thought" and token in self._ends:
+                return False
+            self._places.append(self._thoughts.after(place, token, len(read)))
+            read.append(token)
+        place = self._places[-1]
+        begun = place.kind in ("start", "form")  # behind thoughts the form has nothing yet
+        return self._form.follow(tokens[place.body :] if begun else []) or place.kind != "form"
+
+    def forbidden(self, output: Sequence[int], drafts: Sequence[int] = ()) -> np.ndarray:
+        """Return whether a token is forbidden after `output` and each of `drafts` that follow it, [drafts + 1, vocab].
+
+        No token is after a draft that is forbidden itself, or after the end: nobody asks there. Nor is one after a
+        failure.
+        """
+        if self._thoughts is None:
+            found = self._form.forbidden(output, drafts)
+            self.failure = self._form.failure
+            return found
+        found = np.zeros((len(drafts) + 1, self._form.vocab_size), bool)
+        self.failure = None
+        written = list(output)
+        for number, draft in enumerate((*drafts, None)):
+            if not self.follow(written):
+                self.failure = "the output does not follow its grammar"
+                return np.zeros_like(found)
+            place = self._places[-1]
+            if place.kind == "form":
+                found[number:] = self._form.forbidden(written[place.body :], drafts[number:])
+                self.failure = self._form.failure
+                break
+            row = found[number]
+            row[:] = self._thoughts.forbidden(place)
+            row[[end for end in self._ends if end < len(row)]] = True
+            if place.kind != "thought":
+                self._allow_form(row, written if place.kind == "start" else [])
+            if draft is None or row[draft]:
+                break
+            written.append(draft)
+        return found
+
+    def _allow_form(self, row: np.ndarray, body: Sequence[int]) -> None:
+        """Allow the tokens that go on with the form after `body`, if that is the form's beginning."""
+        if self._form.follow(body):
+            np.logical_and(row, self._form.forbidden(body)[0], out=row)
+            self.failure = self._form.failure
+
+
+def common_length(one: Sequence[int], other: Sequence[int]) -> int:
+    """Return the number of tokens with which both begin."""
+    both = enumerate(zip(one, other, strict=False))
+    return next((n for n, (a, b) in both if a != b), min(len(one), len(other)))
+
+
+class FormMatcher:
+    """One output's way through its form. It follows wherever the output goes: on, or back to an earlier place.
 
     failure: why it can tell no further tokens, such as a grammar too ambiguous to follow; None if it can.
     """
 
     def __init__(self, matcher: LLMatcher, vocab_size: int, ends: frozenset[int]) -> None:
         """matcher: before the output."""
-        self._matcher, self._vocab_size, self._ends = matcher, vocab_size, ends
+        self._matcher, self.vocab_size, self._ends = matcher, vocab_size, ends
         self._end_ids = sorted(e for e in ends if e < vocab_size)
         self._read: list[int] = []
         self.failure: str | None = None
@@ -156,9 +252,7 @@ class Matcher:
         read = self._read
         tokens = list(output)
         if tokens[: len(read)] != read:
-            same = next(
-                (n for n, (a, b) in enumerate(zip(read, tokens, strict=False)) if a != b), len(tokens)
-            )
+            same = common_length(read, tokens)
             self._matcher.rollback(len(read) - same)
             del read[same:]
         news = tokens[len(read) :]
@@ -174,14 +268,14 @@ class Matcher:
         No token is after a draft that is forbidden itself, or after the end: nobody asks there. Nor is one after a
         failure.
         """
-        found = np.zeros((len(drafts) + 1, self._vocab_size), bool)
+        found = np.zeros((len(drafts) + 1, self.vocab_size), bool)
         self.failure = None
         if not self.follow(output):
             self.failure = "the output does not follow its grammar"
             return found
         for row, draft in zip(found, (*drafts, None), strict=True):
             bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
-            allowed = np.unpackbits(bits, count=self._vocab_size, bitorder="little")
+            allowed = np.unpackbits(bits, count=self.vocab_size, bitorder="little")
             if accepting := self._matcher.is_accepting():
                 allowed[self._end_ids] = 1
             if self._matcher.is_error() or not (accepting or allowed.any()):

@@ -19,6 +19,7 @@ from contextlib import aclosing, asynccontextmanager, contextmanager
 from itertools import product
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -432,6 +433,27 @@ async def speculates_by_a_grammar(engine: Engine, tokenizer: Spelling) -> None:
     assert spoilt_ones
 
 
+async def a_form_comes_behind_thoughts(engine: Engine, tokenizer: Spelling) -> None:
+    """Begins behind their end, also where an output goes back."""
+    thought, mark = (
+        next(t for t in range(engine.info.vocab_size) if tokenizer.shown_bytes([t]) == data)
+        for data in (b"0", b"!")
+    )
+    grammar = msgspec.structs.replace(NUMBERS, end="!")
+    for seed in (None, *range(8)):
+        async with session(engine, BEFORE, ruled(seed, grammar), log=[thought, mark]) as s:
+            ids, finish = await drain(s)
+            assert finish == "stop"
+            assert tokenizer.shown_bytes(ids).strip() in LANGUAGE
+            await s.extend(0, [thought])
+            verdict = await s.verify([thought, thought])
+            assert verdict.finish is None
+            await s.extend(0, [thought, mark])
+            verdict = await s.verify([mark, thought])
+            assert verdict.accepted == 0
+            assert begins(tokenizer.shown_bytes(verdict.ids).strip())
+
+
 async def refuses_a_broken_grammar(engine: Engine, tokenizer: Spelling) -> None:
     """Name what is broken, and leave nothing behind."""
     before = (await engine.stats()).sessions
@@ -468,6 +490,7 @@ GRAMMATICAL = [
     a_grammar_goes_on_after_a_log,
     a_grammar_steps_back,
     speculates_by_a_grammar,
+    a_form_comes_behind_thoughts,
     refuses_a_broken_grammar,
     tells_when_an_output_leaves_its_grammar,
 ]

@@ -274,7 +274,10 @@ class ServiceSession(OutputSession):
         engine, matcher = self._engine, self.matcher
         request = engine.writer.write(self._prompt, self.output, sampling, most)
         stops = Stops(sampling.stop, engine.tokenizer.decode(self.output) if sampling.stop else "")
-        form = Form(matcher, engine.tokenizer, self.output) if matcher is not None and checked else None
+        form = None
+        if matcher is not None and sampling.grammar is not None and checked:
+            opening = "" if sampling.grammar.begin else sampling.grammar.end
+            form = Form(matcher, engine.tokenizer, self.output, opening)
         return Answer(engine.client, engine.tokenizer, request, stops, form)
 
     async def cancel(self) -> None:

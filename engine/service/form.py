@@ -12,8 +12,14 @@ from tandem.engine.tokenizer import Tokenizer
 class Form:
     """Form of one answer. White space around it is no part of it, and left out."""
 
-    def __init__(self, matcher: Matcher, tokenizer: Tokenizer, output: Sequence[int]) -> None:
-        """output: what the answer continues."""
+    def __init__(
+        self, matcher: Matcher, tokenizer: Tokenizer, output: Sequence[int], opening: str = ""
+    ) -> None:
+        """output: what the answer continues.
+        opening: text before a form that begins the answer: the end of thoughts that the prompt has begun, as a service
+            keeps thoughts to itself.
+        """
+        self._opening = [] if output else tokenizer.encode_bytes(opening.encode())
         self._matcher, self._tokenizer = matcher, tokenizer
         self._output, self._begun = list(output), bool(output)
 
@@ -26,7 +32,8 @@ class Form:
 
     def take(self, ids: Sequence[int]) -> list[int]:
         """Return the tokens that the form has next. Raise FormBroken if these are none."""
-        known, output = len(self._output), [*self._output, *ids]
+        known, output = len(self._output), [*self._output, *self._opening, *ids]
+        self._opening = []
         if not self._matcher.follow(output):
             read = self._matcher.followed
             rest = b"".join(map(self._tokenizer.token_bytes, output[read:])).rstrip()

@@ -50,9 +50,9 @@ class GrammarMasks:
         given = request.sampling_params.extra_args.get(GRAMMAR)
         if given is None or self._grammars is None:
             return
-        kind, source, strict, ends = given
+        grammar, ends = given
         try:
-            matcher = self._grammars.result().matcher(Grammar(kind, source, strict), frozenset(ends))
+            matcher = self._grammars.result().matcher(Grammar(*grammar), frozenset(ends))
         except InvalidRequest:  # not to be expected: the session's side has compiled it
             self._fail(request.request_id)
             return

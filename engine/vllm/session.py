@@ -13,6 +13,8 @@ from collections.abc import AsyncGenerator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
+import msgspec
+
 from tandem.engine.base import (
     Draft,
     Drafts,
@@ -296,7 +298,7 @@ def sampling_params(log: Log, label: tuple[Any, ...], scored: bool = False) -> A
     if sampling.presence_penalty or sampling.frequency_penalty:
         extra[REPLAYED] = log.output
     if (grammar := sampling.grammar) is not None:
-        extra[GRAMMAR] = grammar.kind, grammar.source, grammar.strict, sorted(log.ends)
+        extra[GRAMMAR] = msgspec.structs.astuple(grammar), sorted(log.ends)
     if sampling.logit_bias or sampling.min_p:
         extra[CHOSEN_BY] = {
             "logit_bias": {token: float(bias) for token, bias in sampling.logit_bias} or None,

@@ -9,10 +9,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import AddedToken
+from tokenizers import Tokenizer as RustTokenizer
 
 from tandem.engine.base import Grammar, InvalidRequest
 from tandem.engine.grammar import Grammars, Matcher, check
-from tests.engine.test_tokenizer import EOS, SPECIAL, TOKENIZER
+from tandem.engine.tokenizer import Tokenizer
+from tests.engine.test_tokenizer import CONFIG, EOS, SPECIAL, TOKENIZER, definition
 
 ENDS = frozenset({EOS})
 VOCAB = TOKENIZER.vocab_size
@@ -193,3 +196,87 @@ def test_a_grammar_is_compiled_once():
     second = made.matcher(Grammar("json_schema", SCHEMA.source), ENDS)
     assert made._begun.cache_info().misses == 1
     assert (second.forbidden([]) == matcher(SCHEMA).forbidden([])).all(), "copies are apart"
+
+
+MARKED = '{"a": 1}'
+OBJECT = Grammar("json_object")
+BEGUN = Grammar("json_object", end="</think>")
+MAY_THINK = Grammar("json_object", end="</think>", begin="<think>")
+
+
+def marked_vocabulary(special: bool) -> Tokenizer:
+    """Return a vocabulary with a token for each mark, perhaps special ones."""
+    rust = RustTokenizer.from_str(definition())
+    marks = [AddedToken(mark, special=special, normalized=False) for mark in ("<think>", "</think>")]
+    (rust.add_special_tokens if special else rust.add_tokens)(marks)
+    return Tokenizer(rust.to_str(), CONFIG)
+
+
+@pytest.fixture(params=["spelt", "token", "special"])
+def thinker(request):
+    """A vocabulary, and a function that spells text in it."""
+    vocabulary = TOKENIZER if request.param == "spelt" else marked_vocabulary(request.param == "special")
+
+    def spell(text: str) -> list[int]:
+        return spelt(text) if request.param == "spelt" else vocabulary.encode(text)
+
+    return vocabulary, spell
+
+
+def following(thinker, grammar: Grammar, text: str) -> set[bytes]:
+    """Return what may follow, spelt."""
+    vocabulary, spell = thinker
+    m = Grammars(vocabulary, vocabulary.vocab_size).matcher(grammar, ENDS)
+    return {vocabulary.token_bytes(i) for i in np.flatnonzero(~m.forbidden(spell(text))[0]).tolist()}
+
+
+def test_a_form_begins_behind_thoughts(thinker):
+    vocabulary, spell = thinker
+    matcher = Grammars(vocabulary, vocabulary.vocab_size).matcher(BEGUN, ENDS)
+    output = spell("Well, {1}? </thin king\n</think>\n\n" + MARKED)
+    rows = matcher.forbidden([], output)
+    assert matcher.failure is None
+    assert not rows[range(len(output)), output].any()
+    assert rows[: len(output), EOS].all()
+    assert not rows[-1, EOS]
+    assert matcher.complete
+    assert matcher.followed == len(output)
+    for cut in range(len(output)):  # it goes back as well, and says the same
+        assert (matcher.forbidden(output[:cut])[0] == rows[cut]).all()
+
+
+def test_any_token_but_the_end_is_thought(thinker):
+    everything = {thinker[0].token_bytes(i) for i in range(thinker[0].vocab_size)} - {b"<eos>"}
+    assert following(thinker, BEGUN, "") == everything
+    assert following(thinker, BEGUN, "what {") == everything
+    assert following(thinker, MAY_THINK, "<think>") == everything
+    assert following(thinker, BEGUN, "So.</think>") == following(thinker, OBJECT, "") | {
+        white for white in everything if white.isspace() and len(white) <= 2
+    }
+    assert following(thinker, BEGUN, 'So.</think>\n\n{"a') == following(thinker, OBJECT, '{"a')
+
+
+def test_thoughts_or_the_form_at_once(thinker):
+    begins = {data for data in following(thinker, MAY_THINK, "") if b"<think>".startswith(data)}
+    assert begins
+    assert following(thinker, MAY_THINK, "") == following(thinker, OBJECT, "") | begins
+    assert following(thinker, MAY_THINK, '{"a') == following(thinker, OBJECT, '{"a')
+    vocabulary, spell = thinker
+    grammars = Grammars(vocabulary, vocabulary.vocab_size)
+    for text in (MARKED, f"<think>{MARKED}</think>{MARKED}"):
+        assert grammars.matcher(MAY_THINK, ENDS, spell(text)).complete
+    for text in ("So: ", "</think>", f"<think>So.</think>\n\n\n{MARKED}", "<think>So.</think>So"):
+        with pytest.raises(InvalidRequest, match="does not follow"):
+            grammars.matcher(MAY_THINK, ENDS, spell(text))
+
+
+def test_a_form_that_begins_as_the_mark_does():
+    grammar = Grammar("regex", "<[ab]>", end="</think>", begin="<think>")
+    assert allowed(grammar, "<") == {b"t", b"a", b"b"}
+    assert allowed(grammar, "<a>") == {EOS}
+    assert EOS not in allowed(grammar, "<th")
+
+
+def test_thoughts_have_no_end_token():
+    with pytest.raises(InvalidRequest, match="does not follow"):
+        GRAMMARS.matcher(BEGUN, ENDS, [*spelt("So."), EOS])

@@ -24,7 +24,15 @@ from tandem.app.api.http.errors import (
     too_many_answers,
     too_many_min_tokens,
 )
-from tandem.app.api.tools.answer_reader import AnswerReader, begins_thinking, may_think
+from tandem.app.api.tools.answer_reader import (
+    BEGIN,
+    END,
+    AnswerReader,
+    Thoughts,
+    begins_thinking,
+    ends_thinking,
+    may_think,
+)
 from tandem.app.api.tools.spelling import MarkedSpelling
 from tandem.app.api.tools.use import ToolUse, tool_use
 from tandem.deployments.access.keys import Caller
@@ -105,7 +113,11 @@ async def admit(
             adapter=card.id if card.parent is not None else "",
         )
         _check_sampling(sampling, tokenizer)
-        spelling = tokenizer if use is None else MarkedSpelling(tokenizer, use.format.marks)
+        thoughts = _thoughts(request, use, tokenizer, prompt)
+        if grammar is not None and thoughts is not None:
+            sampling = msgspec.structs.replace(sampling, grammar=thoughts.before(grammar))
+        marks = (*(() if use is None else use.format.marks), *(() if thoughts is None else (BEGIN, END)))
+        spelling = MarkedSpelling(tokenizer, marks) if marks else tokenizer
         for i in range(request.answers):
             seed = (sampling.seed + i) % 2**63
             jobs.append(
@@ -126,7 +138,7 @@ async def admit(
                 isinstance(request, ChatRequest),
                 sampling.min_tokens,
             )
-            choice.reader = _reader(request, use, tokenizer, prompt)
+            choice.reader = _reader(use, thoughts)
             if isinstance(request, CompletionRequest) and request.echo:
                 choice.prepend(text)
                 if request.logprobs is not None:
@@ -199,19 +211,24 @@ async def _grammar(request: ChatRequest | CompletionRequest, use: ToolUse | None
     return grammar
 
 
-def _reader(
+def _thoughts(
     request: ChatRequest | CompletionRequest, use: ToolUse | None, tokenizer: Tokenizer, prompt: Sequence[int]
-) -> AnswerReader | None:
-    """Return a reader of an answer that is more than text; None if it is that.
+) -> Thoughts | None:
+    """Return how the model may begin its answer with its thoughts; None if it does not think."""
+    if not isinstance(request, ChatRequest) or not may_think(tokenizer.chat_template):
+        return None
+    if use is not None and use.opening(tokenizer):  # the prompt has begun its calls
+        return None
+    end = b"".join([tokenizer.token_bytes(token) for token in prompt[-16:]]).decode("utf-8", "replace")
+    return None if ends_thinking(end) else Thoughts(begins_thinking(end))
 
-    A model that has to keep to a form does so from its first token on, without thinking.
-    """
-    formed = request.form() is not None or (use is not None and use.forced)
-    thinks = isinstance(request, ChatRequest) and may_think(tokenizer.chat_template) and not formed
-    if use is None and not thinks:
+
+def _reader(use: ToolUse | None, thoughts: Thoughts | None) -> AnswerReader | None:
+    """Return a reader of an answer that is more than text; None if it is that."""
+    if use is None and thoughts is None:
         return None
     return AnswerReader(
-        None if use is None else use.reader(), thinks, begins_thinking(tokenizer.decode(prompt[-8:]))
+        None if use is None else use.reader(), thoughts is not None, thoughts is not None and thoughts.begun
     )
 
 

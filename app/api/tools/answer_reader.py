@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+import msgspec
+
 from tandem.app.api.tools.reader import Parts, ToolReader
+from tandem.engine.base import Grammar
 from tandem.engine.text import unfinished_length
 
 BEGIN, END = "<think>", "</think>"
@@ -16,6 +21,22 @@ def may_think(template: str | None) -> bool:
 def begins_thinking(prompt: str) -> bool:
     """Return whether a prompt, or its end, begins the model's thoughts."""
     return prompt.rstrip().endswith(BEGIN)
+
+
+def ends_thinking(prompt: str) -> bool:
+    """Return whether a prompt, or its end, ends the model's thoughts, so that it has none."""
+    return prompt.rstrip().endswith(END)
+
+
+@dataclass(frozen=True, slots=True)
+class Thoughts:
+    """Thoughts with which a model may begin its answer. begun: whether the prompt has begun them."""
+
+    begun: bool
+
+    def before(self, grammar: Grammar) -> Grammar:
+        """Return the form of an answer that has the grammar behind the thoughts."""
+        return msgspec.structs.replace(grammar, end=END, begin="" if self.begun else BEGIN)
 
 
 class AnswerReader:

@@ -13,6 +13,7 @@ from openai import AsyncOpenAI, BadRequestError, pydantic_function_tool
 from pydantic import BaseModel
 
 from tandem.app.api.routes import create_api
+from tandem.engine.base import Grammar
 from tests.app.api.family_backend import FamilyBackend
 from tests.app.api.null_backend import TOKENIZER, NullBackend, served
 
@@ -195,3 +196,42 @@ async def test_thoughts_are_split_off(tmp_path: Path, monkeypatch: pytest.Monkey
             thought += getattr(delta, "reasoning_content", None) or ""
             content += delta.content or ""
         assert (content, thought) == ("It rains.", "Rain?")
+
+
+@pytest.mark.parametrize("begun", [True, False])
+async def test_a_form_comes_behind_thoughts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun: bool
+) -> None:
+    monkeypatch.setattr(TOKENIZER, "chat_template", "… <think> …")
+    monkeypatch.setattr(
+        TOKENIZER, "render_chat", lambda *_: TOKENIZER.encode("Rain?<think>\n" if begun else "Rain?")
+    )
+    says = "" if begun else "<think>\n"
+    backend = NullBackend(says=says + 'Rain?\n</think>\n\n{"a": 1}', ledger=tmp_path / "ledger.sqlite")
+    async with asking(backend) as client:
+        answer = await client.chat.completions.create(
+            model="null", messages=QUESTION, response_format={"type": "json_object"}
+        )
+    message: Any = answer.choices[0].message
+    assert (message.content, message.reasoning_content) == ('{"a": 1}', "Rain?")
+    grammar = backend.jobs[0].sampling.grammar
+    assert grammar is not None
+    assert (grammar.kind, grammar.end, grammar.begin) == (
+        "json_object",
+        "</think>",
+        "" if begun else "<think>",
+    )
+
+
+async def test_a_form_comes_at_once_where_thoughts_are_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TOKENIZER, "chat_template", "… <think> …")
+    monkeypatch.setattr(TOKENIZER, "render_chat", lambda *_: TOKENIZER.encode("Rain?<think>\n\n</think>\n\n"))
+    backend = NullBackend(says='{"a": 1}', ledger=tmp_path / "ledger.sqlite")
+    async with asking(backend) as client:
+        answer = await client.chat.completions.create(
+            model="null", messages=QUESTION, response_format={"type": "json_object"}
+        )
+    assert answer.choices[0].message.content == '{"a": 1}'
+    assert backend.jobs[0].sampling.grammar == Grammar("json_object")

@@ -121,3 +121,13 @@ async def test_forms_that_it_does_not_know_are_refused_by_name(
         await engine.open(PROMPT, Sampling(9, grammar=grammar))
     assert (await engine.stats()).sessions == 0
     await engine.close()
+
+
+@pytest.mark.parametrize("begin", ["", "<think>"])
+async def test_a_service_keeps_its_thoughts_to_itself(begin: str) -> None:
+    """Thoughts that the prompt has begun end where its text begins."""
+    grammar = Grammar("json_schema", json.dumps(SCHEMA), end="</think>", begin=begin)
+    opening = "" if begin else "</think>"
+    assert (await answer('{"a"', ": 1}", grammar=grammar))[:2] == (opening + '{"a": 1}', "stop")
+    with pytest.raises(FormBroken):
+        await answer("Well, ", '{"a": 1}', grammar=grammar)
