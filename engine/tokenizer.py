@@ -255,10 +255,12 @@ class Tokenizer:
         return self.shown_bytes(ids).decode("utf-8", "replace")
 
     def written(self, ids: Iterable[int]) -> bytes:
-        """Return the bytes from which these tokens would be read, special ones by name, without bos at the beginning.
+        """Return the bytes from which these tokens would be read, special ones by name, without bos at the beginning
+        where the tokenizer puts it there by itself.
+
         Raise InvalidRequest if ordinary tokens spell the name of a special one."""
         ids = list(ids)
-        if ids[:1] == [self.bos]:
+        if ids[:1] == [self.bos] == self.encode("")[:1]:
             del ids[0]
         data = b"".join([self._bytes[i] for i in ids])
         named = (self._added[match[0]] for match in self._any_added.finditer(data.decode("utf-8", "replace")))

@@ -51,7 +51,8 @@ class ServiceConfig(Priced):
     extensions: the service's names for what OpenAI's API lacks (top_k, min_p, min_tokens, repetition_penalty,
         ignore_eos); a request that needs one that is missing here is refused.
     structured: whether it takes `response_format` with a JSON schema or for any JSON object; without, a request for
-        such a form is refused. Its text is checked as it comes.
+        such a form is refused. "json_schema": as a field of that name (llama.cpp's completions). Its text is checked as
+        it comes.
     options: further fields of every request to the service, by its names; null leaves out a field.
     """
 
@@ -68,7 +69,7 @@ class ServiceConfig(Priced):
     first_s: float = Field(60.0, gt=0, allow_inf_nan=False)
     step_s: float = Field(30.0, gt=0, allow_inf_nan=False)
     extensions: dict[str, str] = Field({name: name for name in get_args(Extension)})
-    structured: bool = False
+    structured: bool | Literal["json_schema"] = False
     options: dict[str, Any] = Field({})
 
     @field_validator("base_url")

@@ -85,7 +85,7 @@ class ServiceEngine:
     ) -> ServiceSession:
         self._check_running()
         check_request(prompt, log, sampling, self.info.vocab_size, self.info.context)
-        self.writer.response_format(sampling.grammar)
+        self.writer.form(sampling.grammar)
         matcher = await matcher_for(self._grammars, sampling, self.info.eos, log, spaced=True)
         self._check_running()  # meanwhile it may have been closed
         self._table.check_room()

@@ -50,24 +50,28 @@ class RequestWriter:
             "stream": True,
             "stream_options": {"include_usage": True},
             **self._chances(sampling, len(output)),
-            "response_format": None if output else self.response_format(sampling.grammar),
+            **({} if output else self.form(sampling.grammar)),
             **self._config.options,
         }
         return {name: value for name, value in body.items() if value is not None}, begun
 
-    def response_format(self, grammar: Grammar | None) -> dict[str, Any] | None:
-        """Return the field that asks for a form; None for any text. Raise InvalidRequest for a form that it cannot ask
+    def form(self, grammar: Grammar | None) -> dict[str, Any]:
+        """Return the field that asks for a form; none for any text. Raise InvalidRequest for a form that it cannot ask
         for. The continuation of an answer is not asked for it: the service would begin the form anew."""
         if grammar is None:
-            return None
+            return {}
         if not self._config.structured:
             raise InvalidRequest(f"the service of {self._config.model} knows no grammars")
-        match grammar.kind:
-            case "json_object":
-                return {"type": "json_object"}
-            case "json_schema":
+        match grammar.kind, self._config.structured:
+            case "json_object", True:
+                return {"response_format": {"type": "json_object"}}
+            case "json_schema", True:
                 schema = {"name": "answer", "schema": json.loads(grammar.source), "strict": grammar.strict}
-                return {"type": "json_schema", "json_schema": schema}
+                return {"response_format": {"type": "json_schema", "json_schema": schema}}
+            case "json_object", "json_schema":
+                return {"json_schema": {"type": "object"}}
+            case "json_schema", "json_schema":
+                return {"json_schema": json.loads(grammar.source)}
         kind = grammar.kind.replace("_", " ")
         raise InvalidRequest(f"the service of {self._config.model} knows no form {kind}, only JSON")
 

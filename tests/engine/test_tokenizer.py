@@ -98,6 +98,8 @@ def test_bos_is_added_once(tokenizer):
     assert BOS not in plain
     assert tokenizer.encode("cat") == tokenizer.encode("<bos>cat") == [BOS, *plain]
     assert tokenizer.encode("") == [BOS]
+    assert tokenizer.written([BOS, *plain]) == b"cat", "a service with this tokenizer adds it, too"
+    assert TOKENIZER.written([BOS, *plain]) == b"<bos>cat", "and one with that does not"
 
 
 def test_raw_prompts_may_use_special_tokens():

@@ -55,6 +55,8 @@ def write(name: str, file: Path) -> Path:
     out.add_token_merges([" ".join(pair) for pair in vocab["model"]["merges"]])
     out.add_bos_token_id(config["bos_token_id"])
     out.add_eos_token_id(config["eos_token_id"])
+    out.add_add_bos_token(False)
+    out.add_chat_template((folder / "chat_template.jinja").read_text())
     with safe_open(folder / "model.safetensors", framework="pt") as tensors:
         for key in tensors.keys():  # noqa: SIM118 - a safetensors handle, not a dict
             weight = tensors.get_tensor(key).float().numpy()

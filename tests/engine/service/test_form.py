@@ -17,11 +17,16 @@ ANY = Grammar("json_object")
 
 
 async def answer(
-    *texts: str, finish: str = "stop", grammar: Grammar = PERSON, log: bytes = b"", stop: tuple[str, ...] = ()
+    *texts: str,
+    finish: str = "stop",
+    grammar: Grammar = PERSON,
+    log: bytes = b"",
+    stop: tuple[str, ...] = (),
+    structured: bool | str = True,
 ) -> tuple[str, str | None, dict[str, object]]:
     """Return the text and finish of an answer that comes in these pieces, and what the service was asked."""
     transport = Transport(said(*map(chunk, texts), chunk("", finish), usage(3, 9)))
-    engine = engine_of(transport, structured=True)
+    engine = engine_of(transport, structured=structured)
     known, sampling = TOKENIZER.encode_bytes(log), Sampling(99, grammar=grammar, stop=stop)
     try:
         async with engine_contract.session(engine, PROMPT, sampling, known) as session:
@@ -38,6 +43,13 @@ async def test_a_schema_goes_to_the_service(strict: bool) -> None:
     assert (text, finish) == ('{"a": 1}', "stop")
     wanted = {"name": "answer", "schema": SCHEMA, "strict": strict}
     assert seen["response_format"] == {"type": "json_schema", "json_schema": wanted}
+
+
+@pytest.mark.parametrize(("grammar", "schema"), [(PERSON, SCHEMA), (ANY, {"type": "object"})])
+async def test_a_schema_may_go_there_as_llama_cpp_takes_it(grammar: Grammar, schema: object) -> None:
+    text, finish, seen = await answer('{"a": 1}', grammar=grammar, structured="json_schema")
+    assert (text, finish, seen["json_schema"]) == ('{"a": 1}', "stop", schema)
+    assert "response_format" not in seen
 
 
 async def test_any_object_may_be_asked_for() -> None:
