@@ -132,8 +132,8 @@ class SessionLimits(Strict):
         if self.host_tier or self.scheduling is None or self.scheduling.name != "buffer_aware":
             return None
         return (
-            "scheduling: buffer_aware without a host tier of the KV cache lets a heavy burst begin later than first come, "
-            "first served, for fewer stalls: give the engine host memory, or leave scheduling out"
+            "scheduling: buffer_aware without a host tier of the KV cache lets a heavy burst begin later than first "
+            "come, first served, for fewer stalls: give the engine host memory, or leave scheduling out"
         )
 
     @property
