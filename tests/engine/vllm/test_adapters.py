@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-import torch
 from safetensors.torch import load_file, save_file
 
 from tandem.engine import family
@@ -18,9 +17,9 @@ from tandem.engine.config import EngineConfig
 from tandem.engine.torch.engine import load as load_torch
 from tandem.engine.vllm.config import adapter_rank
 from tests.engine.vllm.conftest import load_engine
+from tests.engine.vllm.lora import ALPHA, RANK, write_adapter
 from tests.engine_contract import session
 
-RANK, ALPHA = 4, 8
 PROMPT = list(range(40, 60))
 GREEDY = Sampling(max_tokens=16, ignore_eos=True)
 ADAPTED = Sampling(max_tokens=16, ignore_eos=True, adapter="mine")
@@ -28,19 +27,7 @@ ADAPTED = Sampling(max_tokens=16, ignore_eos=True, adapter="mine")
 
 @pytest.fixture(scope="module")
 def adapter(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of an adapter that changes what the model says."""
-    folder = tmp_path_factory.mktemp("adapter")
-    generator, tensors = torch.Generator().manual_seed(1), {}
-    for name, weight in load_file(family.path("target") / "model.safetensors").items():
-        if name.endswith(("q_proj.weight", "v_proj.weight")):
-            rows, columns = weight.shape
-            module = f"base_model.model.{name.removesuffix('.weight')}"
-            tensors[f"{module}.lora_A.weight"] = torch.randn(RANK, columns, generator=generator) * 0.1
-            tensors[f"{module}.lora_B.weight"] = torch.randn(rows, RANK, generator=generator)
-    save_file(tensors, folder / "adapter_model.safetensors")
-    config = {"peft_type": "LORA", "r": RANK, "lora_alpha": ALPHA, "target_modules": ["q_proj", "v_proj"]}
-    (folder / "adapter_config.json").write_text(json.dumps(config))
-    return folder
+    return write_adapter(tmp_path_factory.mktemp("adapter"))
 
 
 @pytest.fixture(scope="module")
