@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -72,9 +73,13 @@ Budget = Annotated[
     float | None,
     typer.Option(min=0, max=1, help="In races, share of prompt tokens for the constrained endpoint."),
 ]
-ChosenModel = Annotated[
-    str | None,
-    typer.Option(help="A folder, a GGUF file or a hub's model, in place of a YAML; the rest is chosen."),
+ChosenModels = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--model",
+        help="A folder, a GGUF file or a hub's model, in place of a YAML; the rest is chosen. May be given for several "
+        "models behind one address, the first one by default.",
+    ),
 ]
 PrintConfig = Annotated[
     bool, typer.Option("--print-config", help="Only print the Serve YAML that --model stands for.")
@@ -356,7 +361,7 @@ def config(
 def up(
     port: Annotated[int | None, typer.Option(min=1, max=65535, help="Instead of the configured one.")] = None,
     config: Annotated[Path | None, typer.Option(exists=True, dir_okay=False, help="A Serve YAML.")] = None,
-    model: ChosenModel = None,
+    models: ChosenModels = None,
     drafter: Annotated[
         str | None, typer.Option(help="With --model: a small model that drafts for it.")
     ] = None,
@@ -369,7 +374,7 @@ def up(
         from tandem.app.cli.server import up as local
 
         try:
-            if model is None:
+            if not models:
                 if drafter or device_model or engine or print_config:
                     raise ClientError(
                         "--drafter, --device-model, --engine and --print-config belong to --model"
@@ -378,7 +383,7 @@ def up(
                 return
             if config is not None:
                 raise ClientError("--config has the model; leave out one of --config and --model")
-            deployment = local.chosen(_choose(model, drafter, device_model, engine))
+            deployment = local.chosen(_choose(models, drafter, device_model, engine))
             print(local.as_yaml(deployment))
             if not print_config:
                 local.up(port, deployment)
@@ -386,14 +391,16 @@ def up(
             raise ClientError(str(error)) from None
 
 
-def _choose(model: str, drafter: str | None, device_model: str | None, engine: str | None) -> dict[str, Any]:
+def _choose(
+    models: Sequence[str], drafter: str | None, device_model: str | None, engine: str | None
+) -> dict[str, Any]:
     from tandem.app.cli.server.choose import choose
     from tandem.engine.model_folder import KINDS
 
     if engine is not None and engine not in KINDS:
         raise ClientError(f"--engine: there are {', '.join(KINDS)}, and no {engine!r}")
     try:
-        return choose(model, drafter, device_model, engine)
+        return choose(models[0], drafter, device_model, engine, others=models[1:])
     except (ValueError, OSError) as error:
         raise ClientError(str(error)) from None
 

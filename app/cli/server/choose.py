@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,28 +35,30 @@ def choose(
     device_model: str | None = None,
     engine: str | None = None,
     machine: Machine | None = None,
+    others: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Return `args` of the Serve YAML for these models: a verifier, a drafter in the cloud, a device.
 
-    engine: kind that runs the verifier's model; None: the one that suits it.
+    engine: kind that runs the verifiers' models; None: the one that suits each.
+    others: further models behind the same address, without drafters in the cloud; the device drafts for all.
 
     Raises ValueError or OSError saying why it cannot be.
     """
     machine = machine or Machine.here()
-    target = inspect(model, machine, engine)
-    others = [None if name is None else inspect(name, machine) for name in (drafter, device_model)]
-    drafts, device = others
-    tokens = kv_tokens([target, *(each for each in others if each is not None)], machine)
-    args: dict[str, Any] = {
-        "model": _name(model),
-        "verifier": {"replicas": 1, "engine": _settings(target, tokens, machine)},
-        "drafter": {"replicas": 0},
-        "window": {"name": "gain"},
-    }
-    if target.engine == "vllm" and machine.gpus:
-        args["verifier"]["gpus"] = 1
+    names = [_name(each) for each in (model, *others)]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ValueError(f"several models would be called {', '.join(twice)}: rename a file")
+    targets = [inspect(each, machine, engine) for each in (model, *others)]
+    drafts, device = (None if name is None else inspect(name, machine) for name in (drafter, device_model))
+    tokens = kv_tokens([*targets, *(each for each in (drafts, device) if each is not None)], machine)
+    on_gpus = sum(target.engine == "vllm" for target in targets) if machine.gpus else 0
+    if on_gpus > machine.gpus:
+        raise ValueError(f"{on_gpus} models on vLLM need a GPU each, and there are {machine.gpus}")
+    pools = [_pools(target, tokens, machine) for target in targets]
     if drafts is not None:
-        args["drafter"] = {"replicas": 1, "engine": _settings(drafts, tokens, machine)}
+        pools[0]["drafter"] = {"replicas": 1, "engine": _settings(drafts, tokens, machine)}
+    served = {"models": dict(zip(names, pools, strict=True))} if others else {"model": names[0], **pools[0]}
+    args: dict[str, Any] = {**served, "window": {"name": "gain"}}
     if device is not None:
         laptop = {"name": "laptop", "profile": "native", "link": {"rtt_ms": 5}}
         args["hosts"] = [{"name": "edge", "engine": _settings(device, tokens, machine), "devices": [laptop]}]
@@ -67,6 +70,14 @@ def alone(model: str, machine: Machine | None = None) -> dict[str, Any]:
     machine = machine or Machine.here()
     facts = inspect(model, machine)
     return _settings(facts, kv_tokens([facts], machine), machine)
+
+
+def _pools(target: ModelFacts, tokens: int, machine: Machine) -> dict[str, Any]:
+    """Return the settings of a model's pools, a drafter not among them."""
+    verifier: dict[str, Any] = {"replicas": 1, "engine": _settings(target, tokens, machine)}
+    if target.engine == "vllm" and machine.gpus:
+        verifier["gpus"] = 1
+    return {"verifier": verifier, "drafter": {"replicas": 0}}
 
 
 def _settings(facts: ModelFacts, tokens: int, machine: Machine) -> dict[str, Any]:

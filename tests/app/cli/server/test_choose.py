@@ -53,6 +53,37 @@ def test_a_gguf_file_runs_on_llamacpp(tmp_path: Path) -> None:
         choose(str(file), engine="torch", machine=LAPTOP)
 
 
+def test_several_models_have_one_address(tmp_path: Path) -> None:
+    """And share memory and devices; the first one is the default, and has the drafter."""
+    files = [write(tmp_path / f"{name}.gguf", byte_level()) for name in ("large", "other")]
+    args = choose(str(files[0]), "small", "tiny", machine=LAPTOP, others=[str(files[1])])
+    settings = Settings.model_validate(args)
+    assert [settings.model_fields_set, list(settings.served)] == [args.keys(), ["large", "other"]]
+    assert [model.drafter.exists for model in settings.served.values()] == [True, False]
+    assert settings.hosts[0].serves == ()
+    engines = [model.verifier.engine for model in settings.served.values()]
+    assert [getattr(engine, "model", None) for engine in engines] == [str(file) for file in files]
+    plan = read(chosen(args))
+    assert (plan.model, plan.mode) == ("large", "speculative")
+    facts = inspect(str(files[0]), LAPTOP)
+    scarce = choosing.BESIDE_BYTES + 2 * facts.weight_bytes + 5000 * 2 * facts.kv_token_bytes
+    args = choose(str(files[0]), machine=Machine(2, scarce), others=[str(files[1])])
+    blocks = [model["verifier"]["engine"]["kv_blocks"] for model in args["models"].values()]
+    assert blocks == [5000 // 16] * 2, "they share what memory there is"
+    (tmp_path / "again").mkdir()
+    again = write(tmp_path / "again" / "large.gguf", byte_level())
+    with pytest.raises(ValueError, match="several models would be called large"):
+        choose(str(files[0]), machine=LAPTOP, others=[str(again)])
+
+
+def test_models_on_vllm_need_a_gpu_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Package, "installed", lambda self: self.version)
+    with pytest.raises(ValueError, match="2 models on vLLM need a GPU each, and there are 1"):
+        choose("target", machine=Machine(16, 64e9, gpus=1), others=["medium"])
+    args = choose("target", machine=Machine(16, 64e9, gpus=2), others=["medium"])
+    assert [model["verifier"]["gpus"] for model in args["models"].values()] == [1, 1]
+
+
 def test_a_gpu_means_vllm_where_that_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Package, "installed", lambda self: self.version)
     args = choose("target", machine=Machine(16, 64e9, gpus=1))
