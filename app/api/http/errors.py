@@ -154,10 +154,10 @@ def api_error(error: Exception) -> ApiError:
 
 
 def model_not_found(model: str, known: list[str]) -> ApiError:
-    message = (
-        f"the model {model!r} does not exist here; there is {' and '.join(map(repr, known)) or 'none yet'}"
+    there = f"there {'are' if len(known) > 1 else 'is'} {', '.join(map(repr, known)) or 'none yet'}"
+    return ApiError(
+        404, f"the model {model!r} does not exist here; {there}", code="model_not_found", param="model"
     )
-    return ApiError(404, message, code="model_not_found", param="model")
 
 
 def no_embeddings() -> ApiError:

@@ -60,7 +60,7 @@ def _mode(chat: Chat, name: str) -> None:
 
 def _device(chat: Chat, name: str) -> None:
     found = chat.client.get("/v1/devices")["data"]
-    if not name:
+    if not name and found:
         show_table(chat.screen.notes, DEVICE_COLUMNS, map(device_row, found))
     _choose(chat, "device", name, [ANY_DEVICE, *(device["name"] for device in found)])
 
@@ -86,7 +86,8 @@ def _system(chat: Chat, text: str) -> None:
 
 
 def _model(chat: Chat, name: str) -> None:
-    there = [card["id"] for card in chat.client.get("/v1/models")["data"]]
+    cards = chat.client.get("/v1/models")["data"]
+    there = [name for card in cards for name in (card["id"], *card.get("aliases", ()))]
     if name and name not in there:
         raise ClientError(no_such("model", name, there))
     if name:

@@ -69,11 +69,33 @@ def test_wishes_count_from_the_next_question_on(chat: Chat, backend: NullBackend
     assert text(second.prompt).startswith(" One?")
 
 
-def test_models(chat: Chat) -> None:
+def test_models(chat: Chat, backend: NullBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     assert said_by(chat, "/model").strip() == "model: null (there are: null)"
     chat.talk.request["model"] = "gone"
-    run(chat, "/model null")
-    assert chat.talk.request["model"] == "null"
+    with pytest.raises(ClientError, match="'gone' does not exist here; there is 'null'"):
+        chat.ask("One?")
+    (card,) = backend.models()
+    cards = [card.model_copy(update={"aliases": ("gpt",)}), card.model_copy(update={"id": "other"})]
+    monkeypatch.setattr(backend, "models", lambda: cards)
+    assert said_by(chat, "/model").strip() == "model: gone (there are: null, gpt, other)"
+    with pytest.raises(ClientError, match="there are 'null', 'gpt', 'other'"):
+        chat.ask("One?")
+    for name in ("other", "gpt"):
+        run(chat, f"/model {name}")
+        assert chat.talk.request["model"] == name
+    chat.ask("One?")
+    assert backend.jobs[0].model == "null"
+
+
+def test_where_there_is_no_device_no_table_is_shown(
+    chat: Chat, backend: NullBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def nobody() -> list[dict[str, object]]:
+        return []
+
+    assert "hardware" in said_by(chat, "/device")
+    monkeypatch.setattr(backend, "devices", nobody)
+    assert said_by(chat, "/device").startswith("device: the server's choice (there are: any; ")
 
 
 def test_a_conversation_is_stored_and_gone_on_with(chat: Chat, backend: NullBackend) -> None:
