@@ -40,6 +40,7 @@ BENCHMARKS = {
     "pice_quality": Benchmark("pice.quality", 6),
     "pice_table3": Benchmark("pice.table3", 15),
     "tokenflow": Benchmark("tokenflow.live", 8),
+    "tokenflow_frontier": Benchmark("tokenflow.frontier", 45),
     "tokenflow_sim": Benchmark("tokenflow.simulated", 10),
     "calibration": Benchmark("calibration.compare", 20),
     "hardware": Benchmark("calibration.hardware", 0.1),

@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 from tandem.benchmarks import report
 from tandem.benchmarks.paths import DATA
 from tandem.policies.reader.quality import Quality, ReaderStream, assess
-from tandem.simulator.config.config import parse
+from tandem.simulator.config.config import Config, parse
 from tandem.simulator.runs.run import simulate
 from tandem.simulator.runs.tasks import ray_map
 from tandem.simulator.workload import Request, build
@@ -99,8 +99,20 @@ SETUPS = (
 )
 
 
-def streams(setup: Setup, kind: Kind, seed: int, chunk: int = CHUNKS[0]) -> list[ReaderStream]:
-    """One simulation: what each reader got and when, in order of arrival."""
+def requests_of(setup: Setup, seed: int) -> list[Request]:
+    """The setup's requests; clients allow as many tokens as they get."""
+    requests = _trace(setup, seed) if setup.trace else build(_config(setup, seed, {}).workload)
+    return [replace(request, max_tokens=request.output_tokens) for request in requests]
+
+
+def streams(
+    setup: Setup,
+    kind: Kind,
+    seed: int,
+    chunk: int = CHUNKS[0],
+    requests: Sequence[Request] | None = None,
+) -> list[ReaderStream]:
+    """One simulation: what each reader got and when, in order of arrival. requests: in place of the setup's."""
     scheduling, batching, host = kind
     parameters = {"chunk": chunk, "context_doubles": 10**9} if _chunked(kind) else {}
     engine: dict[str, Any] = {
@@ -113,8 +125,14 @@ def streams(setup: Setup, kind: Kind, seed: int, chunk: int = CHUNKS[0]) -> list
     }
     if setup.kv_tokens is not None:
         engine["kv_blocks"] = setup.kv_tokens // BLOCK
+    asked = requests_of(setup, seed) if requests is None else list(requests)
+    result = simulate(_config(setup, seed, engine), requests=asked)
+    return [ReaderStream(answer.arrival_s, answer.times_s or (), answer.rate) for answer in result.answers]
+
+
+def _config(setup: Setup, seed: int, engine: dict[str, Any]) -> Config:
     arrival: dict[str, Any] = {"kind": "poisson", "rate_per_s": setup.rate_per_s or 1e6}
-    config = parse(
+    return parse(
         {
             "name": setup.name,
             "mode": "cloud",
@@ -133,10 +151,6 @@ def streams(setup: Setup, kind: Kind, seed: int, chunk: int = CHUNKS[0]) -> list
             "targets": [{"hardware": setup.hardware, "model": setup.model}],
         }
     )
-    requests = _trace(setup, seed) if setup.trace else build(config.workload)
-    requests = [replace(request, max_tokens=request.output_tokens) for request in requests]
-    result = simulate(config, requests=requests)
-    return [ReaderStream(answer.arrival_s, answer.times_s or (), answer.rate) for answer in result.answers]
 
 
 def _chunked(kind: Kind) -> bool:

@@ -103,14 +103,13 @@ class FirstComeFirstServed:
 
     reserve: share of the client's output limit for which room is kept at admission (0: admit as vLLM does; 0.7:
         conservatively, as SGLang does).
+    interval_s: seconds between decisions; 0: before every step, as vLLM does.
     """
 
-    interval_s = 1.0
-
-    def __init__(self, reserve: float = 0.0) -> None:
-        if not 0 <= reserve <= 1:
-            raise ValueError(f"reserve must be between 0 and 1, not {reserve}")
-        self._reserve = reserve
+    def __init__(self, reserve: float = 0.0, interval_s: float = 1.0) -> None:
+        if not 0 <= reserve <= 1 or interval_s < 0:
+            raise ValueError(f"needs 0 ≤ reserve ≤ 1 and interval_s ≥ 0, not {reserve}, {interval_s}")
+        self._reserve, self.interval_s = reserve, interval_s
 
     def choose(self, load: EngineLoad) -> Ints:
         order = np.lexsort((load.arrival, ~load.running))

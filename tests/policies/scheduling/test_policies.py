@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from tandem.policies.scheduling.andes import Andes
 from tandem.policies.scheduling.base import EngineLoad, FirstComeFirstServed, fit, scheduling
 from tandem.policies.scheduling.buffer_aware import BufferAware
+from tandem.policies.scheduling.decaying import DecayingReserve
+from tandem.policies.scheduling.shortest import ShortestRemaining
 
 
 def load(count: int, **changes: Any) -> EngineLoad:
@@ -231,3 +233,47 @@ class TestAndes:
     def test_nonsense_is_refused(self) -> None:
         with pytest.raises(ValueError, match="needs"):
             Andes(preemptions=2)
+
+
+class TestDecayingReserve:
+    def test_room_for_newcomers_grows_as_the_reserve_decays(self) -> None:
+        crowd = load(
+            3,
+            running=[True, False, False],
+            tokens=100,
+            received=[100, 0, 0],
+            longest=300,
+            capacity=640,
+            base_s=0.1,
+            token_s=0.0,
+        )
+        policy = DecayingReserve(start=0.75, least=0.25, steps=10)
+        assert policy.choose(crowd).tolist() == [0]  # 100 + 0.75 × 200 + 100 + 300 > 640
+        assert policy.choose(replace(crowd, now_s=0.9)).tolist() == [0, 1]  # 100 + 0.3 × 200 + 400
+        assert policy.choose(replace(crowd, now_s=99.0)).tolist() == [0, 1]
+
+    def test_too_little_room_sends_the_youngest_output_away_and_raises_the_reserve(self) -> None:
+        crowd = load(3, tokens=[100, 100, 110], received=[40, 20, 20], longest=100, capacity=250)
+        policy = DecayingReserve(least=0.0)
+        assert policy.choose(replace(crowd, now_s=1e6)).tolist() == [0, 1]
+        after = load(2, running=[True, False], tokens=[100, 110], received=[40, 0], longest=100, capacity=300)
+        assert policy.choose(replace(after, now_s=1e6)).tolist() == [0]  # 100 + 0.47 × 60 + 110 + 100 > 300
+        empty = load(2, running=False, tokens=110, received=0, longest=100, capacity=300)
+        assert policy.choose(replace(empty, now_s=1e6)).tolist() == [0]
+
+    def test_a_request_that_never_fits_runs_alone(self) -> None:
+        assert DecayingReserve().choose(load(2, running=False, capacity=10)).tolist() == [0]
+
+    def test_nonsense_is_refused(self) -> None:
+        with pytest.raises(ValueError, match="needs 0 ≤ least ≤ start"):
+            DecayingReserve(start=0.1, least=0.2)
+
+
+class TestShortestRemaining:
+    def test_the_nearest_to_its_limit_runs(self) -> None:
+        crowd = load(3, received=[0, 90, 40], longest=[120, 200, 100], running=[True, False, False], places=2)
+        assert ShortestRemaining().choose(crowd).tolist() == [2, 1]
+
+    def test_nonsense_is_refused(self) -> None:
+        with pytest.raises(ValueError, match="interval_s"):
+            ShortestRemaining(interval_s=0)

@@ -1,0 +1,119 @@
+"""Frontiers: what counts as worse, the rivals' best at equal stall, and who is told what."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tandem.benchmarks.tokenflow import frontier
+from tandem.benchmarks.tokenflow.frontier import (
+    ALLOWED,
+    BATCHINGS,
+    BUFFERED,
+    CHOOSING,
+    FIRST_COME,
+    OURS,
+    POLICIES,
+    TOLD,
+    WHOLE,
+    Point,
+    Run,
+    figures_of,
+    p99_at,
+    worse_in,
+)
+from tandem.benchmarks.tokenflow.simulated import SETUPS, requests_of
+from tandem.policies.reader.quality import Quality
+
+SMALL = replace(SETUPS[0], burst=6, count=6, output=64)
+
+
+def point(ttft_s: float = 10.0, stall_s: float = 1.0, raw: float = 100.0, p99_s: float = 20.0) -> Point:
+    return Point(ttft_s, p99_s, stall_s, raw, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("ours", "worse"),
+    [
+        (point(10.4, 1.09, 95.5), 0),
+        (point(10.6, 1.09, 95.5), 1),
+        (point(10.6, 1.11, 95.5), 2),
+        (point(10.6, 1.11, 94.0), 3),
+        (point(5.0, 1.2, 90.0), 2),
+    ],
+)
+def test_small_differences_count_as_none(ours: Point, worse: int) -> None:
+    assert worse_in(ours, point()) == worse
+
+
+def test_the_least_p99_at_equal_stall() -> None:
+    rivals = [
+        point(stall_s=0.0, p99_s=200.0),
+        point(stall_s=10.0, p99_s=100.0),
+        point(stall_s=4.0, p99_s=190.0),
+    ]
+    assert p99_at(0.0, rivals) == 200.0
+    assert (
+        p99_at(5.0, rivals) == 150.0
+    )  # between the first and the second, below the third's and the second's 175
+    assert p99_at(99.0, rivals) == 100.0
+    assert p99_at(1.0, rivals[1:]) == 190.0, "all stall more: that of the least stall"
+
+
+def test_figures_are_over_all_rivals_and_setups() -> None:
+    poisson = SETUPS[2]
+    equal = {name: point() for name in POLICIES}
+    found = {
+        SETUPS[0]: {**equal, OURS: point(p99_s=10.0)},
+        SETUPS[1]: {**equal, OURS: point(p99_s=18.0)},
+        poisson: {**equal, OURS: point(ttft_s=20.0, raw=90.0), TOLD: point(raw=120.0)},
+    }
+    assert figures_of("host", found) == {
+        "host_worse_in_two": len(FIRST_COME),
+        "host_raw_over_best": 0.75,
+        "host_p99_over_best_equal_stall": 0.9,
+        "host_p99_over_best_equal_stall_median": 0.7,
+    }
+
+
+def test_only_srpt_is_told_a_length() -> None:
+    asked = frontier._allowed(Run(SMALL, True, OURS, 3, WHOLE))
+    assert [r.max_tokens for r in asked] == [ALLOWED] * 6
+    told, true = frontier._told(Run(SMALL, True, TOLD, 3, WHOLE)), requests_of(SMALL, 3)
+    assert all(t.max_tokens >= r.output_tokens == t.output_tokens for t, r in zip(told, true, strict=True))
+    assert any(t.max_tokens > r.output_tokens for t, r in zip(told, true, strict=True))
+
+
+def test_each_has_the_batching_of_the_highest_qos(monkeypatch: pytest.MonkeyPatch) -> None:
+    best = {"FCFS": ("chunked", 256), OURS: BUFFERED[1]}
+    seen: list[Run] = []
+
+    def simulate_all(runs: Sequence[Run], what: str) -> dict[Run, Quality]:
+        seen.extend(runs)
+        return {r: _quality(float(r.batching == best[r.policy])) for r in runs}
+
+    monkeypatch.setattr(frontier, "simulate_all", simulate_all)
+    cases = [(SMALL, False, name) for name in best]
+    assert frontier.choose(cases) == {(SMALL, False, name): batching for name, batching in best.items()}
+    assert {r.seed for r in seen} == {CHOOSING}
+    assert len(seen) == len(BATCHINGS) + len(BUFFERED)
+
+
+def test_the_frontiers_are_drawn(tmp_path: Path) -> None:
+    frontier._draw({setup: {name: point() for name in POLICIES} for setup in SETUPS[:4]}, tmp_path / "a.svg")
+    drawn = (tmp_path / "a.svg").read_text()
+    assert "mean stall, s" in drawn
+
+
+@pytest.mark.parametrize("policy", list(POLICIES))
+def test_every_policy_serves_all(policy: str) -> None:
+    quality = Run(SMALL, False, policy, 0, BUFFERED[0] if policy == OURS else WHOLE).quality()
+    assert quality.requests == 6
+    assert quality.tokens == sum(r.output_tokens for r in requests_of(SMALL, 0))
+
+
+def _quality(qos: float) -> Quality:
+    return Quality(1, 1, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0, qos)
