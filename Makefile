@@ -10,13 +10,14 @@ MODEL ?=
 DRAFTER ?=
 
 VENV := .venv
+CLIENTS := .venv-clients
 RUN := $(VENV)/bin/python
 PIP := $(RUN) -m pip --disable-pip-version-check --no-input
 
 # Kept bytecode: without it every process of the tests, Ray's too, compiles the whole tree again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: up down test test-all test-nightly mutants lint vllm llamacpp clean
+.PHONY: up down test test-all test-nightly mutants lint vllm llamacpp clients clean
 
 up: $(VENV)/installed
 	@$(VENV)/bin/tandem up --port $(PORT) $(if $(MODEL),--model $(MODEL)) $(if $(DRAFTER),--drafter $(DRAFTER))
@@ -31,9 +32,9 @@ PYTEST := $(RUN) -m pytest --dist loadgroup
 test: lint
 	$(PYTEST) -n 3 -m "not slow and not nightly and not alone"
 
-# What CI runs: with vLLM, the notebooks, the training commands and long simulations; then, whatever those found, what
+# What CI runs: with vLLM, other people's clients, the notebooks, the training commands and long simulations; then, whatever those found, what
 # measures time.
-test-all: lint vllm
+test-all: lint vllm clients
 	@status=0; \
 	$(PYTEST) -n 2 -m "not nightly and not alone" --hypothesis-profile=all || status=$$?; \
 	$(RUN) -m pytest -m "alone and not nightly" --hypothesis-profile=all || status=1; \
@@ -58,13 +59,16 @@ vllm: $(VENV)/installed-vllm
 # llama.cpp, built on this machine: some minutes, once.
 llamacpp: $(VENV)/installed-llamacpp
 
+# Clients that docs/compatibility.md is about, in an environment of their own, as their users have one.
+clients: $(CLIENTS)/installed
+
 lint: $(VENV)/installed-dev
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 
 clean: down
-	rm -rf $(VENV) .tandem .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
+	rm -rf $(VENV) $(CLIENTS) .tandem .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
 
 # The stamps make a second run quick; a changed lock file installs again.
 $(VENV)/installed: requirements.lock pyproject.toml
@@ -80,6 +84,11 @@ $(VENV)/installed-vllm: requirements-vllm.lock $(VENV)/installed
 
 $(VENV)/installed-llamacpp: requirements-llamacpp.lock $(VENV)/installed
 	$(PIP) install --no-deps -r requirements-llamacpp.lock
+	touch $@
+
+$(CLIENTS)/installed: requirements-clients.lock
+	test -x $(CLIENTS)/bin/python || $(PYTHON) -m venv $(CLIENTS)
+	$(CLIENTS)/bin/python -m pip --disable-pip-version-check --no-input install -r requirements-clients.lock
 	touch $@
 
 $(VENV)/installed-dev: requirements-dev.lock $(VENV)/installed

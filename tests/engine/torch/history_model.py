@@ -65,11 +65,18 @@ class _Batch(NamedTuple):
 
 
 class HistoryModel:
-    """Exact and independent of how tokens are batched: logits are a hash of all tokens before them."""
+    """Exact and independent of how tokens are batched: logits follow from all tokens before them."""
 
-    def __init__(self, context: int = 4096) -> None:
+    def __init__(
+        self,
+        context: int = 4096,
+        vocab_size: int = VOCAB,
+        logits_after: Callable[[Sequence[int]], torch.Tensor] | None = None,
+    ) -> None:
+        """logits_after: gives a history's logits, by default those of this module."""
+        self._logits_after = logits_after or hashed_logits
         self.config = ModelConfig(
-            vocab_size=VOCAB,
+            vocab_size=vocab_size,
             hidden=2,
             layers=1,
             heads=1,
@@ -98,8 +105,8 @@ class HistoryModel:
             read = cells[where]
             assert read[:, 1].tolist() == position.tolist(), "a block holds positions of another place"
             history = [int(t) for t in read[:, 0].tolist()]
-            rows += [logits_after(history[: end - wanted + 1 + j]) for j in range(wanted)]
-        return torch.stack(rows) if rows else torch.empty(0, VOCAB)
+            rows += [self._logits_after(history[: end - wanted + 1 + j]) for j in range(wanted)]
+        return torch.stack(rows) if rows else torch.empty(0, self.config.vocab_size)
 
 
 def _cells(blocks: torch.Tensor) -> list[tuple[int, int]]:
@@ -110,10 +117,10 @@ def _cells(blocks: torch.Tensor) -> list[tuple[int, int]]:
 def _penalised(prompt: list[int], output: list[int], sampling: Sampling) -> torch.Tensor:
     """Logits [1, VOCAB] after the output, penalties applied."""
     ends = (*sampling.stop_tokens, *([] if sampling.ignore_eos else [EOS]))
-    return adjust(logits_after(prompt + output)[None], [sampling], lambda _: (prompt, output), [ends])
+    return adjust(hashed_logits(prompt + output)[None], [sampling], lambda _: (prompt, output), [ends])
 
 
-def logits_after(tokens: Sequence[int]) -> torch.Tensor:
+def hashed_logits(tokens: Sequence[int]) -> torch.Tensor:
     """[VOCAB]; several likely tokens, the end one rare."""
     chance = uniforms([hash(tuple(tokens)) % 2**63] * VOCAB, range(VOCAB), Purpose.SAMPLE)
     logits = 4.0 * chance

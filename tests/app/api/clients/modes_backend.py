@@ -1,0 +1,62 @@
+"""The API's backend over the live executor and router: every mode, with endpoints in this process."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from tandem.app.api.http.backend import ModelCard
+from tandem.app.api.routes import create_api
+from tandem.deployments.modes.base import Services
+from tandem.deployments.request.job import Delta, Job
+from tandem.deployments.request.timeouts import Limits
+from tandem.engine.base import Engine
+from tandem.engine.sketch import sketch_format
+from tandem.engine.tokenizer import Tokenizer
+from tests.app.api.null_backend import NullBackend, served
+from tests.deployments.faults import World
+
+DEVICE = "phone"
+WITH_DEVICE = ("device", "speculative", "race")
+
+
+class ModesBackend(NullBackend):
+    """Runs a job that names no mode in one mode, with a device where the mode has one.
+
+    target, small: engines of one vocabulary, the cloud's and the device's.
+    """
+
+    def __init__(self, mode: str, target: Engine, small: Engine, tokenizer: Tokenizer, ledger: Path) -> None:
+        super().__init__(ledger=ledger)
+        self.mode, self._tokenizer, self._target = mode, tokenizer, target
+        services = Services(format=sketch_format(tokenizer))
+        self.world = World([target], [small], {DEVICE: small}, services=services, limits=Limits())
+
+    def models(self) -> list[ModelCard]:
+        info = self._target.info
+        return [ModelCard(id="null", context=info.context, vocabulary=info.vocabulary)]
+
+    def tokenizer(self, model: str) -> Tokenizer:
+        return self._tokenizer
+
+    def check(self, mode: str) -> None:
+        self.world.executor.check(mode)
+
+    async def run(self, job: Job) -> AsyncGenerator[Delta, None]:
+        mode = job.mode or self.mode
+        job = replace(job, mode=mode, device=DEVICE if mode in WITH_DEVICE else None)
+        async with aclosing(self.world.executor.run(job)) as deltas:
+            async for delta in deltas:
+                yield delta
+
+
+@asynccontextmanager
+async def serving(backend: ModesBackend) -> AsyncIterator[str]:
+    """Serve it over HTTP; gives its address."""
+    await backend.treasury.open()
+    async with served(create_api(backend, backend)) as address:
+        yield address
+    await backend.world.executor.settled()
+    await backend.treasury.close()
