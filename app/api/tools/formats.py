@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from tandem.app.api.tools.forms import FunctionForm
-from tandem.app.api.tools.reader import BareReader, ListReader, MarkedReader, ToolReader
+from tandem.app.api.tools.reader import BareReader, FencedReader, ListReader, MarkedReader, ToolReader
 from tandem.engine.grammar import json_options
 
 LARK = "%llguidance {}\n"
@@ -59,7 +59,8 @@ class Hermes(ToolFormat):
         self.told = told
 
     def reader(self, names: frozenset[str], most: int | None, forced: bool) -> ToolReader:
-        return MarkedReader("<tool_call>", "</tool_call>", names, most)
+        marked = MarkedReader("<tool_call>", "</tool_call>", names, most)
+        return marked if forced else FencedReader(marked)
 
     def grammar(self, functions: Sequence[FunctionForm], parallel: bool) -> str:
         rules = _calls(functions, "arguments")

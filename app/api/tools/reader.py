@@ -329,3 +329,80 @@ class ListReader(ToolReader):
             self._call = None
             return True
         return False
+
+
+class FencedReader(ToolReader):
+    """A family's notation, or an answer that begins with calls in blocks of code, as Qwen's models for code write them.
+
+    An answer that begins otherwise, or with a block that is no call, is read as the family's. What follows a call and
+    is no other is dropped.
+    """
+
+    def __init__(self, family: ToolReader) -> None:
+        super().__init__(family.names, family.most)
+        self._family = family
+        self._familiar = False  # the family reads the answer
+        self._fence = ""  # before the first object
+
+    def new_id(self) -> str:
+        """Return an id as the family's calls have them."""
+        return self._family.new_id()
+
+    def push(self, text: str) -> Parts:
+        if not self._familiar:
+            parts = super().push(text)
+            if not self._familiar:
+                return parts
+            text, self._text = self._text, ""
+        parts = self._family.push(text)
+        self.calls = self._family.calls
+        return parts
+
+    def flush(self) -> Parts:
+        if self.calls and not self._familiar:
+            return Parts()
+        held = "" if self._familiar else self._written()
+        parts = [self._family.push(held), self._family.flush()]
+        self.calls = self._family.calls
+        return Parts("".join(part.content for part in parts), calls=[c for part in parts for c in part.calls])
+
+    def _written(self) -> str:
+        """Return what the answer has been so far, if it has no call."""
+        return self._fence + ("" if self._call is None else self._call.raw) + self._text
+
+    def _step(self, parts: Parts) -> bool:
+        if self._familiar:
+            return False
+        if self._call is not None:
+            return self._read_call(self._call, parts)
+        begin = self._object_at()
+        if begin is None:
+            return False
+        if begin < 0:
+            self._familiar = not self.calls
+            self._text = self._text if self._familiar else ""
+            return False
+        self._fence, self._text = self._text[:begin], self._text[begin:]
+        self._call = CallReader(self.names)
+        return True
+
+    def _object_at(self) -> int | None:
+        """Return where the next object begins; None if that is not known yet, -1 if none comes."""
+        ahead = self._text.lstrip(" \t\r\n`" if self.calls else None)  # also other calls of the same block
+        fence = "json" if self.calls else "```json"
+        if fence.startswith(ahead):
+            return None
+        if not (ahead.startswith(fence) or (self.calls and ahead.startswith("{"))):
+            return -1
+        inside = ahead.removeprefix(fence).lstrip()
+        return len(self._text) - len(inside) if inside.startswith("{") else -1 if inside else None
+
+    def _read_call(self, call: CallReader, parts: Parts) -> bool:
+        name, arguments, self._text = call.feed(self._text)
+        parts.calls += self.told(name, arguments)
+        if not (call.done or call.failed):
+            return False
+        if not self.calls:
+            self._text, self._familiar = self._written(), True
+        self._call = None
+        return not self._familiar

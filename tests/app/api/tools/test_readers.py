@@ -49,6 +49,30 @@ def test_hermes(text: str, content: str, calls: list[tuple[str, str]]) -> None:
     assert len(set(found.ids)) == len(calls)
 
 
+@pytest.mark.parametrize(
+    ("text", "content", "calls"),
+    [
+        (f"```json\n{CALL}\n```", "", [PARIS]),
+        (f"\n```json\n{CALL}\n```\n\nThat tells the weather.", "", [PARIS]),
+        (f'```json\n{CALL}\n```\n```json\n{{"name": "now", "arguments": {{}}}}\n```', "", [PARIS, NOW]),
+        (f'```json\n{CALL}\n{{"name": "now", "arguments": {{}}}}\n```', "", [PARIS, NOW]),
+        ('```json\n{"name": "now", "arguments": {"a": 1', "", [("now", '{"a": 1')]),
+        ('```json\n{"a": [1, 2]}\n``` is it.', '```json\n{"a": [1, 2]}\n``` is it.', []),
+        ('```json\n{"name": "sun"}\n```', '```json\n{"name": "sun"}\n```', []),
+        ("```json\n[1]\n```", "```json\n[1]\n```", []),
+        ('```json\n{"na', '```json\n{"na', []),
+        ("```js", "```js", []),
+        ("```json", "```json", []),
+        ("```python\nnow()\n```", "```python\nnow()\n```", []),
+        (f'```json\n{{"a": 1}}\n```\n<tool_call>{CALL}</tool_call>', '```json\n{"a": 1}\n```', [PARIS]),
+    ],
+)
+def test_blocks_of_code(text: str, content: str, calls: list[tuple[str, str]]) -> None:
+    found = hermes(text)
+    assert (found.content, found.calls) == (content, calls)
+    assert len(set(found.ids)) == len(calls)
+
+
 def test_calls_beyond_the_most_are_dropped() -> None:
     found = hermes(f'<tool_call>{CALL}</tool_call><tool_call>{{"name": "now"}}</tool_call>', most=1)
     assert (found.content, found.calls) == ("", [PARIS])
