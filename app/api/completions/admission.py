@@ -263,7 +263,9 @@ async def _prompts(
 
     def encoded(prompt: Any) -> tuple[str, tuple[int, ...]]:
         if isinstance(request, ChatRequest):
-            variables = request.chat_template_kwargs | (use.variables() if use is not None else {})
+            variables = request.variables(tokenizer.chat_template) | (
+                use.variables() if use is not None else {}
+            )
             opening = use.opening(tokenizer) if use is not None else []
             return "", (*tokenizer.render_chat(prompt, variables), *opening)
         if isinstance(prompt, str):

@@ -15,6 +15,7 @@ import msgspec
 from pydantic import BeforeValidator, Field, model_validator
 
 from tandem.app.api.completions.structured import ResponseFormat, StructuredOutputs
+from tandem.app.api.http.errors import no_effort
 from tandem.app.api.http.fields import drop_unused
 from tandem.app.api.http.forms import StrictForm
 from tandem.app.api.tools.forms import MOST, Tool, ToolChoice
@@ -136,6 +137,8 @@ class StreamOptions(StrictForm):
     include_obfuscation: bool = False
 
 
+EFFORT = "reasoning_effort"
+"""Variable of chat templates."""
 DeviceName = Annotated[str, Field(min_length=1, max_length=128)]
 
 
@@ -312,13 +315,17 @@ class Generation(AnswerForm):
 
 
 class ChatRequest(Generation):
+    """A chat. reasoning_effort: how much a model thinks whose chat template reads it."""
+
     prompt_field: ClassVar[str] = "messages"
+    effort_field: ClassVar[str] = "reasoning_effort"
 
     messages: list[Message] = Field(min_length=1)
     max_completion_tokens: int | None = Field(None, ge=1)
     logprobs: bool = False
     top_logprobs: int | None = Field(None, ge=0, le=20)
     chat_template_kwargs: dict[str, Any] = Field({})
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
     tools: list[Tool] = Field([], max_length=MOST)
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool = True
@@ -358,6 +365,14 @@ class ChatRequest(Generation):
     def chat(self) -> list[dict[str, Any]]:
         """Return the messages for the chat template."""
         return [message.for_template() for message in self.messages]
+
+    def variables(self, template: str | None) -> dict[str, Any]:
+        """Return the chat template's variables. Raise ApiError for an effort that the template does not read."""
+        if self.reasoning_effort is None:
+            return self.chat_template_kwargs
+        if EFFORT not in (template or ""):
+            raise no_effort(self.effort_field)
+        return {EFFORT: self.reasoning_effort} | self.chat_template_kwargs
 
 
 class CompletionRequest(Generation):

@@ -207,6 +207,13 @@ def grammar_refused(field: str, why: str) -> ApiError:
     return ApiError(400, f"{field}: {why}", code="invalid_value", param=field)
 
 
+def no_effort(field: str) -> ApiError:
+    message = (
+        f"{field}: this model's chat template reads no effort; `chat_template_kwargs` sets what it reads"
+    )
+    return ApiError(400, message, code="unsupported_parameter", param=field)
+
+
 def form_beside_tools(family: str) -> ApiError:
     message = f"response_format: beside tools it needs tool_choice none, as {family}'s calls have no mark in the text"
     return ApiError(400, message, code="unsupported_parameter", param="response_format")

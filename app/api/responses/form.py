@@ -25,6 +25,7 @@ class ResponseChat(ChatRequest):
 
     prompt_field: ClassVar[str] = "input"
     limit_field: ClassVar[str] = "max_output_tokens"
+    effort_field: ClassVar[str] = "reasoning.effort"
 
     def form(self) -> tuple[str, Grammar] | None:
         found = super().form()
@@ -111,6 +112,12 @@ class TextForm(StrictForm):
         return {"format": given | ({"schema": json.loads(given["schema"])} if "schema" in given else {})}
 
 
+class ReasoningForm(StrictForm):
+    """Wishes for what the model thinks. effort: how much; for models whose chat template reads it."""
+
+    effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
+
+
 class StreamForm(StrictForm):
     """Options of a stream.
 
@@ -130,6 +137,7 @@ class ResponseForm(AnswerForm):
     metadata: notes of the client's, kept with the response.
     include: "message.output_text.logprobs" for log-probabilities of the output.
     text: the form of the output.
+    reasoning: how much the model thinks.
     tools: functions that the model may call.
     tool_choice: whether it calls them, and which.
     parallel_tool_calls: whether it may call several at once.
@@ -146,6 +154,7 @@ class ResponseForm(AnswerForm):
     include: list[Literal["message.output_text.logprobs"]] = Field([])
     seed: int | None = Field(None, ge=-(2**63), lt=2**63)
     text: TextForm = TextForm()
+    reasoning: ReasoningForm = ReasoningForm()
     tools: list[FunctionTool] = Field([], max_length=MOST)
     tool_choice: Annotated[FunctionChoice, BeforeValidator(_by_type)] = FunctionChoice(type="auto")
     parallel_tool_calls: bool = True
@@ -185,5 +194,6 @@ class ResponseForm(AnswerForm):
             max_tokens=self.max_output_tokens,
             tools=[tool.of_chat() for tool in self.tools],
             tool_choice=self.tool_choice.of_chat(),
+            reasoning_effort=self.reasoning.effort,
             **asked,
         )

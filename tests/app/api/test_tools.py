@@ -235,3 +235,23 @@ async def test_a_form_comes_at_once_where_thoughts_are_off(
         )
     assert answer.choices[0].message.content == '{"a": 1}'
     assert backend.jobs[0].sampling.grammar == Grammar("json_object")
+
+
+async def test_an_effort_is_for_templates_that_read_it(
+    client: AsyncOpenAI, backend: NullBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+    chat: Any = {"model": "null", "messages": QUESTION, "reasoning_effort": "low"}
+    response: Any = {"model": "null", "input": "Rain?", "reasoning": {"effort": "low"}}
+    for create, asked, param in (
+        (client.chat.completions.create, chat, "reasoning_effort"),
+        (client.responses.create, response, "reasoning.effort"),
+    ):
+        with pytest.raises(BadRequestError, match="reads no effort") as refused:
+            await create(**asked)
+        assert refused.value.param == param
+    monkeypatch.setattr(TOKENIZER, "chat_template", "… reasoning_effort …")
+    monkeypatch.setattr(TOKENIZER, "render_chat", lambda _, given: seen.append(given) or [1])
+    await client.chat.completions.create(**chat)
+    await client.responses.create(**response)
+    assert seen == [{"reasoning_effort": "low"}] * 2
