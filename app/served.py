@@ -16,6 +16,7 @@ from tandem.deployments.modes.executor import Executor
 from tandem.deployments.modes.sections import of_modes
 from tandem.deployments.pools.engines import context_of
 from tandem.deployments.request.assignment import EndpointInfo
+from tandem.deployments.request.session import Reach
 from tandem.engine.base import Engine
 from tandem.engine.sketch import sketch_format
 
@@ -48,7 +49,7 @@ class Served:
         )
         self.executor = Executor(
             router.assign,
-            self.dial,
+            Reach(self.dial, lost),
             of_modes(settings),
             Services(
                 partial(router.ask_mode, name),
@@ -57,7 +58,6 @@ class Served:
             ),
             settings.limits.limits(),
             report,
-            lost,
             model=name,
         )
 

@@ -15,6 +15,7 @@ from tandem.deployments.modes.speculative.settings import SpeculativeSettings
 from tandem.deployments.request.assignment import EndpointInfo
 from tandem.deployments.request.job import Job
 from tandem.deployments.request.pools import DRAFTER, MIDDLE, VERIFIER
+from tandem.deployments.request.session import Reach
 from tandem.deployments.routing.assigner import Assigner
 from tandem.deployments.routing.directory import Snapshot
 from tandem.deployments.routing.routing import Routing
@@ -65,7 +66,7 @@ def local_executor(
         return dial(endpoint)
 
     services = Services(router.ask, router.tell, outer, format)
-    return Executor(router.assign, dialled, modes, services, report=router.learn)
+    return Executor(router.assign, Reach(dialled), modes, services, report=router.learn)
 
 
 def device_record(name: str, rtt_s: float = 0.0, prefill_token_s: float = 0.0) -> DeviceRecord:

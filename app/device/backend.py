@@ -35,6 +35,7 @@ from tandem.deployments.modes.executor import Executor
 from tandem.deployments.modes.sections import of_modes
 from tandem.deployments.request.assignment import EndpointInfo
 from tandem.deployments.request.job import Delta, Job, UnknownMode
+from tandem.deployments.request.session import Reach
 from tandem.deployments.routing.directory import Snapshot
 from tandem.engine.base import Engine, EngineError, EngineStopped, InvalidRequest
 from tandem.engine.split.base import OuterEngine
@@ -75,12 +76,11 @@ class DeviceBackend:
         self._metrics = Metrics({settings.model: lambda: Snapshot(devices={"": self._record()})})
         self._executor = Executor(
             self._router.assign,
-            self._dial,
+            Reach(self._dial, reached_s=lambda: uplink.reached_s),
             modes,
             Services(outer=outer),
             settings.limits.limits(),
             self._report,
-            reached_s=lambda: uplink.reached_s,
         )
 
     def _record(self) -> DeviceRecord:

@@ -13,14 +13,13 @@ from tandem.deployments.modes import MODES
 from tandem.deployments.modes.base import Mode, ModeRun, Services
 from tandem.deployments.request.assignment import (
     Assignment,
-    EndpointInfo,
     EndpointLost,
     NoEndpoint,
     RoutingRequest,
 )
 from tandem.deployments.request.job import Delta, Job, JobStats
-from tandem.deployments.request.session import Dial, EndpointSession, EndpointSessions, RequestContext
-from tandem.deployments.request.timeouts import Deadline, Limits, always
+from tandem.deployments.request.session import EndpointSession, EndpointSessions, Reach, RequestContext
+from tandem.deployments.request.timeouts import Deadline, Limits
 from tandem.deployments.request.tokenlog import TokenLog
 from tandem.engine.base import EngineError, EngineStopped, NoCapacity, ServiceRefused, SplitInfo
 from tandem.engine.config import Strict
@@ -35,31 +34,24 @@ class Executor:
     """Runs any number of jobs at once, on the event loop's clock.
 
     assign: asks the router for an assignment.
-    dial: returns an engine for an endpoint.
+    reach: how endpoints are reached from here.
     settings: of the modes, by name, unless they are the defaults.
     services: dependencies of the modes.
     report: reports a finished answer to the router.
-    lost: called with every lost endpoint, also if the answer goes on without it.
     model: name of the model that answers; "": the router's first one.
-    reached_s: at a device, time since which the cloud can be reached, infinite while it cannot; timeouts there start
-        again then.
     """
 
     def __init__(
         self,
         assign: Assign,
-        dial: Dial,
+        reach: Reach,
         settings: Mapping[str, Strict] = MappingProxyType({}),
         services: Services | None = None,
         limits: Limits | None = None,
         report: Callable[[Report], object] = lambda _: None,
-        lost: Callable[[EndpointInfo], object] = lambda _: None,
-        reached_s: Callable[[], float] = always,
         model: str = "",
     ) -> None:
-        self._assign, self._dial, self._report, self._lost = assign, dial, report, lost
-        self._model = model
-        self._reached_s = reached_s
+        self._assign, self._reach, self._report, self._model = assign, reach, report, model
         self._settings, self._services, self._limits = settings, services or Services(), limits or Limits()
         self._modes: dict[type[Mode], Mode] = {}
         self._leaving: set[asyncio.Task[None]] = set()
@@ -152,9 +144,7 @@ class _Request:
         self.log, self.stats = TokenLog(), JobStats()
         timeouts = self._limits.timeouts
         self._patience = Patience(timeouts.step_s, job.sampling.reader_rate)
-        self._context = RequestContext(
-            executor._dial, self.stats, timeouts, self._patience, executor._lost, executor._reached_s
-        )
+        self._context = RequestContext(executor._reach, self.stats, timeouts, self._patience)
         self._runs: dict[str, ModeRun] = {}
         self._assignment: Assignment | None = None
         self._sessions: EndpointSessions | None = None
@@ -289,7 +279,7 @@ class _Request:
             split=self._executor.split,
             model=self._executor._model,
         )
-        deadline = Deadline(self._loop, self._executor._reached_s)
+        deadline = Deadline(self._loop, self._executor._reach.reached_s)
         deadline.start(began_s, self._limits.assign_s)
         try:
             return await self._executor._assign(wanted)

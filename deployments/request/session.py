@@ -6,6 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 import msgspec
@@ -60,28 +61,38 @@ Dial = Callable[[EndpointInfo], Awaitable[Engine]]
 GONE = (EngineStopped, SessionCancelled, UnknownSession, UnknownEngine, Unauthorized, ProtocolError)
 
 
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """Way in which a process reaches endpoints.
+
+    dial: returns an engine for an endpoint.
+    lost: told once of each endpoint that is gone (and did not merely refuse), also if the answer goes on without it.
+    reached_s: at a device, time since which the cloud can be reached, infinite while it cannot; timeouts there start
+        again then.
+    """
+
+    dial: Dial
+    lost: Callable[[EndpointInfo], object] = lambda _: None
+    reached_s: Callable[[], float] = always
+
+
 class RequestContext:
     """Shared state of a request's sessions: how endpoints are reached, and the usage.
 
     timeouts, patience: how long they are waited for.
     stats: seconds spent by stage, tokens taken in and given out, and joules are added to these.
-    report: told once of each endpoint that is gone (and did not merely refuse).
-    reached_s: time since which endpoints elsewhere can be reached, infinite while they cannot; timeouts start again
-        then.
     """
 
-    __slots__ = ("dial", "loop", "patience", "reached_s", "report", "stats", "timeouts")
+    __slots__ = ("loop", "patience", "reach", "stats", "timeouts")
 
     def __init__(
         self,
-        dial: Dial,
+        reach: Reach,
         stats: JobStats,
         timeouts: Timeouts | None = None,
         patience: Patience | None = None,
-        report: Callable[[EndpointInfo], object] = lambda _: None,
-        reached_s: Callable[[], float] = always,
     ) -> None:
-        self.dial, self.stats, self.report, self.reached_s = dial, stats, report, reached_s
+        self.reach, self.stats = reach, stats
         self.timeouts = timeouts or Timeouts()
         self.patience = patience or Patience(self.timeouts.step_s)
         self.loop = asyncio.get_running_loop()
@@ -145,7 +156,7 @@ class EndpointSession(Session):
         context = self._context
         if self._engine is None:
             self._engine = await self._call(
-                "connect", context.timeouts.connect_s, context.dial(self.endpoint)
+                "connect", context.timeouts.connect_s, context.reach.dial(self.endpoint)
             )
         return self._engine
 
@@ -304,7 +315,11 @@ class EndpointSession(Session):
 
     def _new_deadline(self) -> Deadline:
         context = self._context
-        return Deadline(context.loop) if self.endpoint.device else Deadline(context.loop, context.reached_s)
+        return (
+            Deadline(context.loop)
+            if self.endpoint.device
+            else Deadline(context.loop, context.reach.reached_s)
+        )
 
     def _limit_s(self) -> float:
         context = self._context
@@ -345,7 +360,7 @@ class EndpointSession(Session):
         self.lost = True
         if gone and not self._gone:
             self._gone = True
-            self._context.report(self.endpoint)
+            self._context.reach.lost(self.endpoint)
         return EndpointLost(self.endpoint, why)
 
     def _gave(self, tokens: int) -> None:

@@ -22,7 +22,7 @@ from tandem.deployments.modes.sections import section
 from tandem.deployments.outbox import Outbox
 from tandem.deployments.request.assignment import Assignment, EndpointInfo, RoutingRequest
 from tandem.deployments.request.pools import DEVICE, DRAFTER, MIDDLE, VERIFIER
-from tandem.deployments.request.session import Dial
+from tandem.deployments.request.session import Dial, Reach
 from tandem.deployments.request.timeouts import always
 from tandem.deployments.routing.assigner import Assigner
 from tandem.deployments.routing.directory import Directory
@@ -156,13 +156,11 @@ class World:
     ) -> Executor:
         return Executor(
             self.assign,
-            dial,
+            Reach(dial, self._lost, reached_s),
             self._modes,
             replace(self._services, outer=outer),
             self.config.limits.limits(),
             report=self._outbox.add,
-            lost=self._lost,
-            reached_s=reached_s,
         )
 
     # -- the router and the scheduler ---------------------------------------------------------------------

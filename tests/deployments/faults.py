@@ -16,6 +16,7 @@ from tandem.deployments.modes.speculative.settings import SpeculativeSettings
 from tandem.deployments.request.assignment import Assignment, EndpointInfo, RoutingRequest
 from tandem.deployments.request.bill import Bill
 from tandem.deployments.request.pools import POOLS
+from tandem.deployments.request.session import Reach
 from tandem.deployments.request.timeouts import Limits, Timeouts
 from tandem.deployments.routing.assigner import Assigner
 from tandem.deployments.routing.directory import Snapshot
@@ -173,12 +174,11 @@ class World:
         )
         return Executor(
             self._assign,
-            self._dial,
+            Reach(self._dial, self.gone.append),
             {**self._modes, **modes},
             services,
             self._limits,
             self._report,
-            self.gone.append,
         )
 
     def bill(self, account: str) -> Bill:

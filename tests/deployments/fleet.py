@@ -17,6 +17,7 @@ from tandem.deployments.modes.executor import Executor
 from tandem.deployments.modes.race.mode import Racing
 from tandem.deployments.request.assignment import Assignment, EndpointInfo, RoutingRequest
 from tandem.deployments.request.job import Job, JobStats
+from tandem.deployments.request.session import Reach
 from tandem.deployments.request.timeouts import Limits
 from tandem.deployments.request.tokenlog import Origin
 from tandem.deployments.routing.assigner import Assigner
@@ -145,7 +146,12 @@ class World:
         assigner = Assigner(collaboration.create("explicit"), lambda: routing.create("round_robin"), 64)
         self._router = Routing(assigner, accounts=AccountSettings(budget=1.0), modes=modes)
         self.executor = Executor(
-            self._assign, self._dial, modes, Services(outer=outer), Limits(), self._router.learn, self._lost
+            self._assign,
+            Reach(self._dial, self._lost),
+            modes,
+            Services(outer=outer),
+            Limits(),
+            self._router.learn,
         )
 
     async def __aenter__(self) -> World:

@@ -17,6 +17,7 @@ from tandem.deployments.modes.race.router import RaceBriefing
 from tandem.deployments.modes.race.settings import DispatchChoice, MigrationChoice, RaceSettings
 from tandem.deployments.request.assignment import EndpointInfo, RoutingRequest
 from tandem.deployments.request.job import Job, JobStats, UnknownMode
+from tandem.deployments.request.session import Reach
 from tandem.deployments.request.tokenlog import Origin
 from tandem.engine.base import Engine, EngineError, EngineStopped, Sampling
 from tandem.engine.null_engine import NullEngine
@@ -82,7 +83,9 @@ async def laptop(cloud: Office, own: Engine, **settings: object) -> AsyncIterato
         async def dial(endpoint: EndpointInfo) -> Engine:
             return own if endpoint.device else await uplink.dial(endpoint)
 
-        executor = Executor(router.assign, dial, report=router.learn, reached_s=lambda: uplink.reached_s)
+        executor = Executor(
+            router.assign, Reach(dial, reached_s=lambda: uplink.reached_s), report=router.learn
+        )
         yield Laptop(uplink, dialling, router, executor)
 
 

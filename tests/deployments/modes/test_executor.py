@@ -12,6 +12,7 @@ import pytest
 from tandem.deployments.modes.executor import Executor
 from tandem.deployments.request.assignment import Assignment, RoutingRequest
 from tandem.deployments.request.job import Job, JobStats, NoSuchDevice, UnknownMode
+from tandem.deployments.request.session import Reach
 from tandem.deployments.request.timeouts import Limits, Timeouts
 from tandem.engine.base import (
     ContextOverflow,
@@ -171,7 +172,7 @@ async def test_half_an_answer_is_not_given_up_while_somebody_may_come_back() -> 
             world.engines = dict.fromkeys(world.engines, NullEngine())
         return world.router.assign_now(wanted, retry_lost=True)
 
-    executor = Executor(assign, world._dial, limits=Limits(replans=0))
+    executor = Executor(assign, Reach(world._dial), limits=Limits(replans=0))
     ids = [i async for delta in executor.run(job("cloud")) for i in delta.ids]
     assert ids == EXPECTED
     assert asked > 6

@@ -25,6 +25,7 @@ from tandem.deployments.modes.speculative.mode import Speculation, SpeculativeMo
 from tandem.deployments.pools.engines import TorchSettings, build_engine
 from tandem.deployments.request.assignment import EndpointInfo
 from tandem.deployments.request.job import Job, JobStats
+from tandem.deployments.request.session import Reach
 from tandem.deployments.routing.assigner import Assigner
 from tandem.deployments.routing.directory import Snapshot
 from tandem.deployments.routing.routing import Routing
@@ -104,7 +105,7 @@ async def _answers(
     async def dial(endpoint: EndpointInfo) -> Engine:
         return engines[endpoint.engine]
 
-    executor = Executor(router.assign, dial, {"speculative": with_window(window)}, report=router.learn)
+    executor = Executor(router.assign, Reach(dial), {"speculative": with_window(window)}, report=router.learn)
     tokenizer = Tokenizer.load(family.path("target"))
     room = asyncio.Semaphore(AT_ONCE)
 

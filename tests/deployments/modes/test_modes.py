@@ -19,7 +19,7 @@ from tandem.deployments.modes.speculative.pairs import Pairs
 from tandem.deployments.modes.speculative.settings import SpeculativeOptions
 from tandem.deployments.request.assignment import Assignment, EndpointInfo
 from tandem.deployments.request.job import Job, JobStats
-from tandem.deployments.request.session import EndpointSessions, RequestContext
+from tandem.deployments.request.session import EndpointSessions, Reach, RequestContext
 from tandem.deployments.request.tokenlog import Origin, TokenLog
 from tandem.engine.base import Draft, Drafts, Engine, Sampling
 from tandem.engine.null_engine import NullEngine, NullSession
@@ -60,7 +60,7 @@ async def answer(
         made._pairs = Only(pair)
     run = made.start(wanted)
     stats.figures[made.name] = run.figures
-    sessions = EndpointSessions(Assignment(made.name, there), RequestContext(dial, stats))
+    sessions = EndpointSessions(Assignment(made.name, there), RequestContext(Reach(dial), stats))
     briefing = PairBriefing(history.target.queue, batch_limit, PairHistory(StaticWindow()).snapshot())
     try:
         async for delta in run.run(sessions, log, briefing):

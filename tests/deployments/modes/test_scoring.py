@@ -12,7 +12,7 @@ from tandem.deployments.modes.base import SCORED_AT_ONCE, Services
 from tandem.deployments.modes.cloud import CloudMode
 from tandem.deployments.request.assignment import Assignment, EndpointInfo, EndpointLost
 from tandem.deployments.request.job import Job, JobStats
-from tandem.deployments.request.session import EndpointSessions, RequestContext
+from tandem.deployments.request.session import EndpointSessions, Reach, RequestContext
 from tandem.deployments.request.tokenlog import TokenLog
 from tandem.engine.base import (
     Engine,
@@ -86,7 +86,7 @@ async def test_every_token_is_scored_once() -> None:
             return engine
 
         there = {"target": EndpointInfo("target", "target", "target")}
-        return EndpointSessions(Assignment("cloud", there), RequestContext(dial, stats))
+        return EndpointSessions(Assignment("cloud", there), RequestContext(Reach(dial), stats))
 
     async def answer(engine: Engine) -> None:
         async for delta in run.run(sessions(engine), log, None):

@@ -13,6 +13,7 @@ from tandem.deployments.modes.base import Services
 from tandem.deployments.modes.executor import Executor
 from tandem.deployments.request.assignment import EndpointInfo
 from tandem.deployments.request.job import Job
+from tandem.deployments.request.session import Reach
 from tandem.deployments.routing.assigner import Assigner
 from tandem.deployments.routing.routing import Routing
 from tandem.engine import family
@@ -59,7 +60,7 @@ async def test_a_device_is_answered_past_the_ingress(
 
         big = {"kv_blocks": 512, "block_size": 16, "token_budget": 512}
         parts = Parts.make(family.path("target"), LAYERS, tmp_path, 0.0, big, big)
-        executor = Executor(router.assign, dial, services=Services(outer=parts.outer))
+        executor = Executor(router.assign, Reach(dial), services=Services(outer=parts.outer))
         text = Tokenizer.load(family.path("target"))
         sampling = Sampling(max_tokens=32)
         for question in ("Tell me about the town of Marworth.", "Which river is the longest?"):

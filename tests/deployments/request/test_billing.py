@@ -13,7 +13,7 @@ from tandem.cluster.devices.device import Device
 from tandem.cluster.devices.profile import load_profile
 from tandem.deployments.request.assignment import EndpointInfo
 from tandem.deployments.request.job import JobStats
-from tandem.deployments.request.session import EndpointSession, RequestContext
+from tandem.deployments.request.session import EndpointSession, Reach, RequestContext
 from tandem.engine.base import Engine, NoCapacity, Sampling, Tokens, Usage
 from tandem.engine.null_engine import NullEngine, NullSession
 from tandem.policies.cost import PerToken
@@ -36,7 +36,7 @@ def session_at(endpoint: EndpointInfo, engine: Engine, stats: JobStats) -> Endpo
     async def dial(_: EndpointInfo) -> Engine:
         return engine
 
-    return EndpointSession(endpoint, RequestContext(dial, stats))
+    return EndpointSession(endpoint, RequestContext(Reach(dial), stats))
 
 
 @given(tokens=st.integers(1, 400), share=st.floats(0, 0.999))

@@ -11,7 +11,7 @@ import pytest
 
 from tandem.deployments.request.assignment import EndpointInfo, EndpointLost
 from tandem.deployments.request.job import JobStats
-from tandem.deployments.request.session import EndpointSession, RequestContext
+from tandem.deployments.request.session import EndpointSession, Reach, RequestContext
 from tandem.deployments.request.timeouts import Timeouts
 from tandem.engine.base import (
     Engine,
@@ -67,7 +67,7 @@ def endpoint_session(
 
     endpoint = EndpointInfo(pool, "here:1", pool)
     report = (gone if gone is not None else []).append
-    return EndpointSession(endpoint, RequestContext(dial, JobStats(), timeouts, None, report), expendable)
+    return EndpointSession(endpoint, RequestContext(Reach(dial, report), JobStats(), timeouts), expendable)
 
 
 async def test_a_session_that_the_mode_has_cancelled_is_not_cancelled_again() -> None:
