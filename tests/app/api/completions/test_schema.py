@@ -15,7 +15,7 @@ from schemathesis.checks import CHECKS
 CHECKED = [check for check in CHECKS.get_all() if check.__name__ != "positive_data_acceptance"]
 """Without that check, since a valid request may name an unknown model or exceed the context."""
 PATIENT = settings(
-    max_examples=15,
+    max_examples=settings.default.max_examples // 6,
     phases=[Phase.explicit, Phase.generate],
     suppress_health_check=list(HealthCheck),
 )
