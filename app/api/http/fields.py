@@ -15,6 +15,7 @@ ACCEPTED = {
     "metadata": "it is not kept",
     "parallel_tool_calls": "text completions call no tools",
     "prompt_cache_key": "prompts share their beginnings in the KV cache without it",
+    "prompt_cache_options": "prompts share their beginnings in the KV cache without it",
     "prompt_cache_retention": "memory decides how long a prompt stays in the KV cache",
     "safety_identifier": "keys tell users apart",
     "user": "keys tell users apart",
@@ -34,6 +35,7 @@ class Refused(NamedTuple):
 
 
 REFUSED = {
+    "access_programs": Refused((), "keys say what an account may do"),
     "audio": Refused((), "answers are text"),
     "background": Refused((False,), "a stream shows what there is so far"),
     "best_of": Refused((1,), "`/v1/completions` has it, and `n` gives several answers to choose from"),
@@ -43,14 +45,17 @@ REFUSED = {
     "echo": Refused((False,), "`/v1/completions` has it"),
     "function_call": Refused(("none",), "OpenAI has replaced it by `tool_choice`"),
     "functions": Refused(([],), "OpenAI has replaced them by `tools`"),
+    "image": Refused((), "answers are text"),
     "include_stop_str_in_output": Refused((False,), "a stop string is never part of an answer"),
     "length_penalty": Refused((1,), "there is no beam search"),
     "max_tool_calls": Refused(
         (), "the client runs the tools, and `parallel_tool_calls: false` asks for one call"
     ),
     "modalities": Refused((["text"],), "answers are text"),
+    "moderation": Refused((), "nothing is moderated"),
     "prediction": Refused((), "engines look up drafts in the prompt: `lookup`"),
     "priority": Refused((0,), "keys have shares of the servers"),
+    "prompt": Refused((), "`/v1/completions` has it, and no server keeps templates of prompts"),
     "reasoning": Refused(({},), "`/v1/responses` has it, and chats have `reasoning_effort`"),
     "reasoning_effort": Refused((), "chats have it, and `/v1/responses` has `reasoning.effort`"),
     "service_tier": Refused(("auto", "default"), "there is one tier"),
