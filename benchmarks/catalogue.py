@@ -56,6 +56,7 @@ BENCHMARKS = {
     "engine": Benchmark("speed.engine", 2),
     "gateway": Benchmark("speed.gateway", 8),
     "llamacpp": Benchmark("speed.llamacpp", 25),
+    "mask": Benchmark("speed.mask", 0.5),
     "policies": Benchmark("speed.policies", 0.5),
     "simulator": Benchmark("speed.simulator", 12),
     "versus_vllm": Benchmark("speed.versus_vllm", 8),
