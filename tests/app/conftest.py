@@ -8,7 +8,8 @@ from anyio.from_thread import start_blocking_portal
 from fastapi import FastAPI
 
 from tandem.app.api.routes import create_api
-from tests.app.api.null_backend import NullBackend, Standing, served
+from tests.app.api.null_backend import NullBackend, Standing
+from tests.servers import served
 
 
 @pytest.fixture(scope="session")

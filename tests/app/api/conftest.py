@@ -9,7 +9,8 @@ import pytest
 from fastapi import FastAPI
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
-from tests.app.api.null_backend import NullBackend, Standing, served
+from tests.app.api.null_backend import NullBackend, Standing
+from tests.servers import served
 
 # The certificates that a client loads otherwise, for each test anew, take longer than most of them.
 NO_CERTIFICATES = SSLContext(PROTOCOL_TLS_CLIENT)

@@ -1,10 +1,9 @@
-"""Test double of the API's backend, without a model, and helpers to serve the API over a real socket."""
+"""Test double of the API's backend, without a model, and what reads and writes its API's connections."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import socket
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
@@ -13,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import uvicorn
 from tokenizers import Tokenizer as RustTokenizer
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
@@ -273,45 +271,6 @@ class Standing:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.backend, name)
-
-
-class EagerServer(uvicorn.Server):
-    """A server that ends as soon as its requests and connections have. uvicorn's own waits for 0.1 s, whatever it
-    serves, and looks ten times a second."""
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        state = self.server_state
-        for listening in self.servers:
-            listening.close()
-        for connection in list(state.connections):
-            connection.shutdown()
-        try:
-            async with asyncio.timeout(self.config.timeout_graceful_shutdown):
-                while state.tasks or state.connections:  # noqa: ASYNC110 - uvicorn says it to nobody
-                    await asyncio.sleep(0)
-        except TimeoutError:
-            for task in state.tasks:
-                task.cancel()
-
-
-@asynccontextmanager
-async def served(app: object, send_buffer: int | None = None) -> AsyncIterator[str]:
-    """Serve the ASGI app on a free port in this event loop; gives its address. send_buffer: of connections, bytes.
-
-    Bypasses uvicorn's main loop, which checks only ten times a second whether to end.
-    """
-    config = uvicorn.Config(app, lifespan="off", log_level="warning", timeout_graceful_shutdown=5)
-    config.load()
-    server = EagerServer(config)
-    server.lifespan = config.lifespan_class(config)
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        if send_buffer is not None:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
-        await server.startup([listener])
-        try:
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-        finally:
-            await server.shutdown()
 
 
 def events(text: str) -> list[dict[str, Any]]:

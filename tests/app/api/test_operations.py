@@ -15,7 +15,8 @@ from tandem.deployments.config.settings import GateSettings
 from tandem.deployments.modes import MODES
 from tandem.deployments.routing.directory import Snapshot
 from tandem.engine.base import EngineStopped
-from tests.app.api.null_backend import TOKENIZER, NullBackend, served, times
+from tests.app.api.null_backend import TOKENIZER, NullBackend, times
+from tests.servers import served
 
 NULL = ("model_name", "null")
 HELLO = {"model": "null", "messages": [{"role": "user", "content": "Hello?"}], "max_tokens": 9}

@@ -12,7 +12,8 @@ from openai import APIError, AsyncOpenAI
 from tandem.app.api.completions.gather import ChunkCoalescer
 from tandem.app.api.routes import create_api
 from tandem.engine.base import EngineStopped
-from tests.app.api.null_backend import NullBackend, events, served, times, uploading
+from tests.app.api.null_backend import NullBackend, events, times, uploading
+from tests.servers import served
 
 HELLO = [{"role": "user", "content": "Hello?"}]
 CHAT = {"model": "null", "messages": HELLO, "stream": True}

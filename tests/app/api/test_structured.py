@@ -16,7 +16,7 @@ from pydantic import BaseModel, Field, SecretStr
 
 from tandem.app.api.routes import create_api
 from tests.app.api.family_backend import FamilyBackend
-from tests.app.api.null_backend import served
+from tests.servers import served
 
 MESSAGES: Any = [{"role": "user", "content": "Tell me about the town of Marworth."}]
 

@@ -15,7 +15,8 @@ from pydantic import BaseModel
 from tandem.app.api.routes import create_api
 from tandem.engine.base import Grammar
 from tests.app.api.family_backend import FamilyBackend
-from tests.app.api.null_backend import TOKENIZER, NullBackend, served
+from tests.app.api.null_backend import TOKENIZER, NullBackend
+from tests.servers import served
 
 QUESTION: Any = [{"role": "user", "content": "Does it rain in Paris?"}]
 TOOL: Any = {

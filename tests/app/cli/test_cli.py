@@ -14,7 +14,8 @@ from typer.testing import CliRunner
 from tandem.app.api.routes import create_api
 from tandem.app.cli.main import cli
 from tandem.deployments.modes.speculative.settings import SpeculativeOptions
-from tests.app.api.null_backend import NullBackend, served
+from tests.app.api.null_backend import NullBackend
+from tests.servers import served
 
 SAYS = "Zürich 🗼 [bold]has[/] three bridges."
 run = CliRunner().invoke

@@ -5,16 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import socket
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from zlib import crc32
 
 import httpx
-import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
@@ -24,6 +22,7 @@ from tandem.engine import family
 from tandem.engine.service.config import ServiceConfig
 from tandem.engine.service.engine import ServiceEngine
 from tandem.engine.tokenizer import Tokenizer
+from tests import servers
 
 TOKENIZER = Tokenizer.load(family.path("target"))
 WORDS = [
@@ -134,22 +133,8 @@ def refusing(status: int, error: dict[str, Any], **headers: str) -> Callable[[di
 @asynccontextmanager
 async def served(service: FakeService) -> AsyncIterator[str]:
     """Serve it over sockets; yields its base_url."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        server = _Server(
-            uvicorn.Config(service.app, lifespan="off", log_config=None, timeout_graceful_shutdown=1)
-        )
-        task = asyncio.create_task(server.serve([listening]))
-        try:
-            yield f"http://127.0.0.1:{listening.getsockname()[1]}/v1"
-        finally:
-            server.should_exit = True
-            await task
-
-
-class _Server(uvicorn.Server):
-    @contextmanager
-    def capture_signals(self) -> Any:
-        yield
+    async with servers.served(service.app) as address:
+        yield f"{address}/v1"
 
 
 Piece = bytes | float | Exception

@@ -15,8 +15,9 @@ from tandem.deployments.request.timeouts import Limits
 from tandem.engine.base import Engine
 from tandem.engine.sketch import sketch_format
 from tandem.engine.tokenizer import Tokenizer
-from tests.app.api.null_backend import NullBackend, served
+from tests.app.api.null_backend import NullBackend
 from tests.deployments.faults import World
+from tests.servers import served
 
 DEVICE = "phone"
 WITH_DEVICE = ("device", "speculative", "race")

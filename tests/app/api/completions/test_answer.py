@@ -22,7 +22,8 @@ from tandem.app.api.http.errors import DISCONNECTED
 from tandem.app.api.routes import create_api
 from tandem.deployments.access.accounts import Terms
 from tandem.deployments.access.keys import Caller, Role
-from tests.app.api.null_backend import NullBackend, served, times
+from tests.app.api.null_backend import NullBackend, times
+from tests.servers import served
 from tests.virtual import in_virtual_time, now_s
 
 SMALL = 4096
