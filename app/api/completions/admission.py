@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from tandem.app.api.completions.choice import Choice
+from tandem.app.api.completions.filling import filled
 from tandem.app.api.completions.models import model_card, served_modes
 from tandem.app.api.completions.schema import ChatRequest, CompletionRequest
 from tandem.app.api.completions.structured import check_grammar
@@ -269,6 +270,7 @@ async def _prompts(
             opening = use.opening(tokenizer) if use is not None else []
             return "", (*tokenizer.render_chat(prompt, variables), *opening)
         if isinstance(prompt, str):
+            prompt = filled(prompt, request.suffix, tokenizer) if request.suffix else prompt
             return prompt, tuple(tokenizer.encode(prompt))
         check_ids(prompt, tokenizer.vocab_size)
         return (tokenizer.decode(prompt) if request.echo else ""), tuple(prompt)
@@ -288,4 +290,4 @@ def _size(request: ChatRequest | CompletionRequest) -> int:
     if isinstance(request, ChatRequest):
         tools = sum(len(json.dumps(tool.function.parameters)) for tool in request.tools)
         return tools + sum(message.characters for message in request.messages)
-    return sum(len(prompt) for prompt in request.prompt)
+    return len(request.suffix) + sum(len(prompt) for prompt in request.prompt)

@@ -376,15 +376,20 @@ class ChatRequest(Generation):
 
 
 class CompletionRequest(Generation):
+    """A text completion. suffix: text behind the answer, for models with tokens for filling in."""
+
     prompt_field: ClassVar[str] = "prompt"
 
     prompt: Annotated[list[str | list[int]], BeforeValidator(_prompts)] = Field(min_length=1, max_length=128)
     logprobs: int | None = Field(None, ge=0, le=5)
     echo: bool = False
     best_of: int | None = Field(None, ge=1, le=128)
+    suffix: str = ""
 
     @model_validator(mode="after")
     def _possible_together(self) -> CompletionRequest:
+        if self.suffix and (self.echo or not all(isinstance(prompt, str) for prompt in self.prompt)):
+            raise ValueError("suffix needs prompts that are text, without echo")
         if self.best_of is not None and self.best_of < self.n:
             raise ValueError("best_of must be at least n")
         if self.answers > self.n and self.stream:

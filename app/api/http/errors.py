@@ -214,6 +214,11 @@ def no_effort(field: str) -> ApiError:
     return ApiError(400, message, code="unsupported_parameter", param=field)
 
 
+def no_filling() -> ApiError:
+    message = "suffix: this model's vocabulary has no tokens for filling in"
+    return ApiError(400, message, code="unsupported_parameter", param="suffix")
+
+
 def form_beside_tools(family: str) -> ApiError:
     message = f"response_format: beside tools it needs tool_choice none, as {family}'s calls have no mark in the text"
     return ApiError(400, message, code="unsupported_parameter", param="response_format")

@@ -62,7 +62,7 @@ REFUSED = {
     "skip_special_tokens": Refused((True,), "special tokens are never part of an answer's text"),
     "spaces_between_special_tokens": Refused((True,), "special tokens are never part of an answer's text"),
     "store": Refused((False,), "`/v1/responses` keeps responses for a while"),
-    "suffix": Refused(("",), "the prompt holds it, in the model's own format for filling in"),
+    "suffix": Refused(("",), "`/v1/completions` has it, for models with tokens for filling in"),
     "text": Refused((), "`response_format` gives a form, and `/v1/responses` has this"),
     "tool_choice": Refused(("none", "auto"), "chats and `/v1/responses` call tools"),
     "tools": Refused(([],), "chats and `/v1/responses` call tools"),
