@@ -220,7 +220,7 @@ def no_filling() -> ApiError:
 
 
 def form_beside_tools(family: str) -> ApiError:
-    message = f"response_format: beside tools it needs tool_choice none, as {family}'s calls have no mark in the text"
+    message = f"response_format: beside tools it needs tool_choice none, as {family}'s calls begin with a special token"
     return ApiError(400, message, code="unsupported_parameter", param="response_format")
 
 

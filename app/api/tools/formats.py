@@ -21,11 +21,13 @@ class ToolFormat(ABC):
     name: of the format.
     marks: special tokens that are part of it.
     told: whether the chat template tells the model of the tools; otherwise a system message does.
+    textual: whether calls are text alone, so that one grammar holds them and other answers.
     """
 
     name: ClassVar[str]
     marks: ClassVar[tuple[str, ...]] = ()
     told: bool = True
+    textual: ClassVar[bool] = True
 
     @abstractmethod
     def reader(self, names: frozenset[str], most: int | None, forced: bool) -> ToolReader:
@@ -83,7 +85,7 @@ class Llama3(ToolFormat):
 
     def grammar(self, functions: Sequence[FunctionForm], parallel: bool) -> str:
         """Return a grammar of one call: the chat template takes no more in a message."""
-        return f"calls: object\n{_calls(functions, 'parameters')}"
+        return f"calls: object\n{_calls(functions, 'parameters', apart=True)}"
 
 
 class Mistral(ToolFormat):
@@ -91,6 +93,7 @@ class Mistral(ToolFormat):
 
     name = "mistral"
     marks = ("[TOOL_CALLS]", "[ARGS]")
+    textual = False
 
     def reader(self, names: frozenset[str], most: int | None, forced: bool) -> ToolReader:
         return ListReader(*self.marks, names, most, forced)
@@ -115,11 +118,22 @@ def format_of(template: str | None) -> ToolFormat:
     return Hermes(told="tools" in template)
 
 
-def _calls(functions: Sequence[FunctionForm], key: str) -> str:
-    """Return the rule `object`, one call of any of the functions, and those that it needs. key: of the arguments."""
+def _calls(functions: Sequence[FunctionForm], key: str, apart: bool = False) -> str:
+    """Return the rule `object`, one call of any of the functions, and those that it needs.
+
+    key: of the arguments.
+    apart: whether each sign is a word of its own, as in other JSON: where both may come, one text is not to be two
+        sequences of words.
+    """
     rules = ["object: " + " | ".join(f"call_{i}" for i in range(len(functions)))]
+    if apart:
+        rules += [r"COLON: /:\x20?/", r"COMMA: /,\x20?/"]
     for i, function in enumerate(functions):
-        head = json.dumps(f'{{"name": {json.dumps(function.name)}, "{key}": ')
+        name = json.dumps(function.name)
+        head = json.dumps(f'{{"name": {name}, "{key}": ')
+        if apart:
+            brace, key_of_name, value, key_of_arguments = map(json.dumps, ("{", '"name"', name, f'"{key}"'))
+            head = f"{brace} {key_of_name} COLON {value} COMMA {key_of_arguments} COLON"
         schema = schema_text(_closed(function.parameters), function.strict)
         rules += [f'call_{i}: {head} arguments_{i} "}}"', f"arguments_{i}: %json {schema}"]
     return "\n".join(rules) + "\n"

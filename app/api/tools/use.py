@@ -69,7 +69,7 @@ class ToolUse:
         if self.forced:
             return Grammar("grammar", f"{LARK}start: calls\n{rules}")
         if otherwise is not None:
-            if not self.format.beside(self.parallel):
+            if not self.format.textual:
                 raise form_beside_tools(self.format.name)
             other = schema_text(json.loads(otherwise.source or '{"type": "object"}'), otherwise.strict)
             return Grammar("grammar", f"{LARK}start: calls | other\nother: %json {other}\n{rules}")

@@ -102,22 +102,34 @@ def test_strict_calls_follow_their_schema_among_any_text() -> None:
     assert use(Llama3(), strict=True).grammar(None) is None
 
 
-def test_an_answer_of_a_form_or_calls() -> None:
-    grammar = use(Hermes()).grammar(Grammar("json_schema", '{"type": "object", "required": ["a"]}'))
+@pytest.mark.parametrize(
+    ("form", "call"),
+    [
+        (Hermes(), '<tool_call>\n{"name": "weather", "arguments": {"city":"Paris"}}\n</tool_call>'),
+        (Llama3(), '{"name": "weather", "parameters": {"city":"Paris"}}'),
+    ],
+    ids=["hermes", "llama3"],
+)
+def test_an_answer_of_a_form_or_calls(form: ToolFormat, call: str) -> None:
+    asked = use(form)
+    grammar = asked.grammar(Grammar("json_schema", '{"type": "object", "required": ["a"]}'))
     assert grammar is not None
-    call = '<tool_call>\n{"name": "weather", "arguments": {"city":"Paris"}}\n</tool_call>'
     for text in ('{"a": 1}', call):
         m = matcher(grammar, text)
         assert not m.forbidden(TOKENIZER.encode_bytes(text.encode()))[0][EOS]
     for text in ("It rains.", '{"b": 1}'):
         with pytest.raises(InvalidRequest):
             matcher(grammar, text)
+    found = read(lambda: AnswerReader(asked.reader(), False), ['{"a"', ": 1}"])
+    assert (found.content, found.calls) == ('{"a": 1}', [])
+    assert read(lambda: AnswerReader(asked.reader(), False), [call]).calls == [
+        ("weather", '{"city":"Paris"}')
+    ]
 
 
-@pytest.mark.parametrize("form", [Llama3(), Mistral()], ids=lambda form: form.name)
-def test_a_form_cannot_be_beside_calls_without_a_mark_in_the_text(form: ToolFormat) -> None:
+def test_a_form_cannot_be_beside_calls_that_begin_with_a_special_token() -> None:
     with pytest.raises(ApiError, match="response_format"):
-        use(form).grammar(Grammar("json_object"))
+        use(Mistral()).grammar(Grammar("json_object"))
 
 
 def test_an_unknown_keyword_is_refused_in_a_strict_tool() -> None:
