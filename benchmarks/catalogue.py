@@ -28,7 +28,7 @@ class Benchmark(NamedTuple):
 
 BENCHMARKS = {
     "awc": Benchmark("dsd.awc", 25),
-    "dsd_table2": Benchmark("dsd.table2", 40),
+    "dsd_table2": Benchmark("dsd.table2", 15),
     "speculation": Benchmark("dsd.speculation", 15),
     "window_live": Benchmark("dsd.window_live", 8),
     "disco": Benchmark("disco.evaluation", 4),

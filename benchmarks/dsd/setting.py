@@ -11,11 +11,14 @@ from collections.abc import Callable
 from statistics import mean
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from tandem.benchmarks.paths import DATA
 from tandem.policies.speculation.window import WindowPolicy
 from tandem.simulator.config.config import Config, parse
 from tandem.simulator.results.answer import SimulatedAnswer
 from tandem.simulator.runs.run import simulate
+from tandem.simulator.workload import Request, build
 from tandem.simulator.world.devices import TimedSpeed
 
 DATASETS = ("GSM8K", "HumanEval", "CNN/DM")
@@ -24,7 +27,7 @@ WINDOWS = ("static", "dynamic", "awc")
 
 
 class Cell(NamedTuple):
-    """requests/s, TTFT and TPOT in seconds: means over requests."""
+    """requests/s, TTFT and TPOT in seconds: means over answers."""
 
     throughput: float
     ttft_s: float
@@ -67,7 +70,9 @@ _TRACES = {
     "CNN/DM": "cnndm_trace.csv",
 }
 LENGTHS = {"GSM8K": (73, 138), "HumanEval": (156, 66), "CNN/DM": (889, 68)}  # mean tokens, in and out
-MEASURED = 400  # requests of a run that count; the data sets' prompts are taken again and again
+TARGETS = 20
+PROMPTS = 400
+TURNOVERS = 10  # answers of each user that count; the data sets' prompts are taken again and again
 WARM_UP = 2  # answers of each user before them
 BATCH = 12  # sequences a target verifies together, from the authors' example deployment
 CHUNK = 512  # of prefill, from the same
@@ -106,8 +111,9 @@ def setting(
     batching: str = "lab",
     mode: str = "speculative",
     seed: int = 0,
-    targets: int = 20,
-    count: int = MEASURED,
+    targets: int = TARGETS,
+    turnovers: int = TURNOVERS,
+    count: int | None = None,
     history: bool = False,
     reading: Reading = PHYSICAL,
     colocated: bool = False,
@@ -115,7 +121,8 @@ def setting(
     """One cell of the evaluation, to be given to `measure`.
 
     users: requests under way at once with 600 drafters; more drafters serve more users, in proportion.
-    count: of requests that will count.
+    turnovers: answers of each user that will count.
+    count: of answers that will count, in place of these.
     colocated: whether the targets have the drafters' models beside them, for fused rounds.
 
     Left open by the paper, and decided here: a user asks again when the answer is there. Acceptance is independent with
@@ -124,6 +131,7 @@ def setting(
     lengths of the same means.
     """
     at_once = round(users * drafters / 600)
+    counted = turnovers * at_once if count is None else count
     trace = DATA / "dsd_traces" / _TRACES[dataset]
     prompt, output = LENGTHS[dataset]
     size = {"size": BATCH} if batching in ("fifo", "lab") else {}
@@ -136,7 +144,7 @@ def setting(
         "workload": {
             "kind": "trace" if trace.exists() else "synthetic",
             "path": str(trace) if trace.exists() else None,
-            "count": count + (WARM_UP + 1) * at_once,
+            "count": counted + (WARM_UP + 1) * at_once,
             "prompt": {"mean": prompt, "cv": 0.3},
             "output": {"mean": output, "cv": 0.25},
             "arrival": {"kind": "closed", "users": at_once},
@@ -198,21 +206,30 @@ def measure(
 ) -> Cell:
     """Simulate one cell in steady state: while all users are at it, and not with their first answers.
 
+    Throughput is Little's: users over the mean time of an answer. Counted over a span, it would depend on how many
+    answers end just before its end; few turnovers make that a matter of percents.
+
     reading: the one that `config` was made for.
     window: in place of the configured policy.
     """
     at_once = config.workload.arrival.users
     assert at_once is not None  # `setting` has seen to that
     speed = OnePass if reading.one_pass else TimedSpeed
-    answers = simulate(config, window=window, speed=speed).answers[WARM_UP * at_once :]
-    # In a closed loop an answer ends whenever a request arrives; with the last one the users begin to stop.
-    throughput = (len(answers) - 1) / (answers[-1].arrival_s - answers[0].arrival_s)
-    counted = answers[:-at_once]
+    answers = simulate(config, requests=requests(config), window=window, speed=speed).answers
+    counted = answers[WARM_UP * at_once : -at_once]  # with their last ones, the users begin to stop
     return Cell(
-        throughput,
+        at_once / mean(answer.ended_s - answer.arrival_s for answer in counted),
         mean(_first_s(answer, reading) - answer.arrival_s for answer in counted),
         mean(a.tpot_s for a in counted if a.tokens > 1),
     )
+
+
+def requests(config: Config) -> list[Request]:
+    """Return the workload's requests, the prompts from a place on that the seed draws, so that seeds differ in them."""
+    count = config.workload.count
+    assert count is not None  # as `setting` makes it
+    start = int(np.random.Generator(np.random.PCG64(config.seed)).integers(PROMPTS))
+    return build(config.workload.model_copy(update={"count": start + count}))[start:]
 
 
 def _first_s(answer: SimulatedAnswer, reading: Reading) -> float:

@@ -12,6 +12,7 @@ from tandem.benchmarks.dsd.setting import (
     PHYSICAL,
     Reading,
     measure,
+    requests,
     setting,
     under_way,
 )
@@ -34,23 +35,40 @@ def _config(reading: Reading = PHYSICAL, **changes: Any) -> Any:
     )
 
 
-def test_littles_law_holds_in_steady_state() -> None:
-    cell = measure(_config(count=300))
+def test_throughput_is_littles_and_near_the_answers_over_their_span() -> None:
+    config = _config(count=300)
     tokens = LENGTHS["GSM8K"][1]
+    cell = measure(config)
     assert cell.throughput * (cell.ttft_s + (tokens - 1) * cell.tpot_s) == pytest.approx(USERS, rel=0.1)
+    answers = simulate(config, requests=requests(config)).answers[2 * USERS :]
+    span_s = answers[-1].arrival_s - answers[0].arrival_s
+    assert cell.throughput == pytest.approx((len(answers) - 1) / span_s, rel=0.03)
 
 
 def test_neither_the_beginning_nor_the_end_counts() -> None:
     config = _config()
-    answers = simulate(config).answers
+    answers = simulate(config, requests=requests(config)).answers
     assert len(answers) == 60 + 3 * USERS
     counted = answers[2 * USERS : -USERS]
     cell = measure(config)
     assert cell.ttft_s == pytest.approx(sum(one.first_s - one.arrival_s for one in counted) / 60)
-    span_s = answers[-1].arrival_s - answers[2 * USERS].arrival_s
-    assert cell.throughput == pytest.approx((60 + USERS - 1) / span_s)
+    assert cell.throughput == pytest.approx(USERS * 60 / sum(one.ended_s - one.arrival_s for one in counted))
     makespan_s = max(one.last_s for one in answers)
     assert cell.throughput > len(answers) / makespan_s  # which counts the end, where few are left
+
+
+def test_each_user_has_ten_answers_that_count() -> None:
+    assert _config(count=None).workload.count == (10 + 3) * USERS
+    assert _config(count=None, turnovers=4).workload.count == (4 + 3) * USERS
+
+
+def test_seeds_differ_in_prompts() -> None:
+    def lengths(seed: int) -> list[tuple[int, int]]:
+        return [(one.prompt_tokens, one.output_tokens) for one in requests(_config(seed=seed))]
+
+    assert len(lengths(1)) == len(lengths(2)) == 60 + 3 * USERS
+    assert lengths(1) == lengths(1)
+    assert lengths(1) != lengths(2)
 
 
 def test_requests_under_way_in_the_paper() -> None:
