@@ -10,7 +10,8 @@ from pathlib import Path
 from tandem.app.api.http.backend import ModelCard
 from tandem.app.api.routes import create_api
 from tandem.deployments.modes.base import Services
-from tandem.deployments.request.job import Delta, Job
+from tandem.deployments.modes.sketch.settings import ExpandingModel, SketchSettings
+from tandem.deployments.request.job import Delta, Job, JobStats
 from tandem.deployments.request.timeouts import Limits
 from tandem.engine.base import Engine
 from tandem.engine.sketch import sketch_format
@@ -24,16 +25,30 @@ WITH_DEVICE = ("device", "speculative", "race")
 
 
 class ModesBackend(NullBackend):
-    """Runs a job that names no mode in one mode, with a device where the mode has one.
+    """Runs a job that names no mode in one mode, with a device where the mode has one. Races have no limit to their
+    costs, and sketches are made wherever they can be.
 
     target, small: engines of one vocabulary, the cloud's and the device's.
+    answers: of each that came to its end, what the executor has measured.
     """
 
     def __init__(self, mode: str, target: Engine, small: Engine, tokenizer: Tokenizer, ledger: Path) -> None:
         super().__init__(ledger=ledger)
         self.mode, self._tokenizer, self._target = mode, tokenizer, target
-        services = Services(format=sketch_format(tokenizer))
-        self.world = World([target], [small], {DEVICE: small}, services=services, limits=Limits())
+        self.answers: list[JobStats] = []
+        self.world = World(
+            [target],
+            [small],
+            {DEVICE: small},
+            services=Services(format=sketch_format(tokenizer)),
+            limits=Limits(),
+            sketch=SketchSettings.model_validate(
+                {
+                    "sketching": {"name": "always", "parameters": {"shortest": 20}},
+                    "models": {small.info.model: ExpandingModel(capability=1.0)},
+                }
+            ),
+        )
 
     def models(self) -> list[ModelCard]:
         info = self._target.info
@@ -47,9 +62,11 @@ class ModesBackend(NullBackend):
 
     async def run(self, job: Job) -> AsyncGenerator[Delta, None]:
         mode = job.mode or self.mode
-        job = replace(job, mode=mode, device=DEVICE if mode in WITH_DEVICE else None)
+        job = replace(job, mode=mode, device=DEVICE if mode in WITH_DEVICE else None, budget=1.0)
         async with aclosing(self.world.executor.run(job)) as deltas:
             async for delta in deltas:
+                if delta.finish is not None and delta.stats is not None:
+                    self.answers.append(delta.stats)
                 yield delta
 
 

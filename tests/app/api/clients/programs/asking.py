@@ -12,6 +12,7 @@ from pydantic import BaseModel
 
 MODEL, KEY = "null", "none"
 QUESTION = "How is the weather in Paris?"
+TIPS = "Give me some tips for a walk in the rain."
 ABOUT_TOWN = "Tell me about the town of Marworth."
 RAIN = "It rains."
 

@@ -15,7 +15,7 @@ from agents import (
     function_tool,
     set_tracing_disabled,
 )
-from asking import ABOUT_TOWN, KEY, MODEL, QUESTION, Town, check_agent, tell, weather
+from asking import ABOUT_TOWN, KEY, MODEL, QUESTION, TIPS, Town, check_agent, tell, weather
 from openai import AsyncOpenAI
 
 set_tracing_disabled(True)
@@ -44,7 +44,7 @@ def ask(
 
 
 def plain(url: str, kind: Any) -> None:
-    assert ask(url, kind, "Hello?")
+    assert ask(url, kind, TIPS)
 
 
 def tool(url: str, kind: Any, stream: bool = False) -> None:

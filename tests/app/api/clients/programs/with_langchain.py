@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from asking import ABOUT_TOWN, KEY, MODEL, QUESTION, Town, check_agent, tell, weather
+from asking import ABOUT_TOWN, KEY, MODEL, QUESTION, TIPS, Town, check_agent, tell, weather
 from langchain.agents import create_agent
 from langchain_openai import ChatOpenAI
 
@@ -22,11 +22,11 @@ def model(url: str, **options: Any) -> ChatOpenAI:
 
 
 def plain(url: str) -> None:
-    assert model(url).invoke("Hello?").content
+    assert model(url).invoke(TIPS).content
 
 
 def stream(url: str) -> None:
-    assert "".join(str(part.content) for part in model(url).stream("Hello?"))
+    assert "".join(str(part.content) for part in model(url).stream(TIPS))
 
 
 def typed(url: str, method: str) -> None:

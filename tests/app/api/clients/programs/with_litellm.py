@@ -9,7 +9,7 @@ from typing import Any
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # no download
 
 import litellm
-from asking import ABOUT_TOWN, KEY, MODEL, QUESTION, Town, tell
+from asking import ABOUT_TOWN, KEY, MODEL, QUESTION, TIPS, Town, tell
 
 TOOLS = [
     {
@@ -40,13 +40,11 @@ def ask(url: str, prefix: str, question: str, **options: Any) -> Any:
 
 
 def plain(url: str, prefix: str) -> None:
-    assert ask(url, prefix, "Hello?").choices[0].message.content
+    assert ask(url, prefix, TIPS).choices[0].message.content
 
 
 def stream(url: str, prefix: str) -> None:
-    assert "".join(
-        c.choices[0].delta.content or "" for c in ask(url, prefix, "Hello?", stream=True) if c.choices
-    )
+    assert "".join(c.choices[0].delta.content or "" for c in ask(url, prefix, TIPS, stream=True) if c.choices)
 
 
 def schema(url: str, prefix: str) -> None:
@@ -65,7 +63,7 @@ def forced(url: str, prefix: str) -> None:
 
 
 def response(url: str, prefix: str) -> None:
-    asked = litellm.responses(input="Hello?", model=f"{prefix}/{MODEL}", api_base=url, api_key=KEY)
+    asked = litellm.responses(input=TIPS, model=f"{prefix}/{MODEL}", api_base=url, api_key=KEY)
     assert asked.output[-1].content[0].text
 
 

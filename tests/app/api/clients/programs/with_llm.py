@@ -6,7 +6,7 @@ import json
 import tempfile
 from pathlib import Path
 
-from asking import ABOUT_TOWN, MODEL, QUESTION, RAIN, Town, tell
+from asking import ABOUT_TOWN, MODEL, QUESTION, RAIN, TIPS, Town, tell
 from click.testing import CliRunner
 from llm.cli import cli
 
@@ -44,7 +44,7 @@ def llm(url: str, *words: str) -> tuple[str, str]:
 
 
 def prompt(url: str, *words: str) -> None:
-    said, _ = llm(url, *words, "Hello?")
+    said, _ = llm(url, *words, TIPS)
     assert said.strip()
 
 

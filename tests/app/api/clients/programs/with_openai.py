@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from asking import ABOUT_TOWN, KEY, MODEL, QUESTION, Town, tell
+from asking import ABOUT_TOWN, KEY, MODEL, QUESTION, TIPS, Town, tell
 from openai import OpenAI, pydantic_function_tool
 from pydantic import BaseModel
 
@@ -42,11 +42,11 @@ FLAT = [
 
 
 def plain(url: str) -> None:
-    assert client(url).chat.completions.create(**chat("Hello?")).choices[0].message.content
+    assert client(url).chat.completions.create(**chat(TIPS)).choices[0].message.content
 
 
 def stream(url: str) -> None:
-    with client(url).chat.completions.stream(**chat("Hello?")) as events:
+    with client(url).chat.completions.stream(**chat(TIPS)) as events:
         assert events.get_final_completion().choices[0].message.content
 
 
@@ -77,15 +77,15 @@ def tool_stream(url: str) -> None:
 
 
 def text(url: str) -> None:
-    assert client(url).completions.create(model=MODEL, prompt="Hello?", max_tokens=20).choices[0].text
+    assert client(url).completions.create(model=MODEL, prompt=TIPS, max_tokens=20).choices[0].text
 
 
 def respond(url: str) -> None:
-    assert client(url).responses.create(**response("Hello?")).output_text
+    assert client(url).responses.create(**response(TIPS)).output_text
 
 
 def respond_stream(url: str) -> None:
-    with client(url).responses.stream(**response("Hello?")) as events:
+    with client(url).responses.stream(**response(TIPS)) as events:
         for _ in events:
             pass
         assert events.get_final_response().output_text
