@@ -150,6 +150,12 @@ class Matcher:
         self._places = [Place("form", b"", 0) if thoughts is None else thoughts.start]  # after each token
         self.failure: str | None = None
 
+    def copy(self) -> Matcher:
+        """Return a matcher at the same place, which goes on by itself."""
+        copied = Matcher(self._form.copy(), self._ends, self._thoughts)
+        copied._read, copied._places = self._read.copy(), self._places.copy()
+        return copied
+
     @property
     def complete(self) -> bool:
         """Whether the output may end here."""
@@ -236,6 +242,12 @@ class FormMatcher:
         self._end_ids = sorted(e for e in ends if e < vocab_size)
         self._read: list[int] = []
         self.failure: str | None = None
+
+    def copy(self) -> FormMatcher:
+        """Return a matcher at the same place, which goes on by itself."""
+        copied = FormMatcher(self._matcher.deep_copy(), self.vocab_size, self._ends)
+        copied._read = self._read.copy()
+        return copied
 
     @property
     def complete(self) -> bool:

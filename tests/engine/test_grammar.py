@@ -151,6 +151,23 @@ def test_it_goes_wherever_its_output_goes(steps):
         assert m.failure is None
 
 
+@pytest.mark.parametrize("begin", ["", "<think>"])
+def test_a_copy_goes_its_own_way(begin):
+    """On and back, before thoughts end and behind, and leaves the other where it is."""
+    form = Grammar(SCHEMA.kind, SCHEMA.source, end="</think>" if begin else "", begin=begin)
+    thoughts = spelt("<think>a</think>") if begin else []
+    output = [*thoughts, *walk(SCHEMA, 2, 20)]
+    m = GRAMMARS.matcher(form, ENDS)
+    for length in range(len(output)):
+        assert m.follow(output[:length])
+        copied = m.copy()
+        assert copied.follow(output)
+        assert copied.followed == len(output)
+        assert m.followed == length
+        back = output[: length // 2]
+        assert (copied.forbidden(back) == GRAMMARS.matcher(form, ENDS, back).forbidden(back)).all()
+
+
 def test_an_output_that_left_its_grammar_may_come_back():
     m = matcher(SCHEMA)
     assert not m.follow(spelt('{"to!'))

@@ -20,6 +20,7 @@ from tandem.engine.core.sequence import Sequence as CoreSequence
 from tandem.engine.core.split.rows import Rows
 from tandem.engine.core.step import Core
 from tandem.engine.core.tasks import RoundTask, ShallowTask, VerifyTask
+from tandem.engine.grammar import Grammars
 from tandem.engine.split.base import GoOn, Judgement, Proposal, Shallow, always
 from tandem.engine.split.hidden_states import CODEC, Codec, Kind
 from tandem.engine.text import Spelling
@@ -96,6 +97,7 @@ class OuterSequence(CoreSequence):
         output = [*self.tokens[self.prompt_len : -1], token]
         branch = OuterSequence(number, self.prompt, output, self.sampling, -1)
         branch.stem, branch.ends = self, self.ends
+        branch.matcher = None if self.matcher is None else self.matcher.copy()
         branch.computed = min(self.computed, len(self.tokens) - 1)
         branch.shallow = Rows(branch.computed)
         return branch
@@ -158,8 +160,8 @@ class OuterCore(Core):
         self.drop(s)
         if not s.choices or not s.admitted:
             return 0
-        for number, (token, _) in zip(numbers, s.choices[-1].alternatives, strict=False):
-            if token in s.ends:
+        for number, (token, probability) in zip(numbers, s.choices[-1].alternatives, strict=False):
+            if token in s.ends or not probability:  # it would end the output, or break its form
                 continue
             branch = s.fork(number, token)
             if not self.memory.fork(s, branch):
@@ -177,7 +179,7 @@ class OuterCore(Core):
         drafts = s.tokens[s.confirmed :]
         if len(deep) != len(drafts) + 1 or s.sent < len(s.tokens):
             raise InvalidRequest(f"{len(deep)} rows do not judge the {len(drafts)} tokens that were proposed")
-        verdicts: list[Verdict] = []
+        verdicts: list[Verdict | InvalidRequest] = []
         q_ids, q_probs = s.stated()
         task = VerifyTask(drafts, q_ids, q_probs, verdicts.append)
         del s.tokens[s.confirmed :]
@@ -188,7 +190,9 @@ class OuterCore(Core):
         ready = self._adopt(s)
         self.drop(s)
         self._changed()
-        return Judgement(verdicts[0], s.sent, ready, steps, s.stepped_s - s.branched_s if steps else 0.0)
+        if isinstance(verdict := verdicts[0], InvalidRequest):
+            raise verdict
+        return Judgement(verdict, s.sent, ready, steps, s.stepped_s - s.branched_s if steps else 0.0)
 
     def drop(self, s: OuterSequence) -> None:
         """Remove the session's branches."""
@@ -305,9 +309,10 @@ class CoreOuterEngine(CoreEngine):
         tokenizer: Spelling | None = None,
         kind: Kind = "float32",
         codec: Codec = CODEC,
+        grammars: Grammars | None = None,
     ) -> None:
         assert info.split is not None
-        super().__init__(core, driver, info, tokenizer)
+        super().__init__(core, driver, info, tokenizer, grammars)
         self.split, self.kind, self.codec = info.split, kind, codec
         self._sequence, self._session = OuterSequence, CoreOuterSession
 

@@ -20,6 +20,7 @@ from tandem.engine.core.split.outer import CoreOuterEngine, OuterCore, OuterSequ
 from tandem.engine.core.split.pipeline import Pipeline, spread
 from tandem.engine.core.step import Core
 from tandem.engine.core.tasks import RoundTask
+from tandem.engine.grammar import Grammars
 from tandem.engine.model_folder import model_name
 from tandem.engine.split.hidden_states import Kind
 from tandem.engine.tokenizer import Tokenizer
@@ -27,7 +28,7 @@ from tandem.engine.torch import weights
 from tandem.engine.torch.batch import Batch, BatchPiece
 from tandem.engine.torch.engine import Options, apart, drive, place_of, report
 from tandem.engine.torch.model import KVPool, Model
-from tandem.engine.torch.outcomes import adjusted, decide
+from tandem.engine.torch.outcomes import adjusted, decide, forbid
 from tandem.engine.torch.rng import Purpose, uniforms
 from tandem.engine.torch.runner import TorchRunner
 from tandem.engine.torch.sampling import DRAFT_SUPPORT, distributions, draw
@@ -99,7 +100,7 @@ def load_outer(
     info = EngineInfo(
         model=options.get("name") or described.model,
         vocabulary=tokenizer.vocabulary,
-        vocab_size=loaded.config.vocab_size,
+        vocab_size=min(loaded.config.vocab_size, tokenizer.vocab_size),
         context=loaded.config.context,
         eos=tokenizer.eos,
         capabilities=(),
@@ -128,9 +129,14 @@ def start_outer(
 ) -> CoreOuterEngine:
     """An engine over an outer part that is loaded."""
     core = apart(
-        lambda: OuterCore(TorchOuterRunner(model, config.kv_blocks, config.block_size), config), threads
+        lambda: OuterCore(
+            TorchOuterRunner(model, config.kv_blocks, config.block_size, info.vocab_size), config
+        ),
+        threads,
     )
-    return drive(core, info, threads, partial(CoreOuterEngine, tokenizer=tokenizer, kind=kind))
+    grammars = None if tokenizer is None else Grammars(tokenizer, info.vocab_size)
+    make = partial(CoreOuterEngine, tokenizer=tokenizer, kind=kind, grammars=grammars)
+    return drive(core, info, threads, make)
 
 
 class TorchMiddle(Model):
@@ -176,8 +182,8 @@ class TorchOuterRunner(TorchRunner):
 
     model: Outer
 
-    def __init__(self, model: Outer, num_blocks: int, block_size: int) -> None:
-        super().__init__(model, num_blocks, block_size)
+    def __init__(self, model: Outer, num_blocks: int, block_size: int, vocab_size: int | None = None) -> None:
+        super().__init__(model, num_blocks, block_size, vocab_size)
         self.drafts = model.drafts
 
     def logits(self, s: Session) -> int:
@@ -194,13 +200,13 @@ class TorchOuterRunner(TorchRunner):
 
     def outcomes(self, finished: list[Session], logits: torch.Tensor) -> list[Outcome]:
         drafting = [s for s in finished if self.logits(s)]
-        drafted = iter(_draft(drafting, logits) if drafting else [])
+        drafted = iter(_draft(drafting, logits[:, : self._vocab_size]) if drafting else [])
         return [next(drafted) if self.logits(s) else Outcome(0, 0) for s in finished]
 
     def judge(self, s: OuterSequence, deep: np.ndarray) -> Outcome:
         with torch.inference_mode():
             hidden = torch.tensor(deep).to(self.model.device, self.model.dtype)
-            return decide([s], self.model.head(hidden))[0]
+            return decide([s], self.model.head(hidden)[:, : self._vocab_size])[0]
 
 
 _AS_IT_IS = Sampling(temperature=1.0)
@@ -211,6 +217,7 @@ def _draft(sequences: Sequence[Session], raw: torch.Tensor) -> list[Outcome]:
     model's own, otherwise those that it was sampled from."""
     settings = [s.sampling for s in sequences]
     logits = adjusted(sequences, raw)
+    forbid(logits, sequences)
     probs = distributions(logits, [_AS_IT_IS if s.greedy else s for s in settings])
     likeliest, ids = probs.topk(min(DRAFT_SUPPORT, probs.shape[1]), dim=-1)
     drawn_from = likeliest / likeliest.sum(dim=-1, keepdim=True)

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
+from openai import AsyncOpenAI
 
 from tandem.app.api.routes import create_api
 from tandem.app.device.backend import DeviceBackend
@@ -19,15 +25,18 @@ from tandem.cluster.devices.profile import load_profile
 from tandem.deployments.access.accounts import ANONYMOUS
 from tandem.deployments.access.keys import KeyRefused
 from tandem.deployments.gateway.client import QUIET_S, Uplink
-from tandem.deployments.gateway.messages import ASSIGN, AssignmentMessage, Registered, pack
+from tandem.deployments.gateway.messages import ASSIGN, AssignmentMessage, Registered, pack, unpack
 from tandem.deployments.request.assignment import Assignment, EndpointInfo, NoEndpoint, RoutingRequest
 from tandem.deployments.request.job import Job, UnknownMode
 from tandem.deployments.request.tokenlog import Origin
 from tandem.engine import family
-from tandem.engine.base import EngineInfo, EngineStopped, InvalidRequest, Sampling, SplitInfo
+from tandem.engine.base import Engine, EngineInfo, EngineStopped, InvalidRequest, Sampling, SplitInfo
 from tandem.engine.null_engine import NullEngine
+from tandem.engine.split.base import OuterEngine
 from tandem.engine.tokenizer import Tokenizer
 from tests.app.device.test_settings import LEAST
+from tests.engine.torch.split_parts import Parts
+from tests.servers import served
 from tests.virtual import in_virtual_time, now_s
 
 
@@ -128,13 +137,13 @@ class Line:
 
 
 @asynccontextmanager
-async def split_device(line: Line) -> AsyncIterator[DeviceBackend]:
+async def split_device(line: Line, outer: OuterEngine | None = None) -> AsyncIterator[DeviceBackend]:
     settings = DeviceProgram.model_validate(LEAST)
     device, ends = Device(NullEngine(), load_profile("native")), Ends()
     uplink = Uplink(settings.connect, "key", device, lambda: device.record(""), settings=settings.wire())
     uplink._connection = line
     uplink._reached.set()
-    yield DeviceBackend(settings, device, lambda: device.record(""), SPEAKS, ends, SPEAKS, uplink)
+    yield DeviceBackend(settings, device, lambda: device.record(""), SPEAKS, outer or ends, SPEAKS, uplink)
     await asyncio.sleep(0)
     assert ends.open_sessions == 0
 
@@ -192,6 +201,72 @@ async def test_the_rest_of_an_answer_is_the_devices_own_where_the_cloud_is_lost(
         assert (made.mode, made.endpoints["device"].device) == ("device", True)
         with pytest.raises(NoEndpoint):
             await backend._router.assign(replace(begun, lost=(made.endpoints["device"].key,)))
+
+
+class Cloud(Line):
+    """A connection to a cloud that has the whole model, and its middle."""
+
+    def __init__(self, parts: Parts) -> None:
+        super().__init__()
+        self._engines: dict[str, Engine] = {"verifier": parts.whole, "middle": parts.middle}
+
+    async def ask(self, method: str, body: bytes) -> bytes:
+        if method != ASSIGN:
+            return b""
+        mode = unpack(body, RoutingRequest).mode
+        role, pool = ("middle", "middle") if mode == "split" else ("target", "verifier")
+        split = self._engines[pool].info.split
+        endpoint = EndpointInfo(pool, "10.0.0.1:1", pool, vocabulary=SPEAKS.vocabulary, split=split)
+        return pack(AssignmentMessage.of(Assignment(mode or "split", {role: endpoint})))
+
+    async def find(self, key: str) -> Engine:
+        return self._engines[key.partition("@")[0]]
+
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"town": {"type": "string", "pattern": "^[A-Z][a-z]{2,8}$"}, "old": {"type": "boolean"}},
+    "required": ["town", "old"],
+    "additionalProperties": False,
+}
+FORMS: list[dict[str, Any]] = [
+    {"response_format": {"type": "json_schema", "json_schema": {"name": "town", "schema": SCHEMA}}},
+    {
+        "tools": [{"type": "function", "function": {"name": "look", "parameters": SCHEMA}}],
+        "tool_choice": "required",
+    },
+    {"extra_body": {"structured_outputs": {"regex": "[A-Z][a-z]{2,8}, [0-9]{1,3}"}}},
+]
+
+
+async def test_a_split_answer_has_the_form_asked_for(tmp_path: Path) -> None:
+    """And is the whole model's under the same form: JSON of a schema, a call that has to be made, an expression."""
+    memory = {"kv_blocks": 256, "block_size": 16, "token_budget": 512}
+    parts = Parts.make(family.path("target"), 2, tmp_path, 0.0, memory, memory)
+    async with (
+        split_device(Cloud(parts), parts.outer) as backend,
+        served(create_api(backend)) as address,
+        AsyncOpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0) as client,
+    ):
+        said: dict[str, list[Any]] = {"cloud": [], "split": []}
+        for mode, form in product(said, FORMS):
+            answer = await client.chat.completions.create(
+                model="tandem",
+                messages=[{"role": "user", "content": "Tell me about the town of Marworth."}],
+                temperature=0,
+                max_tokens=80,
+                **form | {"extra_body": form.get("extra_body", {}) | {"tandem": {"mode": mode}}},
+            )
+            assert (answer.model_extra or {})["tandem"]["stats"]["mode"] == mode
+            (choice,) = answer.choices
+            calls = [call.function.arguments for call in choice.message.tool_calls or ()]
+            said[mode].append((choice.message.content, calls, choice.finish_reason))
+        assert said["split"] == said["cloud"]
+        town, called, spelt = said["split"]
+        assert json.loads(town[0]).keys() == json.loads(called[1][0]).keys() == {"town", "old"}
+        assert re.fullmatch("[A-Z][a-z]{2,8}, [0-9]{1,3}", spelt[0])
+        await backend.close()
+    await parts.close()
 
 
 @pytest.mark.parametrize(

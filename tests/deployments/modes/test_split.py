@@ -18,11 +18,23 @@ from tandem.deployments.modes.executor import Executor
 from tandem.deployments.modes.split import PromptLeft, SplitSettings, Splitting
 from tandem.deployments.request.job import Delta, Job, JobStats
 from tandem.deployments.request.timeouts import Limits, Timeouts
-from tandem.engine.base import Engine, Forward, NoCapacity, Operation, R, Sampling, Session, Tokens
+from tandem.engine.base import (
+    Engine,
+    Forward,
+    Grammar,
+    InvalidRequest,
+    NoCapacity,
+    Operation,
+    R,
+    Sampling,
+    Session,
+    Tokens,
+)
 from tandem.engine.config import EngineConfig, Given
 from tandem.engine.null_engine import NullEngine
 from tandem.engine.split.base import SplitMismatch
 from tandem.engine.split.hidden_states import row_bytes
+from tandem.engine.tokenizer import Tokenizer
 from tandem.engine.torch.split import bundle
 from tandem.engine.torch.split.runner import load_middle, load_outer, load_pipeline
 from tandem.policies.scheduling import scheduling
@@ -38,6 +50,7 @@ from tests.deployments.faults import Failing, World
 from tests.deployments.modes.test_executor import left_open
 from tests.engine.torch.engines import handled
 from tests.engine.torch.split_parts import Parts, model_folder
+from tests.engine_contract import LANGUAGE, ruled
 
 PROMPTS = [[20, 21, 22], [9], [5, 6, 7, 8, 9, 10, 11, 12, 13] * 4, [40 + i for i in range(21)]]
 LONG = PROMPTS[2]
@@ -125,6 +138,42 @@ async def test_greedy_answers_are_the_whole_models(adapter: float | None, tmp_pa
         else:
             assert drafted.pop("none") == 0
             assert all(drafted.values())
+
+
+class Overheard:
+    """A middle that notes how its sessions are asked to sample."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine, self.info, self.sampling = engine, engine.info, list[Sampling]()
+
+    async def open(self, prompt: Sequence[int], sampling: Sampling, log: Sequence[int] = ()) -> Session:
+        self.sampling.append(sampling)
+        return await self.engine.open(prompt, sampling, log)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.engine, name)
+
+
+async def test_answers_have_the_form_asked_for(tmp_path: Path) -> None:
+    """The device alone knows it, and says what the whole model says."""
+    async with made(tmp_path, adapter=0.0) as parts:
+        middle, accepted, texts = Overheard(parts.middle), 0, set()
+        world = World(middles=[middle], **told(parts))
+        spelling = Tokenizer.load(parts.model)
+        for prompt in PROMPTS:
+            expected = await parts.answer(prompt, ruled())
+            deltas, stats = await answer(world.executor, job(prompt, ruled()))
+            assert (ids_of(deltas), deltas[-1].finish) == (expected.ids, expected.finish)
+            sampled, _ = await answer(world.executor, job(prompt, ruled(3)))
+            texts |= {spelling.shown_bytes(ids_of(said)) for said in (deltas, sampled)}
+            accepted += Splitting.of(stats).accepted
+        assert texts <= LANGUAGE
+        assert accepted > 0
+        assert len(middle.sampling) == 2 * len(PROMPTS)
+        assert all(sampling.grammar is None for sampling in middle.sampling)
+        with pytest.raises(InvalidRequest, match="regex"):
+            await answer(world.executor, job(LONG, ruled(grammar=Grammar("regex", "a("))))
+        await nothing_is_left(world, parts)
 
 
 async def test_a_middle_in_stages(tmp_path: Path) -> None:
