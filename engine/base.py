@@ -96,6 +96,8 @@ class Grammar(msgspec.Struct, frozen=True, array_like=True):
     strict: whether a schema with a keyword that cannot be enforced is refused; otherwise such keywords are ignored.
     end: mark at the end of a model's thoughts, behind which the form begins; empty where it begins at once.
     begin: mark at the beginning of thoughts, in place of which the form may come; empty if the prompt has begun them.
+    tokens: names of special tokens that the rules of a grammar call token_0, token_1 and so on; a vocabulary that lacks
+        one refuses the grammar.
     """
 
     kind: Literal["json_object", "json_schema", "regex", "choice", "grammar"]
@@ -103,6 +105,7 @@ class Grammar(msgspec.Struct, frozen=True, array_like=True):
     strict: bool = True
     end: str = ""
     begin: str = ""
+    tokens: tuple[str, ...] = ()
 
 
 class Sampling(msgspec.Struct, frozen=True, array_like=True):

@@ -56,7 +56,8 @@ class Vocabulary(Protocol):
 
 def check(grammar: Grammar) -> None:
     """Raise InvalidRequest for a grammar that does not compile. It may take a tenth of a second."""
-    failed, said = LLMatcher.validate_grammar_with_warnings(_compiled(grammar), limits=_LIMITS)
+    spelt = [json.dumps(name) for name in grammar.tokens]
+    failed, said = LLMatcher.validate_grammar_with_warnings(_compiled(grammar, spelt), limits=_LIMITS)
     if failed:
         raise _refusal(grammar, said[0])
 
@@ -105,10 +106,24 @@ class Grammars:
 
     def _begin(self, grammar: Grammar, spaced: bool) -> LLMatcher:
         """Return a matcher before an output, to be copied."""
-        matcher = LLMatcher(self._tokenizer, _compiled(grammar, spaced), log_level=_SILENT, limits=_LIMITS)
+        tokens = [self._token(name) for name in grammar.tokens]
+        compiled = _compiled(grammar, tokens, spaced)
+        matcher = LLMatcher(self._tokenizer, compiled, log_level=_SILENT, limits=_LIMITS)
         if matcher.is_error():
             raise _refusal(grammar, matcher.get_error())
         return matcher
+
+    def _token(self, name: str) -> str:
+        """Return a special token in llguidance's notation. Raise InvalidRequest if there is none of that name."""
+        if name not in self._special:
+            raise InvalidRequest(f"this model's vocabulary has no special token {name!r}")
+        return f"<[{self._special[name]}]>"
+
+    @cached_property
+    def _special(self) -> dict[str, int]:
+        """Special tokens by name."""
+        names = ((i, self._vocabulary.special_name(i)) for i in range(self._vocab_size))
+        return {name: i for i, name in names if name is not None}
 
     def _marked(self, begin: str, end: str) -> Thoughts:
         """Return the thoughts between two marks."""
@@ -315,8 +330,11 @@ class _Tokens(TokenizerWrapper):
         return self._encode(s.encode())
 
 
-def _compiled(grammar: Grammar, spaced: bool = False) -> str:
-    """Return a grammar in llguidance's notation. Raise InvalidRequest for one that is none."""
+def _compiled(grammar: Grammar, tokens: Sequence[str] = (), spaced: bool = False) -> str:
+    """Return a grammar in llguidance's notation. Raise InvalidRequest for one that is none.
+
+    tokens: its special tokens, in that notation.
+    """
     try:
         match grammar.kind:
             case "json_object":
@@ -333,7 +351,8 @@ def _compiled(grammar: Grammar, spaced: bool = False) -> str:
                 texts = [json.dumps(text, ensure_ascii=False) for text in json.loads(grammar.source)]
                 return LLMatcher.grammar_from_lark("start: " + " | ".join(texts))
             case "grammar":
-                return LLMatcher.grammar_from_lark(any_to_lark(grammar.source))
+                rules = "".join(f"\ntoken_{i}: {token}" for i, token in enumerate(tokens))
+                return LLMatcher.grammar_from_lark(any_to_lark(grammar.source) + rules)
     except Exception as error:  # any_to_lark raises plain ones
         raise _refusal(grammar, str(error)) from None
 

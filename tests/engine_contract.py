@@ -38,6 +38,7 @@ from tandem.engine.base import (
     UnknownSession,
 )
 from tandem.engine.text import Spelling
+from tandem.engine.tokenizer import Tokenizer
 
 TOKENS = 12
 
@@ -454,6 +455,28 @@ async def a_form_comes_behind_thoughts(engine: Engine, tokenizer: Spelling) -> N
             assert begins(tokenizer.shown_bytes(verdict.ids).strip())
 
 
+async def a_grammar_names_special_tokens(engine: Engine, tokenizer: Tokenizer) -> None:
+    """And no text stands for one. A name that the vocabulary lacks is refused."""
+    first, second = 4, 3
+    names = tuple(tokenizer.special_name(token) or "" for token in (first, second))
+    source = "%llguidance {}\nstart: token_0 NUMBER token_1 NUMBER\nNUMBER: /[0-3]{1,2}/"
+    grammar = Grammar("grammar", source, tokens=names)
+    for seed in (None, *range(4)):
+        async with session(engine, BEFORE, ruled(seed, grammar)) as s:
+            ids, finish = await drain(s)
+        assert finish == "stop"
+        assert ids[0] == first
+        assert [token for token in ids if token in (first, second)] == [first, second]
+        assert tokenizer.shown_bytes(ids).isdigit()
+        for cut in (1, ids.index(second), ids.index(second) + 1):
+            async with session(engine, BEFORE, ruled(seed, grammar), log=ids[:cut]) as s:
+                rest, ended = await drain(s)
+            assert ended == "stop"
+            assert second in [*ids[:cut], *rest]
+    with pytest.raises(InvalidRequest, match="no special token '<none>'"):
+        await engine.open(BEFORE, ruled(grammar=Grammar("grammar", source, tokens=(names[0], "<none>"))))
+
+
 async def refuses_a_broken_grammar(engine: Engine, tokenizer: Spelling) -> None:
     """Name what is broken, and leave nothing behind."""
     before = (await engine.stats()).sessions
@@ -491,6 +514,7 @@ GRAMMATICAL = [
     a_grammar_steps_back,
     speculates_by_a_grammar,
     a_form_comes_behind_thoughts,
+    a_grammar_names_special_tokens,
     refuses_a_broken_grammar,
     tells_when_an_output_leaves_its_grammar,
 ]

@@ -12,6 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 from vllm.sampling_params import StructuredOutputsParams
 from vllm.v1.core.sched.output import GrammarOutput
@@ -52,7 +53,7 @@ class GrammarMasks:
             return
         grammar, ends = given
         try:
-            matcher = self._grammars.result().matcher(Grammar(*grammar), frozenset(ends))
+            matcher = self._grammars.result().matcher(msgspec.convert(grammar, Grammar), frozenset(ends))
         except InvalidRequest:  # not to be expected: the session's side has compiled it
             self._fail(request.request_id)
             return

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 REPLAYED = "tandem_replayed"
 """Among a request's `extra_args`: output tokens that it begins with, which penalties have to count."""
 GRAMMAR = "tandem_grammar"
-"""Among a request's `extra_args`: its grammar's kind, source and strictness, and the tokens that end its output."""
+"""Among a request's `extra_args`: its grammar's fields, and the tokens that end its output."""
 CHOSEN_BY = "tandem_chosen_by"
 """Among a request's `extra_args`: fields of vLLM's SamplingParams that it refuses where it speculates."""
 FOREVER = 2**62

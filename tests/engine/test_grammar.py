@@ -44,10 +44,10 @@ def allowed(grammar: Grammar, text: str = "") -> set[bytes | int]:
     return {token if token in ENDS else TOKENIZER.token_bytes(token) for token in ids}
 
 
-def walk(grammar: Grammar, seed: int, most: int) -> list[int]:
+def walk(grammar: Grammar, seed: int, most: int, grammars: Grammars = GRAMMARS) -> list[int]:
     """Return an output of tokens chosen by chance among those allowed, up to the end or `most` tokens; it hurries to
     close what is open."""
-    chance, output, m = random.Random(seed), list[int](), matcher(grammar)
+    chance, output, m = random.Random(seed), list[int](), grammars.matcher(grammar, ENDS)
     while len(output) < most and EOS not in output:
         ids = np.flatnonzero(~m.forbidden(output)[0]).tolist()
         closing = [t for t in ids if TOKENIZER.token_bytes(t) in (b'"', b"}", b"]", b",", b":") or t == EOS]

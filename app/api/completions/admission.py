@@ -114,7 +114,7 @@ async def admit(
             adapter=card.id if card.parent is not None else "",
         )
         _check_sampling(sampling, tokenizer)
-        thoughts = _thoughts(request, use, tokenizer, prompt)
+        thoughts = _thoughts(request, tokenizer, prompt)
         if grammar is not None and thoughts is not None:
             sampling = msgspec.structs.replace(sampling, grammar=thoughts.before(grammar))
         marks = (*(() if use is None else use.format.marks), *(() if thoughts is None else (BEGIN, END)))
@@ -213,12 +213,10 @@ async def _grammar(request: ChatRequest | CompletionRequest, use: ToolUse | None
 
 
 def _thoughts(
-    request: ChatRequest | CompletionRequest, use: ToolUse | None, tokenizer: Tokenizer, prompt: Sequence[int]
+    request: ChatRequest | CompletionRequest, tokenizer: Tokenizer, prompt: Sequence[int]
 ) -> Thoughts | None:
     """Return how the model may begin its answer with its thoughts; None if it does not think."""
     if not isinstance(request, ChatRequest) or not may_think(tokenizer.chat_template):
-        return None
-    if use is not None and use.opening(tokenizer):  # the prompt has begun its calls
         return None
     end = b"".join([tokenizer.token_bytes(token) for token in prompt[-16:]]).decode("utf-8", "replace")
     return None if ends_thinking(end) else Thoughts(begins_thinking(end))
@@ -267,8 +265,7 @@ async def _prompts(
             variables = request.variables(tokenizer.chat_template) | (
                 use.variables() if use is not None else {}
             )
-            opening = use.opening(tokenizer) if use is not None else []
-            return "", (*tokenizer.render_chat(prompt, variables), *opening)
+            return "", tuple(tokenizer.render_chat(prompt, variables))
         if isinstance(prompt, str):
             prompt = filled(prompt, request.suffix, tokenizer) if request.suffix else prompt
             return prompt, tuple(tokenizer.encode(prompt))

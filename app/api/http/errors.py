@@ -219,11 +219,6 @@ def no_filling() -> ApiError:
     return ApiError(400, message, code="unsupported_parameter", param="suffix")
 
 
-def form_beside_tools(family: str) -> ApiError:
-    message = f"response_format: beside tools it needs tool_choice none, as {family}'s calls begin with a special token"
-    return ApiError(400, message, code="unsupported_parameter", param="response_format")
-
-
 def client_gone() -> ApiError:
     """Return the error of a client that left before its request was complete; only the log shows it."""
     return ApiError(DISCONNECTED, "the client has gone", code="client_gone")

@@ -20,14 +20,14 @@ class ToolFormat(ABC):
 
     name: of the format.
     marks: special tokens that are part of it.
+    tokens: those that its grammar names, see `Grammar.tokens`.
     told: whether the chat template tells the model of the tools; otherwise a system message does.
-    textual: whether calls are text alone, so that one grammar holds them and other answers.
     """
 
     name: ClassVar[str]
     marks: ClassVar[tuple[str, ...]] = ()
+    tokens: tuple[str, ...] = ()
     told: bool = True
-    textual: ClassVar[bool] = True
 
     @abstractmethod
     def reader(self, names: frozenset[str], most: int | None, forced: bool) -> ToolReader:
@@ -35,7 +35,7 @@ class ToolFormat(ABC):
 
         names: of the tools.
         most: most calls; None for any number.
-        forced: whether the answer has to be calls, see `opening`.
+        forced: whether the answer has to be calls.
         """
 
     @abstractmethod
@@ -46,10 +46,6 @@ class ToolFormat(ABC):
         """Return the rule `start` of an answer that may be text with calls in it; empty if the notation has no mark to
         tell them apart."""
         return ""
-
-    def opening(self) -> tuple[str, ...]:
-        """Return the special tokens with which an answer begins that has to be calls: the grammar is over text."""
-        return ()
 
 
 class Hermes(ToolFormat):
@@ -89,28 +85,46 @@ class Llama3(ToolFormat):
 
 
 class Mistral(ToolFormat):
-    """Mistral: a special token and a list of objects."""
+    """Mistral: a special token and a list of objects.
+
+    Later models write each call by itself: that token, the function's name, perhaps a token and an id, another token
+    and the arguments.
+    """
 
     name = "mistral"
-    marks = ("[TOOL_CALLS]", "[ARGS]")
-    textual = False
+    marks = ("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]")
+
+    def __init__(self, listed: bool = True, numbered: bool = False) -> None:
+        """listed: whether calls are a list.
+        numbered: whether others have ids.
+        """
+        self._listed, self._numbered = listed, numbered
+        self.tokens = self.marks[: 1 if listed else 3 if numbered else 2]
 
     def reader(self, names: frozenset[str], most: int | None, forced: bool) -> ToolReader:
-        return ListReader(*self.marks, names, most, forced)
+        return ListReader(*self.marks, names, most)
 
     def grammar(self, functions: Sequence[FunctionForm], parallel: bool) -> str:
-        more = '(", " object)*' if parallel else ""
-        return f'calls: "[" object {more} "]"\n{_calls(functions, "arguments")}'
+        if self._listed:
+            more = '(", " object)*' if parallel else ""
+            return f'calls: token_0 "[" object {more} "]"\n{_calls(functions, "arguments")}'
+        number = "token_2 ID" if self._numbered else ""
+        rules = ["calls: call+" if parallel else "calls: call"]
+        rules += ["call: token_0 (" + " | ".join(f"call_{i}" for i in range(len(functions))) + ")"]
+        rules += ["ID: /[a-zA-Z0-9]{9}/"] if number else []
+        for i, function in enumerate(functions):
+            rules += [f"call_{i}: {json.dumps(function.name)} {number} token_1 arguments_{i}"]
+        return "\n".join([*rules, *_arguments(functions)]) + "\n"
 
-    def opening(self) -> tuple[str, ...]:
-        return self.marks[:1]
+    def beside(self, parallel: bool) -> str:
+        return "start: TEXT calls?\nTEXT: /(.|\\n)*/\n"
 
 
 def format_of(template: str | None) -> ToolFormat:
     """Return the format that a chat template speaks of; Hermes' for one that knows no tools."""
     template = template or ""
     if "[TOOL_CALLS]" in template:
-        return Mistral()
+        return Mistral("[ARGS]" not in template, "[CALL_ID]" in template)
     if "<tool_call>" in template:
         return Hermes()
     if '"parameters": ' in template and "ipython" in template:
@@ -134,9 +148,16 @@ def _calls(functions: Sequence[FunctionForm], key: str, apart: bool = False) -> 
         if apart:
             brace, key_of_name, value, key_of_arguments = map(json.dumps, ("{", '"name"', name, f'"{key}"'))
             head = f"{brace} {key_of_name} COLON {value} COMMA {key_of_arguments} COLON"
-        schema = schema_text(_closed(function.parameters), function.strict)
-        rules += [f'call_{i}: {head} arguments_{i} "}}"', f"arguments_{i}: %json {schema}"]
-    return "\n".join(rules) + "\n"
+        rules += [f'call_{i}: {head} arguments_{i} "}}"']
+    return "\n".join([*rules, *_arguments(functions)]) + "\n"
+
+
+def _arguments(functions: Sequence[FunctionForm]) -> list[str]:
+    """Return the rules of the functions' arguments."""
+    return [
+        f"arguments_{i}: %json {schema_text(_closed(function.parameters), function.strict)}"
+        for i, function in enumerate(functions)
+    ]
 
 
 def _closed(parameters: dict[str, Any]) -> dict[str, Any]:

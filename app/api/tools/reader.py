@@ -262,22 +262,21 @@ class BareReader(ToolReader):
 
 
 class ListReader(ToolReader):
-    """Calls after a mark as a JSON list, or each as a name, another mark and its arguments, as Mistral writes them.
-
-    begun: whether the first mark was part of the prompt.
+    """Calls after a mark as a JSON list, or each as a name, perhaps another mark and an id, a further mark and its
+    arguments, as Mistral writes them.
     """
 
     def __init__(
-        self, mark: str, argued: str, names: frozenset[str], most: int | None = None, begun: bool = False
+        self, mark: str, argued: str, numbered: str, names: frozenset[str], most: int | None = None
     ) -> None:
         super().__init__(names, most)
-        self._mark, self._argued = mark, argued
-        self._text = mark if begun else ""
+        self._mark, self._argued, self._numbered = mark, argued, numbered
         self._called = False  # the mark was met
+        self._id = ""  # of the next call, if it has one
 
     def new_id(self) -> str:
-        """Return an id as their chat templates demand."""
-        return "".join(secrets.choice(string.ascii_letters + string.digits) for _ in range(9))
+        """Return the call's id, or one as their chat templates demand."""
+        return self._id or "".join(secrets.choice(string.ascii_letters + string.digits) for _ in range(9))
 
     def flush(self) -> Parts:
         held = "" if self._called else self._text
@@ -301,18 +300,18 @@ class ListReader(ToolReader):
 
     def _begin_call(self, parts: Parts) -> bool:
         """Begin the next call where its arguments begin; return whether it has."""
+        ahead = self._text.lstrip(" \t\r\n[,")
+        if ahead.startswith("{"):
+            self._call, self._text = CallReader(self.names), ahead
+            return True
         if self._argued in self._text:
             name, mark, self._text = self._text.partition(self._argued)
-            name = name.replace(self._mark, "").strip()
+            name, _, self._id = name.replace(self._mark, "").strip().partition(self._numbered)
             if name in self.names:
                 self._call = NamedCallReader(self.names, name)
             else:
                 self._plain = True
                 parts.content += name + mark
-            return True
-        ahead = self._text.lstrip(" \t\r\n[,")
-        if ahead.startswith("{"):
-            self._call, self._text = CallReader(self.names), ahead
             return True
         if ahead.startswith("]"):
             self._text = ""

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tandem.app.api.http.errors import form_beside_tools
 from tandem.app.api.tools.formats import LARK, ToolFormat, format_of, introduction, schema_text
 from tandem.app.api.tools.forms import Choice, Tool
 from tandem.app.api.tools.reader import ToolReader
@@ -48,17 +47,13 @@ class ToolUse:
         """Return the chat template's variables."""
         return {"tools": [tool.for_template() for tool in self.tools]} if self.format.told else {}
 
-    def opening(self, tokenizer: Tokenizer) -> list[int]:
-        """Return the tokens with which the answer begins."""
-        return [tokenizer.special_id(name) for name in self.format.opening()] if self.forced else []
-
     def reader(self) -> ToolReader:
         """Return a reader of one answer's calls."""
         names = frozenset(tool.function.name for tool in self.tools)
         return self.format.reader(names, None if self.parallel else 1, self.forced)
 
     def grammar(self, otherwise: Grammar | None) -> Grammar | None:
-        """Return the form of the answer; None for any. Raise ApiError for one that cannot be beside the calls.
+        """Return the form of the answer; None for any.
 
         otherwise: form in JSON of an answer that calls nothing; None for any.
         """
@@ -67,15 +62,17 @@ class ToolUse:
             functions = [f for f in functions if f.name == self.choice.function.name]
         rules = self.format.grammar(functions, self.parallel and self.choice.type != "function")
         if self.forced:
-            return Grammar("grammar", f"{LARK}start: calls\n{rules}")
+            return self._ruled(f"start: calls\n{rules}")
         if otherwise is not None:
-            if not self.format.textual:
-                raise form_beside_tools(self.format.name)
             other = schema_text(json.loads(otherwise.source or '{"type": "object"}'), otherwise.strict)
-            return Grammar("grammar", f"{LARK}start: calls | other\nother: %json {other}\n{rules}")
+            return self._ruled(f"start: calls | other\nother: %json {other}\n{rules}")
         if any(f.strict for f in functions) and (beside := self.format.beside(self.parallel)):
-            return Grammar("grammar", f"{LARK}{beside}{rules}")
+            return self._ruled(f"{beside}{rules}")
         return None
+
+    def _ruled(self, rules: str) -> Grammar:
+        """Return the form of these rules."""
+        return Grammar("grammar", LARK + rules, tokens=self.format.tokens)
 
 
 def tool_use(

@@ -24,15 +24,16 @@ TOKENIZER = Tokenizer.load(FOLDER)
 class FamilyBackend(NullBackend):
     """Runs jobs on the model alone."""
 
-    def __init__(self, ledger: Path) -> None:
+    def __init__(self, ledger: Path, folder: Path = FOLDER) -> None:
         super().__init__(ledger=ledger)
-        self.model: CoreEngine = load(FOLDER, EngineConfig(kv_blocks=256), threads=1)
+        self.model: CoreEngine = load(folder, EngineConfig(kv_blocks=256), threads=1)
+        self._tokenizer = TOKENIZER if folder == FOLDER else Tokenizer.load(folder)
 
     def models(self) -> list[ModelCard]:
-        return [ModelCard(id="null", context=self.model.info.context, vocabulary=TOKENIZER.vocabulary)]
+        return [ModelCard(id="null", context=self.model.info.context, vocabulary=self._tokenizer.vocabulary)]
 
     def tokenizer(self, model: str) -> Tokenizer:
-        return TOKENIZER
+        return self._tokenizer
 
     async def run(self, job: Job) -> AsyncGenerator[Delta, None]:
         self.jobs.append(job)

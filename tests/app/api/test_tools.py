@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,7 +15,7 @@ from pydantic import BaseModel
 
 from tandem.app.api.routes import create_api
 from tandem.engine.base import Grammar
-from tests.app.api.family_backend import FamilyBackend
+from tests.app.api.family_backend import FOLDER, FamilyBackend
 from tests.app.api.null_backend import TOKENIZER, NullBackend
 from tests.servers import served
 
@@ -152,6 +153,66 @@ async def test_a_call_is_had_of_any_model(model: AsyncOpenAI, choice: Any, strea
     (call,) = choice.message.tool_calls or []
     assert call.function.name == "weather"
     assert json.loads(call.function.arguments) in CITIES
+
+
+@pytest.fixture(params=["[TOOL_CALLS]", "[TOOL_CALLS] [ARGS]", "[TOOL_CALLS] [CALL_ID] [ARGS]"])
+async def mistral(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[AsyncOpenAI]:
+    """A client of that model with Mistral's special tokens in place of some of its own."""
+    folder = tmp_path / "mistral"
+    shutil.copytree(FOLDER, folder)
+    definition = (folder / "tokenizer.json").read_text()
+    for name, mark in (("<|s|>", "[TOOL_CALLS]"), ("<|x|>", "[ARGS]"), ("<|e|>", "[CALL_ID]")):
+        assert name in definition
+        definition = definition.replace(name, mark)
+    (folder / "tokenizer.json").write_text(definition)
+    with (folder / "chat_template.jinja").open("a") as template:
+        template.write(f"{{# {request.param} #}}")
+    backend = FamilyBackend(tmp_path / "ledger.sqlite", folder)
+    async with asking(backend) as client:
+        yield client
+    await backend.model.close()
+
+
+async def test_a_call_of_special_tokens_is_had_too(mistral: AsyncOpenAI) -> None:
+    asked: Any = {"model": "null", "messages": QUESTION, "tools": [TOOL], "max_tokens": 60, "seed": 2}
+    asked |= {"tool_choice": "required", "parallel_tool_calls": False}
+    answer = await mistral.chat.completions.create(**asked)
+    async with mistral.chat.completions.stream(**asked) as events:
+        streamed = await events.get_final_completion()
+    for choice in (answer.choices[0], streamed.choices[0]):
+        assert (choice.finish_reason, choice.message.content or "") == ("tool_calls", "")
+        (call,) = choice.message.tool_calls or []
+        assert call.function.name == "weather"
+        assert json.loads(call.function.arguments) in CITIES
+        assert len(call.id) == 9
+
+
+async def test_an_answer_of_a_form_beside_calls_of_special_tokens(mistral: AsyncOpenAI) -> None:
+    """Either is had, by chance: of a model that knows neither."""
+    form = {"type": "object", "properties": {"rains": {"type": "boolean"}}, "required": ["rains"]}
+    said = set()
+    for seed in range(40):
+        answer = await mistral.chat.completions.create(
+            model="null",
+            messages=QUESTION,
+            tools=[TOOL],
+            parallel_tool_calls=False,
+            response_format={
+                "type": "json_schema",
+                "json_schema": {"name": "rain", "schema": form | {"additionalProperties": False}},
+            },
+            max_tokens=60,
+            seed=seed,
+            temperature=1.5,
+        )
+        (choice,) = answer.choices
+        said.add(choice.finish_reason)
+        calls: list[Any] = choice.message.tool_calls or []
+        found = calls[0].function.arguments if calls else choice.message.content or ""
+        assert json.loads(found) in (CITIES if calls else [{"rains": True}, {"rains": False}])
+        if len(said) == 2:
+            break
+    assert said == {"tool_calls", "stop"}
 
 
 @pytest.mark.parametrize(

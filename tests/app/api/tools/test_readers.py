@@ -101,24 +101,30 @@ def test_llama3(text: str, content: str, calls: list[tuple[str, str]]) -> None:
     assert (found.content, found.calls) == (content, calls)
 
 
-@pytest.mark.parametrize("forced", [False, True])
 @pytest.mark.parametrize(
     ("text", "calls"),
     [
         ('[{"name": "now", "arguments": {}}]', [NOW]),
+        ('[{"name": "now", "arguments": {"a": "[ARGS]"}}]', [("now", '{"a": "[ARGS]"}')]),
         (f'[{CALL}, {{"name": "now", "arguments": {{}}}}]', [PARIS, NOW]),
         ("now[ARGS]{}", [NOW]),
         ('now[ARGS]{}[TOOL_CALLS]now[ARGS]{"a": "]"}', [NOW, ("now", '{"a": "]"}')]),
         ("unknown[ARGS]{}", []),
     ],
 )
-def test_mistral(text: str, calls: list[tuple[str, str]], forced: bool) -> None:
-    said = text if forced else f"[TOOL_CALLS]{text}"
-    found = whole_and_in_pieces(lambda: Mistral().reader(NAMES, None, forced), said)
+def test_mistral(text: str, calls: list[tuple[str, str]]) -> None:
+    found = whole_and_in_pieces(lambda: Mistral().reader(NAMES, None, False), f"[TOOL_CALLS]{text}")
     assert found.calls == calls
     assert all(len(id) == 9 and id.isalnum() for id in found.ids)
     if calls:
         assert found.content == ""
+
+
+def test_mistrals_ids_are_the_models() -> None:
+    said = "[TOOL_CALLS]now[CALL_ID]a1b2c3d4e[ARGS]{}[TOOL_CALLS]now[CALL_ID]f5g6h7i8j[ARGS]{}"
+    found = whole_and_in_pieces(lambda: Mistral().reader(NAMES, None, False), said)
+    assert (found.content, found.calls) == ("", [NOW, NOW])
+    assert found.ids == ["a1b2c3d4e", "f5g6h7i8j"]
 
 
 def test_mistral_without_a_call() -> None:

@@ -6,18 +6,20 @@ import json
 from typing import Any
 
 import pytest
+from tokenizers import AddedToken
+from tokenizers import Tokenizer as RustTokenizer
 
-from tandem.app.api.http.errors import ApiError
 from tandem.app.api.tools.answer_reader import AnswerReader
 from tandem.app.api.tools.formats import Hermes, Llama3, Mistral, ToolFormat, format_of
 from tandem.app.api.tools.forms import Choice, FunctionForm, NamedFunction, Tool
 from tandem.app.api.tools.spelling import MarkedSpelling
 from tandem.app.api.tools.use import ToolUse
 from tandem.engine.base import Grammar, InvalidRequest
-from tandem.engine.grammar import check
+from tandem.engine.grammar import Grammars, Matcher, check
+from tandem.engine.tokenizer import Tokenizer
 from tests.app.api.tools.answers import read
-from tests.engine.test_grammar import EOS, matcher, walk
-from tests.engine.test_tokenizer import TOKENIZER
+from tests.engine.test_grammar import ENDS, EOS, walk
+from tests.engine.test_tokenizer import CONFIG, TOKENIZER, definition
 
 CITY = {
     "type": "object",
@@ -26,7 +28,21 @@ CITY = {
     "additionalProperties": False,
     "$defs": {"city": {"enum": ["Paris", 'a "::=" b']}},
 }
-FORMATS = [Hermes(), Llama3(), Mistral()]
+FORMATS = {
+    "hermes": Hermes(),
+    "llama3": Llama3(),
+    "mistral-list": Mistral(),
+    "mistral": Mistral(listed=False),
+    "mistral-ids": Mistral(listed=False, numbered=True),
+}
+PARIS = {
+    "hermes": '<tool_call>\n{"name": "weather", "arguments": {"city":"Paris"}}\n</tool_call>',
+    "llama3": '{"name": "weather", "parameters": {"city":"Paris"}}',
+    "mistral-list": '[TOOL_CALLS][{"name": "weather", "arguments": {"city":"Paris"}}]',
+    "mistral": '[TOOL_CALLS]weather[ARGS]{"city":"Paris"}',
+    "mistral-ids": '[TOOL_CALLS]weather[CALL_ID]a1b2c3d4e[ARGS]{"city":"Paris"}',
+}
+"""A call in each format."""
 AUTO, REQUIRED = Choice(type="auto"), Choice(type="required")
 
 
@@ -42,12 +58,38 @@ def use(format: ToolFormat, choice: Choice = AUTO, parallel: bool = True, strict
     return ToolUse(format, tools(strict), choice, parallel)
 
 
+def marked_vocabulary() -> Tokenizer:
+    """Return a vocabulary with Mistral's special tokens."""
+    rust = RustTokenizer.from_str(definition())
+    rust.add_special_tokens([AddedToken(mark, special=True, normalized=False) for mark in Mistral.marks])
+    return Tokenizer(rust.to_str(), CONFIG)
+
+
+VOCABULARY = marked_vocabulary()
+GRAMMARS = Grammars(VOCABULARY, VOCABULARY.vocab_size)
+SPELLING = MarkedSpelling(VOCABULARY, Mistral.marks)
+
+
+def spelt(text: str) -> list[int]:
+    """Return tokens, special ones for their names."""
+    return VOCABULARY.encode(text, add_special_tokens=False)
+
+
+def matcher(grammar: Grammar, text: str) -> Matcher:
+    return GRAMMARS.matcher(grammar, ENDS, spelt(text))
+
+
+def may_end(grammar: Grammar, text: str) -> bool:
+    return not matcher(grammar, text).forbidden(spelt(text))[0][EOS]
+
+
 @pytest.mark.parametrize(
     ("template", "name", "told"),
     [
         ("{% if tools %}<tools>…<tool_call>", "hermes", True),
         ('{% if tools %}… {"name": …, "parameters": dictionary … ipython', "llama3", True),
         ("{% if tools %}[AVAILABLE_TOOLS]… [TOOL_CALLS]", "mistral", True),
+        ("{% if tools %}[AVAILABLE_TOOLS]… [TOOL_CALLS]… [ARGS]", "mistral", True),
         ("{{ messages }}", "hermes", False),
         (None, "hermes", False),
     ],
@@ -57,19 +99,27 @@ def test_the_template_tells_the_family(template: str | None, name: str, told: bo
     assert (found.name, found.told) == (name, told)
 
 
+def test_the_template_tells_how_mistral_calls() -> None:
+    for template, tokens in (
+        ("[TOOL_CALLS]", ("[TOOL_CALLS]",)),
+        ("[TOOL_CALLS]… [ARGS]", ("[TOOL_CALLS]", "[ARGS]")),
+        ("[TOOL_CALLS]… [CALL_ID]… [ARGS]", ("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]")),
+    ):
+        assert format_of(template).tokens == tokens
+
+
 @pytest.mark.parametrize("parallel", [False, True])
-@pytest.mark.parametrize("form", FORMATS, ids=lambda form: form.name)
+@pytest.mark.parametrize("form", FORMATS.values(), ids=FORMATS)
 def test_an_answer_of_the_grammar_is_read_as_calls(form: ToolFormat, parallel: bool) -> None:
     asked = use(form, REQUIRED, parallel)
     grammar = asked.grammar(None)
     assert grammar is not None
     check(grammar)
     most = 0
-    for seed in range(12):
-        output = walk(grammar, seed, 600)
-        found = read(
-            lambda: AnswerReader(asked.reader(), False), map(TOKENIZER.decode, [[i] for i in output])
-        )
+    for seed in range(30):
+        output = walk(grammar, seed, 600, GRAMMARS)
+        pieces = [SPELLING.shown_bytes([token]).decode("utf-8", "replace") for token in output]
+        found = read(lambda: AnswerReader(asked.reader(), False), pieces)
         if output[-1] != EOS:
             continue
         assert found.content == ""
@@ -81,7 +131,7 @@ def test_an_answer_of_the_grammar_is_read_as_calls(form: ToolFormat, parallel: b
     assert (most > 1) == (parallel and form.name != "llama3")
 
 
-@pytest.mark.parametrize("form", FORMATS, ids=lambda form: form.name)
+@pytest.mark.parametrize("form", FORMATS.values(), ids=FORMATS)
 def test_a_named_tool_is_the_only_one(form: ToolFormat) -> None:
     grammar = use(form, Choice(type="function", function=NamedFunction(name="now"))).grammar(None)
     assert grammar is not None
@@ -94,7 +144,7 @@ def test_strict_calls_follow_their_schema_among_any_text() -> None:
     assert grammar is not None
     call = '<tool_call>\n{"name": "weather", "arguments": {"city": "Paris"}}\n</tool_call>'
     for text in ("", "It <b>rains</b>.", call, f"I look.\n{call}\n{call}"):
-        assert not matcher(grammar, text).forbidden(TOKENIZER.encode_bytes(text.encode()))[0][EOS]
+        assert may_end(grammar, text)
     for text in (call.replace("Paris", "Rome"), call.replace("weather", "sun"), "<tool_call>weather"):
         with pytest.raises(InvalidRequest):
             matcher(grammar, text)
@@ -102,21 +152,32 @@ def test_strict_calls_follow_their_schema_among_any_text() -> None:
     assert use(Llama3(), strict=True).grammar(None) is None
 
 
-@pytest.mark.parametrize(
-    ("form", "call"),
-    [
-        (Hermes(), '<tool_call>\n{"name": "weather", "arguments": {"city":"Paris"}}\n</tool_call>'),
-        (Llama3(), '{"name": "weather", "parameters": {"city":"Paris"}}'),
-    ],
-    ids=["hermes", "llama3"],
-)
-def test_an_answer_of_a_form_or_calls(form: ToolFormat, call: str) -> None:
-    asked = use(form)
+@pytest.mark.parametrize("name", ["mistral-list", "mistral", "mistral-ids"])
+def test_strict_calls_of_mistral_are_behind_any_text(name: str) -> None:
+    grammar, call = use(FORMATS[name], strict=True).grammar(None), PARIS[name]
+    assert grammar is not None
+    for text in ("", "It rains.", "[ARGS is no mark", call, f"I look. {call}"):
+        assert may_end(grammar, text)
+    assert not may_end(grammar, "I look. [TOOL_CALLS]")
+    for text in (
+        call.replace("Paris", "Rome"),
+        call.replace("weather", "sun"),
+        "[ARGS]",
+        f"{call} It rains.",
+    ):
+        with pytest.raises(InvalidRequest):
+            matcher(grammar, text)
+    written = [*VOCABULARY.encode_bytes(b"[TOOL_CALLS]weather[ARGS]"), *spelt('{"city":"Rome"}')]
+    GRAMMARS.matcher(grammar, ENDS, written)  # text that spells a mark is none
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_an_answer_of_a_form_or_calls(name: str) -> None:
+    asked, call = use(FORMATS[name]), PARIS[name]
     grammar = asked.grammar(Grammar("json_schema", '{"type": "object", "required": ["a"]}'))
     assert grammar is not None
     for text in ('{"a": 1}', call):
-        m = matcher(grammar, text)
-        assert not m.forbidden(TOKENIZER.encode_bytes(text.encode()))[0][EOS]
+        assert may_end(grammar, text)
     for text in ("It rains.", '{"b": 1}'):
         with pytest.raises(InvalidRequest):
             matcher(grammar, text)
@@ -125,11 +186,6 @@ def test_an_answer_of_a_form_or_calls(form: ToolFormat, call: str) -> None:
     assert read(lambda: AnswerReader(asked.reader(), False), [call]).calls == [
         ("weather", '{"city":"Paris"}')
     ]
-
-
-def test_a_form_cannot_be_beside_calls_that_begin_with_a_special_token() -> None:
-    with pytest.raises(ApiError, match="response_format"):
-        use(Mistral()).grammar(Grammar("json_object"))
 
 
 def test_an_unknown_keyword_is_refused_in_a_strict_tool() -> None:
