@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, settings
 
 from tandem.app.cli.server.local_ray import ENVIRONMENT, LocalRay, free_port, local_ray
 from tandem.engine.packages import VLLM
+from tests.order import pytest_configure  # noqa: F401
 from tests.virtual import in_virtual_time
 
 os.environ.update(ENVIRONMENT)  # before any test module imports Ray
