@@ -7,7 +7,9 @@ from functools import cache
 from importlib import import_module
 from inspect import signature
 from pkgutil import walk_packages
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, get_type_hints
+
+import msgspec
 
 from tandem import policies
 
@@ -20,6 +22,10 @@ class UnknownPolicy(ValueError):
 
 class UnknownParameter(ValueError):
     """The policy has no parameter of this name."""
+
+
+class WrongParameter(ValueError):
+    """A parameter of the policy has a value of another type."""
 
 
 class Registry(Generic[P]):
@@ -50,17 +56,25 @@ class Registry(Generic[P]):
         return add
 
     def create(self, name: str, **parameters: object) -> P:
-        """Build the policy called `name`; raises UnknownPolicy or UnknownParameter, which list the known ones."""
+        """Build the policy called `name`. Raises UnknownPolicy or UnknownParameter, which list the known ones,
+        WrongParameter, or ValueError."""
         _import_all()
         if name not in self._factories:
             raise UnknownPolicy(
                 f"no {self.family} policy {name!r}; there are: {', '.join(sorted(self._factories))}"
             )
-        known = signature(self._factories[name]).parameters
+        factory = self._factories[name]
+        known = signature(factory).parameters
         if unknown := [each for each in parameters if each not in known]:
             there = f"it has {', '.join(known)}" if known else "it has none"
             raise UnknownParameter(f"{self.family} policy {name!r} has no parameter {unknown[0]!r}; {there}")
-        return self._factories[name](**parameters)
+        hints = get_type_hints(factory.__init__) | get_type_hints(factory)
+        for each, value in parameters.items():
+            try:
+                msgspec.convert(value, hints.get(each, Any))
+            except msgspec.ValidationError as error:
+                raise WrongParameter(f"{self.family} policy {name!r}: {each}: {error}") from None
+        return factory(**parameters)
 
     def __iter__(self) -> Iterator[str]:
         _import_all()

@@ -58,7 +58,16 @@ def test_an_application_without_settings_is_not_built() -> None:
         ),
         ({"drafter": {"engine": {"kind": "null", "tokens_per_s": 0}}}, "tokens_per_s", "greater than 0"),
         ({"window": {"name": "wide"}}, "window", "static"),
-        ({"window": {"name": "static", "parameters": {"gamma": 4}}}, "window", "gamma"),
+        (
+            {"window": {"name": "static", "parameters": {"gamma": 4}}},
+            "window",
+            "window policy 'static' has no parameter 'gamma'; it has size",
+        ),
+        (
+            {"window": {"name": "static", "parameters": {"size": "four"}}},
+            "window",
+            "window policy 'static': size: Expected `int`, got `str`",
+        ),
         ({"window": {"name": "static", "parameters": {"size": 0}}}, "window", "at least 1"),
         ({"fused_window": -1}, "fused_window", "greater than or equal to 0"),
         ({"router": {"routing": {"name": "best"}}}, "router", "jsq, random, round_robin"),

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import pytest
 
-from tandem.policies.base import Registry, UnknownParameter, UnknownPolicy
+from tandem.policies.base import Registry, UnknownParameter, UnknownPolicy, WrongParameter
 from tandem.policies.routing.collaboration import collaboration
 from tandem.policies.routing.replica import routing
 from tandem.policies.scheduling import scheduling
@@ -39,6 +40,11 @@ class Sized(NamedTuple):
     size: int = 1
 
 
+class Weighed:
+    def __init__(self, weight: float = 1.0, names: Mapping[str, int] | None = None) -> None:
+        self.weight, self.names = weight, names
+
+
 def test_parameters_reach_the_policy() -> None:
     registry: Registry[object] = Registry("test")
     registry.register("sized")(Sized)
@@ -48,6 +54,26 @@ def test_parameters_reach_the_policy() -> None:
         registry.create("sized", siz=3)
     with pytest.raises(UnknownParameter, match="'plain' has no parameter 'size'; it has none"):
         registry.create("plain", size=3)
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "complaint"),
+    [
+        ("sized", {"size": "four"}, "size: Expected `int`, got `str`"),
+        ("sized", {"size": 3.5}, "size: Expected `int`, got `float`"),
+        ("weighed", {"weight": None}, "weight: Expected `float`, got `null`"),
+        ("weighed", {"names": {"a": "b"}}, "names: Expected `int`, got `str`"),
+    ],
+)
+def test_a_parameter_of_another_type_is_named(
+    name: str, parameters: dict[str, object], complaint: str
+) -> None:
+    registry: Registry[object] = Registry("test")
+    registry.register("sized")(Sized)
+    registry.register("weighed")(Weighed)
+    with pytest.raises(WrongParameter, match=f"^test policy '{name}': {complaint}"):
+        registry.create(name, **parameters)
+    assert registry.create("weighed", weight=2, names={"a": 1}) is not None, "an integer is a number"
 
 
 def test_a_policy_is_found_in_whatever_module_it_lies() -> None:

@@ -29,6 +29,10 @@ A100 = {"hardware": "4xA100", "model": "Llama-2-70B"}
             {"engine": {"batching": {"name": "fifo", "parameters": {"x": 1}}}},
             "engine.batching: batching policy 'fifo' has no parameter 'x'; it has size",
         ),
+        (
+            {"engine": {"batching": {"name": "fifo", "parameters": {"size": 1.5}}}},
+            "engine.batching: batching policy 'fifo': size: Expected `int`, got `float`",
+        ),
         ({"engine": {"tokenbudget": 1}}, r"engine.tokenbudget: no such key, did you mean token_budget\?"),
         ({"engine": {"host_memory": {"blocks": 9}}}, "engine.host_memory: needs copy_mb_per_s"),
         (
