@@ -191,6 +191,22 @@ async def test_keys_and_bills_outlive(
     await until(lambda: says(http, user, 401))
 
 
+async def test_a_client_within_its_limit_is_never_refused(
+    http: httpx.AsyncClient, operator: dict[str, str]
+) -> None:
+    """One that may have one answer at once asks again as soon as it has the last byte, streaming or not."""
+    _, user = await made(http, {"name": "one at a time", "concurrent": 1}, operator)
+    await until(lambda: says(http, user, 200))
+    ask = ASK | {"max_tokens": 2, "ignore_eos": True}
+    for stream in (False, True):
+        replies = [await http.post(CHAT, json=ask | {"stream": stream}, headers=user) for _ in range(50)]
+        assert [reply.status_code for reply in replies] == [200] * 50
+    running = asyncio.create_task(http.post(CHAT, json=ask | {"max_tokens": 100}, headers=user))
+    others = [http.post(CHAT, json=ask, headers=user) for _ in range(3)]
+    assert 429 in {reply.status_code for reply in await asyncio.gather(*others)}, "the limit holds"
+    assert (await running).status_code == 200
+
+
 async def test_a_key_that_waits_gets_its_turn(http: httpx.AsyncClient, operator: dict[str, str]) -> None:
     """One key asks for far more than there is room for; another one, who comes last, is not last."""
     _, greedy = await made(http, {"name": "greedy"}, operator)

@@ -27,7 +27,7 @@ from tandem.deployments.access.keys import KeyRefused
 from tandem.deployments.gateway.client import QUIET_S, Uplink
 from tandem.deployments.gateway.messages import ASSIGN, AssignmentMessage, Registered, pack, unpack
 from tandem.deployments.request.assignment import Assignment, EndpointInfo, NoEndpoint, RoutingRequest
-from tandem.deployments.request.job import Job, UnknownMode
+from tandem.deployments.request.job import Job, NoSuchDevice, UnknownMode
 from tandem.deployments.request.tokenlog import Origin
 from tandem.engine import family
 from tandem.engine.base import Engine, EngineInfo, EngineStopped, InvalidRequest, Sampling, SplitInfo
@@ -175,6 +175,34 @@ async def test_when_the_cloud_dies_the_device_answers_what_names_no_mode(
         began_s = now_s()
         assert [delta async for delta in backend.run(Job(2, (20, 21), SAMPLING))]
         assert now_s() - began_s < 0.1, "the next one at once"
+
+
+class Stranger(Line):
+    """A connection to a cloud that does not know the device yet."""
+
+    async def ask(self, method: str, body: bytes) -> bytes:
+        raise NoSuchDevice("no device 'laptop' is registered")
+
+
+@in_virtual_time
+async def test_it_is_ready_when_it_answers_what_names_no_mode() -> None:
+    """Also before the cloud knows the device, whose own model answers then, and which says that no cloud is there."""
+    async with split_device(Stranger()) as backend:
+        backend._uplink._reached.clear()
+        async with httpx.AsyncClient(
+            base_url="http://localhost", transport=httpx.ASGITransport(create_api(backend))
+        ) as http:
+            ready = await http.get("/readyz")
+            assert (ready.status_code, ready.json()["status"], ready.json()["cloud"]) == (200, "ready", False)
+            ask = {"model": backend.models()[0].id, "prompt": "x", "max_tokens": 2, "temperature": 0}
+            reply = await http.post("/v1/completions", json=ask)
+            assert reply.status_code == 200, reply.text
+            assert reply.json()["tandem"]["stats"]["mode"] == "device"
+            refused = await http.post("/v1/completions", json=ask | {"tandem": {"mode": "split"}})
+            assert refused.status_code == 404
+            await backend._device.close()
+            assert (await http.get("/readyz")).status_code == 503
+    assert now_s() < 0.1
 
 
 @in_virtual_time

@@ -10,6 +10,8 @@ import pytest
 from starlette.requests import Request
 
 from tandem.app.api.http.settings import ApiSettings
+from tandem.deployments.modes import MODES
+from tandem.deployments.request.job import UnknownMode
 from tandem.engine.base import EngineError, EngineStopped, NoCapacity, ServiceRefused
 from tests.app.api.null_backend import uploading
 
@@ -147,6 +149,7 @@ async def test_an_invalid_chat(http, backend, extra, expected):
         ({"prompt": [100_000]}, (400, "invalid_request", None)),
         ({"prompt": [2**32]}, (400, "invalid_request", None)),
         ({"prompt": [2**70], "echo": True}, (400, "invalid_request", None)),
+        ({"max_tokens": 512}, (400, "context_length_exceeded", "max_tokens")),
         ({"prompt": "x" * 513}, (400, "context_length_exceeded", "prompt")),
         ({"prompt": "x" * 30_000}, (400, "context_length_exceeded", "prompt")),
         ({"prompt": ["x"] * 65, "n": 2}, (400, "invalid_value", None)),
@@ -166,6 +169,22 @@ async def test_an_invalid_chat(http, backend, extra, expected):
 )
 async def test_an_invalid_completion(http, extra, expected):
     assert await refused(http, TEXT | extra, "/v1/completions") == expected
+
+
+@pytest.mark.parametrize("elsewhere", [{"split"}, {"split", "race", "sketch"}])
+async def test_an_unknown_mode_is_told_what_this_api_serves(http, backend, monkeypatch, elsewhere):
+    """And nothing else: each of the others is refused here when it is asked for."""
+
+    def check(mode: str) -> None:
+        if mode in elsewhere:
+            raise UnknownMode(f"mode {mode!r} is another API's")
+
+    monkeypatch.setattr(backend, "check", check)
+    reply = await http.post("/v1/chat/completions", json=CHAT | {"tandem": {"mode": "warp"}})
+    listed = reply.json()["error"]["message"].partition("there is ")[2].split(", ")
+    assert listed == [mode for mode in MODES if mode not in elsewhere]
+    for mode in elsewhere:
+        assert await refused(http, CHAT | {"tandem": {"mode": mode}}) == (400, "unknown_mode", "tandem.mode")
 
 
 async def test_pacing_needs_a_rate_where_the_server_has_no_default(http, backend):
