@@ -24,6 +24,7 @@ from tandem.app.api.completions.responses import (
     ChatCompletion,
     Completion,
     TextChoice,
+    Usage,
     joined_calls,
     tandem,
     usage,
@@ -129,6 +130,14 @@ class AnswerResponse(Response):
         """Return the output tokens of all choices."""
         return sum(choice.tokens for choice in self.admitted.choices)
 
+    def reasoned(self) -> int:
+        """Return those of them with which the model thinks."""
+        return sum(choice.reasoning_tokens for choice in self.admitted.choices)
+
+    def usage(self) -> Usage:
+        """Return OpenAI's usage object, as of now."""
+        return usage(self.admitted.prompt_tokens, self.used(), self.reasoned())
+
     @property
     def scored(self) -> bool:
         return self.request.wanted_logprobs() >= 0
@@ -172,12 +181,12 @@ class StreamedAnswer(AnswerResponse):
             self._begun = True
             headers = [*EVENT_STREAM, *self.limits]
             await send({"type": "http.response.start", "status": 200, "headers": headers})
-        used = usage(self.admitted.prompt_tokens, self.used()) if self._writer.counted else None
+        used = self.usage() if self._writer.counted else None
         events = b"".join([self._writer.chunk(index, piece, used) for index, piece in batch])
         await send({"type": "http.response.body", "body": events, "more_body": True})
 
     async def end(self, scope: Scope, receive: Receive, send: Send) -> None:
-        total = self._writer.usage(usage(self.admitted.prompt_tokens, self.used()))
+        total = self._writer.usage(self.usage())
         last = total + DONE if self.request.streaming.include_usage else DONE
         await send({"type": "http.response.body", "body": last, "more_body": False})
 
@@ -217,7 +226,7 @@ class WholeAnswer(AnswerResponse):
             "id": self.id,
             "created": self.created,
             "model": self.admitted.model,
-            "usage": usage(self.admitted.prompt_tokens, self.used()),
+            "usage": self.usage(),
             "tandem": tandem(runs, costs, readings),
         }
         if self.chat:

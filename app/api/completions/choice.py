@@ -11,7 +11,7 @@ from operator import itemgetter
 
 from tandem.app.api.completions.reader_metrics import Arrivals, Reading
 from tandem.app.api.tools.answer_reader import AnswerReader
-from tandem.app.api.tools.reader import CallPart
+from tandem.app.api.tools.reader import CallPart, Parts
 from tandem.deployments.request.job import Delta, JobStats, figures_by_mode
 from tandem.deployments.request.tokenlog import Origin
 from tandem.engine.base import TokenLogprob
@@ -41,7 +41,7 @@ class ChoicePiece:
 
     runs: (origin, characters) pairs in order, which add up to the length of `text`; with reasoning or calls, to that of
         all that the model wrote.
-    scored: tokens with log-probabilities, if asked for.
+    scored: tokens with log-probabilities, if asked for; of a chat's answer those of its content.
     finish, stats, reading: set in the last piece.
     reasoning: new text of what the model thinks before it answers.
     calls: new parts of its calls of tools.
@@ -63,18 +63,21 @@ class ChoicePiece:
 class _Held:
     """Text of one token that a stop string may still cut off.
 
-    scored: the token; None if it has no log-probabilities or was given out already.
+    scored: the token; None if it has no log-probabilities.
+    begun: whether the token was given out already.
     """
 
     origin: Origin
     characters: int
     scored: ScoredToken | None
+    begun: bool = False
 
 
 class Choice:
     """Takes in the deltas of one job and gives out pieces of text.
 
     tokens: output tokens used so far, up to and including one that completed a stop string.
+    reasoning_tokens: those of them with which the model thinks, the marks around that included.
     finish: why it ended, "stop" or "length"; None before. Later deltas are ignored.
     reader: splits the text into content, reasoning and calls; None if all of it is content.
     reading: how the answer came for its reader; None before the last piece was taken.
@@ -118,7 +121,12 @@ class Choice:
         self.reader: AnswerReader | None = None
         self.prompt_scores: list[TokenLogprob] = []
         self._ids: list[int] = []
-        self.tokens = 0
+        self._parts = Parts()  # of the text, as the reader has split it
+        self._unread: list[
+            tuple[int, ScoredToken | None]
+        ] = []  # (characters, token) that the reader has kept so far
+        self._unread_tokens = 0
+        self.tokens = self.reasoning_tokens = 0
         self.finish: str | None = None
 
     def prepend(self, text: str) -> None:
@@ -145,7 +153,7 @@ class Choice:
                 self._scored.append(ScoredToken(*self._unscored.popleft(), score))
         if delta.ids and not self.tokens:
             self._ttft_s = time.monotonic() - self._started
-        if self._stops is None and delta.logprobs is None:
+        if self._stops is None and delta.logprobs is None and self.reader is None:
             self._push_runs(delta)
         else:
             self._push_tokens(delta)
@@ -160,26 +168,59 @@ class Choice:
         if not self._text and not self._scored and (self.finish is None or self._reported):
             return None
         self._reported = self.finish is not None
-        text = "".join(self._text)
-        piece = ChoicePiece(text, self._runs, self._scored, self.finish, None, None, ids=self._ids)
+        finish = self.finish
+        if self.reader is not None and finish:
+            self._read_end(self.reader)
+            finish = "tool_calls" if self.reader.called and finish == "stop" else finish
+        piece = ChoicePiece("".join(self._text), self._runs, self._scored, finish, None, None, ids=self._ids)
         if self.reader is not None:
-            self._read(self.reader, piece)
+            parts, self._parts = self._parts, Parts()
+            piece.text, piece.reasoning, piece.calls = parts.content, parts.reasoning, parts.calls
         if self.finish:
             self.reading = self.arrivals.reading(self.tokens)
             piece.stats, piece.reading = self._stats, self.reading
         self._text, self._runs, self._scored, self._ids = [], [], [], []
         return piece
 
-    def _read(self, reader: AnswerReader, piece: ChoicePiece) -> None:
-        """Split the piece's text into content, reasoning and calls."""
-        parts = [reader.push(piece.text)]
-        if self.finish:
-            parts.append(reader.flush())
-            if reader.called and self.finish == "stop":
-                piece.finish = "tool_calls"
-        piece.text = "".join(part.content for part in parts)
-        piece.reasoning = "".join(part.reasoning for part in parts)
-        piece.calls = [call for part in parts for call in part.calls]
+    def _read(self, reader: AnswerReader, text: str) -> None:
+        """Have a token's text split into content, reasoning and calls."""
+        thinking = reader.thinking
+        self._split(reader.push(text))
+        if thinking:
+            self.reasoning_tokens += self._unread_tokens
+        if not (reader.thinking or reader.thought):
+            self.reasoning_tokens = 0  # they looked like the beginning of thoughts
+        self._unread_tokens = 0
+
+    def _read_end(self, reader: AnswerReader) -> None:
+        """Have the reader give out what it held back."""
+        self._split(reader.flush())
+        if reader.thinking:
+            self.reasoning_tokens = self.tokens if reader.thought else 0
+        elif not reader.called:
+            self._scored += [token for size, token in self._unread if token is not None and not size]
+        self._unread.clear()
+
+    def _split(self, new: Parts) -> None:
+        """Add parts of the answer."""
+        parts = self._parts
+        parts.content += new.content
+        parts.reasoning += new.reasoning
+        parts.calls += new.calls
+        if new.content:
+            self._scored += self._last_tokens(len(new.content))
+        if new.content or new.reasoning or new.calls:
+            self._unread.clear()
+
+    def _last_tokens(self, characters: int) -> list[ScoredToken]:
+        """Return the tokens of the last characters that the reader was given: those before were no content."""
+        found: list[ScoredToken] = []
+        for size, token in reversed(self._unread):
+            if characters <= 0 and size:
+                break
+            characters -= size
+            found += [] if token is None else [token]
+        return found[::-1]
 
     def so_far(self) -> JobStats:
         """Return the job's stats until now, or to the choice's end."""
@@ -219,16 +260,26 @@ class Choice:
         while self._held and (at < len(safe) or not self._held[0].characters):
             held = self._held[0]
             part = safe[at : at + held.characters]
-            if held.scored:
-                held.scored.bare = self._at_beginning and bool(part)
-                self._scored.append(held.scored)
-                held.scored = None
+            if not held.begun:
+                held.begun = True
+                self._begin(held, bool(part))
             if part:
                 self._append(part, held.origin)
             at += len(part)
             held.characters -= len(part)
             if held.characters == 0:
                 self._held.popleft()
+
+    def _begin(self, held: _Held, shown: bool) -> None:
+        """Give out the next token. shown: whether it has text."""
+        scored = held.scored
+        if scored is not None:
+            scored.bare = self._at_beginning and shown
+        if self.reader is not None:
+            self._unread.append((held.characters, scored))
+            self._unread_tokens += 1
+        elif scored is not None:
+            self._scored.append(scored)
 
     def _append(self, text: str, origin: Origin) -> None:
         if self._at_beginning:
@@ -241,6 +292,8 @@ class Choice:
             self._runs[-1] = (origin, self._runs[-1][1] + len(text))
         else:
             self._runs.append((origin, len(text)))
+        if self.reader is not None:
+            self._read(self.reader, text)
 
     def _count(self, origin: Origin, ids: list[int]) -> None:
         self.tokens += len(ids)

@@ -30,10 +30,15 @@ class Tandem(BaseModel):
     stats: Stats
 
 
+class CompletionDetails(BaseModel):
+    reasoning_tokens: int = 0
+
+
 class Usage(BaseModel):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
+    completion_tokens_details: CompletionDetails = CompletionDetails()
 
 
 class CalledFunction(BaseModel):
@@ -114,12 +119,13 @@ def joined_calls(parts: Iterable[CallPart]) -> list[CalledTool]:
     return calls
 
 
-def usage(prompt_tokens: int, completion_tokens: int) -> Usage:
-    """Return OpenAI's usage object."""
+def usage(prompt_tokens: int, completion_tokens: int, reasoning_tokens: int) -> Usage:
+    """Return OpenAI's usage object. reasoning_tokens: those of the completion with which the model thinks."""
     return Usage(
         prompt_tokens=prompt_tokens,
         completion_tokens=completion_tokens,
         total_tokens=prompt_tokens + completion_tokens,
+        completion_tokens_details=CompletionDetails(reasoning_tokens=reasoning_tokens),
     )
 
 

@@ -24,6 +24,7 @@ from tandem.app.api.responses.form import ResponseChat, ResponseForm
 from tandem.app.api.responses.items import Item, parsed, shown
 from tandem.app.api.responses.objects import (
     IncompleteDetails,
+    OutputDetails,
     ResponseFailure,
     ResponseObject,
     ResponseUsage,
@@ -123,7 +124,12 @@ class ResponseAnswer(AnswerResponse):
             completed_at=int(time.time()) if whole else None,
             incomplete_details=None if whole else IncompleteDetails(),
             output=self._output.items,
-            usage=ResponseUsage(input_tokens=read, output_tokens=written, total_tokens=read + written),
+            usage=ResponseUsage(
+                input_tokens=read,
+                output_tokens=written,
+                output_tokens_details=OutputDetails(reasoning_tokens=self.reasoned()),
+                total_tokens=read + written,
+            ),
             tandem=tandem(
                 [run for piece in pieces for run in piece.runs],
                 [piece.stats for piece in pieces if piece.stats],

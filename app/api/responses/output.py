@@ -53,8 +53,6 @@ class Output:
                 events += self._begin(OutputMessage(id=_new_id("msg_")))
             events += self._add(piece.text)
         events += self._call(piece.calls[len(going_on) :])
-        if piece.reasoning or piece.calls:
-            self._scored = []  # only a message has log-probabilities
         return events
 
     def end(self, complete: bool) -> list[Event]:

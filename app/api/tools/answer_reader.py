@@ -40,7 +40,10 @@ class Thoughts:
 
 
 class AnswerReader:
-    """Splits an answer's text as it comes."""
+    """Splits an answer's text as it comes.
+
+    thought: whether the model has begun to think.
+    """
 
     def __init__(self, tools: ToolReader | None, thinks: bool, begun: bool = False) -> None:
         """tools: reads calls; None if there are no tools.
@@ -49,8 +52,14 @@ class AnswerReader:
         """
         self._tools = tools
         self._held = ""
-        self._thought = False  # it has thought something
+        self.thought = thinks and begun
+        self._written = False  # something of what it thinks
         self._place = "content" if not thinks else "thought" if begun else "start"
+
+    @property
+    def thinking(self) -> bool:
+        """Whether the model thinks, or may be about to."""
+        return self._place in ("start", "thought")
 
     @property
     def called(self) -> bool:
@@ -86,9 +95,10 @@ class AnswerReader:
             self._place = "thought" if ahead.startswith(BEGIN) else "content"
             self._held = ahead.removeprefix(BEGIN) if self._place == "thought" else self._held
         if self._place == "thought":
-            if not self._thought:
+            self.thought = True
+            if not self._written:
                 self._held = self._held.lstrip()
-            self._thought = self._thought or bool(self._held)
+            self._written = self._written or bool(self._held)
             thought, end, rest = self._held.partition(END)
             if not end:
                 safe = len(thought) - unfinished_length(thought, [END])

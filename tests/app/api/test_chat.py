@@ -30,6 +30,7 @@ async def test_an_answer(openai, backend):
         "prompt_tokens": PROMPT_TOKENS,
         "completion_tokens": tokens,
         "total_tokens": PROMPT_TOKENS + tokens,
+        "completion_tokens_details": {"reasoning_tokens": 0},
     }
 
 

@@ -252,6 +252,9 @@ async def test_thoughts_are_split_off(tmp_path: Path, monkeypatch: pytest.Monkey
         answer = await client.chat.completions.create(model="null", messages=QUESTION)
         message: Any = answer.choices[0].message
         assert (message.content, message.reasoning_content) == ("It rains.", "Rain?")
+        assert answer.usage is not None
+        assert answer.usage.completion_tokens_details is not None
+        assert answer.usage.completion_tokens_details.reasoning_tokens == len("<think>\nRain?\n</think>")
         thought, content = "", ""
         async for chunk in await client.chat.completions.create(model="null", messages=QUESTION, stream=True):
             delta: Any = chunk.choices[0].delta

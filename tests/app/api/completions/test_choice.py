@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 
 from tandem.app.api.completions.choice import Choice
 from tandem.app.api.completions.stats import Timing, stats
+from tandem.app.api.tools.answer_reader import AnswerReader
+from tandem.app.api.tools.reader import MarkedReader
 from tandem.deployments.modes.race.mode import Racing
 from tandem.deployments.modes.speculative.mode import Speculation
 from tandem.deployments.request.job import Delta, JobStats, figures_by_mode
@@ -21,9 +23,10 @@ stops = st.lists(st.sampled_from(["a", "é", "aé", "🗼a", "aaa"]), max_size=3
 cuts = st.lists(st.integers(0, 40), max_size=12)
 
 
-def feed(log, cuts, stop=(), scored=False, take_always=True):
+def feed(log, cuts, stop=(), scored=False, take_always=True, reader=None):
     """Push `log` in deltas cut at the given places; return the choice and its pieces."""
     choice = Choice(TOKENIZER, tuple(stop))
+    choice.reader = reader
     places = sorted({min(c, len(log)) for c in cuts} | {0, len(log)})
     deltas = [log[a:b] for a, b in pairwise(places)] or [[]]
     pieces = []
@@ -52,6 +55,52 @@ def test_any_cut_gives_the_same_answer(log, cuts, stop, scored):
     assert spread(pieces) == spread([piece])
     assert [t for p in pieces for t in p.scored] == piece.scored
     assert (choice.tokens, choice.finish) == (whole.tokens, whole.finish)
+
+
+NOW = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
+told = st.lists(st.sampled_from(["<think>", "</think>", NOW, "<tool_call>", "Hi", " é", "\n"]), max_size=7)
+
+
+def reading(thinks=True):
+    return AnswerReader(MarkedReader("<tool_call>", "</tool_call>", frozenset({"now"})), thinks)
+
+
+@given(told, cuts, st.booleans(), st.sampled_from([(), ("Hi",), ("é\n",)]))
+def test_any_cut_is_read_alike(said, cuts, thinks, stop):
+    """Tokens with log-probabilities spell the content, whatever else its pieces have, and what is left out at its ends
+    is white space; tokens of thoughts are counted."""
+    log = [(token, Origin.CLOUD) for token in TOKENIZER.encode("".join(said))]
+    choice, pieces = feed(log, cuts, stop, True, reader=reading(thinks))
+    whole, (piece,) = feed(log, [], stop, True, reader=reading(thinks))
+    for name in ("text", "reasoning"):
+        assert "".join(getattr(p, name) for p in pieces) == getattr(piece, name)
+    assert [call.arguments for p in pieces for call in p.calls if call.arguments] == [
+        call.arguments for call in piece.calls if call.arguments
+    ]
+    scored = [token for p in pieces for token in p.scored]
+    assert scored == piece.scored
+    assert choice.reasoning_tokens == whole.reasoning_tokens
+    shown = TOKENIZER.decode([token.token for token in scored])
+    assert "".join(shown.split()) == "".join(piece.text.split()) or "�" in shown + piece.text
+    text = TOKENIZER.decode([token for token, _ in log])
+    thought = text.partition("</think>") if thinks and text.lstrip().startswith("<think>") else ("", "", "")
+    if not stop:
+        assert choice.reasoning_tokens == len(TOKENIZER.encode(thought[0] + thought[1]))
+
+
+def test_tokens_of_a_piece_with_text_and_a_call():
+    said = f"<think>Well.</think>\n\nHi. {NOW}"
+    log = [(token, Origin.CLOUD) for token in [*TOKENIZER.encode(said), EOS]]
+    choice, (piece,) = feed(log, [], scored=True, reader=reading())
+    assert (piece.text, piece.reasoning, piece.calls[0].name) == ("Hi.", "Well.", "now")
+    assert TOKENIZER.decode([token.token for token in piece.scored]) == "Hi."
+    assert choice.reasoning_tokens == len("<think>Well.</think>")
+
+
+def test_unfinished_thoughts_are_counted():
+    log = [(token, Origin.CLOUD) for token in TOKENIZER.encode("<think>Well…")]
+    choice, _ = feed(log[:-1], [3, 9], reader=reading())  # the last character is not complete
+    assert choice.reasoning_tokens == len(log) - 1
 
 
 @given(tokens, cuts, stops)

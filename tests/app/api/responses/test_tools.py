@@ -75,6 +75,18 @@ async def test_events_of_calls(client: AsyncOpenAI, backend: NullBackend, burst:
         assert "".join(parts) == (item.content[0].text if item.type == "message" else item.arguments)
 
 
+@pytest.mark.parametrize("burst", [1, 7, 1000])
+async def test_a_message_beside_calls_has_its_own_log_probabilities(
+    client: AsyncOpenAI, backend: NullBackend, burst: int
+) -> None:
+    backend.burst = burst
+    asked = ASKED | {"include": ["message.output_text.logprobs"]}
+    events: list[Any] = [event async for event in await client.responses.create(**asked, stream=True)]
+    streamed = [s.token for e in events if e.type == "response.output_text.delta" for s in e.logprobs]
+    message = events[-1].response.output[0]
+    assert "".join(streamed) == "".join(s.token for s in message.content[0].logprobs) == "I look."
+
+
 def unrepeated(kinds: list[str]) -> list[str]:
     """Return the kinds, adjacent ones once."""
     return [kind for before, kind in zip([None, *kinds], kinds, strict=False) if kind != before]
@@ -159,6 +171,8 @@ async def test_thoughts_are_an_item(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             "Rain?",
             "It rains.",
         )
+        assert found.usage is not None
+        assert found.usage.output_tokens_details.reasoning_tokens == len("<think>\nRain?\n</think>")
         again = await client.responses.create(model="null", input="Well?", stream=True)
         events: list[Any] = [event async for event in again]
         for event in events:
