@@ -24,7 +24,7 @@ from ray.serve import Application, Deployment
 from ray.serve.config import AutoscalingConfig, AutoscalingPolicy
 
 from tandem.app.ingress import Ingress, IngressLive
-from tandem.app.settings import AnyPool, Pool, Settings
+from tandem.app.settings import AnyEngine, AnyPool, Pool, Settings
 from tandem.deployments.config.reconfigure import Live
 from tandem.deployments.control.access import Access, AccessLive
 from tandem.deployments.control.router import Router, RouterLive
@@ -51,7 +51,7 @@ def build(args: Settings) -> Application:
         args = args.model_copy(update={"endpoint": endpoint})
 
     pools = {
-        pool_name(pool, suffix): _pool(pool, suffix, settings, args)
+        pool_name(pool, suffix): _pool(pool, suffix, settings, args.engine(pool, model), args)
         for name, model in args.served.items()
         for suffix in (args.suffix(name),)
         for pool, settings in model.pools.items()
@@ -98,7 +98,7 @@ def _secret() -> str:
     return str(internal_kv._internal_kv_get(SECRET).decode())
 
 
-def _pool(pool: str, suffix: str, settings: AnyPool, args: Settings) -> Application:
+def _pool(pool: str, suffix: str, settings: AnyPool, engine: AnyEngine, args: Settings) -> Application:
     """Replicas with an engine each; a drain waits for their sessions, which Serve does not see."""
     deployment = DEPLOYMENTS[pool]
     return deployment.options(
@@ -108,7 +108,7 @@ def _pool(pool: str, suffix: str, settings: AnyPool, args: Settings) -> Applicat
         graceful_shutdown_timeout_s=args.endpoint.drain_s + 5.0,
         max_surge_percent=settings.surge_percent,
         **WATCHED,
-    ).bind(pool, settings.engine, args.endpoint)
+    ).bind(pool, engine, args.endpoint)
 
 
 def _size(pool: Pool) -> dict[str, Any]:

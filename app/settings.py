@@ -23,6 +23,7 @@ from tandem.deployments.modes.sections import with_sections
 from tandem.deployments.pools.autoscaling import AutoscalingSettings
 from tandem.deployments.pools.device_hosts import HostSettings
 from tandem.deployments.pools.engines import (
+    AnySettings,
     EngineSettings,
     MiddleSettings,
     TorchSettings,
@@ -30,7 +31,7 @@ from tandem.deployments.pools.engines import (
     tokenizer_model,
 )
 from tandem.deployments.pools.replica import EndpointSettings
-from tandem.deployments.request.pools import POOLS
+from tandem.deployments.request.pools import POOLS, VERIFIER
 from tandem.engine.config import Priced, Strict
 
 _NO_NAME = re.compile(r"[^A-Za-z0-9._-]")
@@ -92,6 +93,7 @@ class MiddlePool(Pool):
 
 
 AnyPool = PoolSettings | MiddlePool
+AnyEngine = AnySettings | MiddleSettings
 
 
 class ModelSettings(Strict):
@@ -174,6 +176,14 @@ class Settings(ModelSettings):
             where = f"models.{name}." if self.models else ""
             for pool, settings in model.pools.items():
                 yield f"{where}{pool}", settings
+
+    def engine(self, pool: str, model: ModelSettings) -> AnyEngine:
+        """Return the settings of a pool's engine. vLLM needs no speculator where nothing drafts for the pool."""
+        engine: AnyEngine = model.pools[pool].engine
+        drafts = pool == VERIFIER and (model.drafter.exists or self.hosts or self.gateway is not None)
+        if isinstance(engine, VllmSettings) and engine.window is None and not drafts:
+            return engine.model_copy(update={"window": 0})
+        return engine
 
     def suffix(self, model: str) -> str:
         """Return the end of the names of that model's pools: "" for the first model."""

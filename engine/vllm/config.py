@@ -14,9 +14,12 @@ from pydantic import Field, model_validator
 from tandem.engine.config import SessionLimits
 
 SCHEDULER = "tandem.engine.vllm.scheduler.TandemScheduler"
+ASYNC_SCHEDULER = "tandem.engine.vllm.scheduler.AsyncTandemScheduler"
 WORKER = "tandem.engine.vllm.worker.Extension"
 PROPOSER = "tandem.engine.vllm.proposer.NullProposer"
 UNIPROC = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
+WINDOW = 8
+"""Drafts that a step verifies for a session, unless the settings say."""
 OURS = {
     "model": "model",
     "scheduler_cls": "scheduling",
@@ -29,6 +32,7 @@ OURS = {
     "max_num_batched_tokens": "token_budget",
     "skip_tokenizer_init": "model",
     "additional_config": "scheduling",
+    "async_scheduling": "window",
 }
 """Arguments of vLLM that settings of ours stand for."""
 
@@ -39,7 +43,9 @@ class VllmConfig(SessionLimits):
     kv_blocks: number of blocks in the KV cache; null: all for which vLLM finds memory.
     block_size: tokens per block; a multiple of 32 on a CPU.
     token_budget: most positions in a step; null: vLLM's choice.
-    window: most drafts that one step verifies for a session.
+    window: most drafts that one step verifies for a session; null: 8 for a verifier where a drafter or devices may
+        draft, otherwise 0. With 0, and neither `lookup` nor `speculation`, vLLM runs without a speculator: on a GPU
+        with asynchronous scheduling and graphs of plain steps. Drafts that come nevertheless are verified one by one.
     lookup: most drafts that a session looks up in its own text, where that is worth the time; 0 for none.
     speculation: vLLM's own speculative_config (n-gram, EAGLE ...) for sessions that decode without a device; null for
         none. It takes the place of `lookup`.
@@ -51,7 +57,7 @@ class VllmConfig(SessionLimits):
     kv_blocks: int | None = Field(None, ge=8)
     block_size: int = Field(32, ge=16)
     token_budget: int | None = Field(None, ge=1)
-    window: int = Field(8, ge=1)
+    window: int | None = Field(None, ge=0)
     lookup: int = Field(0, ge=0, le=64)
     speculation: dict[str, Any] | None = None
     adapters: dict[str, str] = Field({})
@@ -62,6 +68,15 @@ class VllmConfig(SessionLimits):
         if self.lookup and self.speculation is not None:
             raise ValueError("lookup: vLLM drafts by `speculation` already; leave one of both out")
         return self
+
+    @property
+    def speculator(self) -> dict[str, Any] | None:
+        """vLLM's speculative_config; None where nothing is ever drafted."""
+        most = max(WINDOW if self.window is None else self.window, self.lookup)
+        room = {"num_speculative_tokens": most} if most else {}
+        if self.speculation is not None:
+            return room | self.speculation
+        return room | {"method": "custom_class", "model": PROPOSER} if room else None
 
     @property
     def host_tier(self) -> bool:
@@ -124,13 +139,14 @@ def arguments(folder: Path, config: VllmConfig) -> Any:
     from vllm.platforms import current_platform
 
     check_options(config.options)
-    speculation = config.speculation or {"method": "custom_class", "model": PROPOSER}
+    speculator = config.speculator
     scheduling = config.scheduling and config.scheduling.model_dump()
     given: dict[str, Any] = {
         "model": str(folder),
-        "scheduler_cls": SCHEDULER,
+        "scheduler_cls": ASYNC_SCHEDULER if speculator is None else SCHEDULER,
+        "async_scheduling": None if speculator is None else False,  # None: where vLLM can
         "worker_extension_cls": WORKER,
-        "speculative_config": {"num_speculative_tokens": max(config.window, config.lookup), **speculation},
+        "speculative_config": speculator,
         "max_num_seqs": config.max_sessions,
         "num_gpu_blocks_override": config.kv_blocks,
         "block_size": config.block_size,

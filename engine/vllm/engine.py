@@ -76,6 +76,8 @@ def load(
             "dtype": str(llm.model_config.dtype).removeprefix("torch."),
             "place": settings.device_config.device_type,
             "kv_tokens": kv_tokens,
+            "speculator": (config.speculator or {}).get("method", "none"),
+            "async_scheduling": settings.scheduler_config.async_scheduling,
         }
     )
     return VllmEngine(AsyncCore(llm, config.adapters), info, config, tokenizer)

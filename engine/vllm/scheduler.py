@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.output import GrammarOutput, SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.engine import EngineCoreOutputs
@@ -113,12 +114,12 @@ class TandemScheduler(Scheduler):
         self._changed()
         return super()._free_request(request, *args, **options)
 
-    def has_requests(self) -> bool:
-        """vLLM sleeps while all are parked."""
-        work = bool(self.finished_req_ids) or any(view.wanting for view in self._views.values())
-        if not work:
+    def has_unfinished_requests(self) -> bool:
+        """vLLM sleeps while all are parked, unless it has something else to do (`has_requests`)."""
+        wanting = any(view.wanting for view in self._views.values())
+        if not wanting:
             self._ended_s = None
-        return work
+        return wanting
 
     @property
     def idle_s(self) -> float | None:
@@ -148,8 +149,9 @@ class TandemScheduler(Scheduler):
             *parked,
             *reversed(late),
         ]  # parked ones take no place: more may have been asked on than there are
-        waiting = sorted((views[request.request_id] for request in self.waiting), key=_rank)
-        self._place_drafts(ready)
+        waiting = sorted((views[r.request_id] for r in (*self.kv_holding_waiting, *self.waiting)), key=_rank)
+        if self.num_spec_tokens:
+            self._place_drafts(ready)
         evicted = self._make_room(ready, waiting, resting, now)
         queue = sorted((*waiting, *resting[:evicted]), key=_rank)
         self._queue(view.request for view in queue if view.runs)
@@ -163,7 +165,8 @@ class TandemScheduler(Scheduler):
             aside = dict.fromkeys(
                 view for view in (*waiting, *running) if not view.admitted and not view.runs
             )
-            self.waiting.extend(view.request for view in aside)
+            for view in aside:
+                self._enqueue_waiting_request(view.request)
 
     def _note_scheduled(self, output: SchedulerOutput) -> None:
         """Count the sessions that begin in this step, and what the prefix cache has of them."""
@@ -243,12 +246,20 @@ class TandemScheduler(Scheduler):
         super()._preempt_request(request, *args, **options)
 
     def _queue(self, requests: Iterable[Request]) -> None:
-        """Replace the waiting requests, in this order."""
+        """Replace the waiting requests, in this order; those that hold memory, where a connector loads it, wait apart
+        and come in first."""
         self.waiting.clear()
-        self.waiting.extend(requests)
+        self.kv_holding_waiting.clear()
+        for request in requests:
+            self._enqueue_waiting_request(request)
 
     def get_grammar_bitmask(self, scheduler_output: SchedulerOutput) -> GrammarOutput | None:
-        ids = [i for i in scheduler_output.num_scheduled_tokens if not self.requests[i].is_prefill_chunk]
+        if not scheduler_output.has_structured_output_requests:
+            return None
+        scheduled = (self.requests.get(request_id) for request_id in scheduler_output.num_scheduled_tokens)
+        ids = [
+            r.request_id for r in scheduled if r is not None and not r.is_prefill_chunk
+        ]  # others have ended
         return self._masks.output(self.requests, ids, scheduler_output.scheduled_spec_decode_tokens)
 
     def update_from_output(
@@ -263,7 +274,8 @@ class TandemScheduler(Scheduler):
             stats.step_s += seconds
             stats.served.step_tokens.add(positions, TOKENS)
             stats.tokens_prefilled += positions - _windows(scheduler_output, model_runner_output)
-            self._count_proposals(scheduler_output, model_runner_output)
+            if scheduler_output.scheduled_spec_decode_tokens:
+                self._count_proposals(scheduler_output, model_runner_output)
             self._step_time.note(positions, seconds)
             self._small_steps.note(positions, seconds)
             self._last = scheduler_output.num_scheduled_tokens
@@ -305,6 +317,10 @@ class TandemScheduler(Scheduler):
             view.parked_s = now
             self._changed()
         return ids, stopped
+
+
+class AsyncTandemScheduler(TandemScheduler, AsyncScheduler):
+    """The same where nothing is drafted: vLLM may schedule a step while the one before is computed."""
 
 
 def _windows(scheduled: SchedulerOutput, made: ModelRunnerOutput) -> int:

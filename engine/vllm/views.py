@@ -77,7 +77,10 @@ class RequestView:
 
     @property
     def wanting(self) -> bool:
-        return self.made < self.until
+        in_flight = int(
+            self.request.num_output_placeholders
+        )  # steps that run, where vLLM schedules ahead of them
+        return self.made + in_flight < self.until
 
     @property
     def runs(self) -> bool:

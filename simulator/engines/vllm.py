@@ -7,19 +7,21 @@ which no other simulation needs.
 from __future__ import annotations
 
 import json
+import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from functools import partial
 from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from vllm.sampling_params import SamplingParams
 from vllm.utils.hashing import get_hash_fn_by_name
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.engine import EngineCoreRequest
 from vllm.v1.engine.output_processor import OutputProcessor, RequestOutputCollector
@@ -50,6 +52,14 @@ NO_MODEL = {
 """A model of which only the shape is read, without limits."""
 
 
+class _Step(NamedTuple):
+    """A scheduled step. says: requests that get tokens."""
+
+    work: SchedulerOutput
+    says: frozenset[str]
+    seconds: float
+
+
 class TimedCore:
     """vLLM's engine core in virtual time (`engine.vllm.core.Core`), with the steps of vLLM's own `EngineCoreProc`."""
 
@@ -66,25 +76,16 @@ class TimedCore:
         """drafts: whether it is a drafter, with the tokens of devices' models."""
         loop = compute.hardware.loop
         settings = vllm_settings(config)
-        cache = settings.cache_config
-        layers = FullAttentionSpec(
-            block_size=cache.block_size, num_kv_heads=1, head_size=1, dtype=torch.float32
-        )
-        memory = KVCacheConfig(cache.num_gpu_blocks, [], [KVCacheGroupSpec(["all"], layers)])
-        self.scheduler = TandemScheduler(
-            settings, memory, StructuredOutputManager(settings), cache.block_size, clock=loop.time
-        )
-        self._hash_blocks = None
-        if cache.enable_prefix_caching:
-            hashing = get_hash_fn_by_name(cache.prefix_caching_hash_algo)
-            init_none_hash(hashing)
-            self._hash_blocks = get_request_block_hasher(cache.block_size, hashing)
+        self.scheduler = new_scheduler(settings, loop.time)
+        self._ahead = 2 if isinstance(self.scheduler, AsyncScheduler) else 1
+        self._steps: deque[_Step] = deque()  # scheduled ones, the first of which is computed
+        self._hash_blocks = block_hasher(settings)
         self._outputs = OutputProcessor(None, log_stats=False)
         self._loop, self._compute, self._script, self._drafts = loop, compute, script, drafts
         self._requests = count()
         self._commands: deque[Command] = deque()
         self._aborts: list[str] = []  # to be reported at the end of the running step
-        self._computing = self._closed = False
+        self._closed = False
         self._alarm = Alarm(loop, self._turn)
 
     # -- the engine's interface ---------------------------------------------------------------------
@@ -131,7 +132,7 @@ class TimedCore:
 
     def _submit(self, command: Command) -> None:
         self._commands.append(command)
-        if not self._computing:
+        if not self._steps:
             self._alarm.ring_at(self._loop.time())
 
     def _finish(self, name: str) -> None:
@@ -139,33 +140,45 @@ class TimedCore:
         self.scheduler.finish_requests(name, RequestStatus.FINISHED_ABORTED)
 
     def _turn(self) -> None:
-        if self._closed or self._computing:
-            return
-        commands, scheduler = self._commands, self.scheduler
-        while commands:
-            commands.popleft()()
-        self._aborts.clear()
-        if not scheduler.has_requests():
-            return
-        work = scheduler.schedule()
-        if not work.total_num_scheduled_tokens:
-            scheduler.update_from_output(work, EMPTY_MODEL_RUNNER_OUTPUT)
-            if (idle_s := scheduler.idle_s) is not None:
-                self._alarm.ring_at(self._loop.time() + max(idle_s, SHORTEST_WAIT_S))
-            return
-        self._computing = True
-        seconds = step_s(self._compute.timer, self._chunks(work), self._compute.padded)
-        self._compute.hardware.compute(seconds, partial(self._end, work, self._say(work)))
+        if not self._closed and not self._steps:
+            self._schedule()
 
-    def _end(self, work: SchedulerOutput, said: ModelRunnerOutput) -> None:
-        self._computing = False
+    def _schedule(self) -> None:
+        """Schedule steps, as far ahead as vLLM does."""
+        scheduler = self.scheduler
+        while len(self._steps) < self._ahead:
+            while self._commands:
+                self._commands.popleft()()
+            self._aborts.clear()
+            if not scheduler.has_requests():
+                return
+            work = scheduler.schedule()
+            if not work.total_num_scheduled_tokens:
+                scheduler.update_from_output(work, EMPTY_MODEL_RUNNER_OUTPUT)
+                if not self._steps and (idle_s := scheduler.idle_s) is not None:
+                    self._alarm.ring_at(self._loop.time() + max(idle_s, SHORTEST_WAIT_S))
+                return
+            requests = scheduler.requests
+            says = [name for name in work.num_scheduled_tokens if not requests[name].is_prefill_chunk]
+            seconds = step_s(self._compute.timer, self._chunks(work), self._compute.padded)
+            self._steps.append(_Step(work, frozenset(says), seconds))
+            if len(self._steps) == 1:
+                self._begin()
+
+    def _begin(self) -> None:
+        self._compute.hardware.compute(self._steps[0].seconds, self._end)
+
+    def _end(self) -> None:
         if self._closed:
             return
+        step = self._steps.popleft()
         for name in self._aborts:
             self._finish(name)
-        for outputs in self.scheduler.update_from_output(work, said).values():
+        if self._steps:  # it has been scheduled ahead
+            self._begin()
+        for outputs in self.scheduler.update_from_output(step.work, self._say(step)).values():
             self._outputs.process_outputs(outputs.outputs)
-        self._turn()
+        self._schedule()
 
     def _chunks(self, work: SchedulerOutput) -> Iterator[Chunk]:
         requests, drafts = self.scheduler.requests, work.scheduled_spec_decode_tokens
@@ -174,12 +187,14 @@ class TimedCore:
             is_window = not request.is_prefill_chunk and grant == 1 + len(drafts.get(name, ()))
             yield grant, request.num_computed_tokens - grant, is_window  # vLLM has counted the grant already
 
-    def _say(self, work: SchedulerOutput) -> ModelRunnerOutput:
-        """Return the sampled tokens of all requests whose prompt is complete."""
-        requests, drafts = self.scheduler.requests, work.scheduled_spec_decode_tokens
-        names = list(work.num_scheduled_tokens)
+    def _say(self, step: _Step) -> ModelRunnerOutput:
+        """Return the sampled tokens of all requests whose prompt is complete, and which have not ended meanwhile."""
+        requests, drafts = self.scheduler.requests, step.work.scheduled_spec_decode_tokens
+        names = list(step.work.num_scheduled_tokens)
         said = [
-            [] if requests[name].is_prefill_chunk else self._tokens(requests[name], drafts.get(name, []))
+            self._tokens(requests[name], drafts.get(name, []))
+            if name in step.says and name in requests
+            else []
             for name in names
         ]
         return ModelRunnerOutput(names, {name: i for i, name in enumerate(names)}, said)
@@ -221,6 +236,25 @@ def vllm_settings(config: VllmConfig) -> Any:
         config.kv_blocks
     )  # a live core writes the blocks that fit its memory here
     return settings
+
+
+def new_scheduler(settings: Any, clock: Callable[[], float] = time.monotonic) -> TandemScheduler:
+    """Return the scheduler of vLLM's configuration, with a KV cache of numbers alone."""
+    cache = settings.cache_config
+    layers = FullAttentionSpec(block_size=cache.block_size, num_kv_heads=1, head_size=1, dtype=torch.float32)
+    memory = KVCacheConfig(cache.num_gpu_blocks, [], [KVCacheGroupSpec(["all"], layers)])
+    kind: type[TandemScheduler] = settings.scheduler_config.get_scheduler_cls()
+    return kind(settings, memory, StructuredOutputManager(settings), cache.block_size, clock=clock)
+
+
+def block_hasher(settings: Any) -> Any:
+    """Return what hashes a request's blocks; None without a prefix cache."""
+    cache = settings.cache_config
+    if not cache.enable_prefix_caching:
+        return None
+    hashing = get_hash_fn_by_name(cache.prefix_caching_hash_algo)
+    init_none_hash(hashing)
+    return get_request_block_hasher(cache.block_size, hashing)
 
 
 def timed_vllm(

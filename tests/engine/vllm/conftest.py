@@ -22,11 +22,15 @@ async def engine() -> AsyncIterator[Engine]:
     await made.close()
 
 
-def load_engine(**changes: Any) -> Engine:
+def load_engine(window: int = 4, **changes: Any) -> Engine:
     from tandem.engine.vllm.engine import load
 
     config = VllmConfig(
-        kv_blocks=64, max_sessions=8, window=4, scheduling=SchedulingChoice(name="buffer_aware"), **changes
+        kv_blocks=64,
+        max_sessions=8,
+        window=window,
+        scheduling=SchedulingChoice(name="buffer_aware"),
+        **changes,
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of what vLLM imports

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib import metadata
+from typing import Any
 
 import pytest
 
@@ -72,6 +73,39 @@ def test_lookup_takes_room_beside_the_window() -> None:
     given = arguments(family.path("target"), VllmConfig(window=3, lookup=16))
     assert given.speculative_config["num_speculative_tokens"] == 16
     assert given.additional_config["lookup"] == 16
+
+
+@pytest.mark.vllm
+@pytest.mark.parametrize(
+    ("config", "speculates"), [({"window": 0}, False), ({}, True), ({"window": 0, "lookup": 4}, True)]
+)
+def test_without_drafts_vllm_has_no_speculator(config: dict[str, int], speculates: bool) -> None:
+    given = arguments(family.path("target"), VllmConfig(**config))
+    assert (given.speculative_config is not None) == speculates
+    assert (given.async_scheduling is None) != speculates
+    assert given.scheduler_cls.endswith("AsyncTandemScheduler") != speculates
+
+
+VLLM_POOL = {"engine": {"kind": "vllm", "model": "target"}}
+NO_DRAFTER = {"drafter": {"replicas": 0}}
+
+
+@pytest.mark.parametrize(
+    ("settings", "windows"),
+    [
+        ({"drafter": VLLM_POOL}, {"verifier": None, "drafter": 0}),
+        (NO_DRAFTER, {"verifier": 0}),
+        ({**NO_DRAFTER, "gateway": {}}, {"verifier": None}),
+        ({**NO_DRAFTER, "hosts": [{"name": "edge", "devices": [{"name": "laptop"}]}]}, {"verifier": None}),
+        ({**NO_DRAFTER, "verifier": {"engine": {**VLLM_POOL["engine"], "window": 3}}}, {"verifier": 3}),
+    ],
+)
+def test_a_pool_for_which_nothing_drafts_verifies_nothing(
+    settings: dict[str, Any], windows: dict[str, int | None]
+) -> None:
+    made = Settings.model_validate({"verifier": VLLM_POOL, **settings})
+    engines = {pool: made.engine(pool, made) for pool in made.pools}
+    assert {pool: e.window for pool, e in engines.items() if isinstance(e, VllmSettings)} == windows
 
 
 def test_lookup_takes_no_second_drafter() -> None:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Coroutine
+from functools import partial
 from importlib import import_module
 from operator import attrgetter
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any
 
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
 import tandem.simulator.chaos as chaos
 from tandem.engine import vllm
@@ -43,6 +45,9 @@ scenario = import_module("tandem.simulator.chaos.scenario")  # beside a function
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(300)]
 
 CONFIG = VllmConfig(kv_blocks=64, block_size=16, token_budget=64, max_sessions=32)
+PLAIN = CONFIG.model_copy(update={"window": 0})
+"""Without a speculator: steps are scheduled ahead of those that run."""
+BOTH = pytest.mark.parametrize("config", [CONFIG, PLAIN], ids=["speculating", "plain"])
 VLLM = {"kind": "vllm", "block_size": 16}
 
 
@@ -82,16 +87,18 @@ class Alone:
         return self.loop.run(main)
 
 
+@BOTH
 @pytest.mark.parametrize("check", CHECKS, ids=lambda c: c.__name__)
-def test_contract(check: Any) -> None:
+def test_contract(check: Any, config: VllmConfig) -> None:
     alone = Alone()
-    alone.run(check(alone.engine(), alone.prompt()))
+    alone.run(check(alone.engine(config), alone.prompt()))
 
 
-def test_contract_of_close() -> None:
+@BOTH
+def test_contract_of_close(config: VllmConfig) -> None:
     alone = Alone()
     parts = attrgetter("_core", "_core.scheduler")
-    alone.run(close_ends_it(alone.engine, alone.prompt(), parts, step_s=1.0))
+    alone.run(close_ends_it(partial(alone.engine, config), alone.prompt(), parts, step_s=1.0))
 
 
 async def answer(
@@ -140,8 +147,11 @@ def test_the_timer_is_told_of_prompts_and_windows() -> None:
     assert alone.timer.asked == [(50, 0, 0, ((50, 0),)), (30, 0, 0, ((30, 50),)), (4, 1, 80, ())]
 
 
+@pytest.mark.parametrize("window", [8, 0])
 @pytest.mark.parametrize("scheduling", [None, "fcfs", "buffer_aware", "andes"])
-def test_under_pressure_all_come_to_their_end_the_same_way_each_time(scheduling: str | None) -> None:
+def test_under_pressure_all_come_to_their_end_the_same_way_each_time(
+    scheduling: str | None, window: int
+) -> None:
     def once() -> list[Any]:
         alone = Alone()
         config = VllmConfig(
@@ -150,6 +160,7 @@ def test_under_pressure_all_come_to_their_end_the_same_way_each_time(scheduling:
             token_budget=32,
             max_sessions=8,
             max_waiting=100,
+            window=window,
             scheduling=scheduling and SchedulingChoice(name=scheduling),
         )
 
@@ -238,9 +249,13 @@ def config(**changes: Any) -> Config:
     return parse(raw(**({"engine": VLLM, "history": True} | changes)))
 
 
+@pytest.mark.parametrize("window", [8, 0])
 @pytest.mark.parametrize("mode", ["cloud", "speculative", "race", None])
-def test_every_request_gets_the_tokens_of_its_script(mode: str | None) -> None:
-    made = config(mode=mode, targets=[{**TARGET, "count": 2, "measured_draft": {"base_s": 0.004}}])
+def test_every_request_gets_the_tokens_of_its_script(mode: str | None, window: int) -> None:
+    engine = {**VLLM, "window": window}
+    made = config(
+        mode=mode, engine=engine, targets=[{**TARGET, "count": 2, "measured_draft": {"base_s": 0.004}}]
+    )
     asked = build(made.workload)
     world, answers = worlds.run(made, asked)
     for one, request in zip(answers, asked, strict=True):
@@ -251,12 +266,12 @@ def test_every_request_gets_the_tokens_of_its_script(mode: str | None) -> None:
     assert not asyncio.all_tasks(world.loop)
 
 
-@given(asked=worlds.requests(), world=worlds.worlds())
+@given(asked=worlds.requests(), world=worlds.worlds(), window=st.sampled_from([8, 0]))
 def test_whatever_is_configured_nothing_is_lost_and_nothing_left(
-    asked: list[Request], world: dict[str, Any]
+    asked: list[Request], world: dict[str, Any], window: int
 ) -> None:
     shared = ("scheduling", "max_sessions", "max_waiting", "token_budget", "kv_blocks", "latency")
-    engine = {**VLLM, **{key: world["engine"][key] for key in shared}}
+    engine = {**VLLM, "window": window, **{key: world["engine"][key] for key in shared}}
     after, answers = worlds.run(config(**{**world, "engine": engine}), asked)
     for one, request in zip(answers, asked, strict=True):
         whole = [*range(TOKEN, TOKEN + request.output_tokens - 1), EOS]
@@ -436,10 +451,11 @@ def test_only_a_simulation_of_vllm_imports_it() -> None:
     assert done.stdout.split() == ["torch"]
 
 
+@pytest.mark.parametrize("window", [8, 0])
 @pytest.mark.parametrize("seed", [906, 1480, 4101, *range(1000, 1020)])
-def test_promises_hold_whatever_breaks(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_promises_hold_whatever_breaks(seed: int, window: int, monkeypatch: pytest.MonkeyPatch) -> None:
     def of_vllm(made: dict[str, Any]) -> Config:
-        return parse({**made, "engine": {**made["engine"], **VLLM}})
+        return parse({**made, "engine": {**made["engine"], **VLLM, "window": window}})
 
     monkeypatch.setattr(scenario, "parse", of_vllm)
     assert not chaos.play(seed).broken
