@@ -320,7 +320,7 @@ class TandemScheduler(Scheduler):
 
 
 class AsyncTandemScheduler(TandemScheduler, AsyncScheduler):
-    """The same where nothing is drafted: vLLM may schedule a step while the one before is computed."""
+    """Scheduler where nothing is drafted: vLLM may schedule a step while the one before is computed."""
 
 
 def _windows(scheduled: SchedulerOutput, made: ModelRunnerOutput) -> int:

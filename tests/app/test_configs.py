@@ -18,7 +18,7 @@ from openai import OpenAI
 
 from tandem.app.cli.server.local_ray import TOKEN, LocalRay, free_port, logs_of
 from tandem.app.cli.server.up import CONFIG, RECORD, UpError, read
-from tandem.app.settings import PoolSettings, Settings
+from tandem.app.settings import Settings
 from tandem.deployments.pools.engines import VllmSettings
 from tandem.engine import family
 from tandem.engine.vllm.config import check_options
@@ -148,12 +148,11 @@ def test_the_gpu_file_fits_a_gpu_of_80_gb(
     pool: str, weights: float, layers: int, kv_heads: int, head_width: int, working_gb: float
 ) -> None:
     """By the formula of docs/operations.md, with Llama 3.1 8B and Llama 3.2 1B in bfloat16."""
-    settings: PoolSettings = getattr(
-        Settings.model_validate(arguments(yaml.safe_load(GPU.read_text()))), pool
-    )
-    engine = settings.engine
+    whole = Settings.model_validate(arguments(yaml.safe_load(GPU.read_text())))
+    settings, engine = whole.pools[pool], whole.engine(pool, whole)
     assert isinstance(engine, VllmSettings)
     assert engine.kv_blocks is not None
+    assert engine.window == (8 if pool == "verifier" else 0)
     cache = engine.kv_blocks * engine.block_size * 2 * layers * kv_heads * head_width * 2
     share = engine.options["gpu_memory_utilization"]
     taken = (weights * 2 + cache) / 1e9 + working_gb
