@@ -7,6 +7,9 @@ server's first token waits for a log-normal's draw in place of a service's netwo
 `benchmarks disco` has them): both times are emulated, tokens and everything between are real. Every device asks one
 question after the other, all devices at once; prompts are questions of the family joined to lengths drawn from a
 log-normal like that of Alpaca's.
+With --engine the server is a real service, with its own latency and prices, such as
+    {kind: openai, base_url: http://127.0.0.1:8080/v1, model: NAME, tokenizer: target, price_in: 0.15, price_out: 0.6}
+in which `tokenizer: target` gives its text the vocabulary of the devices, whose models are of the embedded family.
 Server-constrained: at the price of electricity the device is the cheaper one; device-constrained: at a rate at
 which a joule is worth more than the server asks for a token. Both at several budgets. A policy is a setting of the
 application, which is started anew for each; rounds go through them in alternation, with prompts of their own. What
@@ -256,7 +259,11 @@ def main(arguments: Sequence[str] = ()) -> None:
     parser.add_argument("--requests", type=int, default=2, help="of each device a round (default 2)")
     parser.add_argument("--rounds", type=int, default=2, help="alternations of the policies (default 2)")
     parser.add_argument("--service", choices=SERVICES, default="gpt-4o-mini")
-    parser.add_argument("--engine", type=Path, help="YAML file of the server's engine: a real service")
+    parser.add_argument(
+        "--engine",
+        type=Path,
+        help="YAML file of the server's engine, a real service, with `tokenizer: target`",
+    )
     parser.add_argument("--seed", type=int, default=21, help="of the prompts")
     options = parser.parse_args(arguments)
     engine = None if options.engine is None else read(options.engine)
