@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from tandem.app.api.tools.forms import FunctionForm
 from tandem.app.api.tools.reader import BareReader, FencedReader, ListReader, MarkedReader, ToolReader
+from tandem.engine.base import Grammar
 from tandem.engine.grammar import json_options
 
 LARK = "%llguidance {}\n"
@@ -47,6 +48,10 @@ class ToolFormat(ABC):
         tell them apart."""
         return ""
 
+    def other(self, form: Grammar, functions: Sequence[FunctionForm]) -> str:
+        """Return the rule `other`, and those that it needs, of an answer in JSON that calls none of the functions."""
+        return f"other: %json {schema_text(json.loads(form.source or _ANY_OBJECT), form.strict)}\n"
+
 
 class Hermes(ToolFormat):
     """NousResearch's Hermes, and Qwen: objects between tags."""
@@ -82,6 +87,13 @@ class Llama3(ToolFormat):
     def grammar(self, functions: Sequence[FunctionForm], parallel: bool) -> str:
         """Return a grammar of one call: the chat template takes no more in a message."""
         return f"calls: object\n{_calls(functions, 'parameters', apart=True)}"
+
+    def other(self, form: Grammar, functions: Sequence[FunctionForm]) -> str:
+        """Return rules of which any object is no call: it has no function's name."""
+        if form.kind != "json_object":
+            return super().other(form, functions)
+        names = " | ".join(json.dumps(json.dumps(function.name)) for function in functions)
+        return _NO_CALL.replace("NAMES", names)
 
 
 class Mistral(ToolFormat):
@@ -183,6 +195,19 @@ def schema_text(schema: Any, strict: bool) -> str:
     return json.dumps(written, ensure_ascii=False)
 
 
+_ANY_OBJECT = '{"type": "object"}'
+_NO_CALL = r"""other: "{" (member (COMMA member)*)? "}"
+member: KEY COLON value | "\"name\"" COLON unnamed
+KEY: TEXT & ~"\"name\""
+unnamed: UNNAMED | plain
+UNNAMED: TEXT & ~(NAMES)
+value: TEXT | plain
+plain: NUMBER | "true" | "false" | "null" | dictionary | array
+dictionary: "{" (TEXT COLON value (COMMA TEXT COLON value)*)? "}"
+array: "[" (value (COMMA value)*)? "]"
+TEXT: /"([^"\\\x00-\x1f]|\\["\\\/bfnrt])*"/
+NUMBER: /-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?/
+"""
 _TOLD = """You may call functions to help with the user's query. Their signatures are within <tools></tools>:
 <tools>
 {tools}

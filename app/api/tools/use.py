@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tandem.app.api.tools.formats import LARK, ToolFormat, format_of, introduction, schema_text
+from tandem.app.api.tools.formats import LARK, ToolFormat, format_of, introduction
 from tandem.app.api.tools.forms import Choice, Tool
 from tandem.app.api.tools.reader import ToolReader
 from tandem.engine.base import Grammar
@@ -64,8 +64,7 @@ class ToolUse:
         if self.forced:
             return self._ruled(f"start: calls\n{rules}")
         if otherwise is not None:
-            other = schema_text(json.loads(otherwise.source or '{"type": "object"}'), otherwise.strict)
-            return self._ruled(f"start: calls | other\nother: %json {other}\n{rules}")
+            return self._ruled(f"start: calls | other\n{self.format.other(otherwise, functions)}{rules}")
         if any(f.strict for f in functions) and (beside := self.format.beside(self.parallel)):
             return self._ruled(f"{beside}{rules}")
         return None

@@ -188,6 +188,39 @@ def test_an_answer_of_a_form_or_calls(name: str) -> None:
     ]
 
 
+@pytest.mark.parametrize("name", FORMATS)
+def test_an_answer_of_any_object_or_calls(name: str) -> None:
+    """Where a call is an object, others are told from it by its name."""
+    asked, call = use(FORMATS[name]), PARIS[name]
+    grammar = asked.grammar(Grammar("json_object"))
+    assert grammar is not None
+    for text in (call, "{}", '{"a": [1, -2.5e3, "\\n", null]}', '{"b": {"name": "now"}, "name": "Marworth"}'):
+        assert may_end(grammar, text)
+        calls = read(lambda: AnswerReader(asked.reader(), False), [text]).calls
+        assert calls == ([("weather", '{"city":"Paris"}')] if text == call else [])
+    with pytest.raises(InvalidRequest):
+        matcher(grammar, "[]")
+    broken = [
+        '{"name": "weather", "parameters": {"city": "Rome"}}',
+        '{"a": 1, "name": "now"}',
+        r'{"n\u0061me": 1}',
+    ]
+    for text in broken if name == "llama3" else []:
+        with pytest.raises(InvalidRequest):
+            matcher(grammar, text)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_any_object_that_is_no_call_is_json(seed: int) -> None:
+    asked = use(Llama3())
+    grammar = asked.grammar(Grammar("json_object"))
+    assert grammar is not None
+    output = walk(grammar, seed, 600, GRAMMARS)
+    assert output[-1] == EOS
+    text = VOCABULARY.decode(output)
+    assert isinstance(json.loads(text), dict)
+
+
 def test_an_unknown_keyword_is_refused_in_a_strict_tool() -> None:
     strict = ToolUse(Hermes(), tools(True, uniqueItems=True, **{"not": {}}), REQUIRED, True).grammar(None)
     lenient = ToolUse(Hermes(), tools(False, **{"not": {}}), REQUIRED, True).grammar(None)
