@@ -151,8 +151,6 @@ class ServiceSettings(ServiceConfig):
             raise ValueError("others: one of the others cannot have others")
         if len({service.tokenizer for service in services}) > 1:
             raise ValueError("others: all services of a pool have one tokenizer")
-        if len({service.price is None for service in services}) > 1:
-            raise ValueError("others: give the prices of all services, or of none")
         if len({(service.base_url, service.model) for service in services}) < len(services):
             raise ValueError("others: one service is named twice")
         return self

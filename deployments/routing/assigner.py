@@ -46,7 +46,8 @@ class Assigner:
 
     routing: makes a policy for a pool.
     batch_limit: sessions in a verifier's step.
-    price: the model's own, dollars per token, of replicas without one; None: the application's.
+    price: the model's own, dollars per token, of replicas without one; None: the usual one.
+    usual_price: of models without their own; the application's, which may change.
     missed: by pool, requests that went on without it as it was empty.
 
     Every pool has a routing policy of its own: one that takes turns would otherwise give a request's verifier and its
@@ -62,6 +63,7 @@ class Assigner:
         price: PerToken | None = None,
     ) -> None:
         self._collaboration, self.batch_limit, self.price = collaboration, batch_limit, price
+        self.usual_price = PerToken(0.0, 0.0)
         self._new_routing, self._routing = routing, dict[str, RoutingPolicy]()
         self.missed = Counter[str]()
         self._version = 0
@@ -284,8 +286,8 @@ class Assigner:
 
     def _view(self, endpoint: EndpointInfo, wanted: RoutingRequest) -> ReplicaView:
         """Return a replica as the policy sees it."""
-        price, left = endpoint.price or self.price, wanted.max_tokens - wanted.sent
-        usd = 0.0 if price is None else price.of(wanted.prompt_tokens + wanted.sent, left)
+        price = endpoint.price or self.price or self.usual_price
+        usd = price.of(wanted.prompt_tokens + wanted.sent, wanted.max_tokens - wanted.sent)
         return ReplicaView(self._load(endpoint), usd, endpoint.load.first_token_s)
 
     def _load(self, endpoint: EndpointInfo) -> int:

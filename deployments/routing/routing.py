@@ -127,14 +127,12 @@ class Routing:
 
     def assign_now(self, wanted: RoutingRequest, retry_lost: bool = False, now_s: float = 0.0) -> Assignment:
         """Assign as Assigner.assign, and add prices and the mode's briefing."""
-        made = self.assigner.assign(wanted, retry_lost, now_s)
         accounts, rate = self.accounts, wanted.exchange_rate
+        usual = self.assigner.usual_price = per_million(accounts.price_in, accounts.price_out)
+        made = self.assigner.assign(wanted, retry_lost, now_s)
         asked = (endpoint.price for endpoint in made.endpoints.values())
         own = next(filter(None, asked), None) or self.assigner.price
-        prices = Prices(
-            own or per_million(accounts.price_in, accounts.price_out),
-            accounts.exchange_rate if rate is None else rate,
-        )
+        prices = Prices(own or usual, accounts.exchange_rate if rate is None else rate)
         briefing = self.modes[made.mode].brief(wanted, made.endpoints, prices)
         return replace(made, prices=prices, briefing=briefing)
 

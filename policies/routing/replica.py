@@ -13,7 +13,7 @@ class ReplicaView(NamedTuple):
     """A replica as a policy sees it.
 
     sessions: its sessions, waiting ones included.
-    usd: cost of the request there if its answer is as long as it may be, dollars; 0 where it costs the same everywhere.
+    usd: cost of the request there if its answer is as long as it may be, dollars.
     first_token_s: usual time to its first token, seconds; 0 if unknown.
     """
 

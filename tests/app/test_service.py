@@ -87,6 +87,8 @@ def test_other_services_differ_in_what_is_said_of_them() -> None:
     assert pool().services == (pool(),)
     assert pool().rate_limit.wait_s == 5.0
     assert pool({"model": "b"}, rate_limit={"wait_s": 2}).services[1].rate_limit.wait_s == 2.0
+    unpriced = pool({"model": "b", "price_in": None, "price_out": None})
+    assert [service.price is None for service in unpriced.services] == [False, True]
 
 
 @pytest.mark.parametrize(
@@ -98,7 +100,6 @@ def test_other_services_differ_in_what_is_said_of_them() -> None:
         ),
         ({"base_url": "ftp://b"}, r"others\[0\]: base_url"),
         ({"model": "x", "tokenizer": "small"}, "one tokenizer"),
-        ({"model": "x", "price_in": None, "price_out": None}, "prices"),
         ({}, "named twice"),
         ({"model": "x", "others": [{"model": "y"}]}, "others"),
     ],

@@ -152,6 +152,25 @@ def test_services_are_chosen_by_what_the_request_costs_there() -> None:
         assert {routed.assign(wanted).endpoints["target"].name for _ in range(3)} == {name}
 
 
+def test_a_service_without_a_price_costs_what_its_model_costs() -> None:
+    """Or what the application's models do, also once that has changed."""
+    first, second = FULL.pools["verifier"]
+    up = {"verifier": (replace(first, price=PerToken(2e-6, 2e-6)), second)}
+
+    def chosen(router: Routing) -> str:
+        made = router.assign_now(RoutingRequest("cloud", prompt_tokens=10, max_tokens=10))
+        target = made.endpoints["target"]
+        assert made.prices.server == (target.price or router.assigner.price or per_million(price, price))
+        return target.name
+
+    router = Routing(assigner(replace(FULL, pools=up), "cheapest"))
+    for price, name in ((1.0, "verifier 2"), (3.0, "verifier 1"), (1.0, "verifier 2")):
+        router.accounts = AccountSettings(price_in=price, price_out=price)
+        assert chosen(router) == name
+    router.assigner.price = per_million(4.0, 4.0)
+    assert chosen(router) == "verifier 1"
+
+
 def test_a_services_own_price_counts() -> None:
     price = PerToken(1e-6, 2e-6)
     router = Routing(only(replace(replica("verifier", 1), price=price)))
