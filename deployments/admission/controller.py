@@ -45,6 +45,7 @@ class Entry:
     prompt_tokens: of all of them.
     terms: of its account.
     model: that answers, whose verifiers it takes places of; "": the first one.
+    priority: among the account's requests that wait, the lowest first.
     """
 
     request: int
@@ -53,6 +54,7 @@ class Entry:
     prompt_tokens: int
     terms: Terms
     model: str = ""
+    priority: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +142,7 @@ class Gate:
             limits.requests.take(1, now_s)
         if limits.tokens is not None:
             limits.tokens.take(entry.prompt_tokens, now_s)
-        place = self._queue(entry.model).join(entry.account, entry.sessions)
+        place = self._queue(entry.model).join(entry.account, entry.sessions, entry.priority)
         self._heard_s[replica] = now_s
         self._under_way.setdefault(replica, {})[entry.request] = entry, place
         try:

@@ -278,6 +278,7 @@ class _Request:
             devices=job.devices,
             split=self._executor.split,
             model=self._executor._model,
+            priority=job.priority,
         )
         deadline = Deadline(self._loop, self._executor._reach.reached_s)
         deadline.start(began_s, self._limits.assign_s)

@@ -157,6 +157,7 @@ class RoutingRequest:
     modes, devices: that the account may use; None: all.
     split: which part of a split model whoever drives the request has; None: none.
     model: name of the model that is asked for; "": the first one.
+    priority: among the account's requests that wait for room, the lowest first.
     """
 
     mode: str | None = None
@@ -175,6 +176,7 @@ class RoutingRequest:
     devices: tuple[str, ...] | None = None
     split: SplitInfo | None = None
     model: str = ""
+    priority: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,6 +46,7 @@ class Job:
     question: the prompt as text, for modes that prompt differently; None if there are none.
     options: the client's wishes for modes, as `Mode.options` has them; modes that are missing have their defaults.
     model: name of the model that answers; "": the first one.
+    priority: among the account's requests that wait for room, the lowest first.
     """
 
     id: int
@@ -62,6 +63,7 @@ class Job:
     question: Question | None = None
     options: tuple[Strict, ...] = ()
     model: str = ""
+    priority: int = 0
 
     def asked(self, kind: type[S]) -> S:
         """Return the options of that kind, the defaults if there are none."""

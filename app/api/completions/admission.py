@@ -78,6 +78,7 @@ class Admitted:
             self.prompt_tokens,
             self.caller.terms,
             self.jobs[0].model,
+            self.jobs[0].priority,
         )
 
 
@@ -192,6 +193,7 @@ def _wishes(request: ChatRequest | CompletionRequest, caller: Caller, backend: S
         devices=terms.devices,
         scored=request.scored,
         options=options_of(asked),
+        priority=request.priority,
     )
 
 

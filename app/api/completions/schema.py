@@ -177,8 +177,12 @@ TokenName = Annotated[str, Field(pattern="^(0|[1-9][0-9]{0,9})$")]
 
 
 class AnswerForm(StrictForm):
-    """A request for an answer."""
+    """A request for an answer.
 
+    priority: among the account's requests that wait for room, the lowest first.
+    """
+
+    priority: int = Field(0, ge=-(2**31), lt=2**31)
     tandem: TandemOptions = TandemOptions()
 
 

@@ -54,7 +54,6 @@ REFUSED = {
     "modalities": Refused((["text"],), "answers are text"),
     "moderation": Refused((), "nothing is moderated"),
     "prediction": Refused((), "engines look up drafts in the prompt: `lookup`"),
-    "priority": Refused((0,), "keys have shares of the servers"),
     "prompt": Refused((), "`/v1/completions` has it, and no server keeps templates of prompts"),
     "reasoning": Refused(({},), "`/v1/responses` has it, and chats have `reasoning_effort`"),
     "reasoning_effort": Refused((), "chats have it, and `/v1/responses` has `reasoning.effort`"),

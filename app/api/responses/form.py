@@ -183,7 +183,16 @@ class ResponseForm(AnswerForm):
         told = [] if self.instructions is None else [Message(role="system", content=self.instructions)]
         asked: dict[str, Any] = {
             name: getattr(self, name)
-            for name in ("model", "temperature", "top_p", "seed", "stream", "tandem", "parallel_tool_calls")
+            for name in (
+                "model",
+                "temperature",
+                "top_p",
+                "seed",
+                "stream",
+                "tandem",
+                "parallel_tool_calls",
+                "priority",
+            )
             if name in self.model_fields_set
         }
         asked["response_format"] = self.text.format.of_chat()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 
@@ -39,6 +40,23 @@ def entry(
     number: int, account: str = "a", sessions: int = 1, prompt_tokens: int = 10, terms: Terms = FREE
 ) -> Entry:
     return Entry(number, account, sessions, prompt_tokens, terms)
+
+
+async def test_an_accounts_waiting_requests_begin_by_priority(clock: Clock) -> None:
+    there, order = gate(clock, capacity=1), list[int]()
+    await there.enter("api", entry(0))
+
+    async def waits(number: int, priority: int) -> None:
+        await there.enter("api", replace(entry(number), priority=priority))
+        order.append(number)
+        there.leave("api", number)
+
+    waiting = [asyncio.ensure_future(waits(n, priority)) for n, priority in ((1, 5), (2, 0), (3, -1), (4, 0))]
+    await asyncio.sleep(0)
+    assert there.waiting() == len(waiting)
+    there.leave("api", 0)
+    await asyncio.gather(*waiting)
+    assert order == [3, 2, 4, 1]
 
 
 async def test_requests_a_minute(clock: Clock) -> None:

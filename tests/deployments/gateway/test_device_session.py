@@ -371,9 +371,9 @@ async def test_a_request_passes_the_gate_once() -> None:
     office = Office()
     async with dialled(office) as (connection, _):
         for _ in range(3):  # endpoints fail
-            await assigned(connection)
+            await assigned(connection, replace(WANTED, priority=-2))
         (entry,) = office.entered
-        assert (entry.account, entry.prompt_tokens) == ("key-1", 3)
+        assert (entry.account, entry.prompt_tokens, entry.priority) == ("key-1", 3, -2)
         office.passage = LimitReached("at most 1 answers at once", 2.5)
         with pytest.raises(EngineError, match="at most 1 answers") as refused:
             await assigned(connection, replace(WANTED, request=8))

@@ -47,6 +47,32 @@ def test_all_come_in_order_and_never_too_many(
     assert not queue._accounts
 
 
+@given(
+    requests=st.lists(st.tuples(st.sampled_from("abc"), st.integers(-2, 2)), min_size=1, max_size=30),
+    left=st.sets(st.integers(0, 29), max_size=5),
+)
+def test_an_accounts_requests_come_by_priority_and_take_nothing_from_others(
+    requests: list[tuple[str, int]], left: set[int]
+) -> None:
+    """Accounts take turns as if all requests were alike."""
+    ranked, alike = FairQueue(1), FairQueue(1)
+    pairs = [(ranked.join(account, 1, priority), alike.join(account, 1)) for account, priority in requests]
+    for number in left & set(range(len(pairs) - 1)):
+        for queue, place in zip((ranked, alike), pairs[number], strict=True):
+            queue.leave(place)
+    begun: list[Claim] = []
+    while ranked.waiting:
+        (first,), (second,) = ranked.admit(), alike.admit()
+        if not left:
+            assert first.account == second.account
+        begun.append(first)
+        ranked.leave(first)
+        alike.leave(second)
+    for account in "abc":
+        mine = [(place.priority, place.arrival) for place in begun if place.account == account]
+        assert mine == sorted(mine)
+
+
 def test_a_late_comer_has_as_much_as_one_that_had_everything() -> None:
     queue = FairQueue(8)
     first = [queue.join("greedy", 1) for _ in range(100)]

@@ -15,6 +15,7 @@ from pydantic import TypeAdapter
 from tandem.app.api.completions.schema import ChatRequest, CompletionRequest
 from tandem.app.api.http.fields import ACCEPTED, DOCS, REFUSED, updated
 from tandem.app.api.responses.form import ResponseForm
+from tests.app.api.null_backend import NullBackend
 
 CHAT = {"model": "null", "messages": [{"role": "user", "content": "Hello?"}], "max_tokens": 1}
 TEXT = {"model": "null", "prompt": "x", "max_tokens": 1}
@@ -69,7 +70,7 @@ async def test_what_is_refused_is_refused_by_name_and_says_why(http: httpx.Async
 
 
 @pytest.mark.parametrize(
-    ("field", "value"), [("store", True), ("store", 0), ("priority", False), ("unheard_of", None)]
+    ("field", "value"), [("store", True), ("store", 0), ("length_penalty", True), ("unheard_of", None)]
 )
 async def test_values_that_are_not_the_neutral_ones(
     http: httpx.AsyncClient, field: str, value: object
@@ -77,6 +78,15 @@ async def test_values_that_are_not_the_neutral_ones(
     """A number is no truth value; null is like no value."""
     reply = await http.post("/v1/chat/completions", json=CHAT | {field: value})
     assert reply.status_code == (200 if value is None else 400)
+
+
+@pytest.mark.parametrize("path", FORMS)
+async def test_a_priority_goes_with_the_request(
+    http: httpx.AsyncClient, backend: NullBackend, path: str
+) -> None:
+    body, _ = FORMS[path]
+    assert (await http.post(path, json=body | {"priority": -3})).status_code == 200
+    assert backend.jobs[-1].priority == -3
 
 
 @pytest.mark.parametrize("path", FORMS)
