@@ -1,12 +1,15 @@
 """The whole application on vLLM against `vllm serve`: load, speculation, and a burst of readers.
 
-    python -m benchmarks versus_vllm [--rounds 3] [--grow 4]
+    python -m benchmarks versus_vllm [--rounds 3] [--grow 4] [--model FOLDER]
 
 Either serves the embedded target, grown so that a step takes longer than what lies around it, with as many places, one
 torch thread and its own best settings; both are up on one machine and take turns. Clients stream chats over HTTP. Load:
-requests/s and time to first token at a concurrency of 1, 8 and 32. Speculation: tokens/s of one stream with drafts of
-the cloud's own drafter (fused), and of a device at 10 ms, against plain decoding there. Burst: four requests for each
-place at once, whose readers take in 5 to 15 tokens/s; the application knows their rates and schedules by them.
+requests/s and time to first token at a concurrency of 1, 8 and 32, of an application that serves mode cloud alone, and
+of one whose verifier also takes drafts. Speculation: tokens/s of one stream with drafts of the cloud's own drafter
+(fused), and of a device at 10 ms, against plain decoding there. Burst: four requests for each place at once, whose
+readers take in 5 to 15 tokens/s; the application knows their rates and schedules by them.
+
+With --model, a Hugging Face folder, another model is served, in mode cloud alone.
 """
 
 from __future__ import annotations
@@ -41,6 +44,7 @@ TOKENS = 64  # of an answer
 READY_WITHIN_S = 180.0
 BURST_PLACES, BURST_TOKENS = 8, 128
 RATES = (5.0, 15.0)  # tokens/s, of a burst's readers
+CONTEXT = 1024  # tokens: the embedded target's, and as many of another model
 TOWNS = ("Marworth", "Winash", "Halden", "Corvale", "Thornwick", "Salmark")
 
 
@@ -161,6 +165,7 @@ def vllm_serve(folder: Path, places: int, blocks: int) -> Iterator[Server]:
         "32",
     ]
     command += ["--num-gpu-blocks-override", str(blocks), "--distributed-executor-backend", UNIPROC]
+    command += ["--max-model-len", str(CONTEXT)]
     process = subprocess.Popen(
         command, env=os.environ | ENVIRONMENT | {"OMP_NUM_THREADS": "1"}, stdout=sys.stderr
     )
@@ -177,20 +182,31 @@ def vllm_serve(folder: Path, places: int, blocks: int) -> Iterator[Server]:
         process.wait(60)
 
 
-def settings(folder: Path, places: int, blocks: int, **engine: Any) -> dict[str, Any]:
-    """The application's."""
-    vllm = {"kind": "vllm", "model": str(folder), "max_sessions": places, "kv_blocks": blocks}
-    return {
-        "verifier": {"engine": vllm | {"block_size": 32, "window": 8} | engine},
-        "hosts": [{"name": "edge", "devices": [{"name": "laptop", "link": {"rtt_ms": 10}}]}],
+def settings(folder: Path, places: int, blocks: int, drafts: bool = True, **engine: Any) -> dict[str, Any]:
+    """Return the application's settings. drafts: whether there are a drafter and a device."""
+    vllm = {
+        "kind": "vllm",
+        "model": str(folder),
+        "max_sessions": places,
+        "kv_blocks": blocks,
+        "block_size": 32,
     }
+    verifier = {"engine": vllm | {"options": {"max_model_len": CONTEXT}} | engine}
+    if not drafts:
+        return {"verifier": verifier, "drafter": {"replicas": 0}}
+    hosts = [{"name": "edge", "devices": [{"name": "laptop", "link": {"rtt_ms": 10}}]}]
+    return {"verifier": verifier, "hosts": hosts}
 
 
 def main(arguments: Sequence[str] = ()) -> None:
     parser = report.parser("versus_vllm", __doc__)
     parser.add_argument("--rounds", type=int, default=3, help="alternations (default 3)")
     parser.add_argument("--grow", type=int, default=4, help="times the target's layers (default 4)")
+    parser.add_argument("--model", type=Path, help="another model's folder, in place of the target")
     options = parser.parse_args(arguments)
+    if options.model is not None:
+        report.figures("versus_vllm", _loads(options.model, options.rounds))
+        return
     with tempfile.TemporaryDirectory() as made:
         folder = family.path("target")
         if options.grow > 1:
@@ -198,37 +214,51 @@ def main(arguments: Sequence[str] = ()) -> None:
 
             grow(folder, options.grow, Path(made))
             folder = Path(made)
-        figures = _steady(folder, options.rounds) | _bursts(folder, options.rounds)
+        figures = _loads(folder, options.rounds)
+        figures |= _speculation(folder, options.rounds) | _bursts(folder, options.rounds)
     report.figures("versus_vllm", figures)
 
 
 @contextmanager
-def _both(folder: Path, places: int, blocks: int, **engine: Any) -> Iterator[tuple[Server, Server]]:
+def _both(folder: Path, places: int, blocks: int, **settled: Any) -> Iterator[tuple[Server, Server]]:
     with ExitStack() as stack:
-        host, port = stack.enter_context(application(settings(folder, places, blocks, **engine)))
+        host, port = stack.enter_context(application(settings(folder, places, blocks, **settled)))
         theirs = stack.enter_context(vllm_serve(folder, places, blocks))
-        yield Server(f"http://{host}:{port}", "tandem").asked(mode="cloud"), theirs
-
-
-def _steady(folder: Path, rounds: int) -> dict[str, float]:
-    figures: dict[str, float] = {}
-    rows: list[list[str]] = []
-    with _both(folder, 32, 512) as (ours, theirs):
+        ours = Server(f"http://{host}:{port}", "tandem").asked(mode="cloud")
         for server in (ours, theirs):
             asyncio.run(load(server, 8, 16))  # warm
-        for concurrency in CONCURRENCY:
-            requests, ratios, added_s = 6 * concurrency + 6, list[float](), list[float]()
-            for _ in report.progress(range(rounds), f"concurrency {concurrency}"):
-                (own_s, own), (other_s, other) = (
-                    asyncio.run(load(server, concurrency, requests)) for server in (ours, theirs)
-                )
-                ratios.append(other_s / own_s)
-                added_s.append(median(own) - median(other))
-            figures[f"requests_ratio_b{concurrency}"] = round(median(ratios), 3)
-            if concurrency == 1:
-                figures["ttft_added_ms"] = round(median(added_s) * 1e3, 2)
-            rows.append([f"concurrency {concurrency}", report.spread(ratios), report.milliseconds(added_s)])
-        report.table("The application over vllm serve", ["", "requests/s, ratio", "TTFT added"], rows)
+        yield ours, theirs
+
+
+def _loads(folder: Path, rounds: int) -> dict[str, float]:
+    """Compare an application that serves mode cloud alone."""
+    with _both(folder, 32, 512, drafts=False) as servers:
+        return _load("mode cloud alone", "", servers, rounds)
+
+
+def _load(what: str, prefix: str, servers: tuple[Server, Server], rounds: int) -> dict[str, float]:
+    figures: dict[str, float] = {}
+    rows: list[list[str]] = []
+    for concurrency in CONCURRENCY:
+        requests, ratios, added_s = 6 * concurrency + 6, list[float](), list[float]()
+        for number in report.progress(range(rounds), f"{what}, concurrency {concurrency}"):
+            turns = servers if number % 2 == 0 else servers[::-1]  # what else the machine does falls on both
+            took = {server.url: asyncio.run(load(server, concurrency, requests)) for server in turns}
+            (own_s, own), (other_s, other) = (took[server.url] for server in servers)
+            ratios.append(other_s / own_s)
+            added_s.append(median(own) - median(other))
+        figures[f"{prefix}requests_ratio_b{concurrency}"] = round(median(ratios), 3)
+        if concurrency == 1:
+            figures[f"{prefix}ttft_added_ms"] = round(median(added_s) * 1e3, 2)
+        rows.append([f"concurrency {concurrency}", report.spread(ratios), report.milliseconds(added_s)])
+    report.table(f"The application over vllm serve, {what}", ["", "requests/s, ratio", "TTFT added"], rows)
+    return figures
+
+
+def _speculation(folder: Path, rounds: int) -> dict[str, float]:
+    """Compare an application whose verifier takes drafts, without and with them."""
+    with _both(folder, 32, 512) as (ours, theirs):
+        figures = _load("a verifier that takes drafts", "speculating_", (ours, theirs), rounds)
         wishes = {
             "fused": ours.asked(mode="speculative"),
             "device at 10 ms": ours.asked(mode="speculative", device="laptop"),
@@ -250,9 +280,8 @@ def _steady(folder: Path, rounds: int) -> dict[str, float]:
 def _bursts(folder: Path, rounds: int) -> dict[str, float]:
     p99, effective = list[float](), list[float]()
     rows: list[list[str]] = []
-    with _both(folder, BURST_PLACES, 512, scheduling={"name": "buffer_aware"}) as (ours, theirs):
-        for server in (ours, theirs):
-            asyncio.run(load(server, 8, 16))  # warm
+    buffered = {"scheduling": {"name": "buffer_aware"}}
+    with _both(folder, BURST_PLACES, 512, drafts=False, **buffered) as (ours, theirs):
         for number in report.progress(range(rounds), "bursts"):
             rates = np.random.default_rng(number).uniform(*RATES, 4 * BURST_PLACES).tolist()
             own, other = (asyncio.run(burst(server, rates)) for server in (ours, theirs))
