@@ -120,8 +120,12 @@ class Ingress:
     def run(self, job: Job) -> AsyncGenerator[Delta, None]:
         return self._models[job.model].executor.run(job)
 
-    async def enter(self, caller: Caller, entry: Entry) -> Passage:
-        return await self._entrance.enter(entry) if caller.keyed else Passage()
+    async def enter(self, caller: Caller, entry: Entry, jobs: Sequence[Job]) -> Passage:
+        if not caller.keyed:
+            return Passage()
+        return await self._entrance.enter(
+            entry, [self._models[job.model].executor.wanted(job) for job in jobs]
+        )
 
     def leave(self, caller: Caller, entry: Entry, finished: bool) -> None:
         if caller.keyed:

@@ -163,7 +163,7 @@ class DeviceBackend:
             async for delta in deltas:
                 yield delta
 
-    async def enter(self, caller: Caller, entry: Entry) -> Passage:
+    async def enter(self, caller: Caller, entry: Entry, jobs: Sequence[Job]) -> Passage:
         return Passage()  # what goes to the cloud passes the gate there
 
     def leave(self, caller: Caller, entry: Entry, finished: bool) -> None:

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from tandem.deployments.admission.controller import SILENT_S, Entry, Passage
 from tandem.deployments.outbox import Outbox
+from tandem.deployments.request.assignment import RoutingRequest
 
 SIGN_S = SILENT_S / 3
 """Seconds between two signs of life."""
@@ -19,7 +20,9 @@ CLOSING_S = 1.0
 class RemoteGate(Protocol):
     """The admission controller, which the router holds."""
 
-    async def enter(self, replica: str, entry: Entry, left: Sequence[int]) -> Passage: ...
+    async def enter(
+        self, replica: str, entry: Entry, left: Sequence[int], wanted: Sequence[RoutingRequest]
+    ) -> Passage: ...
 
     def left(self, replica: str, requests: Sequence[int]) -> None: ...
 
@@ -44,14 +47,15 @@ class Entrance:
         self._left = Outbox[int](lambda requests: self._gate.left(self._name, requests))
         self._telling: asyncio.Task[None] | None = None
 
-    async def enter(self, entry: Entry) -> Passage:
-        """Return when the request may begin; it must then leave, once. Raises LimitReached.
+    async def enter(self, entry: Entry, wanted: Sequence[RoutingRequest] = ()) -> Passage:
+        """Return when the request may begin; it must then leave, once. Raises LimitReached. wanted: by its answers,
+        for which the router then assigns in the same call.
 
         The call takes along which requests have left, so that they are no reason to refuse this one.
         """
         left = self._left.take()
         try:
-            passage = await self._gate.enter(self._name, entry, left)
+            passage = await self._gate.enter(self._name, entry, left, wanted)
         except BaseException:  # it may have been waiting when it gave up, or never have come there
             for request in (*left, entry.request):
                 self._left.add(request)

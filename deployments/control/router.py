@@ -145,11 +145,15 @@ class Router:
         """Return the metrics, see Metrics.exposition."""
         return self._metrics.exposition(openmetrics)
 
-    async def enter(self, replica: str, entry: Entry, left: Sequence[int]) -> Passage:
-        """Return when a request may begin; raises as Gate.enter. left: requests that are over."""
+    async def enter(
+        self, replica: str, entry: Entry, left: Sequence[int], wanted: Sequence[RoutingRequest] = ()
+    ) -> tuple[Passage, list[Assignment | None]]:
+        """Return when a request may begin; raises as Gate.enter. left: requests that are over. wanted: by the request's
+        answers, each of which gets its assignment along if it can be made at once."""
         for request in left:
             self._gate.leave(replica, request)
-        return await self._gate.enter(replica, entry)
+        passage = await self._gate.enter(replica, entry)
+        return passage, [self._routings.assign_at_once(each) for each in wanted]
 
     async def under_way(self, replica: str, entries: Sequence[Entry]) -> None:
         """Record all requests that a replica of the API has under way."""

@@ -13,10 +13,14 @@ from tandem.deployments.control.calls import HandleClient
 from tandem.deployments.control.observation import Observation
 from tandem.deployments.control.router import Router
 from tandem.deployments.learning.report import Report
+from tandem.deployments.lru import LRUTable
 from tandem.deployments.outbox import Outbox
 from tandem.deployments.request.assignment import Assignment, RoutingRequest
 from tandem.deployments.routing.directory import Snapshot
 from tandem.engine.base import SplitInfo
+
+ENTERED = 1024
+"""Assignments that came with their requests' admission, and are kept until these begin; they do so at once."""
 
 
 class RouterClient(HandleClient):
@@ -26,13 +30,19 @@ class RouterClient(HandleClient):
         super().__init__(router)
         self._assign_s, self._soon_s = limits.assign_s, limits.open_s
         self._enter_s = gate.queue_s + limits.assign_s
+        self._made = LRUTable[int, Assignment](ENTERED)
         self._ended = Outbox[Report | Observation](lambda ended: self.tell(Router.over, "", ended))
 
     # -- requests -----------------------------------------------------------------------------------------
 
-    async def enter(self, replica: str, entry: Entry, left: Sequence[int]) -> Passage:
-        """Return when the request may begin. left: requests that are over. Raises LimitReached."""
-        return await self.ask(self._enter_s, Router.enter, replica, entry, left)
+    async def enter(
+        self, replica: str, entry: Entry, left: Sequence[int], wanted: Sequence[RoutingRequest] = ()
+    ) -> Passage:
+        """Return when the request may begin. left: requests that are over. wanted: by its answers, whose assignments
+        come in the same call, for `assign`. Raises LimitReached."""
+        passage, made = await self.ask(self._enter_s, Router.enter, replica, entry, left, wanted)
+        self._made.update((w.request, m) for w, m in zip(wanted, made, strict=True) if m is not None)
+        return passage
 
     def left(self, replica: str, requests: Sequence[int]) -> None:
         self.tell(Router.over, replica, requests)
@@ -42,6 +52,8 @@ class RouterClient(HandleClient):
 
     async def assign(self, wanted: RoutingRequest) -> Assignment:
         """Raises as Routing.assign."""
+        if (made := self._made.pop(wanted.request, None)) is not None:
+            return made
         return await self.ask(self._assign_s, Router.assign, wanted)
 
     def report(self, report: Report) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextlib import aclosing
+from dataclasses import replace
 from types import MappingProxyType
 
 from tandem.deployments.learning.report import Report
@@ -88,6 +89,25 @@ class Executor:
     def follow(self, settings: Mapping[str, Strict]) -> None:
         """Take over other settings of the modes, for jobs from now on."""
         self._settings, self._modes = settings, {}
+
+    def wanted(self, job: Job) -> RoutingRequest:
+        """Return what the router is asked for a job that begins."""
+        return RoutingRequest(
+            mode=job.mode,
+            device=job.device,
+            request=job.id,
+            prompt_tokens=len(job.prompt),
+            max_tokens=job.sampling.max_tokens,
+            reader_rate=job.sampling.reader_rate,
+            account=job.account,
+            budget=job.budget,
+            exchange_rate=job.exchange_rate,
+            modes=job.modes,
+            devices=job.devices,
+            split=self.split,
+            model=self._model,
+            priority=job.priority,
+        )
 
     @property
     def split(self) -> SplitInfo | None:
@@ -260,25 +280,12 @@ class _Request:
         )
 
     async def _assigned(self) -> Assignment:
-        job, began_s = self._job, self._loop.time()
-        wanted = RoutingRequest(
-            mode=job.mode,
-            device=job.device,
+        began_s = self._loop.time()
+        wanted = replace(
+            self._executor.wanted(self._job),
             lost=tuple(self._lost),
             full=(*self._full, *self._refused),
-            request=job.id,
-            prompt_tokens=len(job.prompt),
-            max_tokens=job.sampling.max_tokens,
             sent=len(self.log),
-            reader_rate=job.sampling.reader_rate,
-            account=job.account,
-            budget=job.budget,
-            exchange_rate=job.exchange_rate,
-            modes=job.modes,
-            devices=job.devices,
-            split=self._executor.split,
-            model=self._executor._model,
-            priority=job.priority,
         )
         deadline = Deadline(self._loop, self._executor._reach.reached_s)
         deadline.start(began_s, self._limits.assign_s)

@@ -68,11 +68,23 @@ class ModelRoutings:
         """Mode and endpoints for a request, as Routing.assign."""
         routing = self.of(wanted.model)
         made = await routing.assign(wanted)
+        self._note(routing, made)
+        return made
+
+    def assign_at_once(self, wanted: RoutingRequest) -> Assignment | None:
+        """Return an assignment if one can be made now, as Routing.assign_at_once."""
+        routing = self._routings.get(wanted.model or self._models[0].name)
+        made = None if routing is None else routing.assign_at_once(wanted)
+        if routing is not None and made is not None:
+            self._note(routing, made)
+        return made
+
+    def _note(self, routing: Routing, made: Assignment) -> None:
+        """Have the other models know that a device got a request."""
         now_s = asyncio.get_running_loop().time()
         for other in self:
             if other is not routing:
                 other.assigner.assigned_elsewhere(made, now_s)
-        return made
 
     def learn(self, report: Report) -> None:
         """Take in what an answer has taught of its model."""

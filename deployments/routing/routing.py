@@ -20,6 +20,7 @@ from tandem.deployments.request.assignment import Assignment, NoEndpoint, Prices
 from tandem.deployments.request.job import NoSuchDevice
 from tandem.deployments.routing.assigner import Assigner
 from tandem.deployments.routing.directory import Snapshot
+from tandem.engine.base import EngineError
 from tandem.engine.config import Strict
 from tandem.policies.cost import per_million
 
@@ -124,6 +125,15 @@ class Routing:
             finally:
                 if waits_for is not None:
                     self._waiting[waits_for] -= 1
+
+    def assign_at_once(self, wanted: RoutingRequest) -> Assignment | None:
+        """Return an assignment for a request that has just begun, None if it has to wait or is refused."""
+        if not self._informed:
+            return None
+        try:
+            return self.assign_now(wanted, now_s=asyncio.get_running_loop().time())
+        except EngineError:
+            return None
 
     def assign_now(self, wanted: RoutingRequest, retry_lost: bool = False, now_s: float = 0.0) -> Assignment:
         """Assign as Assigner.assign, and add prices and the mode's briefing."""

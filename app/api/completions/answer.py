@@ -68,7 +68,7 @@ class AnswerResponse(Response):
         self.id = self.new_id()
         record.begin(self.id, admitted)
         self.created = int(time.time())
-        self._enter = partial(backend.enter, admitted.caller, admitted.entry)
+        self._enter = partial(backend.enter, admitted.caller, admitted.entry, admitted.jobs)
         leave = partial(backend.leave, admitted.caller, admitted.entry)
         self._gather = Gather(
             backend.run, admitted.jobs, admitted.choices, coalescer, request.tandem.paced, leave

@@ -91,8 +91,9 @@ class ServingBackend(Protocol):
         """Yield the job's tokens; closing the generator stops the work everywhere. Raises EngineError."""
         ...
 
-    async def enter(self, caller: Caller, entry: Entry) -> Passage:
-        """Admit a request: return when it may begin. It must then leave, once. Raises LimitReached."""
+    async def enter(self, caller: Caller, entry: Entry, jobs: Sequence[Job]) -> Passage:
+        """Admit a request: return when it may begin. It must then leave, once. Raises LimitReached. jobs: its answers,
+        which `run` is called for next."""
         ...
 
     def leave(self, caller: Caller, entry: Entry, finished: bool) -> None:

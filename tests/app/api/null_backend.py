@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from itertools import cycle, repeat
@@ -145,7 +145,7 @@ class NullBackend:
     async def caller(self, hashed: str | None) -> Caller | None:
         return self.treasury.caller(hashed)
 
-    async def enter(self, caller: Caller, entry: Entry) -> Passage:
+    async def enter(self, caller: Caller, entry: Entry, jobs: Sequence[Job]) -> Passage:
         if not caller.keyed:
             return Passage()
         return await self.gate.enter("here", entry)

@@ -12,6 +12,7 @@ from tandem.deployments.admission.client import CLOSING_S, SIGN_S, Entrance
 from tandem.deployments.admission.controller import LEAVING_S, Entry, Gate, LimitReached, Passage
 from tandem.deployments.config.settings import GateSettings
 from tandem.deployments.outbox import DELAY_S
+from tandem.deployments.request.assignment import RoutingRequest
 from tests.virtual import in_virtual_time, now_s
 
 
@@ -22,7 +23,9 @@ class Router:
         self.told: list[tuple[str, list[int]]] = []
         self.full = False
 
-    async def enter(self, replica: str, entry: Entry, left: Sequence[int]) -> Passage:
+    async def enter(
+        self, replica: str, entry: Entry, left: Sequence[int], wanted: Sequence[RoutingRequest] = ()
+    ) -> Passage:
         if left:
             self.told.append(("enter", list(left)))
         if self.full:
@@ -110,7 +113,9 @@ class Gated:
         self.gate = Gate({"": lambda: 100}, GateSettings(), now_s)
         self.calls = 0
 
-    async def enter(self, replica: str, entry: Entry, left: Sequence[int]) -> Passage:
+    async def enter(
+        self, replica: str, entry: Entry, left: Sequence[int], wanted: Sequence[RoutingRequest] = ()
+    ) -> Passage:
         self.calls += 1
         await asyncio.sleep(CALL_S)
         for request in left:

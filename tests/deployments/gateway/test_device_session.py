@@ -104,7 +104,9 @@ class Office:
         assert endpoint == TARGET
         return self.engine
 
-    async def enter(self, replica: str, entry: Entry, left: Sequence[int]) -> Passage:
+    async def enter(
+        self, replica: str, entry: Entry, left: Sequence[int], wanted: Sequence[RoutingRequest] = ()
+    ) -> Passage:
         self.entered.append(entry)
         self.gone += left
         await asyncio.sleep(0)

@@ -155,3 +155,18 @@ async def test_reports_teach_their_model() -> None:
 async def test_a_model_that_the_router_does_not_know_is_no_first_one() -> None:
     with pytest.raises(NoEndpoint, match="does not know the model 'new'"):
         await routings(snapshot()).assign(RoutingRequest("cloud", model="new"))
+
+
+async def test_what_can_be_assigned_at_once() -> None:
+    made = routings(snapshot(PHONE))
+    first = made.assign_at_once(RoutingRequest("speculative", "phone", model="a"))
+    assert first is not None
+    assert first.device == "phone"
+    for wanted in (
+        RoutingRequest("device", "laptop", model="a"),
+        RoutingRequest("nonsense", model="a"),
+        RoutingRequest("cloud", model="unknown"),
+    ):
+        assert made.assign_at_once(wanted) is None
+    empty = routings(snapshot(pools=()))
+    assert empty.assign_at_once(RoutingRequest("cloud", model="a")) is None
