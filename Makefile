@@ -40,8 +40,8 @@ test-all: lint vllm clients
 	$(RUN) -m pytest -m "alone and not nightly" --hypothesis-profile=all || status=1; \
 	exit $$status
 
-# New examples and seeds in every run.
-test-nightly: lint vllm
+# New examples and seeds in every run; and clients on real models, where those are.
+test-nightly: lint vllm clients
 	@status=0; \
 	$(PYTEST) -n 2 -m "(nightly or hypothesis) and not alone" --hypothesis-profile=nightly || status=$$?; \
 	$(RUN) -m pytest -m "nightly and alone" || status=1; \

@@ -1,58 +1,89 @@
 """docs/compatibility.md: what each client's program can do in each mode.
 
-make clients && .venv/bin/python -m tests.app.api.clients.compatibility
+make clients && .venv/bin/python -m tests.app.api.clients.compatibility [--real] [PROGRAM ...]
+
+--real: on the real models, where they are; takes half an hour on two cores.
+PROGRAM: with_openai or another; by default all.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
+import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
+from tests.app.api.clients.pairs import Pair, real_names, real_pair, scripted_pair
 from tests.app.api.clients.run_programs import MODES, PROGRAMS, Line, run, serving_all
 
 DOCUMENT = Path(__file__).parents[4] / "docs" / "compatibility.md"
 
 
+class Tables(NamedTuple):
+    """Tables of all programs with one pair of models.
+
+    suffix: of their names in the document.
+    modes: their columns.
+    timeout_s: of a program.
+    """
+
+    pair: Callable[[], Pair]
+    suffix: str
+    modes: Sequence[str]
+    timeout_s: float
+
+    async def lines(self, program: str) -> list[Line]:
+        """Return what a program tells, with models that were asked nothing before."""
+        with tempfile.TemporaryDirectory() as folder:
+            async with serving_all(self.pair(), Path(folder), self.modes) as served:
+                return await run(program, served, self.timeout_s)
+
+
+SCRIPTED = Tables(scripted_pair, "", MODES, 300.0)
+REAL = Tables(real_pair, " real", ("cloud", "speculative"), 3000.0)
+
+
 def section(lines: Sequence[Line]) -> str:
     """Return the table of one program: a row for each feature, a column for each mode."""
+    modes = list(dict.fromkeys(line.mode for line in lines))
     outcomes = {(line.feature, line.mode): line.outcome for line in lines}
-    features = list(dict.fromkeys(line.feature for line in lines))
-    header = f"| {lines[0].package} {lines[0].version} | {' | '.join(MODES)} |"
+    header = f"| {lines[0].package} {lines[0].version} | {' | '.join(modes)} |"
     rows = [
-        f"| {feature} | {' | '.join(outcomes.get((feature, mode), '') for mode in MODES)} |"
-        for feature in features
+        f"| {feature} | {' | '.join(outcomes[feature, mode] for mode in modes)} |"
+        for feature in dict.fromkeys(line.feature for line in lines)
     ]
-    return "\n".join([header, "|---" * (1 + len(MODES)) + "|", *rows])
+    return "\n".join([header, "|---" * (1 + len(modes)) + "|", *rows])
 
 
-def recorded(program: str) -> str:
-    """Return the program's table in the document."""
-    found = re.search(rf"<!-- {program} -->\n(.*?)\n<!-- /{program} -->", DOCUMENT.read_text(), re.DOTALL)
-    assert found, f"docs/compatibility.md has no place for {program}"
+def recorded(name: str) -> str:
+    """Return the part of the document that has that name."""
+    found = re.search(rf"<!-- {name} -->\n(.*?)\n<!-- /{name} -->", DOCUMENT.read_text(), re.DOTALL)
+    assert found, f"docs/compatibility.md has no place for {name}"
     return found[1]
 
 
-def record(program: str, table: str) -> None:
-    """Write the program's table into the document."""
-    begin, end = f"<!-- {program} -->\n", f"\n<!-- /{program} -->"
+def record(name: str, text: str) -> None:
+    """Write a part of the document."""
+    begin, end = f"<!-- {name} -->\n", f"\n<!-- /{name} -->"
     before = DOCUMENT.read_text()
-    DOCUMENT.write_text(before.replace(f"{begin}{recorded(program)}{end}", f"{begin}{table}{end}"))
+    DOCUMENT.write_text(before.replace(f"{begin}{recorded(name)}{end}", f"{begin}{text}{end}"))
 
 
-async def main() -> None:
-    """Run all programs, and write what they told."""
-    with tempfile.TemporaryDirectory() as folder:
-        async with serving_all(Path(folder)) as served:
-            for program in PROGRAMS:
-                lines = await run(program, served)
-                for line in lines:
-                    if line.outcome in ("fails", "refused"):
-                        print(program, line)
-                record(program, section(lines))
+async def main(tables: Tables, programs: Sequence[str]) -> None:
+    """Run programs, and write what they told."""
+    if tables is REAL:
+        record("models", real_names())
+    for program in programs:
+        lines = await tables.lines(program)
+        for line in lines:
+            if line.outcome in ("fails", "refused"):
+                print(program, line, flush=True)
+        record(f"{program}{tables.suffix}", section(lines))
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    named = [word for word in sys.argv[1:] if word != "--real"]
+    asyncio.run(main(REAL if "--real" in sys.argv else SCRIPTED, named or PROGRAMS))

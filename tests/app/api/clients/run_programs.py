@@ -16,19 +16,13 @@ from typing import NamedTuple
 from tandem.deployments.request.job import JobStats
 from tests.app.api.clients import parts
 from tests.app.api.clients.modes_backend import ModesBackend, serving
-from tests.app.api.clients.scripted_engine import scripted
-from tests.app.api.null_backend import TOKENIZER
+from tests.app.api.clients.pairs import Pair
 
 PYTHON = Path(__file__).parents[4] / ".venv-clients" / "bin" / "python"
 """Python with the clients' packages, by `make clients`."""
 FOLDER = Path(__file__).parent / "programs"
 PROGRAMS = sorted(path.stem for path in FOLDER.glob("with_*.py"))
 MODES = ("cloud", "device", "speculative", "race", "sketch")
-TIMEOUT_S = 300.0
-TOWN = {"name": "Marworth", "size": "small", "bridges": 3, "mayor": {"name": "Ada"}}
-CALLS = {"weather": {"city": "Paris"}, "Town": TOWN, "PartialTown": TOWN}
-"""Arguments by tool, of which the first that a prompt names is called."""
-SKETCH = "Words: 20\n1. a coat\n2. boots"
 
 
 class Served(NamedTuple):
@@ -50,36 +44,19 @@ class Line(NamedTuple):
     error: str = ""
 
 
-def answer(prompt: str) -> str:
-    """Return what a good model would say."""
-    if "Write a sketch" in prompt:
-        return SKETCH
-    if "writing of a short sentence" in prompt:
-        return "Take one with you."
-    after_tool = "<tool_response>" in prompt
-    for name, arguments in CALLS.items():
-        if f'"name": "{name}"' in prompt and not (after_tool and name == "weather"):
-            return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
-    if "Marworth" in prompt:
-        return f"```json\n{json.dumps(TOWN)}\n```" if "```" in prompt else json.dumps(TOWN)
-    return "It rains in Paris." if after_tool else "Hello, this is a model."
-
-
 @asynccontextmanager
-async def serving_all(folder: Path) -> AsyncIterator[dict[str, Served]]:
-    """Serve every mode, each by its name. folder: for ledgers."""
+async def serving_all(pair: Pair, folder: Path, modes: Sequence[str]) -> AsyncIterator[dict[str, Served]]:
+    """Serve modes with a pair, which is closed at the end; gives each by its name. folder: for ledgers."""
     async with AsyncExitStack() as stack:
-        target, small = scripted(answer, "target"), scripted(answer, "small")
-        stack.push_async_callback(target.close)
-        stack.push_async_callback(small.close)
+        stack.push_async_callback(pair.close)
         found = {}
-        for mode in MODES:
-            backend = ModesBackend(mode, target, small, TOKENIZER, folder / f"{mode}.sqlite")
+        for mode in modes:
+            backend = ModesBackend(mode, *pair, folder / f"{mode}.sqlite")
             found[mode] = Served(await stack.enter_async_context(serving(backend)), backend)
         yield found
 
 
-async def run(program: str, served: Mapping[str, Served]) -> list[Line]:
+async def run(program: str, served: Mapping[str, Served], timeout_s: float) -> list[Line]:
     """Return what a program has told, as far as the modes took their parts."""
     places = [f"{mode}={each.address}" for mode, each in served.items()]
     with tempfile.TemporaryFile() as complaints:
@@ -91,7 +68,7 @@ async def run(program: str, served: Mapping[str, Served]) -> list[Line]:
             stderr=complaints,
         )
         try:
-            async with asyncio.timeout(TIMEOUT_S):
+            async with asyncio.timeout(timeout_s):
                 lines = await _lines(process.stdout, served)
                 await process.wait()
         finally:

@@ -11,8 +11,9 @@ from typing import Literal
 from pydantic import BaseModel
 
 MODEL, KEY = "null", "none"
+TIMEOUT_S = 300.0
 QUESTION = "How is the weather in Paris?"
-TIPS = "Give me some tips for a walk in the rain."
+TIPS = "Give me three short tips for a walk in the rain."
 ABOUT_TOWN = "Tell me about the town of Marworth."
 RAIN = "It rains."
 

@@ -15,7 +15,7 @@ from agents import (
     function_tool,
     set_tracing_disabled,
 )
-from asking import ABOUT_TOWN, KEY, MODEL, QUESTION, TIPS, Town, check_agent, tell, weather
+from asking import ABOUT_TOWN, KEY, MODEL, QUESTION, TIMEOUT_S, TIPS, Town, check_agent, tell, weather
 from openai import AsyncOpenAI
 
 set_tracing_disabled(True)
@@ -30,7 +30,7 @@ def ask(
     **options: Any,
 ) -> Any:
     async def asked() -> Any:
-        async with AsyncOpenAI(base_url=url, api_key=KEY, max_retries=0, timeout=60) as client:
+        async with AsyncOpenAI(base_url=url, api_key=KEY, max_retries=0, timeout=TIMEOUT_S) as client:
             model: Model = kind(model=MODEL, openai_client=client)
             agent = Agent("Clerk", model=model, model_settings=ModelSettings(max_tokens=200), **options)
             if not stream:

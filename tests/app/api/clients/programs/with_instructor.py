@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import instructor
-from asking import ABOUT_TOWN, KEY, MODEL, Town, tell
+from asking import ABOUT_TOWN, KEY, MODEL, TIMEOUT_S, Town, tell
 from openai import OpenAI
 
 
 def ask(url: str, mode: instructor.Mode, stream: bool = False) -> None:
-    client = instructor.from_openai(OpenAI(base_url=url, api_key=KEY, max_retries=0, timeout=60), mode=mode)
+    client = instructor.from_openai(
+        OpenAI(base_url=url, api_key=KEY, max_retries=0, timeout=TIMEOUT_S), mode=mode
+    )
     fields = {
         "model": MODEL,
         "messages": [{"role": "user", "content": ABOUT_TOWN}],

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
-from asking import ABOUT_TOWN, KEY, MODEL, QUESTION, TIPS, Town, check_agent, tell, weather
+from asking import ABOUT_TOWN, KEY, MODEL, QUESTION, TIMEOUT_S, TIPS, Town, check_agent, tell, weather
 from langchain.agents import create_agent
 from langchain_openai import ChatOpenAI
 
@@ -15,7 +16,7 @@ def model(url: str, **options: Any) -> ChatOpenAI:
         api_key=KEY,
         model=MODEL,
         max_retries=0,
-        timeout=60,
+        timeout=TIMEOUT_S,
         max_completion_tokens=200,
         **options,
     )
@@ -31,7 +32,9 @@ def stream(url: str) -> None:
 
 def typed(url: str, method: str) -> None:
     asked = model(url).with_structured_output(Town, method=method)
-    about = ABOUT_TOWN if method != "json_mode" else ABOUT_TOWN + " In JSON, please."
+    about = ABOUT_TOWN
+    if method == "json_mode":  # it tells the model nothing
+        about += f" In JSON of this schema: {json.dumps(Town.model_json_schema())}"
     assert isinstance(asked.invoke(about), Town)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # no download
 
 import litellm
-from asking import ABOUT_TOWN, KEY, MODEL, QUESTION, TIPS, Town, tell
+from asking import ABOUT_TOWN, KEY, MODEL, QUESTION, TIMEOUT_S, TIPS, Town, tell
 
 TOOLS = [
     {
@@ -33,7 +33,7 @@ def ask(url: str, prefix: str, question: str, **options: Any) -> Any:
         api_base=url,
         api_key=KEY,
         max_retries=0,
-        timeout=60,
+        timeout=TIMEOUT_S,
         max_tokens=200,
         **options,
     )
@@ -63,7 +63,9 @@ def forced(url: str, prefix: str) -> None:
 
 
 def response(url: str, prefix: str) -> None:
-    asked = litellm.responses(input=TIPS, model=f"{prefix}/{MODEL}", api_base=url, api_key=KEY)
+    asked = litellm.responses(
+        input=TIPS, model=f"{prefix}/{MODEL}", api_base=url, api_key=KEY, max_output_tokens=200
+    )
     assert asked.output[-1].content[0].text
 
 

@@ -36,7 +36,7 @@ def llm(url: str, *words: str) -> tuple[str, str]:
             }
         ]
         (Path(home) / "extra-openai-models.yaml").write_text(json.dumps(models))  # JSON is YAML
-        words = ("-m", "tandem", *words)
+        words = ("-m", "tandem", "-o", "max_tokens", "200", *words)
         said = CliRunner().invoke(cli, words, input="", env={"LLM_USER_PATH": home}, catch_exceptions=True)
     if said.exit_code:
         raise (Refused if "400" in said.output else RuntimeError)(said.output, said.exception)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from asking import ABOUT_TOWN, KEY, MODEL, QUESTION, TIPS, Town, tell
+from asking import ABOUT_TOWN, KEY, MODEL, QUESTION, TIMEOUT_S, TIPS, Town, tell
 from openai import OpenAI, pydantic_function_tool
 from pydantic import BaseModel
 
@@ -17,7 +17,7 @@ class weather(BaseModel):
 
 
 def client(url: str) -> OpenAI:
-    return OpenAI(base_url=url, api_key=KEY, max_retries=0, timeout=60)
+    return OpenAI(base_url=url, api_key=KEY, max_retries=0, timeout=TIMEOUT_S)
 
 
 def chat(question: str, **options: Any) -> dict[str, Any]:
