@@ -12,7 +12,7 @@ from tandem.app.api.routes import create_api
 from tandem.deployments.modes.base import Services
 from tandem.deployments.modes.sketch.settings import ExpandingModel, SketchSettings
 from tandem.deployments.request.job import Delta, Job, JobStats
-from tandem.deployments.request.timeouts import Limits
+from tandem.deployments.request.timeouts import Limits, Timeouts
 from tandem.engine.base import Engine
 from tandem.engine.sketch import sketch_format
 from tandem.engine.tokenizer import Tokenizer
@@ -20,6 +20,8 @@ from tests.app.api.null_backend import NullBackend
 from tests.deployments.faults import World
 from tests.servers import served
 
+PATIENT = Timeouts(connect_s=60.0, open_s=300.0, first_s=300.0, step_s=300.0)
+"""Timeouts with which the mode of an answer does not depend on how busy the machine is."""
 DEVICE = "phone"
 WITH_DEVICE = ("device", "speculative", "race")
 
@@ -35,13 +37,13 @@ class ModesBackend(NullBackend):
     def __init__(self, mode: str, target: Engine, small: Engine, tokenizer: Tokenizer, ledger: Path) -> None:
         super().__init__(ledger=ledger)
         self.mode, self._tokenizer, self._target = mode, tokenizer, target
+        self.default_reader_rate = 0.0  # nobody is waited for
         self.answers: list[JobStats] = []
         self.world = World(
             [target],
-            [small],
-            {DEVICE: small},
+            devices={DEVICE: small},
             services=Services(format=sketch_format(tokenizer)),
-            limits=Limits(),
+            limits=Limits(timeouts=PATIENT),
             sketch=SketchSettings.model_validate(
                 {
                     "sketching": {"name": "always", "parameters": {"shortest": 20}},
