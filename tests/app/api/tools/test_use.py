@@ -190,7 +190,7 @@ def test_an_answer_of_a_form_or_calls(name: str) -> None:
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_an_answer_of_any_object_or_calls(name: str) -> None:
-    """Where a call is an object, others are told from it by its name."""
+    """Tell objects from calls that are objects by the name."""
     asked, call = use(FORMATS[name]), PARIS[name]
     grammar = asked.grammar(Grammar("json_object"))
     assert grammar is not None
