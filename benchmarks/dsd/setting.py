@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tandem.benchmarks.paths import DATA
-from tandem.policies.speculation.window import WindowPolicy
+from tandem.policies.speculation.window import StaticWindow, WindowPolicy, WindowState
 from tandem.simulator.config.config import Config, parse
 from tandem.simulator.results.answer import SimulatedAnswer
 from tandem.simulator.runs.run import simulate
@@ -194,11 +194,23 @@ def under_way(dataset: str, cell: tuple[int, int, str]) -> float:
     return throughput * (ttft_s + (LENGTHS[dataset][1] - 1) * tpot_s)
 
 
+class Alone:
+    """Window policy under which the target decodes alone."""
+
+    def choose(self, state: WindowState) -> int:
+        return 0
+
+
 class OnePass(TimedSpeed):
     """Several tokens take as long as one. No device drafts so, hence no setting of the simulator's."""
 
     def decode_s(self, tokens: int, context: int = 0, sequences: int = 1) -> float:
         return super().decode_s(min(tokens, 1), context, sequences)
+
+
+def fixed_window(size: int) -> WindowPolicy:
+    """Return the policy of one γ throughout; 0: the target alone."""
+    return StaticWindow(size) if size else Alone()
 
 
 def measure(

@@ -14,7 +14,8 @@ the time; throughputs are then scaled to 20.
 The setting can be read in two ways, and both are predicted: physical (a round crosses the link once each way, γ drafts
 take γ passes) and the authors' (their public simulator's: an RTT each way, γ drafts in one pass, TTFT until the first
 accepted draft). Each policy is judged against γ = 4, and against the fixed window that is the best of its cell, known
-only afterwards: in TPOT, and in throughput. A short run of every size leaves the few that may be it.
+only afterwards, in TPOT and in throughput; the target alone is one of them. A short run of every size leaves the few
+that may be it.
 
 --orderings adds what the paper says of those: the RTT at which fused rounds (with a drafter beside the target) overtake
 distributed ones in throughput and in TPOT, routing over the drafters, and length-aware against FIFO batching.
@@ -41,17 +42,17 @@ from tandem.benchmarks.dsd.setting import (
     WINDOWS,
     Cell,
     Reading,
+    fixed_window,
     measure,
     setting,
     under_way,
 )
 from tandem.policies.speculation.arithmetic import MAX_WINDOW
-from tandem.policies.speculation.window import StaticWindow
 from tandem.simulator.runs.tasks import ray_map
 
 FIT = (600, 10, "static")
 METRICS = ("throughput", "ttft_s", "tpot_s")
-FIXED = (*range(1, 9), 10, MAX_WINDOW)  # 1 is fused
+FIXED = (*range(9), 10, MAX_WINDOW)  # 0 is the target alone, 1 is fused
 FIRST_SEED = 1000  # policies were made with seeds below
 SHORT = 3  # turnovers of the runs that look for the best fixed window
 FINALISTS = 2  # windows of these that may be the best, in each of TPOT and throughput
@@ -78,7 +79,7 @@ class Run(NamedTuple):
     """One simulation.
 
     drafters: with 20 targets; with fewer, in proportion.
-    fixed: a window of this size throughout, in place of the policy `window`.
+    fixed: a window of this size throughout, in place of the policy `window`; 0: the target alone.
     turnovers: answers of each user that count.
     """
 
@@ -115,7 +116,7 @@ class Run(NamedTuple):
             colocated=self.colocated,
         )
         size = self.fixed
-        found = measure(config, self.reading, None if size is None else lambda: StaticWindow(size))
+        found = measure(config, self.reading, None if size is None else lambda: fixed_window(size))
         return found._replace(throughput=found.throughput * TARGETS / self.targets)
 
 
@@ -254,7 +255,7 @@ class Prediction:
 
     def _run(self, pool: Pool, seed: int, window: str = "", fixed: int | None = None) -> Run:
         if fixed is not None or window == "static":
-            window, fixed = "static", fixed or STATIC
+            window, fixed = "static", STATIC if fixed is None else fixed
         return Run(self.dataset, self.fitted, self.reading, *pool, window, fixed, seed, targets=self.targets)
 
     def _trial(self, pool: Pool, size: int) -> Run:

@@ -23,6 +23,8 @@ MOST_PAIRS = 32  # whose latest rounds make up a target's regime
 PRESENT = RECENT_ROUNDS * MOST_PAIRS  # rounds of a target after which a pair without a part in them has left
 ALONE_TOKENS = 64.0  # tokens of the target alone, over which their time is averaged
 LEAST_WEIGHT = 0.05  # of a round in the other regime
+VERIFIED = 64  # rounds of all pairs of a target, over which their verifications are averaged
+KNOWN = 32  # rounds of a target from which on a new pair relies on them: the very first wait for prompts
 
 
 class SpeculativeRound(NamedTuple):
@@ -101,8 +103,9 @@ class TargetSnapshot(NamedTuple):
     present: pairs that take part at present, by number, and the round that each last took part in.
     rounds: weights and weighted seconds of the latest fused rounds.
     fused_rounds, fused_tokens: decaying counts of fused rounds and their tokens.
+    verified: number of rounds that verify_s is averaged over, at most VERIFIED.
     judged: number of tokens that alpha is averaged over, at most MEMORY.
-    least_fused, least_verify: states of the two minima.
+    least_fused, least_verify, least_draft: states of the minima.
     """
 
     seen: int
@@ -120,6 +123,9 @@ class TargetSnapshot(NamedTuple):
     fused_least_s: float
     window: float
     alone_s: float
+    verified: int = 0
+    verify_s: float = 0.0
+    least_draft: tuple[int, float, float] = (0, inf, inf)
 
 
 class TargetHistory:
@@ -136,6 +142,7 @@ class TargetHistory:
     fused_least_s: lower bound of fused_s, as seen with the least load.
     window: mean window of the other rounds; 0 before the first.
     alone_s: seconds per output token while it decodes alone; 0 if unknown.
+    verify_s: seconds of a verification over its pairs' latest rounds; 0 before the first.
     queue: its open sessions relative to its batch limit, as last observed.
     queue_asked_s: when that was last observed, on the observers' clock.
     """
@@ -145,11 +152,13 @@ class TargetHistory:
         "_joined",
         "_judged",
         "_latest",
+        "_least_draft",
         "_least_fused",
         "_least_verify",
         "_present",
         "_rounds",
         "_tokens",
+        "_verified",
         "alone_s",
         "alpha",
         "fused",
@@ -158,13 +167,15 @@ class TargetHistory:
         "queue",
         "queue_asked_s",
         "seen",
+        "verify_s",
         "window",
     )
 
     def __init__(self) -> None:
         self._rounds: deque[tuple[float, float]] = deque(maxlen=RECENT_ROUNDS)  # weights, weighted seconds
         self._tokens = self._count = self._judged = 0.0
-        self._least_fused, self._least_verify = WindowedMin(), WindowedMin()
+        self._least_fused, self._least_verify, self._least_draft = WindowedMin(), WindowedMin(), WindowedMin()
+        self._verified, self.verify_s = 0, 0.0
         self._present: dict[int, int] = {}  # pair → its last round
         self._joined = self.seen = 0
         self._latest = 1  # rounds over which the pairs' present behaviour is averaged
@@ -176,6 +187,16 @@ class TargetHistory:
     def verify_least_s(self) -> float:
         """Lower bound of a verification's duration, as seen with the least load; seconds."""
         return self._least_verify.value
+
+    @property
+    def is_known(self) -> bool:
+        """Whether a new pair may rely on what the others have seen."""
+        return self._verified >= KNOWN
+
+    @property
+    def draft_least_s(self) -> float:
+        """Least seconds per drafted token, over its pairs' latest rounds; 0 before the first."""
+        return self._least_draft.value
 
     @property
     def pairs(self) -> int:
@@ -228,14 +249,18 @@ class TargetHistory:
 
     def note_alone(self, tokens: int, seconds: float) -> None:
         """Record tokens that the target decoded alone."""
-        self.seen += 1
+        self._turn(1.0)
         weight = min(1.0, tokens / ALONE_TOKENS) if self.alone_s else 1.0
         self.alone_s += weight * (seconds / tokens - self.alone_s)
 
-    def note(self, accepted: int, judged: int, verify_s: float) -> float:
-        """Record a round with a device, and return its weight."""
+    def note(self, accepted: int, judged: int, verify_s: float, draft_s: float | None = None) -> float:
+        """Record a round with a device, and return its weight. draft_s: seconds a draft; None if they are not known."""
         self._turn(0.0)
         self._least_verify.note(verify_s)
+        self._verified = min(self._verified + 1, VERIFIED)
+        self.verify_s += (verify_s - self.verify_s) / self._verified
+        if draft_s is not None:
+            self._least_draft.note(draft_s)
         if judged:
             self._judged = min(self._judged + judged, float(MEMORY))
             self.alpha += (accepted - self.alpha * judged) / self._judged
@@ -264,6 +289,9 @@ class TargetHistory:
             fused_least_s=self.fused_least_s,
             window=self.window,
             alone_s=self.alone_s,
+            verified=self._verified,
+            verify_s=self.verify_s,
+            least_draft=self._least_draft.state,
         )
 
     def adopt(self, other: TargetSnapshot) -> None:
@@ -275,6 +303,8 @@ class TargetHistory:
         self._latest = min(max(1, len(other.present)), MOST_PAIRS)
         self._count, self._tokens, self._judged = other.fused_rounds, other.fused_tokens, other.judged
         self._least_fused.state, self._least_verify.state = other.least_fused, other.least_verify
+        self._least_draft.state = other.least_draft
+        self._verified, self.verify_s = other.verified, other.verify_s
         self.alpha, self.fused, self.window = other.alpha, other.fused, other.window
         self.fused_s, self.fused_least_s, self.alone_s = other.fused_s, other.fused_least_s, other.alone_s
 
@@ -322,6 +352,7 @@ class PairHistory:
     target: statistics shared by the target's pairs; None if there are no others.
     seen: rounds of the pair, forgotten ones included.
     drafting: choice of drafts for sampled answers, where the vocabularies differ.
+    helper: whether the cloud has a drafter of its own for fused rounds; set by whom it serves.
     """
 
     __slots__ = (
@@ -333,6 +364,7 @@ class PairHistory:
         "_rounds",
         "_sums",
         "drafting",
+        "helper",
         "rtt_s",
         "seen",
         "target",
@@ -347,7 +379,7 @@ class PairHistory:
         self.drafting = DraftChoice()
         self._number = self.target.join()
         self._previous = self.seen = 0
-        self._chose = False
+        self._chose = self.helper = False
 
     def note(
         self, drafted: int, accepted: int, tokens: int, verify_s: float, draft_s: float, read: int = 0
@@ -362,7 +394,9 @@ class PairHistory:
         if not read and self._rounds and self._rounds[-1].read:
             self._forget_times()
         judged = accepted + (accepted < drafted)
-        weight = self.target.note(accepted, judged, verify_s)
+        weight = self.target.note(
+            accepted, judged, verify_s, draft_s / drafted if drafted and not read else None
+        )
         new = SpeculativeRound(
             drafted,
             accepted,
@@ -448,6 +482,9 @@ class PairHistory:
             read_s=max(0.0, sums.read_s - sums.untimed * draft_s) / sums.read if sums.read else 0.0,
             behind=behind,
             own=max(1.0, (tokens - sums.accepted) / len(self._rounds)) if self._rounds else 1.0,
+            helper=self.helper,
+            shared_verify_s=max(0.0, target.verify_s) if target.is_known else 0.0,
+            shared_draft_s=max(0.0, target.draft_least_s),
         )
 
     def choose(self, behind: int = 0) -> int:

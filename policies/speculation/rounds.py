@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from enum import StrEnum
 from typing import NamedTuple, Protocol
 
-BURST = 32
+BURST = 8
 """Tokens that the target decodes alone before the window policy is asked again."""
 FUSED_WINDOW = 4
 """γ of the cloud's own drafter in fused rounds."""

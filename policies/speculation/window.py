@@ -35,6 +35,9 @@ class WindowState:
     behind: tokens that the drafter has missed, and has to read before it drafts.
     read_s: seconds per such token; 0 if unknown.
     own: mean tokens of recent rounds beyond accepted drafts: the target's own one, and what it looks up; 1 without any.
+    helper: whether the cloud has a drafter of its own, which drafts in fused rounds.
+    shared_verify_s: verify_s over the latest rounds of all pairs of the target; 0 until they have made some.
+    shared_draft_s: least draft_s of the target's pairs lately; 0 if unknown.
     """
 
     acceptance: float
@@ -57,6 +60,9 @@ class WindowState:
     behind: int = 0
     read_s: float = 0.0
     own: float = 1.0
+    helper: bool = False
+    shared_verify_s: float = 0.0
+    shared_draft_s: float = 0.0
 
 
 class WindowPolicy(Protocol):

@@ -185,6 +185,7 @@ class SpeculativeRun(ModeRun):
         pair = self._pairs.of(first.session.endpoint, target.endpoint)
         pair.adopt(briefing.pair)
         pair.target.queue = briefing.queue
+        pair.helper = device is not None and cloud is not None
         first.choice = pair.drafting
         rounds = Rounds(
             pair,

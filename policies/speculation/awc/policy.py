@@ -1,4 +1,4 @@
-"""The window policy "awc": exploration, network, stabiliser."""
+"""The window policy "awc-paper": exploration, network, stabiliser."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from tandem.policies.speculation.awc.stabiliser import Stabiliser
 from tandem.policies.speculation.window import WindowState, window
 
 
-@window.register("awc")
-class AdaptiveWindow:
-    """DSD's AWC. Costs are compared as natural logarithms of seconds per token.
+@window.register("awc-paper")
+class PaperWindow:
+    """DSD's AWC by a learned network, as in the paper. Costs are compared as natural logarithms of seconds per token.
 
     start: γ until there are samples.
     ema, patience: see Stabiliser.

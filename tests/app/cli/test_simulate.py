@@ -88,7 +88,7 @@ def test_how_sure_times_are_is_said(file: Path) -> None:
     ("change", "named"),
     [
         ("workload.count=0", "workload.count: should be greater than or equal to 1, not 0"),
-        ("window.name=oracle", "there are: awc, dynamic, gain, static"),
+        ("window.name=oracle", "there are: awc, awc-paper, dynamic, gain, static"),
         ("devices.0.colour=red", "devices.0.colour: no such key"),
         ("window={name: static, parameters: {size: 0}}", "window size must be at least 1"),
     ],

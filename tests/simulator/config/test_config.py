@@ -23,7 +23,10 @@ A100 = {"hardware": "4xA100", "model": "Llama-2-70B"}
             r"mode: no mode 'telepathy' \(allowed: cloud, device, speculative, race, split, sketch, null",
         ),
         ({"reader": "moon"}, r"reader: cannot be 'moon' \(allowed: 'device' or 'cloud'\)"),
-        ({"window": {"name": "x"}}, "window: no window policy 'x'; there are: awc, dynamic, gain, static"),
+        (
+            {"window": {"name": "x"}},
+            "window: no window policy 'x'; there are: awc, awc-paper, dynamic, gain, static",
+        ),
         ({"window": {"name": "static", "parameters": {"size": 0}}}, "window: .*size"),
         (
             {"engine": {"batching": {"name": "fifo", "parameters": {"x": 1}}}},

@@ -17,7 +17,7 @@ from tandem.policies.speculation.arithmetic import expected_tokens
 from tandem.policies.speculation.awc.exploration import Exploration
 from tandem.policies.speculation.awc.features import CANDIDATE, STATE, features
 from tandem.policies.speculation.awc.network import LAYERS, BadWeights, Network, load
-from tandem.policies.speculation.awc.policy import AdaptiveWindow
+from tandem.policies.speculation.awc.policy import PaperWindow
 from tandem.policies.speculation.window import WindowState
 from tandem.training.awc.train import WcDnn, fit
 
@@ -152,7 +152,7 @@ def test_exploration_keeps_within_its_share(gap: float, chosen: int) -> None:
 
 
 def settled(state: WindowState) -> int:
-    policy = AdaptiveWindow()
+    policy = PaperWindow()
     for _ in range(3):
         policy.choose(WindowState(0, 0.01, 0, 0, 0))
     chosen = [policy.choose(state) for _ in range(40)]
@@ -185,7 +185,7 @@ def test_it_takes_more_to_leave_what_the_others_do(
     monkeypatch: pytest.MonkeyPatch, gap: float, share: float, fused: bool
 ) -> None:
     """gap: how much dearer the device is thought to be than fused rounds."""
-    policy = AdaptiveWindow()
+    policy = PaperWindow()
     monkeypatch.setattr(policy._network, "costs", lambda state: np.array([0.0, *[gap] * 11]))
     state = WindowState(
         0.5,
@@ -212,7 +212,7 @@ def test_windows_that_cost_about_the_same_are_as_wide_as_the_others(
     monkeypatch: pytest.MonkeyPatch, others: float, slope: float, window: int
 ) -> None:
     """slope: what every token of window is thought dearer, relative to windows of two."""
-    policy = AdaptiveWindow(start=8)
+    policy = PaperWindow(start=8)
     costs = np.array([9.0, *(slope * extra for extra in range(11))])
     monkeypatch.setattr(policy._network, "costs", lambda state: costs)
     state = WindowState(

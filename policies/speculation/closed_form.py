@@ -1,0 +1,157 @@
+"""AWC: adaptive window control by a closed form of measured times.
+
+The ways of a round, in seconds a token (Leviathan et al. 2023; DSD, section 2, with the link's round trip):
+
+    alone, fused:  as measured; fused rounds are those with a drafter of the cloud's own
+    γ drafts:      (round trip + γ · draft + verification) / (1 + α + … + α^γ)
+
+All of it is measured; α, and what a new pair cannot know yet, over all pairs of the target. What a way takes depends on
+what the others do: where all crowd the target's steps everything is slow, and a way that one pair tries shows little of
+what it gives if all take it. So at a new target every pair tries the ways in the same order (its drafts, fused rounds,
+the target alone); to differ from the others takes a larger gain, to join them a smaller one; and what is not chosen is
+tried again when that costs little beside the time since.
+"""
+
+from __future__ import annotations
+
+from math import exp, inf, log
+
+from tandem.policies.speculation.arithmetic import MAX_WINDOW, expected_tokens
+from tandem.policies.speculation.rounds import BURST
+from tandem.policies.speculation.window import WindowState, window
+
+ALONE, FUSED = 0, 1
+FLOOR_S = 1e-6
+FIRST_ALPHA = 2 / 3
+WEIGHT = 12.0
+"""Judged tokens of a pair that count as much as what is known of the target's other pairs."""
+IDLE = 1.5
+"""Most of a verification, over the shortest one, while a pair has seen few: the first ones wait for prompts."""
+SEEN = 20.0
+"""Judged tokens from which on half of what a pair has seen counts."""
+LEAST_LOSS = 0.25
+"""Share of a trial that is taken to be lost, even if the ways seem equal: what is expected may be wrong."""
+RARER = 0.2
+"""Share of `explore` for trying the cloud, which may delay the target's step for all."""
+
+
+@window.register("awc")
+class ClosedForm:
+    """The way of the least expected time a token. Costs are compared as natural logarithms of seconds a token.
+
+    start: γ of a pair's first rounds.
+    first: how many those are, at a target that is not known yet.
+    margin: by how much the cloud must seem cheaper to be chosen: a pair learns with its device, not without it.
+    inertia: additional margin for leaving the way of the target's other pairs, and discount for joining them.
+    accord: penalty for a window e times as wide as the mean of the others, or as narrow: a step takes as long as its
+        widest window.
+    explore: share of a pair's time that may be lost to trying what is not chosen.
+    """
+
+    def __init__(
+        self,
+        start: int = 4,
+        first: int = 3,
+        margin: float = 0.05,
+        inertia: float = 0.15,
+        accord: float = 0.2,
+        explore: float = 0.001,
+    ) -> None:
+        if not 2 <= start <= MAX_WINDOW or first < 1 or not 0 <= explore <= 1:
+            raise ValueError(
+                f"needs 2 ≤ start ≤ 12, first ≥ 1, 0 ≤ explore ≤ 1, not {start}, {first}, {explore}"
+            )
+        self._start, self._margin, self._inertia, self._accord = start, margin, inertia, accord
+        self._explore = explore
+        self._first, self._try_fused, self._try_alone = first, True, True
+        self._cloud, self._budget_s = False, 0.0
+
+    @property
+    def memory(self) -> tuple[float, ...]:
+        """First rounds to come, whether fused rounds and the target alone are to be tried, whether the cloud was chosen
+        last, and seconds that may be lost."""
+        return tuple(map(float, (self._first, self._try_fused, self._try_alone, self._cloud, self._budget_s)))
+
+    @memory.setter
+    def memory(self, memory: tuple[float, ...]) -> None:
+        first, try_fused, try_alone, cloud, self._budget_s = memory
+        self._first, self._try_fused, self._try_alone = int(first), bool(try_fused), bool(try_alone)
+        self._cloud = bool(cloud)
+
+    def choose(self, state: WindowState) -> int:
+        known = state.shared_verify_s > 0 and state.shared_draft_s > 0
+        if known:  # the others have tried
+            self._first, self._try_fused, self._try_alone = 0, not state.fused_s, not state.alone_s
+        if self._first > 0 or not (state.verify_s or known):
+            self._first = max(0, self._first - 1)
+            return self._start
+        costs = Costs(state)
+        gamma = min(range(2, MAX_WINDOW + 1), key=lambda size: costs.drafted(size) + self._apart(state, size))
+        drafted = costs.drafted(gamma)
+        if self._try_fused:
+            self._try_fused = False
+            if state.helper:
+                return FUSED
+        if self._try_alone:
+            self._try_alone = False
+            if costs.alone_least < min(drafted, costs.fused):
+                return ALONE
+        way, cloud = (FUSED, costs.fused) if costs.fused < costs.alone else (ALONE, costs.alone)
+        gap = drafted - cloud
+        chosen = gap > self._margin + self._inertia * (1.0 - 2.0 * state.fused_share)
+        cloud_s = exp(cloud) * (BURST if way == ALONE else 1.0)
+        if self._again(chosen, cloud_s, costs.round_s(gamma), gap):
+            chosen = not chosen
+        return way if chosen else gamma
+
+    def _apart(self, state: WindowState, size: int) -> float:
+        """Return the penalty for differing from the other pairs' windows."""
+        return self._accord * log(size / state.mean_window) ** 2 if state.mean_window > 0 else 0.0
+
+    def _again(self, cloud: bool, cloud_s: float, device_s: float, gap: float) -> bool:
+        """Return whether to try what is not chosen. cloud_s, device_s: of its rounds; gap: the device's cost above the
+        cloud's."""
+        chosen_s, other_s = (cloud_s, device_s) if cloud else (device_s, cloud_s)
+        if self._cloud != cloud:
+            self._cloud, self._budget_s = cloud, 0.0
+        self._budget_s += self._explore * (1.0 if cloud else RARER) * chosen_s
+        lost_s = other_s * max(LEAST_LOSS, 1.0 - exp(-gap if cloud else gap))
+        if self._budget_s <= lost_s:
+            return False
+        self._budget_s -= lost_s
+        return True
+
+
+class Costs:
+    """Expected costs in a state, as logarithms of seconds a token.
+
+    alone, fused: of the cloud; infinite for fused rounds that are not known or not to be had.
+    alone_least: a lower bound of alone, before it was tried.
+    """
+
+    __slots__ = ("_alpha", "_draft_s", "_own", "_rtt_s", "_verify_s", "alone", "alone_least", "fused")
+
+    def __init__(self, state: WindowState) -> None:
+        verify_s = state.verify_s or state.shared_verify_s
+        alone_s = state.alone_s or verify_s  # a verification gives a token at least
+        if state.own > 1:  # what it finds in rounds, it would find alone in less time
+            alone_s = min(alone_s, verify_s / state.own)
+        self.alone = log(max(FLOOR_S, alone_s))
+        self.alone_least = log(max(FLOOR_S, state.verify_least_s, verify_s / 2))
+        self.fused = log(max(FLOOR_S, state.fused_s)) if state.helper and state.fused_s else inf
+        if state.verify_least_s:
+            seen = state.judged / (state.judged + SEEN)
+            verify_s = seen * verify_s + (1 - seen) * min(verify_s, IDLE * state.verify_least_s)
+        prior = state.prior or FIRST_ALPHA
+        self._alpha = (prior * WEIGHT + state.alpha * state.judged) / (WEIGHT + state.judged)
+        self._draft_s, self._rtt_s = state.draft_s or state.shared_draft_s, state.rtt_s
+        self._verify_s, self._own = verify_s, state.own
+
+    def round_s(self, gamma: int) -> float:
+        """Return the seconds of a round of γ drafts."""
+        return self._rtt_s + gamma * self._draft_s + self._verify_s
+
+    def drafted(self, gamma: int) -> float:
+        """Return the cost of rounds of γ drafts."""
+        tokens = expected_tokens(self._alpha, gamma) + self._own - 1.0
+        return log(max(FLOOR_S, self.round_s(gamma)) / tokens)

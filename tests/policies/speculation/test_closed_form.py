@@ -1,0 +1,143 @@
+"""AWC's closed form: the ways' costs, the order in which a new target's pairs try them, and what is tried again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tandem.policies.speculation.closed_form import ClosedForm
+from tandem.policies.speculation.history import KNOWN, PairHistory, TargetHistory
+from tandem.policies.speculation.rounds import BURST
+from tandem.policies.speculation.window import StaticWindow, WindowState
+
+KNOWN_TARGET = WindowState(
+    acceptance=0.6,
+    rtt_s=0.01,
+    tpot_s=0.05,
+    queue=0.5,
+    previous=4,
+    verify_s=0.05,
+    draft_s=0.01,
+    alpha=0.8,
+    judged=200,
+    prior=0.8,
+    verify_least_s=0.045,
+    alone_s=0.05,
+    shared_verify_s=0.05,
+    shared_draft_s=0.01,
+)
+
+
+def test_pairs_of_a_new_target_try_drafts_then_fused_rounds_then_the_target_alone() -> None:
+    policy = ClosedForm()
+    state = replace(
+        KNOWN_TARGET,
+        rtt_s=0.08,
+        shared_verify_s=0.0,
+        shared_draft_s=0.0,
+        alone_s=0.0,
+        helper=True,
+        verify_s=0.0,
+    )
+    seen = replace(state, verify_s=0.05)
+    assert [policy.choose(each) for each in (state, seen, seen, seen, seen)] == [4, 4, 4, 1, 0]
+
+
+def test_without_a_drafter_of_the_clouds_no_round_is_fused() -> None:
+    policy = ClosedForm()
+    state = replace(KNOWN_TARGET, rtt_s=0.08, shared_verify_s=0.0, alone_s=0.0)
+    assert [policy.choose(state) for _ in range(4)] == [4, 4, 4, 0]
+
+
+def test_the_target_alone_is_not_tried_where_it_cannot_be_faster() -> None:
+    """Twenty users crowd two places of a step: a token alone would take at least half of such a verification."""
+    policy = ClosedForm()
+    state = replace(
+        KNOWN_TARGET,
+        shared_verify_s=0.0,
+        alone_s=0.0,
+        verify_s=0.5,
+        verify_least_s=0.05,
+        alpha=0.95,
+        prior=0.95,
+    )
+    assert [policy.choose(state) for _ in range(3)] == [4, 4, 4]
+    assert all(policy.choose(state) > 1 for _ in range(50))
+
+
+def test_a_new_pair_of_a_known_target_begins_where_the_others_are() -> None:
+    new = replace(KNOWN_TARGET, verify_s=0.0, draft_s=0.0, alpha=0.0, judged=0, previous=0)
+    assert ClosedForm().choose(new) > 1
+    assert ClosedForm().choose(replace(new, alone_s=0.01, fused_share=1.0)) == 0
+    assert ClosedForm().choose(replace(new, rtt_s=0.08, alone_s=0.0)) == 0  # nobody has tried
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, {4, 5, 6}),  # 0.06 s and 0.01 s a draft: 3.4 tokens of four drafts in 0.1 s
+        ({"draft_s": 0.02}, {2, 3}),
+        ({"draft_s": 0.04}, {0}),
+        ({"draft_s": 0.001}, {11, 12}),
+        ({"alpha": 0.3, "prior": 0.3, "draft_s": 0.03}, {0}),  # 1.4 tokens in 0.12 s
+        ({"alone_s": 0.02}, {0}),
+        ({"helper": True, "fused_s": 0.015}, {1}),
+        ({"helper": True, "fused_s": 0.015, "alone_s": 0.01}, {0}),
+        ({"fused_s": 0.015}, {4, 5, 6}),  # of times when the cloud had a drafter
+        ({"rtt_s": 0.4}, {0}),
+        ({"own": 3.0}, {0}),  # what it looks up it would find alone, too
+    ],
+)
+def test_the_way_of_the_least_time_a_token(changes: dict[str, float], expected: set[int]) -> None:
+    assert ClosedForm(accord=0.0).choose(replace(KNOWN_TARGET, **changes)) in expected
+
+
+def test_leaving_the_others_takes_a_larger_gain_than_joining_them() -> None:
+    """γ drafts cost 31 ms a token, the target alone 28."""
+    state = replace(KNOWN_TARGET, alone_s=0.028)
+    assert ClosedForm().choose(replace(state, fused_share=0.0)) > 1
+    assert ClosedForm().choose(replace(state, fused_share=1.0)) == 0
+
+
+def test_windows_are_drawn_towards_the_others() -> None:
+    alone, among = (
+        ClosedForm(accord=accord).choose(replace(KNOWN_TARGET, draft_s=0.001, mean_window=4.0))
+        for accord in (0.0, 1.0)
+    )
+    assert alone > among > 4
+
+
+def test_first_verifications_behind_prompts_do_not_decide() -> None:
+    """Three rounds waited four steps each; with many, that is how it is."""
+    waited = replace(KNOWN_TARGET, verify_s=0.2, alone_s=0.045)
+    assert ClosedForm().choose(replace(waited, judged=6)) > 1
+    assert ClosedForm().choose(replace(waited, judged=600)) == 0
+
+
+def test_what_is_not_chosen_is_tried_again_at_a_small_share_of_the_time() -> None:
+    policy, state = ClosedForm(explore=0.01), replace(KNOWN_TARGET, alone_s=0.025, fused_share=1.0)
+    windows = [policy.choose(state) for _ in range(2000)]
+    tried = [window for window in windows if window > 0]
+    assert tried
+    lost_s = len(tried) * 0.1 * 0.25  # of a round: a quarter is taken to be lost
+    assert lost_s < 0.011 * (len(windows) * BURST * 0.025)
+    assert not any(ClosedForm(explore=0.0).choose(state) for _ in range(2000))
+
+
+def test_its_target_tells_a_new_pair_of_the_others() -> None:
+    target = TargetHistory()
+    first, second = (PairHistory(StaticWindow(), target=target) for _ in range(2))
+    for _ in range(KNOWN - 1):
+        first.note(4, 3, 4, 0.1, 0.02)
+    assert second.state().shared_verify_s == 0.0
+    first.note(4, 3, 4, 0.1, 0.02)
+    second.note(2, 1, 2, 0.1, 0.004)
+    assert first.state().shared_verify_s == pytest.approx(0.1)
+    assert first.state().shared_draft_s == pytest.approx(0.002), "the fastest"
+
+
+@pytest.mark.parametrize("wrong", [{"start": 1}, {"start": 13}, {"first": 0}, {"explore": 1.1}])
+def test_parameters_out_of_range(wrong: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="needs"):
+        ClosedForm(**wrong)  # type: ignore[arg-type]
