@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from textwrap import shorten
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tandem.app.cli.chat.session import Chat, Quit
 from tandem.app.cli.terminal.render import DEVICE_COLUMNS, device_row, show_stats, show_table
@@ -55,7 +55,9 @@ def _help(chat: Chat, _: str) -> None:
 
 
 def _mode(chat: Chat, name: str) -> None:
-    _choose(chat, "mode", name, list(MODES))
+    asked = chat.talk.request["model"]
+    served = [card for card in _cards(chat) if asked in (card["id"], *card.get("aliases", ()))]
+    _choose(chat, "mode", name, served[0].get("modes", list(MODES)) if served else list(MODES))
 
 
 def _device(chat: Chat, name: str) -> None:
@@ -86,13 +88,18 @@ def _system(chat: Chat, text: str) -> None:
 
 
 def _model(chat: Chat, name: str) -> None:
-    cards = chat.client.get("/v1/models")["data"]
-    there = [name for card in cards for name in (card["id"], *card.get("aliases", ()))]
+    there = [name for card in _cards(chat) for name in (card["id"], *card.get("aliases", ()))]
     if name and name not in there:
         raise ClientError(no_such("model", name, there))
     if name:
         chat.talk.request["model"] = name
     chat.say(f"model: {chat.talk.request['model']}" + ("" if name else f" (there are: {', '.join(there)})"))
+
+
+def _cards(chat: Chat) -> list[dict[str, Any]]:
+    """Return the server's models, with what it says of each."""
+    cards: list[dict[str, Any]] = chat.client.get("/v1/models")["data"]
+    return cards
 
 
 def _new(chat: Chat, _: str) -> None:
