@@ -14,14 +14,18 @@ from pydantic import BaseModel, ValidationError
 
 SECRET = "token"
 """Suffix of keys whose values are not shown."""
+UNKNOWN = "extra_forbidden", "unexpected_keyword_argument"
+"""Types of pydantic's errors that are about a key nobody knows."""
 
 
 def explain(error: ValidationError, model: type[BaseModel]) -> str:
-    """Return the first error of raw data that is no `model`, with the key and what it allows."""
-    first = error.errors()[0]
+    """Return one error of raw data that is no `model`, with the key and what it allows: the first unknown key, since a
+    key that is missing may be misspelt, or else the first error."""
+    errors = error.errors()
+    first = next((each for each in errors if each["type"] in UNKNOWN), errors[0])
     keys = [str(key) for key in first["loc"]]
     path = ".".join(_walk(model, keys)[0])
-    if first["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
+    if first["type"] in UNKNOWN:
         return no_such("key", path, _keys(_walk(model, keys[:-1])[1]))
     if first["type"] == "missing":
         return f"{path}: is missing (allowed: {', '.join(_keys(_walk(model, keys[:-1])[1]))})"

@@ -40,6 +40,10 @@ def told(args: dict[str, Any]) -> str:
         ({"limits": {"step_s": -1}}, ["limits.step_s:", "greater than 0", "not -1"]),
         ({"window": {"name": "guess"}}, ["window:", "guess", "static"]),
         ({"hosts": [{}]}, ["hosts.0.devices: is missing"]),
+        (
+            {"verifier": {"autoscaling": {"max_replica": 4}}},
+            ["verifier.autoscaling.max_replica: no such key, did you mean max_replicas?"],
+        ),
     ],
 )
 def test_what_is_wrong_and_what_is_allowed(args: dict[str, Any], parts: list[str]) -> None:

@@ -55,7 +55,11 @@ A100 = {"hardware": "4xA100", "model": "Llama-2-70B"}
         ({"targets": [{"model": "t", "table": "abacus"}]}, "targets.0: no table 'abacus'; there are"),
         ({"targets": [{**TARGET, "draft_table": "abacus"}]}, "targets.0: no table 'abacus'; there are"),
         ({"devices": [{"table": "abacus"}]}, "devices.0: no table 'abacus'; there are"),
-        ({"targets": [{"model": "t", "measured": {"base": 1}}]}, "targets.0.measured.base_s: is missing"),
+        ({"targets": [{"model": "t", "measured": {}}]}, "targets.0.measured.base_s: is missing"),
+        (
+            {"targets": [{"model": "t", "measured": {"base": 1}}]},
+            r"targets.0.measured.base: no such key, did you mean base_s\?",
+        ),
         (
             {"targets": [{"model": "t", "measured": {"base_s": 1, "tokens": 1}}]},
             r"targets.0.measured.tokens: no such key, did you mean token_s\? \(allowed: base_s, token_s",
