@@ -251,13 +251,18 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
 
 
 def read(path: str | Path) -> dict[str, Any]:
-    """Read a YAML file as plain data. Raises ConfigError."""
+    """Read a YAML file as plain data; files that it names lie relative to its folder. Raises ConfigError."""
     try:
         raw = yaml.safe_load(Path(path).read_text())
     except (OSError, yaml.YAMLError) as error:
         raise ConfigError(f"{path}: {error}") from None
     if not isinstance(raw, dict):
         raise ConfigError(f"{path}: a mapping of {', '.join(Config.model_fields)} is expected")
+    workload = raw.get("workload")
+    acceptance = workload.get("acceptance") if isinstance(workload, dict) else None
+    for holder, key in ((raw, "data"), (workload, "path"), (acceptance, "path")):
+        if isinstance(holder, dict) and isinstance(holder.get(key), str):
+            holder[key] = str(Path(path).parent / holder[key])
     return raw
 
 

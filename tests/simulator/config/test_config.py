@@ -190,6 +190,30 @@ def test_settings_can_be_overridden(tmp_path: Path) -> None:
             load(path, [override])
 
 
+def test_files_lie_relative_to_the_one_that_names_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And those of an override, as the shell has them."""
+    folder, elsewhere = tmp_path / "a", tmp_path / "b"
+    for each in (folder, elsewhere):
+        each.mkdir()
+    trace = {
+        "kind": "trace",
+        "path": "t.csv",
+        "acceptance": {"kind": "recorded", "path": "../accepted.jsonl"},
+    }
+    (folder / "c.yaml").write_text(yaml.safe_dump(raw(workload=trace)))
+    monkeypatch.chdir(elsewhere)
+    named = load("../a/c.yaml").workload
+    assert named.path is not None
+    assert named.acceptance.path is not None
+    assert Path(named.path).resolve() == folder / "t.csv"
+    assert Path(named.acceptance.path).resolve() == tmp_path / "accepted.jsonl"
+    assert load("../a/c.yaml", ["workload.path=other.csv"]).workload.path == "other.csv"
+    (folder / "c.yaml").write_text(yaml.safe_dump(raw(workload=trace | {"path": str(tmp_path / "t.csv")})))
+    assert load("../a/c.yaml").workload.path == str(tmp_path / "t.csv")
+
+
 def test_a_file_that_is_no_configuration(tmp_path: Path) -> None:
     path = tmp_path / "c.yaml"
     with pytest.raises(ConfigError, match=r"c\.yaml"):
