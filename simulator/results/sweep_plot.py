@@ -55,6 +55,8 @@ PANELS = (
     Panel("Failed", "requests", lambda summary: summary["failed"]),
 )
 """Panels; those that are 0 everywhere, or without a value, are left out."""
+HEADROOM = 1.08
+"""Top of a panel without a limit, over its highest point, which would lie on the frame otherwise."""
 
 
 def plot_sweep(points: Sequence[tuple[Mapping[str, Any], Summary]], name: str, path: str | Path) -> None:
@@ -72,7 +74,8 @@ def plot_sweep(points: Sequence[tuple[Mapping[str, Any], Summary]], name: str, p
     for panel, axes in zip(shown, panels, strict=False):
         for line, found in lines.items():
             _draw(axes, panel, line, found)
-        axes.set(title=panel.title, xlabel=key, ylabel=f"{panel.unit} (simulated)", ylim=(0, panel.most))
+        top = panel.most or HEADROOM * axes.dataLim.y1
+        axes.set(title=panel.title, xlabel=key, ylabel=f"{panel.unit} (simulated)", ylim=(0, top))
     for axes in panels[len(shown) :]:
         axes.set_axis_off()
     if others:

@@ -77,6 +77,7 @@ def test_one_axis_is_a_line_in_its_order(tmp_path: Path, figures: list[Figure]) 
     assert "Failed" not in titles(figure), "nothing did"
     assert "Answers that stalled" not in titles(figure), "nobody reads along"
     assert all(axes.get_ylim()[0] == 0 for axes in figure.axes)
+    assert all(axes.get_ylim()[1] > 1.05 * max(axes.lines[0].get_ydata()) for axes in figure.axes[:3])
     busy = figure.axes[titles(figure).index("Servers busy")]
     assert busy.get_ylim() == (0, 1)
 
