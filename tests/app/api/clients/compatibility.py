@@ -2,8 +2,8 @@
 
 make clients && .venv/bin/python -m tests.app.api.clients.compatibility [--real] [PROGRAM ...]
 
---real: on the real models, where they are; takes half an hour on two cores.
-PROGRAM: with_openai or another; by default all.
+--real: on the real models, where they are.
+PROGRAM: with_openai or another; by default all that have a table.
 """
 
 from __future__ import annotations
@@ -35,6 +35,12 @@ class Tables(NamedTuple):
     modes: Sequence[str]
     timeout_s: float
 
+    @property
+    def programs(self) -> list[str]:
+        """Return the programs that have a table."""
+        document = DOCUMENT.read_text()
+        return [program for program in PROGRAMS if f"<!-- {program}{self.suffix} -->" in document]
+
     async def lines(self, program: str) -> list[Line]:
         """Return what a program tells, with models that were asked nothing before."""
         with tempfile.TemporaryDirectory() as folder:
@@ -43,7 +49,7 @@ class Tables(NamedTuple):
 
 
 SCRIPTED = Tables(scripted_pair, "", MODES, 300.0)
-REAL = Tables(real_pair, " real", ("cloud", "speculative"), 3000.0)
+REAL = Tables(real_pair, " real", ("cloud", "device"), 3000.0)
 
 
 def section(lines: Sequence[Line]) -> str:
@@ -85,5 +91,5 @@ async def main(tables: Tables, programs: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    named = [word for word in sys.argv[1:] if word != "--real"]
-    asyncio.run(main(REAL if "--real" in sys.argv else SCRIPTED, named or PROGRAMS))
+    chosen, named = REAL if "--real" in sys.argv else SCRIPTED, sys.argv[1:]
+    asyncio.run(main(chosen, [word for word in named if word != "--real"] or chosen.programs))

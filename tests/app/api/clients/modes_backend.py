@@ -37,7 +37,7 @@ class ModesBackend(NullBackend):
     def __init__(self, mode: str, target: Engine, small: Engine, tokenizer: Tokenizer, ledger: Path) -> None:
         super().__init__(ledger=ledger)
         self.mode, self._tokenizer, self._target = mode, tokenizer, target
-        self.default_reader_rate = 0.0  # nobody is waited for
+        self.default_reader_rate = 0.01  # readers who are never out of text wait for a busy device
         self.answers: list[JobStats] = []
         self.world = World(
             [target],

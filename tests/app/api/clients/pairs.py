@@ -54,7 +54,9 @@ def scripted_pair() -> Pair:
 def real_pair() -> Pair:
     """Return two real models over llama.cpp; greedy, unless a request has a temperature. What they say does not depend
     on how busy the machine is."""
-    settings = LlamacppSettings(kind="llamacpp", model="", kv_blocks=1536, max_sessions=64, reproducible=True)
+    settings = LlamacppSettings(
+        kind="llamacpp", model="", kv_blocks=1536, max_sessions=64, reproducible=True, threads=1
+    )
     target, small = (
         build_engine(settings.model_copy(update={"model": str(file)})) for file in (TARGET, SMALL)
     )
@@ -64,9 +66,9 @@ def real_pair() -> Pair:
 
 
 def real_names() -> str:
-    """Return the real models' names and quantizations."""
-    headers = [read_header(file) for file in (TARGET, SMALL)]
-    return " and ".join(f"{header.metadata['general.name']} ({header.quantization})" for header in headers)
+    """Return the real models' files and quantizations."""
+    cloud, device = (f"`{file.stem}` ({read_header(file).quantization})" for file in (TARGET, SMALL))
+    return f"{cloud} in the cloud, {device} at the device"
 
 
 def answer(prompt: str) -> str:
