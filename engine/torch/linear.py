@@ -6,7 +6,8 @@ machine and on torch's threads. So it is measured when the first weight of a sha
 the process lives: equal numbers of rows go through the same kernel. Another process may find otherwise; its results
 then differ in their last bits, as those of different batch sizes do.
 
-With bfloat16 packing always pays. On a GPU, and with float16, which oneDNN packs on few CPUs, weights stay as they are.
+With bfloat16 packing always pays, where the CPU has AVX-512. On a GPU, and with float16, which oneDNN packs on few
+CPUs, weights stay as they are.
 
 oneDNN also compiles a kernel for each number of rows that it has not met (0.5 ms a shape), and prefill chunks come in
 all sizes: many rows are padded to a few sizes, lest every new chunk stall the streams beside it.
@@ -135,10 +136,15 @@ def _measure(inputs: int, outputs: int) -> list[tuple[float, float]] | None:
 def _packable(weight: torch.Tensor) -> bool:
     return (
         weight.device.type == "cpu"
-        and weight.dtype in (torch.float32, torch.bfloat16)
         and torch.backends.mkldnn.is_available()
         and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
+        and (weight.dtype == torch.float32 or (weight.dtype == torch.bfloat16 and _packs_bfloat16()))
     )
+
+
+def _packs_bfloat16() -> bool:
+    """Return whether oneDNN multiplies such numbers on this CPU, which it does from AVX-512 on."""
+    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def _transposed(weight: torch.Tensor) -> torch.Tensor:
