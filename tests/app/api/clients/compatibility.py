@@ -49,7 +49,7 @@ class Tables(NamedTuple):
 
 
 SCRIPTED = Tables(scripted_pair, "", MODES, 300.0)
-REAL = Tables(real_pair, " real", ("cloud", "device"), 3000.0)
+REAL = Tables(real_pair, " real", ("cloud", "device", "speculative"), 3000.0)
 
 
 def section(lines: Sequence[Line]) -> str:
